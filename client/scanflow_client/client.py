@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -20,8 +20,9 @@ from scanflow.backends.records import RunRecord
 from scanflow.backends.service_change import CanaryPolicy, Deployment, ServiceChange, Sizing
 from scanflow.deployer import Deployer, EmbeddedDeployer, InstanceLogs, RunRequest, TaskLog
 from scanflow.deployer.service_client import explanation_of, predict
-from scanflow.errors import StepFailedError, UsageError
+from scanflow.errors import StepFailedError, UnsupportedError, UsageError
 from scanflow.placement.granularity import cores_and_instances
+from scanflow.printable import printable
 from scanflow.settings import Settings
 from scanflow_client.control_client import ControlClient, no_server
 from scanflow_client.formatting.runs import failure_lines
@@ -32,9 +33,18 @@ from scanflow_client.run_handle import RunHandle
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from scanflow.backends.environments import EnsuredEnvironment, EnvironmentBackend, EnvironmentDeletion
     from scanflow.backends.port import Backend
     from scanflow.backends.service_records import Explanation, ServiceRecord
+    from scanflow.images.building import ImageRecord
     from scanflow.transport import Answer
+
+
+def _kept_by_server(app: Application) -> EnvironmentBackend:
+    raise UnsupportedError(
+        f"The environment of {app.name!r} is made by its server, at the first run. To make it from here, leave out the "
+        "server's address."
+    )
 
 
 class Client(ControlClient):
@@ -51,6 +61,7 @@ class Client(ControlClient):
         token: str | None = None,
         home: Path | str | None = None,
         backend: str | Backend | None = None,
+        backend_options: Mapping[str, str] | None = None,
         progress: bool | None = None,
     ) -> None:
         """Make a client of the server at ``url``, or without one of this process itself.
@@ -61,12 +72,15 @@ class Client(ControlClient):
             home: The home folder, for a client without a server.
             backend: Where it runs and serves, for a client without a server: a name, or a backend such as
                 ``scanflow.backends.memory.Memory()``. None: ``$SCANFLOW_BACKEND``, else as the application says.
+            backend_options: What that backend is told: ``{"serving": "seldon"}``.
             progress: Print a line a step; None: in a terminal or a notebook.
         """
         settings = Settings.from_environment()
+        self._home = settings.home if home is None else Path(home)
         self._deployer: Deployer
+        self._environments: Callable[[Application], EnvironmentBackend]
         if url is not None:
-            if home is not None or backend is not None:
+            if home is not None or backend is not None or backend_options is not None:
                 given = "home" if home is not None else "backend"
                 raise UsageError(f"Client({url!r}, {given}=...): a server has a {given} of its own. Leave out one.")
             from scanflow.deployer import RemoteDeployer
@@ -74,6 +88,7 @@ class Client(ControlClient):
 
             server = ServerClient(url, token=settings.token_for(url) if token is None else token)
             self._deployer = RemoteDeployer(url, server=server)
+            self._environments = _kept_by_server
             super().__init__(lambda: server)
         elif token is not None:
             raise UsageError("Client(token=...): a token is for a server. Name it: Client('http://...', token=...).")
@@ -81,7 +96,10 @@ class Client(ControlClient):
             own = settings if home is None else settings.model_copy(update={"home": Path(home)})
             if isinstance(backend, str):
                 own, backend = own.model_copy(update={"backend": backend}), None
+            if backend_options is not None:
+                own = own.model_copy(update={"backend_options": dict(backend_options)})
             self._deployer = EmbeddedDeployer(own, backend=backend)
+            self._environments = self._deployer.environments
             super().__init__(partial(no_server, own.home.expanduser().absolute()))
         interactive = "ipykernel" in sys.modules or sys.stdout.isatty()
         self._progress = interactive if progress is None else progress
@@ -119,17 +137,48 @@ class Client(ControlClient):
         does, and waits for it before it ends.
         """
         request = RunRequest(application_of(what), workflow, parameters=parameters or {})
-        return self._run(request) if wait else RunHandle(self, self._deployer.begin(request).name)
+        return self._begun(request, wait=wait)
 
     def wait(self, run: str = "@latest", *, timeout_s: float | None = None) -> RunRecord:
         """Return a run once it has ended; UnavailableError: it goes on after ``timeout_s``."""
         with progress_on(self._stream()) as observe:
             return _succeeded(self._deployer.wait(run, timeout_s=timeout_s, observe=observe))
 
-    def resume(self, run: str = "@latest", *, app: Application | Workflow | None = None) -> RunRecord:
-        """Continue a run from where it stands; with ``app``, with its steps as they are there."""
-        return self._run(RunRequest(None if app is None else application_of(app), run=run))
+    @overload
+    def resume(
+        self, run: str = ..., *, app: Application | Workflow | None = ..., wait: Literal[True] = ...
+    ) -> RunRecord: ...
+    @overload
+    def resume(
+        self, run: str = ..., *, app: Application | Workflow | None = ..., wait: Literal[False]
+    ) -> RunHandle: ...
+    def resume(
+        self, run: str = "@latest", *, app: Application | Workflow | None = None, wait: bool = True
+    ) -> RunRecord | RunHandle:
+        """Continue a run from where it stands; with ``app``, with its steps as they are there. ``wait``: as for
+        :meth:`run`."""
+        return self._begun(RunRequest(None if app is None else application_of(app), run=run), wait=wait)
 
+    @overload
+    def spin(
+        self,
+        step: str,
+        *,
+        run: str = ...,
+        app: Application | Workflow | None = ...,
+        parameters: Mapping[str, Any] | None = ...,
+        wait: Literal[True] = ...,
+    ) -> RunRecord: ...
+    @overload
+    def spin(
+        self,
+        step: str,
+        *,
+        run: str = ...,
+        app: Application | Workflow | None = ...,
+        parameters: Mapping[str, Any] | None = ...,
+        wait: Literal[False],
+    ) -> RunHandle: ...
     def spin(
         self,
         step: str,
@@ -137,16 +186,48 @@ class Client(ControlClient):
         run: str = "@latest",
         app: Application | Workflow | None = None,
         parameters: Mapping[str, Any] | None = None,
-    ) -> RunRecord:
-        """Run one step again on the inputs it had in a past run."""
+        wait: bool = True,
+    ) -> RunRecord | RunHandle:
+        """Run one step again on the inputs it had in a past run. ``wait``: as for :meth:`run`."""
         application = None if app is None else application_of(app)
-        return self._run(RunRequest(application, parameters=parameters or {}, run=run, step=step))
+        return self._begun(RunRequest(application, parameters=parameters or {}, run=run, step=step), wait=wait)
 
     def plan(
         self, what: Application | Workflow, workflow: str | None = None, *, parameters: Mapping[str, Any] | None = None
     ) -> Plan:
         """Check a workflow, and return what it would run and the resources it would take."""
         return self._deployer.plan(RunRequest(application_of(what), workflow, parameters=parameters or {}))
+
+    def build(
+        self,
+        what: Application | Workflow,
+        workflow: str | None = None,
+        *,
+        push: bool = False,
+        registry: str | None = None,
+        builder: str | None = None,
+        again: bool = False,
+    ) -> list[ImageRecord]:
+        """Build the container images of all workflows or of one, on this machine, and return them.
+
+        Args:
+            what: The application.
+            workflow: The name of one of its workflows.
+            push: Push what the registry does not have.
+            registry: Where images are pushed. None: ``$SCANFLOW_KUBERNETES_REGISTRY``.
+            builder: ``buildah``, ``podman`` or ``docker``. None: the first that is installed.
+            again: Build those too that did not change, on the newest base image.
+        """
+        from scanflow.deployer.building import build_application
+        from scanflow.images.settings import ImageSettings
+
+        app = application_of(what)
+        workflows = app.workflows if workflow is None else [app.workflow(workflow)]
+        settings = Settings.from_environment().model_copy(update={"home": self._home})
+        known = ImageSettings.from_environment(options=settings.backend_options)
+        images = known.with_given({"registry": registry, "builder": builder})
+        say = _say if self._progress else lambda _: None
+        return build_application(app, workflows, settings, images, push=push, again=again, say=say)
 
     def stop(self, run: str, task: str | None = None) -> RunRecord:
         """Ask a run to stop, or only one task of it (``train.3``), or a step; it can be resumed."""
@@ -195,6 +276,17 @@ class Client(ControlClient):
         with changes_on(self._stream()) as observe:
             sizing = Sizing(instances=instances, cores=cores, affinity=affinity)
             return self._deployer.deploy(Deployment(app, workflow, sizing=sizing, port=port), observe=observe)
+
+    def apply(self, app: Application, *, force: bool = False) -> EnsuredEnvironment:
+        """Make an application's environment on its backend, or bring it to what is described now. Runs do it too.
+
+        ``force``: set back what others changed in it.
+        """
+        return self._environments(app).ensure(app, force=force)
+
+    def clean(self, app: Application) -> EnvironmentDeletion:
+        """Remove an application's environment with all that runs in it, and its data."""
+        return self._environments(app).delete(app)
 
     def services(self) -> list[ServiceRecord]:
         """Return what is deployed, by name."""
@@ -285,12 +377,19 @@ class Client(ControlClient):
         """Return all outputs of a prediction, with the instance and revision that made it. See :meth:`predict`."""
         return predict(self._deployer, name, inputs, node=node, dtype=dtype)
 
+    def _begun(self, request: RunRequest, *, wait: bool) -> RunRecord | RunHandle:
+        return self._run(request) if wait else RunHandle(self, self._deployer.begin(request).name)
+
     def _run(self, request: RunRequest) -> RunRecord:
         with progress_on(self._stream()) as observe:
             return _succeeded(self._deployer.run(request, observe=observe))
 
     def _stream(self) -> TextIO | None:
         return sys.stdout if self._progress else None
+
+
+def _say(line: str) -> None:
+    print(printable(line), file=sys.stderr)
 
 
 def _succeeded(record: RunRecord) -> RunRecord:

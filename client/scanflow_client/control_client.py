@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from scanflow import transport
 from scanflow.agent.records import Action, ActionState, AgentView, Event, Verdict, Why
+from scanflow.app.quantities import parse_duration
 from scanflow.errors import NotFoundError, UnavailableError
 from scanflow_client.program import application_of
 
 if TYPE_CHECKING:
     from scanflow.app.application import Application
+    from scanflow.home_token import Role
     from scanflow.transport import ServerClient
-    from scanflow_client.agent_client import AgentStatus
     from scanflow_client.replay import Replay
     from scanflow_client.report import Report
 
@@ -39,15 +40,11 @@ class ControlClient:
 
     # Agents
 
-    def agents(self, target: str | None = None, *, sensors: bool = True) -> list[AgentStatus]:
-        """Return the agents; of ``APP``, or the one that ``APP:AGENT`` names.
+    def agents(self, target: str | None = None) -> list[AgentView]:
+        """Return the agents, with what they said of their sensors; of ``APP``, or the one that ``APP:AGENT`` names."""
+        from scanflow_client.agent_client import meant
 
-        ``sensors``: ask each for the status of its sensors, too.
-        """
-        from scanflow_client.agent_client import meant, with_sensors
-
-        found = meant(self.server.get(transport.path_of("agents")), target)
-        return with_sensors(found) if sensors else found
+        return meant(self.server.get(transport.path_of("agents")), target)
 
     def start_agents(self, app: Application, *names: str, source: Path | None = None) -> list[AgentView]:
         """Have agents of an application run; all, where none is named. One that runs already gets its code anew.
@@ -65,7 +62,7 @@ class ControlClient:
 
     def stop_agents(self, target: str) -> list[AgentView]:
         """Stop the agents of ``APP``, or the one that ``APP:AGENT`` names; what they keep is kept."""
-        found = [transport.path_of("agents", one.app, one.name) for one in self.agents(target, sensors=False)]
+        found = [transport.path_of("agents", one.app, one.name) for one in self.agents(target)]
         return [AgentView.model_validate(self.server.delete(path)) for path in found]
 
     def journal(self, agent: str) -> list[dict[str, Any]]:
@@ -110,7 +107,7 @@ class ControlClient:
         """Return the application and the name of an agent, and the entries of its journal."""
         from scanflow_client.agent_client import entries_of, one_of
 
-        one = one_of(self.agents(agent, sensors=False))
+        one = one_of(self.agents(agent))
         return one.app, one.name, list(entries_of(one, also=also))
 
     # Actions
@@ -311,12 +308,23 @@ class ControlClient:
         return dict(self.server.get(transport.path_of("status")))
 
     def tokens(self) -> list[dict[str, Any]]:
-        """Return the names of tokens, when each was made and revoked."""
+        """Return the names of tokens, what each is for, and when it was made and revoked or expires."""
         return list(self.server.get(transport.path_of("tokens")))
 
-    def make_token(self, name: str) -> dict[str, Any]:
-        """Make a token, which is told this once; what its holder approves and labels is recorded under ``name``."""
-        return dict(self.server.post(transport.path_of("tokens"), {"name": name}))
+    def make_token(
+        self, name: str, *, role: Role = "editor", team: str | None = None, expires: float | str | None = None
+    ) -> dict[str, Any]:
+        """Make a token, which is told this once.
+
+        Args:
+            name: Its holder's: what is approved and labelled with it is recorded under it.
+            role: ``viewer`` reads; ``agent`` also sends intents, events and samples to label; ``editor`` also runs,
+                deploys, changes, stops and approves; ``admin`` also makes and revokes tokens.
+            team: Whose things it is for. None: those of your own token; with that of the home, of all teams.
+            expires: After how long it is not valid any more: seconds, ``"12h"``, ``"30d"``. None: when it is revoked.
+        """
+        given = {"role": role, "team": team, "expires_s": None if expires is None else parse_duration(expires)}
+        return dict(self.server.post(transport.path_of("tokens"), {"name": name, **given}))
 
     def revoke_token(self, name: str) -> dict[str, Any]:
         """Refuse a token from now on."""

@@ -7,10 +7,10 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from scanflow.backends.findings import Finding
 from scanflow.deployer import EmbeddedDeployer
 from scanflow.placement.available_cpus import this_machine
 from scanflow.settings import Settings
@@ -20,20 +20,13 @@ LEAST_DISK_BYTES = 2 * 2**30
 _SERVING = ("grpc", "httptools", "msgspec", "numpy", "prometheus_client", "uvloop")
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    mark: str
-    """``✓`` good, ``–`` not there but not needed, ``✗`` a problem."""
-
-    what: str
-    found: str
-    advice: str = ""
-
-
-def examine(settings: Settings) -> list[Finding]:
-    """Return what was found on this machine, in the order a person would fix it."""
+def examine(settings: Settings, *, thorough: bool = False) -> list[Finding]:
+    """Return what was found on this machine, or at the backend that the settings name, in the order a person would fix
+    it."""
+    if settings.backend not in {None, "local"}:
+        return [_python(), *EmbeddedDeployer(settings).backend.doctor(thorough=thorough)]
     return [
-        Finding("✓", "Python", f"{platform.python_version()} at {sys.executable}"),
+        _python(),
         _cores(),
         *_home(settings.home.expanduser().absolute()),
         _uv(),
@@ -42,6 +35,10 @@ def examine(settings: Settings) -> list[Finding]:
         _optional("tensorflow", "trains in the demo", "tensorflow"),
         *_services(settings),
     ]
+
+
+def _python() -> Finding:
+    return Finding("✓", "Python", f"{platform.python_version()} at {sys.executable}")
 
 
 def _cores() -> Finding:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from scanflow.app.quantities import format_duration
+from scanflow.app.quantities import counted, format_duration
 from scanflow.backends import records
 from scanflow.backends.records import Observer, TaskRecord
 from scanflow.names import StepName
 from scanflow.printable import printable
 from scanflow_client.formatting.runs import task_line
-from scanflow_client.formatting.text import MARKS, counted
+from scanflow_client.formatting.text import MARKS
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from scanflow.agent.records import Event
 from scanflow.errors import NotFoundError, UnavailableError, UsageError, did_you_mean
+from scanflow.names import environment_name
 from scanflow.reports.loop_events import TYPES, answers_of, drifted_columns, loop_events, request_counts, versions_of
 from scanflow.reports.outcome import outcomes_of
 from scanflow.reports.page import loop_report
+from scanflow.reports.tracker_links import TrackerLinks
+from scanflow.transport import json_of
 
 if TYPE_CHECKING:
     from scanflow_client.control_client import ControlClient
@@ -50,7 +54,8 @@ def write_report(client: ControlClient, app: str | None, folder: Path) -> Path:
     if name not in apps:
         raise NotFoundError(f"No agent of {name!r} has told of anything yet.{did_you_mean(name, apps)}")
     path = folder / f"{name}.html"
-    page = report_page(name, [event for event in told if event.app == name], labels_so_far(client, name))
+    mine = [event for event in told if event.app == name]
+    page = report_page(name, mine, labels_so_far(client, name), links=tracker_links(client, name, mine))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         path.write_text(page, encoding="utf-8")
@@ -67,13 +72,34 @@ def labels_so_far(client: ControlClient, app: str) -> list[dict[str, Any]]:
     return list({(one.get("team"), one["id"]): one for one in listed}.values())
 
 
+def tracker_links(client: ControlClient, app: str, told: Sequence[Event]) -> TrackerLinks:
+    """Return where the server's tracker shows an application's runs and models; nowhere, where it has no pages."""
+    status = client.status()
+    tracker, agents = status.get("tracker") or {}, status.get("agents") or []
+    address, teams = str(tracker.get("url") or ""), {one["team"] for one in agents if one["app"] == app}
+    if not (address.startswith("http") and tracker.get("ready")):
+        return TrackerLinks()
+    found = None
+    if len(teams) == 1:
+        asked = quote(environment_name(app, teams.pop()), safe="")
+        found = json_of(f"{address.rstrip('/')}/api/2.0/mlflow/experiments/get-by-name?experiment_name={asked}")
+    experiment = found.get("experiment") if isinstance(found, dict) else None
+    known = str(experiment.get("experiment_id") or "") if isinstance(experiment, dict) else ""
+    return TrackerLinks(address, known, next(iter(_models(told)), ""))
+
+
+def _models(told: Sequence[Event]) -> list[str]:
+    """Return the models that were judged, the last one first."""
+    subjects = dict.fromkeys(event.subject for event in reversed(told) if event.type == "model.judged")
+    return [one.removeprefix("model/") for one in subjects]
+
+
 def report_page(app: str, told: Sequence[Event], labels: Sequence[Mapping[str, Any]] = (), **known: Any) -> str:
     """Return the page. The version history is of the model that was judged last; where there are others, it says so.
 
     ``known`` are arguments of :func:`loop_report`, in place of what events and the label queue tell.
     """
-    models = list(dict.fromkeys(event.subject for event in reversed(told) if event.type == "model.judged"))
-    names = [subject.removeprefix("model/") for subject in models]
+    names = _models(told)
     others = f"The version history is of {names[0]}. Also judged: {', '.join(names[1:])}." if names[1:] else ""
     given = [one for one in labels if one.get("state") == "given"]
     found = [event for event in reversed(told) if event.type == "drift.found"]

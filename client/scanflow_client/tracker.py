@@ -171,8 +171,22 @@ class ScanflowTrackerClient:
         self._say("model %r taken from the central tracker as version %d", model_name, taken.version)
         return self._local.set_model_alias(model_name, PRODUCTION, taken.version)
 
-    def download_artifacts(self, path: str, run_id: str, local_dir: str | Path, fromlocal: bool = False) -> Path:
+    def download_artifacts(
+        self,
+        path: str,
+        run_id: str | None = None,
+        local_dir: str | Path = "/workflow",
+        fromlocal: bool = False,
+        *,
+        experiment_name: str | None = None,
+        run_name: str | None = None,
+    ) -> Path:
         """Write what a run logged as ``path`` into ``local_dir``, which must not exist or be empty; return it."""
+        if run_id is None or experiment_name is not None or run_name is not None:
+            raise UnsupportedError(
+                "download_artifacts takes the run_id of a run. experiment_name and run_name are not used here: "
+                "several runs may have one. Find it: open_knowledge(home).search_runs(app, team)[0].run_id"
+            )
         return self._where(fromlocal).fetch_run_artifacts(run_id, Path(local_dir), path=path)
 
     def _where(self, local: bool) -> KnowledgeBase:

@@ -11,8 +11,8 @@ from scanflow.app.application import Application
 from scanflow.app.plan import Plan
 from scanflow.app.workflow import Workflow
 from scanflow.backends.local.local import Local
-from scanflow.backends.local.log_files import FileLogs
 from scanflow.backends.local.services.spec.builder import plan_online
+from scanflow.backends.log_files import FileLogs
 from scanflow.backends.port import OnlineBackend
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import (
@@ -87,13 +87,17 @@ class StandIn:
                 generation=1,
                 shape=wanted,
                 source=None if deployment.source is None else str(deployment.source),
+                ready=wanted.instances,
                 instances=_instances(wanted),
                 revisions=(RevisionRecord(id="r1", models={node.name: str(node.model) for node in workflow.services}),),
             )
         )
 
-    def services(self) -> list[ServiceRecord]:
+    def services(self, *, instances: bool = True) -> list[ServiceRecord]:  # noqa: ARG002
         return [self.records[name] for name in sorted(self.records)]
+
+    def reconcile(self, _record: ServiceRecord, /, *, observe: ServiceObserver) -> ServiceChange | None:  # noqa: ARG002
+        return None
 
     def service(self, name: str) -> ServiceRecord:
         if name not in self.records:

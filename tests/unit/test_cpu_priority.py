@@ -55,3 +55,12 @@ def test_a_session_stays_behind_until_it_does_no_more() -> None:
         assert group.read_text().rstrip().endswith("nice 0")
         one.kill()
     assert not yield_cpu(one.pid, True)
+
+
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="this kernel has no groups by session")
+def test_a_session_that_another_process_leads_is_left_as_it_is() -> None:
+    before = Path("/proc/self/autogroup").read_text()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as one:
+        assert not yield_cpu(one.pid, True)
+        assert Path(f"/proc/{one.pid}/autogroup").read_text() == before
+        one.kill()

@@ -103,10 +103,10 @@ def test_the_story_is_a_line_for_each_thing_and_what_is_refused_again_is_told_on
     refused = event("intent", subject="service/serve", agent="executor", verdict="refuse", primitive="upgrade_workflow")
     with output_on(stream) as output:
         screen = DemoScreen(output)
-        for happened in (event("labels.given", agent="checker", count=5), event("sample"), refused, refused):
+        for happened in (event("labels.given", count=5), event("sample"), refused, refused):
             screen.show(happened)
     assert [line.split(" s  ")[1] for line in stream.getvalue().splitlines()] == [
-        "checker   5 labels",
+        "labels    5 labels",
         "executor  swaps the model of serve: refuse",
     ]
     activities: list[str] = []
@@ -134,12 +134,13 @@ def test_traffic_takes_orders_and_says_why_it_cannot_begin(tmp_path: Path) -> No
     program = tmp_path / "program.py"
     program.write_text(ECHO)
     with TrafficProgram(program, log=tmp_path / "log") as traffic:
+        traffic.wait_until_ready()
         traffic.send("clean 5")
         traffic.send("drifted 5")
     assert traffic.responses == (Responses(kind="drifted", revision="r1", right=2, wrong=0, failed=0),)
     program.write_text("import sys; sys.exit('Error: no pictures')")
-    with pytest.raises(StepFailedError, match="no pictures"):
-        TrafficProgram(program, log=tmp_path / "log")
+    with TrafficProgram(program, log=tmp_path / "log") as exited, pytest.raises(StepFailedError, match="no pictures"):
+        exited.wait_until_ready()
 
 
 # The loop, with a server that has been
@@ -160,13 +161,14 @@ class Told:
 
 
 def closing(
-    tmp_path: Path, *events: Event, timeout_s: float | None = 30.0, startup_s: float = 0.0
+    tmp_path: Path, *events: Event, timeout_s: float | None = 30.0, startup_s: float = 0.0, counted_s: float = 0.0
 ) -> tuple[LoopOutcome, list[str]]:
     program = tmp_path / "echo.py"
     program.write_text(ECHO)
     heard: list[str] = []
     server: Any = Told(*events)
     with TrafficProgram(program, log=tmp_path / "log") as traffic:
+        traffic.wait_until_ready()
         found = run_loop(
             ControlClient(lambda: server),
             sf.Application(name="mnist"),
@@ -177,6 +179,7 @@ def closing(
             timeout_s=timeout_s,
             startup_s=startup_s,
             tail_s=0.0,
+            counted_s=counted_s,
         )
     return found, heard
 
@@ -187,6 +190,19 @@ def test_the_loop_ends_with_a_promotion(tmp_path: Path) -> None:
     assert heard == ["drift.none", "drift.found", "model.judged", "model.promoted"]
     assert [one.id for one in found.events] == [8, 9, 10, 11]
     assert found.sent > 0
+
+
+def test_the_loop_waits_until_all_requests_to_the_champion_are_counted(tmp_path: Path) -> None:
+    promoted = event("model.promoted", version=1)
+    counts = [
+        event("service.measured", version=version, requests=n, errors=0, since=BEGAN)
+        for version, n in (("V2", 90), ("V1", 1), ("V1", 9))
+    ]
+    found, heard = closing(
+        tmp_path, event("drift.found"), BETTER, promoted, *counts, event("drift.none"), counted_s=30.0
+    )
+    assert 1 < found.sent <= 10  # one for each order
+    assert heard[-4:] == ["model.promoted", *["service.measured"] * 3]
 
 
 def test_a_failed_run_or_its_time_ends_the_loop(tmp_path: Path) -> None:
@@ -207,8 +223,9 @@ def test_a_slow_machine_gets_longer_and_the_message_says_what_was_waited_for(
     program = tmp_path / "slow.py"
     program.write_text("import sys; sys.stdin.read()")
     monkeypatch.setattr("scanflow_client.demo.traffic.READY_S", 0.1)
-    with pytest.raises(UnavailableError, match=r"did not read its digits within 1 s \(start-up: 0 s\)"):
-        TrafficProgram(program, log=tmp_path / "log", startup_s=0.3)
+    told = r"did not read its digits within 1 s \(start-up: 0 s\)"
+    with TrafficProgram(program, log=tmp_path / "log") as slow, pytest.raises(UnavailableError, match=told):
+        slow.wait_until_ready(startup_s=0.3)
 
 
 def test_the_report_has_the_share_of_right_answers_over_time_by_version() -> None:

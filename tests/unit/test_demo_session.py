@@ -18,6 +18,7 @@ from scanflow.settings import Settings
 from scanflow_client import control_plane
 from scanflow_client.control_client import ControlClient
 from scanflow_client.demo import session
+from scanflow_client.demo.signals import signals_end_it, signals_wait
 
 APP = sf.Application(
     name="mnist",
@@ -94,8 +95,8 @@ class Plane:
 @pytest.fixture
 def close(monkeypatch: pytest.MonkeyPatch) -> Callable[..., object]:
     @contextmanager
-    def quiet(*_: object, **__: object) -> Iterator[None]:
-        yield
+    def quiet(*_: object, **__: object) -> Iterator[Any]:
+        yield SimpleNamespace(wait_until_ready=lambda _startup_s: None)
 
     monkeypatch.setattr(session, "TrafficProgram", quiet)
     monkeypatch.setattr("scanflow_client.demo.loop.run_loop", lambda *_, **__: "the loop")
@@ -153,6 +154,20 @@ def test_a_signal_ends_the_control_plane_and_another_one_meanwhile_does_not_cut_
     assert raised.ended == 1
     assert said[-1] == "Ending what the demo started ..."
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_signal_waits_until_what_is_being_started_is_known() -> None:
+    said, started = list[str](), list[str]()
+
+    def start() -> None:
+        with signals_wait():
+            signal.raise_signal(signal.SIGTERM)
+            started.append("a process")
+        started.append("more")
+
+    with pytest.raises(KeyboardInterrupt), signals_end_it(said.append):
+        start()
+    assert (started, said) == (["a process"], ["Ending what the demo started ..."])
 
 
 def test_a_control_plane_that_does_not_come_up_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:

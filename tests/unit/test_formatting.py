@@ -6,20 +6,23 @@ import json
 import shlex
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow.agent.records import Action, Decision, Event, Intent, SensorReport
+from scanflow.agent.records import Action, AgentView, Decision, Event, Intent, SensorReport
 from scanflow.app.plan import Plan, PlannedInstance, PlannedStep
+from scanflow.app.quantities import counted
 from scanflow.backends.records import RunRecord, TaskRecord
 from scanflow.backends.service_records import Explanation, InstanceRecord, RevisionRecord, ServiceRecord, Shape
 from scanflow.failures import Failure
+from scanflow.images.building import ImageRecord
+from scanflow.images.recipe import Recipe
+from scanflow.images.recipes import PlannedImage
 from scanflow.names import RunName, StepName
-from scanflow_client.agent_client import AgentStatus
-from scanflow_client.formatting import agents, control_plane, labels, runs, services, text
+from scanflow_client.formatting import agents, control_plane, images, labels, runs, services, text
 from scanflow_client.formatting.table import Table, lay_out
 from tests.snapshots import assert_snapshot
 
@@ -115,11 +118,45 @@ READY = InstanceRecord(
 WAITING = InstanceRecord(instance="2", state="waiting", error="ended by signal 9. Its log: scanflow logs")
 
 
+POD = InstanceRecord(
+    instance="digits-r3-65666f5c8b-zbml2", state="ready", place="node0", began=NOW - 90, cores=1, threads=9,
+    rss_bytes=62 * 2**20,
+).with_details(
+    qos="Guaranteed", cpus=[1], requested={"cpu": "1", "memory": "256Mi"}, granted={"cpu": "1", "memory": "256Mi"},
+)  # fmt: skip
+
+
 def service(**fields: Any) -> ServiceRecord:
     known: dict[str, Any] = {"name": "digits", "app": "mnist", "team": "data", "state": "ready", "generation": 1}
     known |= {"url": "http://127.0.0.1:46700", "folder": "/f", "revisions": (CURRENT,)}
     known |= {"shape": Shape(instances=2, cores=1, affinity="cpumem")}
+    known |= {"ready": sum(one.state == "ready" for one in fields.get("instances", ()))}
     return ServiceRecord.model_validate({**known, **fields})
+
+
+def test_images() -> None:
+    base = Recipe(app="shop", team="data", base="scanflow/base:latest", code="c0de")
+    trained = base.model_copy(update={"requirements": ("numpy==2.3.1",)})
+    wanted = [
+        PlannedImage("training", ("load",), base),
+        PlannedImage("training", ("train",), trained),
+        PlannedImage("serving", ("scale", "cnn"), base),
+    ]
+    states: list[tuple[Literal["built", "unchanged"], bool]] = [("built", True), ("built", False), ("unchanged", True)]
+    records = [
+        ImageRecord(
+            image=one.recipe.name("r.example.com"), workflow=one.workflow, nodes=one.nodes,
+            state=state, pushed=pushed, seconds=1.5,
+        )
+        for one, (state, pushed) in zip(wanted, states, strict=True)
+    ]  # fmt: skip
+    screens = [
+        *("# built", *images.build_screen(records, "app.py")),
+        *("# pushed", *images.build_screen(records[:1], None)),
+        *("# nothing", *images.build_screen([], None)),
+        *("# printed", *images.print_screen(wanted, "r.example.com")),
+    ]
+    assert_snapshot("images", drawn(*screens))
 
 
 def test_services() -> None:
@@ -137,6 +174,7 @@ def test_services() -> None:
         *("# canary", *services.service_screen(service(revisions=[CURRENT, CANARY]))),
         *("# backup", *services.service_screen(backup)),
         *("# a failed change", *services.service_screen(wrong)),
+        *("# on a cluster", *services.service_screen(service(instances=[POD]))),
         *("# explained", *services.explanation_lines(found)),
         *services.explanation_lines(found.model_copy(update={"sample": None}))[:2],
         *services.explanation_lines(found.model_copy(update={"target": 0})),
@@ -165,10 +203,10 @@ def test_agents() -> None:
         SensorReport(name="look", trigger={"kind": "call"}, next=NOW + 60, errors=1),
         SensorReport(name="late", trigger={"kind": "date", "when": "2026-01-31"}, next=NOW - 60),
     )
-    tracker = AgentStatus(
+    tracker = AgentView(
         name="tracker", app="mnist", team="data", state="running", url="http://a", started=NOW - 60, sensors=sensors
     )
-    checker = AgentStatus(name="checker", app="mnist", team="data", state="silent", error="line 3", problem="timeout")
+    checker = AgentView(name="checker", app="mnist", team="data", state="silent", error="line 3")
     screens = [
         *agents.agents_screen([], detailed=False),
         *agents.agents_screen([tracker, checker], detailed=False),
@@ -288,8 +326,8 @@ def test_secrets_among_arguments_and_in_events_are_stars() -> None:
         (text.format_bytes(1023), "1023 B"),
         (text.format_bytes(1536), "1.5 KiB"),
         (text.format_bytes(2**50), "1024.0 TiB"),
-        (text.counted(1, "step"), "1 step"),
-        (text.counted(1200, "strategy"), "1,200 strategies"),
+        (counted(1, "step"), "1 step"),
+        (counted(1200, "strategy"), "1,200 strategies"),
         (text.ago(0, now=59), "59 s ago"),
         (text.ago(0, now=7200), "2 h ago"),
         (text.ago(0, now=200_000), "2 d ago"),

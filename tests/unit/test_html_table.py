@@ -92,7 +92,7 @@ def test_a_service_shows_its_revisions_and_how_many_instances_are_ready() -> Non
     canary = RevisionRecord(id="r2", role="canary", weight=0.1, requests=5, errors=1)
     record = ServiceRecord(
         name="digits", app="shop", team="t", state="degraded", url="http://127.0.0.1:1", generation=1, shape=shape,
-        instances=(InstanceRecord(instance="1", state="ready"), InstanceRecord(instance="2", state="failed")),
+        ready=1, instances=(InstanceRecord(instance="1", state="ready"), InstanceRecord(instance="2", state="failed")),
         revisions=(RevisionRecord(id="r1", models=models, weight=0.9, requests=90, p95_s=0.0123), canary), error=EVIL,
     )  # fmt: skip
     told = words(record)

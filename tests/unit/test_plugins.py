@@ -92,7 +92,9 @@ def test_a_template_of_another_package_is_hosted_like_ours(install: Install) -> 
 
 def test_a_name_that_is_not_installed_is_told_with_those_that_are(install: Install) -> None:
     install("toytemplate", "templates", "night-watch = toytemplate_code:night_watch")
-    with pytest.raises(InvalidError, match=r"no template 'owl'.*checker, executor, night-watch, planner, tracker"):
+    with pytest.raises(
+        InvalidError, match=r"no template 'owl'.*checker, executor, night-watch, planner, stream, tracker"
+    ):
         sf.Agent(name="night", template="owl")
     with pytest.raises(NotFoundError, match=r"no detector 'k5'.*Installed: .*, table\..*group 'scanflow\.detectors'"):
         catalogue.make("k5", generator=np.random.default_rng(0))

@@ -232,6 +232,27 @@ def test_ctrl_c_stops_the_run(deployer: RemoteDeployer, standin: StandIn, app: s
     assert any(one.url.path.endswith("/stop") for one in standin.asked)
 
 
+def test_ctrl_c_while_a_run_is_asked_for_stops_what_has_begun(
+    deployer: RemoteDeployer, standin: StandIn, app: sf.Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    standin.on("POST /runs", httpx.Response(201, json=as_json(run_record())))
+    standin.on("POST /runs/tall-fox/stop", httpx.Response(200, json=as_json(run_record())))
+    stopped = ENDED.model_copy(update={"record": run_record("stopped")})
+    standin.events("GET /runs/tall-fox/events", ("message", stopped.model_dump_json()))
+    ask = ServerClient.post
+
+    def interrupted(self: ServerClient, *asked: Any, **how: Any) -> Any:
+        monkeypatch.setattr(ServerClient, "post", ask)
+        ask(self, *asked, **how)  # it has begun, and its name is not heard
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ServerClient, "post", interrupted)
+    assert deployer.run(RunRequest(app, "w")).state == "stopped"
+    first, again = [one for one in standin.asked if one.url.path.endswith("/runs")]
+    assert first.headers["idempotency-key"] == again.headers["idempotency-key"]
+    assert any(one.url.path.endswith("/stop") for one in standin.asked)
+
+
 def test_a_change_is_watched_to_its_end(deployer: RemoteDeployer, standin: StandIn, app: sf.Application) -> None:
     standin.on("POST /services", httpx.Response(202, json={"operation": "o1"}))
     done = {"id": "o1", "state": "succeeded", "progress": [], "result": as_json(service_record()), "problem": None}

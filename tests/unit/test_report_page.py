@@ -32,13 +32,18 @@ def judged(id: int, model: str = "digits", *, app: str = "shop", version: int = 
     return told(id, "model.judged", app=app, subject=f"model/{model}", version=version, run="a-b-1", **figures)
 
 
-def keeps(*events: Event) -> ControlClient:
+NOWHERE: dict[str, Any] = {"tracker": {"url": None, "ready": False}, "agents": []}
+
+
+def keeps(*events: Event, status: dict[str, Any] = NOWHERE) -> ControlClient:
     """A server that lists these events as the real one does: after a number, of some types, so many at once."""
 
     def handle(request: httpx.Request) -> httpx.Response:
         asked = request.url.params
         if request.url.path.endswith("/labels"):
             return httpx.Response(200, json=[])
+        if request.url.path.endswith("/status"):
+            return httpx.Response(200, json=status)
         found = [one for one in events if one.id > int(asked["after"]) and one.type in asked.get_list("type")]
         return httpx.Response(200, json=[one.model_dump(mode="json") for one in found[: int(asked["limit"])]])
 
@@ -53,6 +58,30 @@ def test_the_only_application_s_story_is_written(tmp_path: Path) -> None:
     assert "The loop of shop" in page
     assert "1,000 predictions" in page
     assert "V2 0.900 &gt; 0.800: better" in page
+
+
+def test_runs_and_versions_are_linked_where_the_tracker_has_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def answer(url: str) -> Any:
+        asked.append(url)
+        return {"experiment": {"experiment_id": "7"}}
+
+    monkeypatch.setattr("scanflow_client.report.json_of", answer)
+    tracker, agents = {"url": "http://127.0.0.1:5000/", "ready": True}, [{"app": "shop", "team": "data"}]
+    events = [told(1, "drift.found", run="a-b-1"), judged(2)]
+    page = write_report(keeps(*events, status={"tracker": tracker, "agents": agents}), None, tmp_path).read_text()
+    assert asked == ["http://127.0.0.1:5000/api/2.0/mlflow/experiments/get-by-name?experiment_name=scanflow-shop-data"]
+    run = "#/experiments/7/runs?searchFilter=tags.%60scanflow.run%60%20%3D%20%27a-b-1%27"
+    assert set(re.findall(r'href="([^"]*)"', page)) == {
+        f"http://127.0.0.1:5000/{where}" for where in (run, "#/models/digits/versions/1", "#/models/digits/versions/2")
+    }
+    for elsewhere in ({**tracker, "ready": False}, {**tracker, "url": "sqlite:///mlflow.db"}):
+        status = {"tracker": elsewhere, "agents": agents}
+        assert "href" not in write_report(keeps(*events, status=status), None, tmp_path).read_text()
+    assert len(asked) == 1
 
 
 def test_a_story_longer_than_one_answer_is_wholly_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,6 +69,20 @@ def test_a_run_that_fails_or_is_stopped_ends_so_where_it_is_waited_for(
         client.run(app, wait=False).wait()
 
 
+def test_a_stopped_run_is_resumed_and_a_step_spun_without_waiting(
+    home: Path, app: sf.Application, tmp_path: Path
+) -> None:
+    client = sf.Client(progress=False)
+    stopped = client.run(app, wait=False)
+    stopped.stop()
+    assert stopped.wait().state == "stopped"
+    (tmp_path / "gate.open").touch()
+    resumed = client.resume(stopped.name, wait=False)
+    assert (resumed.name, resumed.wait().state) == (stopped.name, "succeeded")
+    spun = client.spin("gate", run=resumed.name, wait=False)
+    assert (spun.name != resumed.name, spun.wait().state, spun.output("gate")) == (True, "succeeded", "open")
+
+
 def test_a_client_of_another_program_waits_too(home: Path, app: sf.Application, tmp_path: Path) -> None:
     run = sf.Client(progress=False).run(app, wait=False)
     other = sf.Client(progress=False)

@@ -60,7 +60,7 @@ def test_a_prepared_environment_is_known_to_the_mlflow_that_prepared_it(
     assert prepared_environment(home / "nowhere", "shop", "data") is None
     remember(place, app="shop", team="data", experiment_id="7")
     known = prepared_environment(home, "shop", "data")
-    assert known == step_environment(place, app="shop", team="data", experiment_id="7")
+    assert known == step_environment(place.tracking_uri, app="shop", team="data", experiment_id="7")
     assert prepared_environment(home, "shop", "other") is None
     monkeypatch.setattr(prepared, "version", lambda _name: "4.0.0")
     assert prepared_environment(home, "shop", "data") is None
@@ -140,7 +140,7 @@ def test_a_tracker_or_home_that_cannot_be_used_is_refused(tmp_path: Path, uri: s
 
 def test_tags_are_added_to_what_runs_will_carry() -> None:
     place = TrackerPlace(tracking_uri="http://127.0.0.1:9", artifact_root=None, notes=Path("notes"))
-    base = step_environment(place, app="shop", team="data", experiment_id="7")
+    base = step_environment(place.tracking_uri, app="shop", team="data", experiment_id="7")
     both = tagged(base, {"scanflow.step": "train", "scanflow.run": "grüner-otter"})
     of_step = {"scanflow.step": "train", "scanflow.run": "grüner-otter"}
     assert json.loads(both["MLFLOW_RUN_CONTEXT"]) == {"scanflow.app": "shop", "scanflow.team": "data"} | of_step

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError, UsageError
-from scanflow.transport import ServerClient, async_client
+from scanflow.transport import ServerClient
 from scanflow_client import agent_client
 from scanflow_client.cli.app import app
 from scanflow_client.control_client import ControlClient
@@ -112,8 +112,8 @@ def journal(monkeypatch: pytest.MonkeyPatch) -> Journal:
         after, limit = (int(request.url.params[name]) for name in ("after", "limit"))
         return httpx.Response(200, json=[one for one in entries if one["id"] > after][:limit])
 
-    transport = httpx.MockTransport(face)
-    monkeypatch.setattr(async_client, "AsyncClient", functools.partial(async_client.AsyncClient, transport=transport))
+    answering = functools.partial(httpx.Client, transport=httpx.MockTransport(face))
+    monkeypatch.setattr(httpx, "Client", answering)
     monkeypatch.setattr(agent_client, "PAGE", 2)
     told = [
         {"name": "tracker", "app": "mnist", "team": "default", "state": "running", "url": FACE},
@@ -193,15 +193,16 @@ def test_code_that_cannot_be_loaded_is_told_with_its_line(folder: Path, code: st
         cli("strategies", "app.py")
 
 
-def test_the_twenty_primitives_are_listed_without_any_server(home: Path) -> None:
+def test_the_primitives_are_listed_without_any_server(home: Path) -> None:
     heads, *rows = cli("strategies", "primitives").stdout.splitlines()
     assert heads.split()[:4] == ["primitive", "layer", "kind", "parameters"]
-    assert len(rows) == 20
+    assert len(rows) == 20 + 3, "those of Table 5.4, and those for MPI workflows"
     assert rows[0].split()[:3] == ["run_workflow", "application", "batch"]
     assert "workflow, [parameters], [**more]" in rows[0]
     told = cli("strategies", "primitives", "--json")
     assert {(one["layer"], one["kind"]) for one in json.loads(told.stdout)} == {
-        (layer, kind) for layer in ("application", "infrastructure") for kind in ("batch", "online")
+        *((layer, kind) for layer in ("application", "infrastructure") for kind in ("batch", "online")),
+        ("application", "mpi"),
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import pickle
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,68 +13,15 @@ import pytest
 
 import scanflow as sf
 from scanflow.client import ScanflowClient, ScanflowDeployClient, ScanflowDeployerClient
-from scanflow.errors import InvalidError, StepFailedError, UnsupportedError
+from scanflow.errors import InvalidError, StepFailedError, UnsupportedError, UsageError
+from scanflow.testing.cluster import MemoryCluster
 from scanflow_client.thesis import Awaited
-
-LOAD = """
-import argparse, os, pathlib
-parser = argparse.ArgumentParser()
-parser.add_argument("--app_name")
-parser.add_argument("--team_name")
-given = parser.parse_args()
-data = pathlib.Path(os.environ["SCANFLOW_OUTPUT_DIR"], "mnist/data/mnist")
-data.mkdir(parents=True)
-for name in ("train_images", "train_labels", "test_images", "test_labels"):
-    (data / f"{name}.npy").write_text(given.app_name)
-"""
-MODELING = """
-import argparse, pathlib
-parser = argparse.ArgumentParser()
-for name in ("model_name", "epochs", "x_train_path", "y_train_path", "x_test_path", "y_test_path"):
-    parser.add_argument(f"--{name}")
-given = parser.parse_args()
-import scanflow
-paths = [value for name, value in vars(given).items() if name.endswith("_path")]
-scanflow.output("read", [pathlib.Path(path).read_text() for path in paths])
-scanflow.output("epochs", int(given.epochs))
-"""
-
-
-def listing_5_1(app_dir: str, requirements: str | None = None) -> sf.Application:
-    app_name = "mnist"
-    team_name = "data"
-    client = ScanflowClient(scanflow_server_uri="http://127.0.0.1:46666", verbose=False)
-
-    # define application
-    executor1 = client.ScanflowExecutor(
-        name="load-data", mainfile="loaddata.py", parameters={"app_name": app_name, "team_name": "data"}
-    )
-    executor2 = client.ScanflowExecutor(
-        name="modeling-cnn1",
-        mainfile="modeling.py",
-        parameters={
-            "model_name": "mnist_cnn",
-            "epochs": 1,
-            "x_train_path": "/workflow/load-data/mnist/data/mnist/train_images.npy",
-            "y_train_path": "/workflow/load-data/mnist/data/mnist/train_labels.npy",
-            "x_test_path": "/workflow/load-data/mnist/data/mnist/test_images.npy",
-            "y_test_path": "/workflow/load-data/mnist/data/mnist/test_labels.npy",
-        },
-        requirements=requirements,
-    )
-    dependency1 = client.ScanflowDependency(dependee="load-data", depender="modeling-cnn1")
-    workflow1 = client.ScanflowWorkflow(
-        name="mnist-wf", nodes=[executor1, executor2], edges=[dependency1], type="batch", output_dir="/workflow"
-    )
-    app = client.ScanflowApplication(app_name=app_name, app_dir=app_dir, team_name=team_name, workflows=[workflow1])
-    # build application
-    return client.build_ScanflowApplication(app=app, trackerPort=46668)
+from tests.thesis import listing_5_1, write_steps
 
 
 @pytest.fixture
 def app(tmp_path: Path, home: Path) -> sf.Application:
-    (tmp_path / "loaddata.py").write_text(LOAD)
-    (tmp_path / "modeling.py").write_text(MODELING)
+    write_steps(tmp_path)
     return listing_5_1(str(tmp_path)).replace(tracker=None)
 
 
@@ -135,35 +82,145 @@ def test_listing_6_1_describes_what_the_modern_spelling_does() -> None:
     )
 
 
-def test_listing_6_1_is_refused_by_the_backend_that_runs_no_mpi_yet(home: Path) -> None:
-    async def run_workflow() -> Any:
-        workflow = listing_6_1(0, "hpccdgemm", "exp1-baseline", 16, 4)
-        client = ScanflowDeployerClient(user_type="local", deployer="local", verbose=False)
-        return await client.run_workflow(app_name="mpi", team_name="dataengineer", workflow=workflow)
-
-    with pytest.raises(UnsupportedError, match="Workflow 'hpccdgemm0' is of type 'mpi'"):
-        asyncio.run(run_workflow())
-
-
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        *(
-            ({"deployer": name}, f"deployer='{name}' is no part of this version, which runs on this machine. Write dep")
-            for name in ("argo", "volcano", "seldon", "kubernetes", "", "LOCAL")
-        ),
+        *(({"deployer": name}, f"deployer={name!r} is not known.") for name in ("", "LOCAL", "nomad")),
         ({"k8s_config_file": "/nowhere/config"}, "'k8s_config_file' is of no use to deployer='local'."),
         ({"scanflow_autoconfig_server_uri": "http://127.0.0.1:1"}, "'scanflow_autoconfig_server_uri' is of no use"),
         ({"verbos": True}, "'verbos' is of no use to deployer='local'. Did you mean 'verbose'?"),
-        ({"user_type": "incluster"}, "user_type='incluster' is no part of this version"),
+        ({"deployer": "argo", "verbos": True}, "'verbos' is of no use to deployer='argo'. Did you mean 'verbose'?"),
+        ({"user_type": "remote"}, "user_type='remote' is not known. Known: incluster, local."),
     ],
 )
 def test_an_option_that_cannot_be_honoured_is_refused_by_name(options: dict[str, Any], told: str) -> None:
     with pytest.raises(UnsupportedError) as error:
         ScanflowDeployerClient(**options)
     assert told in str(error.value)
-    with pytest.raises(UnsupportedError, match=r"builder='docker': images are not built in this version. Remove it."):
-        ScanflowClient(builder="docker")
+    with pytest.raises(UnsupportedError, match=r"builder='kaniko' is not known. Known: buildah, docker, podman."):
+        ScanflowClient(builder="kaniko")
+
+
+def test_a_client_with_a_builder_builds_and_pushes_an_applications_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "docker").write_text('#!/bin/sh\necho "$1 of an image"\n')
+    (tmp_path / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("SCANFLOW_HOME", str(tmp_path / "home"))
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "a.py").write_text("print()")
+    client = ScanflowClient(builder="docker", registry="registry.example.com")
+    steps = client.ScanflowWorkflow(name="w", nodes=[client.ScanflowExecutor(name="a", mainfile="a.py")])
+    app = client.ScanflowApplication("x", str(tmp_path / "app"), "data", workflows=[steps])
+    assert client.build_ScanflowApplication(app, trackerPort=1).tracker == sf.Tracker(port=1)
+    assert capfd.readouterr().err == "build of an image\npush of an image\n"
+    (record,) = (tmp_path / "home" / "images").glob("*.json")
+    assert f"registry.example.com/scanflow/x:{record.stem}" in record.read_text()
+    client.build_ScanflowApplication(app)
+    assert capfd.readouterr().err == "", "it is there already"
+
+
+def test_a_server_is_to_be_named_where_one_is_to_do_the_work(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match=r"user_type='incluster' has a server do the work. Name it"):
+        ScanflowDeployerClient(user_type="incluster", deployer="argo")
+    monkeypatch.setenv("SCANFLOW_URL", "http://127.0.0.1:1")
+    app = sf.Application(name="mnist", team="data")
+    client = ScanflowDeployerClient(user_type="incluster", deployer="argo", verbose=False)
+    assert client.create_environment(app) == "scanflow-mnist-data"
+
+
+@pytest.fixture
+def cluster(home: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
+    found = MemoryCluster()
+    monkeypatch.setattr("scanflow.backends.kubernetes.cluster.Cluster", lambda _: found)
+    return found
+
+
+@pytest.mark.parametrize("deployer", ["argo", "seldon", "kserve", "volcano", "kubernetes"])
+def test_listing_5_2_makes_and_cleans_the_environment_of_a_cluster(deployer: str, cluster: MemoryCluster) -> None:
+    app = sf.Application(name="mnist", team="data", tracker=sf.Tracker(port=46668))
+    client = ScanflowDeployerClient(
+        user_type="local", deployer=deployer, k8s_config_file="/home/guest/.kube/config", verbose=False
+    )
+    assert client.create_environment(app=app) == "scanflow-mnist-data"
+    assert cluster.get("Service", "tracker", "scanflow-mnist-data")
+    assert client.apply(app).changed == ()
+    assert client.clean(app).namespace_removed
+    assert cluster.get("Namespace", "scanflow-mnist-data") is None
+
+
+def test_what_a_deployer_is_told_reaches_the_backend(home: Path) -> None:
+    client = ScanflowDeployerClient(deployer="seldon", k8s_config_file="/nowhere/config", verbose=False)
+    with pytest.raises(UsageError, match=r"No cluster could be found.*/nowhere/config"):
+        client.create_environment(sf.Application(name="mnist", team="data"))
+
+
+def test_scaling_in_the_terms_of_keda_and_of_an_hpa_is_that_of_this_version() -> None:
+    client = ScanflowClient()
+    trigger = client.ScalerTriggerPrometheus(
+        serverAddress="http://prometheus:9090", metricName="istio_requests_total", query="sum(...)", threshold="'20'"
+    )
+    scaling = client.KedaSpec(
+        triggers=[trigger], minReplicaCount=3, maxReplicaCount=10, pollingInterval=10, cooldownPeriod=10
+    )
+    assert scaling == sf.Scaling(metric="rps", target=20, min=3, max=10, polling=10, cool_down=10)
+    target = client.MetricTarget(average_utilization=50, type="Utilization")
+    metric = client.AutoscalingMetric(type="Resource", resource=client.ResourceMetricSource("cpu", target))
+    assert client.HpaSpec(metric, 1, 4) == sf.Scaling(metric="cpu", target=0.5, min=1, max=4)
+    service = client.ScanflowService(
+        name="predictor",
+        mainfile="Predictor.py",
+        service_type="MODEL",
+        base_image="python:3.12",
+        parameters=[
+            {"name": "to", "value": "2", "type": "STRING"},
+            {"name": "by", "value": "2", "type": "INT"},
+            {"name": "loud", "value": "True", "type": "BOOL"},
+        ],
+        resources=client.V1ResourceRequirements(requests={"cpu": "1"}, limits={"cpu": "2", "memory": "1Gi"}),
+    )
+    workflow = client.ScanflowWorkflow(name="online", nodes=[service], type="online", kedaSpec=scaling)
+    assert workflow.nodes[0] == sf.Service(
+        name="predictor",
+        implementation="Predictor.py:Predictor",
+        image="python:3.12",
+        parameters={"to": "2", "by": 2, "loud": True},
+        resources=sf.Resources(cpu=2, memory="1Gi"),
+        scaling=scaling,
+    )
+
+
+def _refusals(client: ScanflowClient) -> dict[str, Callable[[], object]]:
+    def trigger(metric: str = "requests", threshold: str = "1") -> Any:
+        return client.ScalerTriggerPrometheus("http://p", metric, "q", threshold)
+
+    step = client.ScanflowExecutor(name="a", mainfile="a.py")
+    scaling = sf.Scaling(metric="rps", target=1)
+    return {
+        "KedaSpec has 0 triggers": client.KedaSpec,
+        "metricName='temperature'": lambda: client.KedaSpec([trigger("temperature")]),
+        "threshold='many' is no number": lambda: client.KedaSpec([trigger(threshold="many")]),
+        "An HPA by 'memory'": lambda: client.ResourceMetricSource("memory", client.MetricTarget(50)),
+        "An HPA by 'Pods' metrics": lambda: client.AutoscalingMetric("Pods"),
+        "A target of type 'Value'": lambda: client.MetricTarget(type="Value", value="3"),
+        "'s3://a/model' is no registered model": lambda: client.ScanflowService(name="s", modelUri="s3://a/model"),
+        "the parameter 'by' is 'two' of type 'INT'": lambda: client.ScanflowService(
+            name="s", mainfile="s.py", parameters=[{"name": "by", "value": "two", "type": "INT"}]
+        ),
+        "endpoint is no part": lambda: client.ScanflowService(name="s", mainfile="s.py", endpoint={"type": "MODEL"}),
+        "Only services scale": lambda: client.ScanflowWorkflow("w", [step], kedaSpec=scaling),
+        "resources of a workflow": lambda: client.ScanflowWorkflow("w", [step], resources=sf.Resources(cpu=1)),
+        r"V1Affinity is no part of this version. Write sf.Affinity": lambda: client.V1Affinity(),  # noqa: PLW0108  refused when asked for
+        r"Write sf.cron": lambda: client.ScanflowAgentSensor_CronTrigger("0 * * * *"),
+        "The resource 'disk' cannot be asked for": lambda: client.V1ResourceRequirements({"disk": 1}),
+    }
+
+
+@pytest.mark.parametrize("told", list(_refusals(ScanflowClient())))
+def test_what_cannot_be_said_in_those_terms_is_refused_with_what_to_write(told: str) -> None:
+    with pytest.raises(UnsupportedError, match=told):
+        _refusals(ScanflowClient())[told]()
 
 
 def test_none_means_not_given_as_it_does_in_the_thesis() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -20,9 +22,11 @@ from scanflow.errors import (
     ScanflowError,
     ServiceFailedError,
     UnavailableError,
+    UsageError,
 )
 from scanflow.problems import refusal_of
 from scanflow.transport import HttpServiceClient
+from scanflow.transport.clients import trusted
 from scanflow.transport.tensors import as_arrays, decode_answer, encode_request
 
 DTYPES = "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64".split()
@@ -203,7 +207,9 @@ def scripted(*answers: httpx.Response | Exception) -> tuple[HttpServiceClient, l
     return service(handle), asked
 
 
-@pytest.mark.parametrize("first", [CLOSED, httpx.Response(503, headers={"retry-after": "1"}, json={})])
+@pytest.mark.parametrize(
+    "first", [CLOSED, httpx.ConnectTimeout("timed out"), httpx.Response(503, headers={"retry-after": "1"}, json={})]
+)
 def test_what_a_service_has_not_read_is_sent_again(first: httpx.Response | Exception) -> None:
     client, asked = scripted(first, httpx.Response(200, json={"ok": True}))
     with stamina.set_testing(True, attempts=3):
@@ -228,3 +234,18 @@ def test_a_service_that_stays_busy_is_told_of_in_its_own_words() -> None:
     with stamina.set_testing(True, attempts=3), pytest.raises(UnavailableError, match=r"no instance yet.*again in 2 s"):
         client.seldon({"strData": "x"})
     assert len(asked) == 3
+
+
+def test_an_authority_of_one_s_own_is_trusted_beside_the_others_and_no_other_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = trusted("https://somewhere")
+    assert usual is trusted("https://elsewhere"), "they are read once"
+    assert (usual.verify_mode, usual.check_hostname, bool(usual.get_ca_certs())) == (ssl.CERT_REQUIRED, True, True)
+    plain = trusted("http://somewhere")
+    assert (plain.verify_mode, plain.check_hostname, plain.get_ca_certs()) == (ssl.CERT_REQUIRED, True, [])
+    (tmp_path / "text.crt").write_text("no certificate")
+    for name in ("none.crt", "text.crt"):
+        monkeypatch.setenv("SCANFLOW_TLS_CA", str(tmp_path / name))
+        with pytest.raises(UsageError, match=rf"{name}.*SCANFLOW_TLS_CA"):
+            trusted("https://somewhere")

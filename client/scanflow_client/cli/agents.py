@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from scanflow.app.quantities import counted
 from scanflow.errors import InvalidError, UnavailableError
 from scanflow_client.cli.options import JsonOption, LimitOption, client, parse_value
 from scanflow_client.cli.output import respond
-from scanflow_client.formatting.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

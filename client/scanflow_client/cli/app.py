@@ -8,7 +8,21 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from scanflow_client.cli import EXIT_CODES, agents, control, demo, drift, machine, projects, runs, services, strategies
+from scanflow_client.cli import (
+    EXIT_CODES,
+    agents,
+    control,
+    demo,
+    drift,
+    environments,
+    images,
+    machine,
+    mpi,
+    projects,
+    runs,
+    services,
+    strategies,
+)
 from scanflow_client.cli.options import PLAIN_HELP
 
 app = typer.Typer(
@@ -27,7 +41,10 @@ app = typer.Typer(
 def _root(
     version: Annotated[bool, Option("--version", help="Print the version.")] = False,
     backend: Annotated[
-        str | None, Option("--backend", metavar="NAME", help="Where to run and serve: local, or one installed.")
+        str | None,
+        Option(
+            "--backend", metavar="NAME", help="Where to run and serve: local, kubernetes, or one that a package adds."
+        ),
     ] = None,
 ) -> None:
     if backend is not None:
@@ -40,7 +57,8 @@ def _root(
 
 
 for _command in (
-    *(demo.demo, projects.init, projects.check, projects.plan, projects.doctor),
+    *(demo.demo, projects.init, projects.check, projects.plan, images.build, projects.doctor),
+    *(environments.apply, environments.clean),
     *(control.up, control.down, control.status, control.events),
     *(runs.run, runs.resume, runs.spin, runs.runs, runs.show, runs.output, runs.logs, runs.stop),
     *(services.deploy, services.services, services.scale, services.traffic, services.promote, services.rollback),
@@ -50,4 +68,5 @@ for _command in (
 ):
     app.command()(_command)
 app.add_typer(drift.drift, name="drift")
+app.add_typer(mpi.mpi, name="mpi")
 app.add_typer(control.tokens, name="token")

@@ -8,6 +8,7 @@ import typer
 from typer import Argument, Option
 
 from scanflow.errors import UsageError
+from scanflow.home_token import Role
 from scanflow_client.cli.options import PLAIN_HELP, JsonOption, LimitOption, client, settings
 from scanflow_client.cli.output import print_json, respond, say
 
@@ -102,15 +103,27 @@ def show_token() -> None:
 
 
 @tokens.command("make")
-def make_token(name: NameArgument, as_json: JsonOption = False) -> None:
+def make_token(
+    name: NameArgument,
+    team: Annotated[
+        str | None, Option("--team", metavar="TEAM", help="Only for its things. Default: all that yours is for.")
+    ] = None,
+    role: Annotated[
+        Role, Option("--role", help="viewer reads, editor also changes and approves, admin also makes tokens.")
+    ] = "editor",
+    expires: Annotated[
+        str | None, Option("--expires", metavar="TIME", help="After how long it ends: 12h, 30d. Default: when revoked.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
     """Make a token and print it this once; what its holder approves and labels is recorded under its name."""
-    made = client().make_token(name)
+    made = client().make_token(name, role=role, team=team, expires=expires)
     respond(made, as_json, lambda: [made["token"]])
 
 
 @tokens.command("list")
 def list_tokens(as_json: JsonOption = False) -> None:
-    """List the names of tokens, when each was made and revoked."""
+    """List tokens by name: the role and team of each, and when it was made, expires or was revoked."""
     from scanflow_client.formatting.control_plane import tokens_table
 
     found = client().tokens()

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from typer import Option
 
+from scanflow.errors import UsageError
 from scanflow_client.cli.options import JsonOption, ParameterOption, client, deployer, parse_parameters, settings
 from scanflow_client.cli.output import print_json, progress_stream, say
 
@@ -24,6 +25,9 @@ def demo(
     ] = None,
     parameter: ParameterOption = None,
     keep: Annotated[bool, Option("--keep", help="Keep the service and the agents running at the end.")] = False,
+    backend: Annotated[
+        str | None, Option("--backend", metavar="NAME", help="Where: kubernetes plays it in your cluster.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Train on handwritten digits, serve the model, then send drifted data, and watch agents retrain and promote."""
@@ -36,10 +40,22 @@ def demo(
     def report_progress(text: str) -> None:
         say(text, err=as_json)
 
+    own, where = settings(), client()
+    if backend is not None:
+        own = own.model_copy(update={"backend": backend})
+    if own.backend == "kubernetes" and own.url is None:
+        if as_json or keep or parameter or drifted is not None or data != "digits":
+            raise UsageError("On a cluster the demo has no options but --report: it is always the same, and cleans up.")
+        from scanflow.deployer.embedded import open_backend
+        from scanflow_client.demo.application import load_small_demo
+        from scanflow_client.demo.in_cluster import demo_in_cluster
+
+        page = report or own.home / "reports" / "demo-on-kubernetes.html"
+        demo_in_cluster(open_backend(own), load_small_demo()[0], page.expanduser().absolute(), say)
+        return
     application, path, parameters, corrupted = load_demo(data, drifted)
     parameters |= parse_parameters(parameter)
     report_progress(f"The demo is an application like yours: {path}")
-    own, where = settings(), client()
     with temporary_control_plane(own, where, report_progress, keep=keep):
         session = DemoSession(deployer(), where, application, path, say=report_progress)
         session.check_free()  # before the training, which takes longest

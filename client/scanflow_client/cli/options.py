@@ -28,7 +28,7 @@ def _complete_runs(incomplete: str) -> list[str]:
 
 
 def _complete_services(incomplete: str) -> list[str]:
-    return _complete(incomplete, lambda where: [one.name for one in where.services()])
+    return _complete(incomplete, lambda where: [one.name for one in where.services(instances=False)])
 
 
 def _complete(incomplete: str, names: Any) -> list[str]:

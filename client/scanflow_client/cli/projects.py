@@ -109,12 +109,19 @@ def plan(
     respond(found, as_json, lambda: plan_screen(found, online=online))
 
 
-def doctor(as_json: JsonOption = False) -> None:
-    """Check this machine: Python, cores, memory, disk, the home folder, and what is installed."""
+def doctor(
+    backend: Annotated[str | None, Option("--backend", metavar="NAME", help="Check that one, as kubernetes.")] = None,
+    thorough: Annotated[bool, Option("--thorough", help="On a cluster: also start a pod with the image.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Check this machine, or the cluster of --backend kubernetes: what is there, and what to do about what is not."""
     from scanflow_client.doctor import examine
     from scanflow_client.formatting.table import Table
 
-    findings = examine(settings())
+    own = settings()
+    if backend is not None:
+        own = own.model_copy(update={"backend": backend})
+    findings = examine(own, thorough=thorough)
     table = Table(("", "what", "found", "do"), [(one.mark, one.what, one.found, one.advice) for one in findings])
     respond(findings, as_json, lambda: [table])
     if any(one.mark == "✗" for one in findings):

@@ -109,7 +109,7 @@ def logs(
     try:
         record = where.show(name)
     except NotFoundError:
-        if not (known := [one.name for one in where.services()]):
+        if not (known := [one.name for one in where.services(instances=False)]):
             raise
         if name not in known:
             raise NotFoundError(f"There is no run and no service {name!r}.{did_you_mean(name, known)}") from None

@@ -82,7 +82,7 @@ def services(
         record = deployer().service(name)
         respond(record, as_json, lambda: service_screen(record))
         return
-    records = deployer().services()
+    records = deployer().services(instances=as_json)
     nothing = "Nothing is deployed. Deploy an online workflow: scanflow deploy app.py:WORKFLOW"
     respond(records, as_json, lambda: [services_table(records) if records else nothing])
 

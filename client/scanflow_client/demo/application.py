@@ -38,6 +38,12 @@ def load_demo(data: str, drifted: Path | None = None) -> tuple[Application, Path
     return application, path, {"load-data.data": data}, corrupted
 
 
+def load_small_demo() -> tuple[Application, Path]:
+    """Return the application as it fits a cluster, without TensorFlow, and its file."""
+    app, path, _ = load_application(str(_tutorials() / "mnist" / "small.py"))
+    return app, path
+
+
 def traffic_program(source: Path, served: ServiceRecord, drifted: Path | None) -> tuple[Path, list[str]]:
     """Return the tutorial's program that sends digits to a service, and its arguments."""
     more = [] if drifted is None else ["--drifted_path", str(drifted)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 from scanflow.agent.records import Event
 from scanflow.app.application import Application
 from scanflow.errors import ScanflowError, StepFailedError, UnavailableError
-from scanflow.reports.loop_events import loop_events, versions_of
+from scanflow.reports.loop_events import loop_events, request_counts, versions_of
 from scanflow.reports.records import Answers
 from scanflow_client.control_client import ControlClient
 from scanflow_client.demo.traffic import Responses, TrafficProgram
@@ -28,6 +28,7 @@ from scanflow_client.report import labels_so_far, report_page
 TIMEOUT_S, TIMEOUT_TIMES = 600.0, 6.0  # the longest that a promotion may take: so long, or so often the start-up
 LEAST_ANSWERS = 40  # of which the report draws the share of right ones
 TAIL_S = 4.0  # how long traffic goes on after it, so that the new champion can be compared with the old one
+COUNTED_S = 5.0  # the longest that the report waits then, until agents have counted all requests to the new champion
 _POLL_S = 0.25
 
 
@@ -157,6 +158,7 @@ def run_loop(
     startup_s: float = 0.0,
     timeout_s: float | None = None,
     tail_s: float = TAIL_S,
+    counted_s: float = COUNTED_S,
 ) -> LoopOutcome:
     """Send digits until the agents, who report to the server, have promoted a better model, and ``tail_s`` longer.
 
@@ -169,7 +171,10 @@ def run_loop(
     events: list[Event] = []
     traffic.send(phase.order)
     promoted: float | None = None
-    for event in _events(client, app.name, client.newest_event(), until=began + limit_s):
+    told = _events(client, app.name, client.newest_event(), until=began + limit_s + tail_s + counted_s)
+    for event in told:
+        if promoted is None and time.time() > began + limit_s:
+            break
         look(phase, traffic.responses)
         if event is not None:
             events.append(event)
@@ -194,13 +199,29 @@ def run_loop(
             "again: scanflow up; then see what the agents did: scanflow why; and what they saw: scanflow events"
         )
     traffic.stop()
+    known |= models()
+    until = time.time() + counted_s
+    for event in told:
+        if event is not None:
+            events.append(event)
+            tell(event)
+        if time.time() > until or _is_counted(events, traffic.responses, known):
+            break
     return LoopOutcome(
         events=tuple(events),
         responses=traffic.responses,
-        models=known | models(),
+        models=known,
         seconds=promoted - began,
         history=tuple(traffic.history),
     )
+
+
+def _is_counted(events: Sequence[Event], responses: Sequence[Responses], models: Mapping[str, str]) -> bool:
+    """Whether all requests to the champion are in the events: they are told some seconds after they were answered."""
+    champion = next(str(one.data.get("version")) for one in reversed(events) if one.type == "model.promoted")
+    revisions = [revision for revision, model in models.items() if model.rpartition("/")[2] == champion]
+    sent = sum(one.sent for one in responses if one.revision in revisions)
+    return sum(one.requests for one in request_counts(events) if one.version == f"V{champion}") >= sent
 
 
 def loop_lines(loop: LoopOutcome, report: Path) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from scanflow.agent.records import Event
+from scanflow.agent.records import AgentView, Event
 from scanflow.app.application import Application
 from scanflow.backends.service_change import Deployment
 from scanflow.deployer import Deployer
@@ -19,10 +18,10 @@ from scanflow.errors import InvalidError
 from scanflow.reports.loop_events import loop_event
 from scanflow.settings import Settings
 from scanflow_client import control_plane
-from scanflow_client.agent_client import AgentStatus
 from scanflow_client.control_client import ControlClient
 from scanflow_client.demo import loop
 from scanflow_client.demo.application import traffic_program
+from scanflow_client.demo.signals import signals_end_it, signals_wait
 from scanflow_client.demo.traffic import END_S, Responses, TrafficProgram
 from scanflow_client.progress import Output, changes_on, output_on
 
@@ -39,7 +38,7 @@ def temporary_control_plane(
         yield
         return
     was_up = control_plane.look(settings)["up"]
-    with _signals_end_it(say), ExitStack() as stack:
+    with signals_end_it(say), ExitStack() as stack:
         if not was_up and not keep:
             stack.callback(_end_control_plane, settings)
         raised = control_plane.up(settings)
@@ -57,30 +56,9 @@ def _end_control_plane(settings: Settings) -> None:
         print("\n".join(done.left), file=sys.stderr)
 
 
-@contextmanager
-def _signals_end_it(say: Callable[[str], None]) -> Iterator[None]:
-    """Have what is done inside end on SIGTERM and on a closed terminal as on Ctrl-C, and once only: what was started is
-    ended then, whatever comes meanwhile."""
-    caught: list[int] = []
-
-    def end(number: int, _frame: object) -> None:
-        caught.append(number)
-        if len(caught) == 1:
-            say("Ending what the demo started ...")
-            raise KeyboardInterrupt
-
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {one: signal.signal(one, end) for one in signals}
-    try:
-        yield
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
-
-
-def wanted_agents(client: ControlClient) -> list[AgentStatus]:
+def wanted_agents(client: ControlClient) -> list[AgentView]:
     """Return the agents that should run, without those that ran elsewhere and are no longer heard of."""
-    listed = [one for one in client.agents(sensors=False) if one.state not in {"stopped", "stopping"}]
+    listed = [one for one in client.agents() if one.state not in {"stopped", "stopping"}]
     return [one for one in listed if one.state != "silent" or one.pid is not None]
 
 
@@ -131,7 +109,9 @@ class DemoSession:
             program, arguments = traffic_program(self.path, served, drifted)
             log = Path(served.folder) / "demo-traffic.log"
             startup_s = time.time() - self.began
-            traffic = stack.enter_context(TrafficProgram(program, *arguments, log=log, startup_s=startup_s))
+            with signals_wait():
+                traffic = stack.enter_context(TrafficProgram(program, *arguments, log=log))
+            traffic.wait_until_ready(startup_s)
             screen = DemoScreen(stack.enter_context(output_on(stream)))
             return loop.run_loop(
                 self.client,

@@ -37,11 +37,8 @@ class Responses:
 class TrafficProgram:
     """A running traffic program; a context that stops it."""
 
-    def __init__(self, program: Path, *arguments: str, log: Path, startup_s: float = 0.0) -> None:
-        """Start it, and return when it is ready to send; its standard error goes to ``log``.
-
-        ``startup_s``: how long the demo took until now. It waits longer where that was long.
-        """
+    def __init__(self, program: Path, *arguments: str, log: Path) -> None:
+        """Start it; its standard error goes to ``log``."""
         self._log = log
         self._ready, self._begun = threading.Event(), False
         self.responses: tuple[Responses, ...] = ()
@@ -57,14 +54,16 @@ class TrafficProgram:
         self._orders, self._counts = self._process.stdin, self._process.stdout
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+
+    def wait_until_ready(self, startup_s: float = 0.0) -> None:
+        """Return when it is ready to send.
+
+        ``startup_s``: how long the demo took until it was started. It waits longer where that was long.
+        """
         limit_s = max(READY_S, READY_TIMES * startup_s)
-        try:
-            ready = self._ready.wait(limit_s)
-        except BaseException:
-            self._kill()
-            raise
+        ready = self._ready.wait(limit_s)
         if not self._begun:
-            self._kill()
+            self.stop()
             if ready:
                 raise StepFailedError(f"The traffic program exited. {self._log_text()}")
             raise UnavailableError(
@@ -84,6 +83,8 @@ class TrafficProgram:
         """Stop it; :attr:`responses` is final then."""
         with suppress(OSError):  # it has exited
             self._orders.close()
+        if not self._begun:  # it reads its digits, and its orders only then
+            self._process.kill()
         try:
             self._process.wait(END_S)
         except subprocess.TimeoutExpired:
@@ -91,10 +92,6 @@ class TrafficProgram:
             self._process.wait()
         self._reader.join(END_S)
         self._counts.close()
-
-    def _kill(self) -> None:
-        self._process.kill()
-        self.stop()
 
     def __enter__(self) -> Self:
         return self

@@ -8,23 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 from scanflow.agent.formatting import called
 from scanflow.agent.records import Action, AgentView, Intent, SensorReport
-from scanflow.app.quantities import format_duration
+from scanflow.app.quantities import counted, format_duration
 from scanflow.drift.promotion import sentence
 from scanflow.masking import masked
 from scanflow_client.formatting.table import Screen, Table
-from scanflow_client.formatting.text import ago, as_json, clock, counted, duration, shorten
+from scanflow_client.formatting.text import ago, as_json, clock, duration, shorten
 
 if TYPE_CHECKING:
     from scanflow.agent.primitive_model import Primitive
     from scanflow.agent.replay import Difference, Moment, Trace
-    from scanflow_client.agent_client import AgentStatus
     from scanflow_client.replay import Replay
 
 _PENDING = {"act": "about to start", "approve": "waiting for approval", "queue": "queued", "suggest": "suggested"}
 MAX_MOMENTS = 200  # the newest of a replay that are printed
 
 
-def agents_screen(agents: Sequence[AgentStatus], *, detailed: bool) -> Screen:
+def agents_screen(agents: Sequence[AgentView], *, detailed: bool) -> Screen:
     """Return a table of agents, with ``detailed`` a table of each one's sensors, and their errors."""
     if not agents:
         return ["No agents. Start an application's: scanflow agents --start app.py"]
@@ -37,7 +36,6 @@ def agents_screen(agents: Sequence[AgentStatus], *, detailed: bool) -> Screen:
             screen += ["", f"{one.full_name}, at {one.url}", Table(columns, rows)]
     for one in agents:
         screen += [f"{one.full_name} fails: {one.error}"] if one.error is not None else []
-        screen += [f"{one.full_name} did not report its sensors: {one.problem}"] if one.problem is not None else []
     return screen if detailed else [*screen, f"Show one: scanflow agents {agents[0].full_name}"]
 
 
@@ -162,7 +160,7 @@ def agent_row(one: AgentView) -> tuple[str, ...]:
     return (one.name, one.app, one.state, ago(one.started), str(one.restarts))
 
 
-def _sensors_row(one: AgentStatus) -> tuple[str, ...]:
+def _sensors_row(one: AgentView) -> tuple[str, ...]:
     if one.sensors is None:
         return (*agent_row(one), "-", "-", "-", "-")
     last = max((each.last for each in one.sensors if each.last is not None), default=None)

@@ -53,9 +53,17 @@ def status_screen(found: dict[str, Any]) -> Screen:
 
 
 def tokens_table(tokens: Iterable[Mapping[str, Any]]) -> Table:
-    times = ("created", "revoked")
-    rows = [(one["name"], *("" if one[each] is None else clock(one[each]) for each in times)) for one in tokens]
-    return Table(("token", "made", "revoked"), rows)
+    times = ("created", "expires", "revoked")
+    rows = [
+        (
+            one["name"],
+            str(one.get("role") or ""),
+            str(one.get("team") or "all"),
+            *("" if one.get(each) is None else clock(one[each]) for each in times),
+        )
+        for one in tokens
+    ]
+    return Table(("token", "role", "team", "made", "expires", "revoked"), rows)
 
 
 def event_line(event: Event) -> str:

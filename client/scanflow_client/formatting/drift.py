@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from scanflow.app.quantities import counted
 from scanflow_client.formatting.table import Screen, Table
-from scanflow_client.formatting.text import counted, percent
+from scanflow_client.formatting.text import percent
 
 if TYPE_CHECKING:
     from scanflow.drift.segments import Segment
@@ -114,4 +115,4 @@ def _summary(own: dict[str, float], other: dict[str, float]) -> str:
     if "mean" in own:
         return f"{own['mean']:.3g} ± {own['sd']:.3g}{gone}"
     moved = sorted(own.keys() - {"missing"}, key=lambda name: -abs(own[name] - other.get(name, 0.0)))[:2]
-    return ", ".join(f"{name} {percent(own[name])}" for name in moved) + gone
+    return ", ".join(f"{name or repr(name)} {percent(own[name])}" for name in moved) + gone

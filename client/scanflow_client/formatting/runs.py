@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scanflow.app.plan import IMAGE_NOTE, Plan
-from scanflow.app.quantities import format_duration
+from scanflow.app.quantities import counted, format_duration
 from scanflow.backends.records import RunRecord, TaskRecord
 from scanflow.placement.cpulist import format_cpus
 from scanflow_client.formatting.table import Screen, Table
-from scanflow_client.formatting.text import MARKS, ago, counted, duration, format_bytes, optional, value_lines
+from scanflow_client.formatting.text import MARKS, ago, duration, format_bytes, optional, value_lines
 
 MAX_FAILURE_LINES = 12
+_CHANGES = {"create": "+", "change": "~", "conflict": "!", "refused": "✗"}
 
 
 def task_line(record: TaskRecord, *, label: str | None = None) -> str:
@@ -134,6 +135,7 @@ def plan_screen(plan: Plan, *, online: bool) -> Screen:
         return [
             Table(("node", "runs", "after", "notes"), nodes),
             Table(("instance", "cores", "cpus", "memory of", "threads"), instances),
+            *_objects(plan),
             f"{size}. Nothing was started.",
         ]
     steps = [
@@ -151,7 +153,22 @@ def plan_screen(plan: Plan, *, online: bool) -> Screen:
     unsized = f", besides {counted(plan.unsized, 'step')} that state none" if plan.unsized else ""
     memory = f"{format_bytes(plan.peak_memory_bytes)} of {format_bytes(plan.machine_memory_bytes)} memory"
     most = f"At most {plan.peak_cores:g} of {plan.machine_cores:g} cores and {memory} at once{unsized}"
-    return [Table(("wave", "step", "runs", "after", "cores", "memory", "notes"), steps), f"{most}. Nothing was run."]
+    table = Table(("wave", "step", "runs", "after", "cores", "memory", "notes"), steps)
+    return [table, *_objects(plan), f"{most}. Nothing was run."]
+
+
+def _objects(plan: Plan) -> Screen:
+    """Return what of a cluster's objects would be made and changed; those that stay as they are by their number."""
+    rows = [
+        (_CHANGES[one.change], one.kind, one.name, "; ".join([*one.fields, *([one.why] if one.why else [])]))
+        for one in plan.objects
+        if one.change != "none"
+    ]
+    same = len(plan.objects) - len(rows)
+    if not plan.objects:
+        return []
+    unchanged = [f"{counted(same, 'object')} of the environment stay as they are."] if same else []
+    return [*([Table(("", "object", "name", "changes"), rows)] if rows else []), *unchanged]
 
 
 def _step_row(step: str, tasks: Sequence[TaskRecord]) -> tuple[str, ...]:

@@ -7,10 +7,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scanflow.app.quantities import counted
 from scanflow.backends.service_records import Explanation, InstanceRecord, RevisionRecord, ServiceRecord, Shape
 from scanflow.placement.cpulist import format_cpus
 from scanflow_client.formatting.table import Screen, Table
-from scanflow_client.formatting.text import MARKS, ago, counted, format_bytes, latency, optional, percent
+from scanflow_client.formatting.text import MARKS, ago, format_bytes, latency, optional, percent
 
 MAX_EXAMPLE_VALUES = 16  # an input of more numbers is not written out on a command line
 _EXAMPLES = {"BOOL": True, "BYTES": "text", "FP16": 0.5, "FP32": 0.5, "FP64": 0.5}
@@ -47,7 +48,10 @@ def models_of(record: ServiceRecord) -> str:
 def service_screen(record: ServiceRecord) -> Screen:
     """Return a service in detail: state, errors, instances, revisions, and what to do next."""
     screen: list[str | Table] = [service_line(record), *_error_lines(record)]
-    if record.instances:
+    if any(one.place is not None for one in record.instances):
+        heads = ("instance", "state", "node", "since", "requested", "granted", "cpus", "QoS", "threads", "memory")
+        screen.append(Table((*heads, "in flight", "restarts"), [_placed_row(one) for one in record.instances]))
+    elif record.instances:
         heads = ("instance", "state", "pid", "since", "cpus", "threads", "memory", "busy", "in flight", "restarts")
         bound = record.shape.affinity in {"cpumem", "cpumempin"}
         screen.append(Table(heads, [_instance_row(one, bound=bound) for one in record.instances]))
@@ -130,7 +134,7 @@ def _service_row(record: ServiceRecord) -> tuple[str, ...]:
         record.name,
         f"{MARKS[record.state]} {record.state}",
         record.url,
-        f"{sum(one.state == 'ready' for one in record.instances)}/{shape.instances}",
+        f"{record.ready}/{shape.instances}",
         "-" if shape.cores is None else f"{shape.cores * shape.instances:g}",
         models_of(record),
         f"{sum(rates):.1f}" if rates else "-",
@@ -152,6 +156,29 @@ def _instance_row(one: InstanceRecord, *, bound: bool) -> tuple[str, ...]:
         str(one.in_flight),
         str(one.restarts),
     )
+
+
+def _placed_row(one: InstanceRecord) -> tuple[str, ...]:
+    """Return an instance of a cluster: what it asked for, beside what it was given and which CPUs it may use there."""
+    details = one.model_extra or {}
+    return (
+        one.instance,
+        f"{MARKS[one.state]} {one.state}",
+        optional(one.place),
+        ago(one.began),
+        _amounts(details.get("requested")),
+        _amounts(details.get("granted")),
+        format_cpus(one.cpus) if one.cpus else "-",
+        optional(details.get("qos")),
+        optional(one.threads),
+        "-" if one.rss_bytes is None else format_bytes(one.rss_bytes),
+        str(one.in_flight),
+        str(one.restarts),
+    )
+
+
+def _amounts(said: Mapping[str, str] | None) -> str:
+    return ", ".join(f"{name} {amount}" for name, amount in (said or {}).items()) or "-"
 
 
 def _revision_row(one: RevisionRecord) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import time
 from datetime import datetime
 from typing import Any
 
-from scanflow.app.quantities import format_duration
+from scanflow.app.quantities import counted, format_duration
 from scanflow.printable import one_line
 
 MARKS = {
@@ -31,12 +31,6 @@ def format_bytes(size: float) -> str:
             break
         size /= 1024
     return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
-
-
-def counted(number: int, noun: str) -> str:
-    """Return ``"1 step"``, ``"2 steps"`` or ``"3 strategies"``."""
-    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
-    return f"{number:,} {noun if number == 1 else plural}"
 
 
 def ago(when: float | None, *, now: float | None = None) -> str:

@@ -8,10 +8,11 @@ from itertools import product
 from string import ascii_letters
 from typing import NamedTuple, TypeVar
 
+from scanflow.app.quantities import counted
 from scanflow.placement.cpulist import format_cpus
 from scanflow.placement.place import Grant
 from scanflow.placement.topology import Core, Topology
-from scanflow_client.formatting.text import counted, format_bytes
+from scanflow_client.formatting.text import format_bytes
 
 _Key = TypeVar("_Key")
 

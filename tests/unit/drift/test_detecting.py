@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from scanflow.drift.detecting import _distinct
+from scanflow.drift.detecting import _distinct, missing_as_in
 from scanflow.drift.prediction_data import PredictionData
+from scanflow.drift.table import DataTable
+from scanflow.drift.two_sample import compare
 
 
 def test_pictures_that_were_sent_again_count_once_and_alike_rows_of_tables_each() -> None:
@@ -19,3 +21,18 @@ def test_pictures_that_were_sent_again_count_once_and_alike_rows_of_tables_each(
     assert np.array_equal(once.x, pictures[:3])
     flags = PredictionData(x=pd.DataFrame({"flag": [0, 0, 1, 0, 1, 1]}), ids=ids)
     assert _distinct(flags) is flags
+
+
+def test_empty_text_is_a_missing_value_unless_the_training_data_has_it() -> None:
+    cities = np.array(["Vic", "Girona", None, "Olot"], object)
+    known = pd.DataFrame({"city": np.tile(cities, 100), "note": np.tile(["", "a"], 200), "n": np.arange(400.0)})
+    sent = known.assign(city=known["city"].where(known["city"].notna(), ""))
+
+    found = missing_as_in(known, sent)
+
+    assert found["city"].isna().tolist() == known["city"].isna().tolist()
+    assert found["note"].tolist() == known["note"].tolist()
+    assert not compare(DataTable.of(known), DataTable.of(found)).drifted
+    assert compare(DataTable.of(known), DataTable.of(sent)).drifted
+    pictures = np.zeros((3, 8, 8))
+    assert missing_as_in(pictures, pictures) is pictures

@@ -14,7 +14,7 @@ from scanflow.errors import InvalidError
 DETECTORS: dict[str, Callable[[], StreamDetector]] = {
     "page-hinkley": lambda: PageHinkley(delta=0.1, threshold=30),
     "adwin": ADWIN,
-    "kswin": lambda: KSWIN(level=0.0001),
+    "kswin": KSWIN,
 }
 
 
@@ -46,6 +46,13 @@ def test_adwin_keeps_the_window_that_is_alike_in_little_memory() -> None:
     assert sum(map(len, detector._rows)) < 80
 
 
+def test_kswin_sees_a_small_change_of_the_mean_by_many_numbers() -> None:
+    generator = np.random.default_rng(1)
+    values = np.concatenate([generator.normal(size=1000), generator.normal(0.5, 1, size=600)])
+    (first, *_) = alarms(KSWIN(), values)
+    assert 1050 < first < 1400
+
+
 def test_kswin_sees_a_change_of_the_spread_alone() -> None:
     generator = np.random.default_rng(0)
     values = np.concatenate([generator.normal(size=300), generator.normal(0, 6, size=300)])
@@ -54,7 +61,7 @@ def test_kswin_sees_a_change_of_the_spread_alone() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [lambda: PageHinkley(threshold=0), lambda: ADWIN(delta=1), lambda: KSWIN(newest=80), lambda: KSWIN(level=2)],
+    [lambda: PageHinkley(threshold=0), lambda: ADWIN(delta=1), lambda: KSWIN(newest=[300]), lambda: KSWIN(level=2)],
 )
 def test_settings_that_cannot_be_are_refused(wrong: Callable[[], object]) -> None:
     with pytest.raises(InvalidError):

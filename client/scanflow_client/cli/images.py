@@ -1,0 +1,48 @@
+"""``scanflow build``: container images of an application, for backends that run containers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from typer import Option
+
+from scanflow_client.cli.options import JsonOption, TargetArgument, settings
+from scanflow_client.cli.output import respond, say
+
+
+def build(
+    target: TargetArgument = None,
+    push: Annotated[bool, Option("--push", help="Push what the registry does not have.")] = False,
+    builder: Annotated[
+        str | None, Option("--builder", metavar="NAME", help="buildah, podman or docker. Default: the first found.")
+    ] = None,
+    registry: Annotated[
+        str | None, Option("--registry", metavar="HOST[:PORT][/PROJECT]", help="Where images are pushed.")
+    ] = None,
+    base: Annotated[str | None, Option("--base", metavar="IMAGE", help="The image to build on.")] = None,
+    insecure: Annotated[bool, Option("--insecure", help="The registry speaks plain HTTP.")] = False,
+    again: Annotated[bool, Option("--again", help="Build those too that did not change.")] = False,
+    print_: Annotated[bool, Option("--print", help="Print the Dockerfiles, and build nothing.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Build the container images of an application: code, requirements, and what a registered model was saved with.
+
+    What did not change is not built again. Steps and services run in their image once it was built.
+    """
+    from scanflow.deployer.building import build_application, wanted_images
+    from scanflow.images.settings import ImageSettings
+    from scanflow.loading import load_application
+    from scanflow_client.formatting.images import build_screen, print_screen
+
+    application, _, chosen = load_application(target)
+    workflows = [application.workflow(chosen)] if chosen is not None else list(application.workflows)
+    given = {"builder": builder, "registry": registry, "base": base, "insecure": insecure or None}
+    images = ImageSettings.from_environment(options=settings().backend_options).with_given(given)
+    if print_:
+        wanted = wanted_images(application, workflows, settings(), images)
+        respond([one.recipe for one in wanted], as_json, lambda: print_screen(wanted, images.registry))
+        return
+    records = build_application(
+        application, workflows, settings(), images, push=push, again=again, say=lambda line: say(line, err=True)
+    )
+    respond(records, as_json, lambda: build_screen(records, target))

@@ -1,0 +1,209 @@
+"""Commands on MPI jobs: mpi plan, script, logs, list, gantt and simulate."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Option
+
+from scanflow.errors import UnsupportedError, UsageError
+from scanflow_client.cli.options import (
+    JsonOption,
+    LimitOption,
+    RunArgument,
+    TargetArgument,
+    deployer,
+    one_of_choices,
+    settings,
+)
+from scanflow_client.cli.output import respond, say, write_blocks
+
+if TYPE_CHECKING:
+    from scanflow.app.application import Application
+    from scanflow.app.mpi import MPIWorkload
+    from scanflow.app.workflow import Workflow
+    from scanflow.backends.job_times import JobTimes
+    from scanflow.placement.mpi.plan import MPIPlan
+
+mpi = typer.Typer(name="mpi", help="Plan MPI jobs, and look at their ranks.", no_args_is_help=True)
+
+NodesOption = Annotated[
+    int | None, Option("--nodes", min=1, help="Plan for so many equal nodes instead of for this machine.")
+]
+CoresOption = Annotated[float, Option("--cores", min=0.01, help="The cores of each of them.")]
+
+
+@mpi.command()
+def plan(
+    target: TargetArgument = None,
+    nodes: NodesOption = None,
+    cores: CoresOption = 32,
+    measure: Annotated[
+        bool,
+        Option("--measure", help="With profile='auto': run the program first, 30 s at most, to find what bounds it."),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Print how a job is cut, and for each rank its worker, node and CPUs, without running it."""
+    _, found = _planned(target, nodes, cores, measure=measure)
+    respond(asdict(found), as_json, lambda: [*found.reasons, *found.lines()])
+
+
+@mpi.command()
+def script(
+    target: TargetArgument = None,
+    nodes: NodesOption = None,
+    cores: CoresOption = 32,
+    kind: Annotated[str, Option("--kind", help="mpirun, sbatch or rankfile.")] = "mpirun",
+) -> None:
+    """Print the plan as a script for machines without scanflow."""
+    from scanflow.backends.step_process import options
+    from scanflow.placement.mpi.scripts import mpirun_script, rankfile, sbatch_script
+
+    one_of_choices(kind, ("mpirun", "sbatch", "rankfile"), "--kind")
+    workload, found = _planned(target, nodes, cores)
+    argv = [workload.mainfile, *options(workload.parameters, who=f"MPIWorkload {workload.name!r}")]
+    if kind == "rankfile":
+        text = rankfile(found)
+    else:
+        text = mpirun_script(found, argv) if kind == "mpirun" else sbatch_script(found, workload, argv)
+    say(text.rstrip("\n"))
+
+
+@mpi.command()
+def logs(
+    run: RunArgument = "@latest",
+    rank: Annotated[int | None, Option("--rank", min=0, help="Only what this rank wrote.")] = None,
+    follow: Annotated[bool, Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+) -> None:
+    """Print what the ranks of a job wrote, each line with its rank in front; or what one of them wrote."""
+    from scanflow.deployer import TaskLog
+
+    where = deployer()
+    record = where.show(run)
+    ranks = [task.task for task in record.tasks if task.step == "ranks"]
+    if not ranks:
+        raise UsageError(f"No rank of the run {record.name!r} has begun. See: scanflow show {record.name}")
+    job = ranks[0].partition(".")[0]
+    task = job if rank is None else f"{job}.{rank}"
+    write_blocks((part.data for part in where.logs(TaskLog(record.name, task, "both"), follow=follow)), raw=False)
+
+
+@mpi.command()
+def simulate(
+    scenario: Annotated[
+        list[str] | None, Option("--scenario", "-s", metavar="NAME", help="Only this one; may be repeated.")
+    ] = None,
+    seeds: Annotated[int, Option("--seeds", min=1, max=10_000, help="How often, each time with another seed.")] = 15,
+    seed: Annotated[int, Option("--seed", help="The first seed.")] = 0,
+    jobs: Annotated[
+        str, Option("--jobs", help="thesis: its 20 jobs. random: others for each seed, drawn alike.")
+    ] = "thesis",
+    log: Annotated[
+        Path | None, Option("--log", metavar="FILE", help="Write each job of each simulation as JSON.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Replay the thesis' 20 jobs on a simulated cluster, under each way to cut and place them."""
+    from scanflow.placement.mpi.simulation.engine import simulate as run
+    from scanflow.placement.mpi.simulation.experiment import CONTENTION, random_jobs, summarize, thesis_jobs
+    from scanflow.placement.mpi.simulation.schemes import SCENARIOS
+    from scanflow_client.formatting.simulation import comparison
+
+    known = {one.name.lower(): one for one in SCENARIOS}
+    one_of_choices(jobs, ("thesis", "random"), "--jobs")
+    chosen = [known[one_of_choices(name.lower(), tuple(known), "--scenario")] for name in scenario or known]
+    runs = {
+        one.name: [
+            run(thesis_jobs() if jobs == "thesis" else random_jobs(each), one, CONTENTION, seed=each)
+            for each in range(seed, seed + seeds)
+        ]
+        for one in chosen
+    }
+    if log is not None:
+        log.write_text(json.dumps([asdict(simulation) for found in runs.values() for simulation in found], indent=1))
+    found = [summarize(simulations) for simulations in runs.values()]
+    respond([asdict(one) for one in found], as_json, lambda: comparison(found, published=jobs == "thesis"))
+
+
+@mpi.command(name="list")
+def list_jobs(limit: LimitOption = 20, as_json: JsonOption = False) -> None:
+    """List the MPI jobs among the newest runs: how long each waited and ran, and the makespan of all."""
+    from scanflow_client.formatting.jobs import job_table
+
+    jobs = _jobs(limit)
+    respond([_as_json(one) for one in jobs], as_json, lambda: job_table(jobs))
+
+
+@mpi.command()
+def gantt(
+    limit: LimitOption = 20,
+    svg: Annotated[Path | None, Option("--svg", metavar="FILE", help="Write the chart as an SVG file.")] = None,
+) -> None:
+    """Chart the MPI jobs among the newest runs over time: when each waited, and when it ran."""
+    from scanflow_client.formatting.jobs import job_chart
+
+    jobs = _jobs(limit)
+    if svg is None:
+        say(*job_chart(jobs, shutil.get_terminal_size().columns))
+        return
+    from scanflow.reports.gantt import gantt as chart
+
+    if not jobs:
+        raise UsageError("No MPI job was run yet, so there is nothing to chart.")
+    svg.write_text(chart(jobs), encoding="utf-8")
+    say(f"Wrote {svg}.")
+
+
+def _jobs(limit: int) -> list[JobTimes]:
+    """Return the times of the jobs among the newest runs, the newest first."""
+    from scanflow.backends.job_times import is_job, job_times
+
+    where, now = deployer(), time.time()
+    shown = (where.show(one.name) for one in where.runs(limit=limit))
+    return [job_times(one, now) for one in shown if is_job(one)]
+
+
+def _as_json(job: JobTimes) -> dict[str, Any]:
+    derived = {"waiting_s": job.waiting_s, "running_s": job.running_s, "response_s": job.response_s}
+    return {**asdict(job), **derived}
+
+
+def _planned(
+    target: str | None, nodes: int | None, cores: float, *, measure: bool = False
+) -> tuple[MPIWorkload, MPIPlan]:
+    from scanflow.app.mpi import MPIWorkload
+    from scanflow.loading import load_application
+    from scanflow.placement.mpi.groups import ClusterNode
+    from scanflow.placement.mpi.here import plan_here
+    from scanflow.placement.mpi.plan import plan_job
+
+    application, _, name = load_application(target)
+    jobs = [workflow for workflow in application.workflows if workflow.type == "mpi"]
+    workflow = jobs[0] if name is None and len(jobs) == 1 else application.workflow(name)
+    workload = workflow.nodes[0]
+    if not isinstance(workload, MPIWorkload):
+        raise UsageError(f"The workflow {workflow.name!r} is of type {workflow.type!r}, not 'mpi'. See: scanflow plan")
+    if workload.profile == "auto" and measure:
+        workload = _measured(application, workflow, workload)
+    if nodes is not None:
+        return workload, plan_job(workload, [ClusterNode(name=f"node{place}", cores=cores) for place in range(nodes)])
+    return workload, plan_here(workload)
+
+
+def _measured(application: Application, workflow: Workflow, workload: MPIWorkload) -> MPIWorkload:
+    from scanflow.backends.port import JobProfiler
+    from scanflow.deployer.embedded import open_backend
+
+    backend = open_backend(settings()).mpi()
+    if not isinstance(backend, JobProfiler):
+        raise UnsupportedError("Programs are measured on this machine only. Set: SCANFLOW_BACKEND=local")
+    profile, reason = backend.measure_job(application, workflow)
+    say(f"profile='auto': {reason}", err=True)
+    return workload.replace(profile=profile)

@@ -1,0 +1,103 @@
+"""The demo's own pod on a cluster, which :mod:`scanflow_client.demo.in_cluster` starts.
+
+The server listens on the pod's address, where agents find it, and only tokens let them in.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from scanflow.app.application import Application
+from scanflow.deployer import EmbeddedDeployer, RemoteDeployer, RunRequest
+from scanflow.errors import ScanflowError, UnavailableError
+from scanflow.settings import Settings
+from scanflow.transport import ServerClient, is_reachable
+from scanflow_client.control_client import ControlClient
+from scanflow_client.control_plane import PORT
+from scanflow_client.demo.application import load_small_demo
+from scanflow_client.demo.in_cluster import REPORT
+from scanflow_client.demo.loop import loop_lines, report_of
+from scanflow_client.demo.session import DemoSession
+
+PATIENCE_S: Final = 180.0
+FETCH_S: Final = 120.0
+"""How long the report can be read; whoever started the pod removes it then."""
+
+
+def main() -> None:
+    """Play the demo, and name its report."""
+    settings = Settings.from_environment()
+    image = os.environ["SCANFLOW_KUBERNETES_IMAGE"]
+    app, path = load_small_demo()
+    say(f"The demo is an application like yours: {path.name} of tutorials/mnist, in the image {image}")
+    tracker = EmbeddedDeployer(settings).environments(app).ensure(app).tracker_uri
+    assert tracker is not None
+    os.environ["SCANFLOW_TRACKER_URI"] = tracker
+    _until(lambda: is_reachable(f"{tracker}/health"), f"the tracker at {tracker} answers")
+    with _server(settings.home, os.environ["POD_IP"]) as (url, token):
+        where, client = RemoteDeployer(url, token), ControlClient(lambda: ServerClient(url, token=token))
+        report = _play(where, client, app, path, settings.home)
+    print(f"{REPORT}{report}", flush=True)
+    threading.Event().wait(FETCH_S)
+
+
+def _play(where: RemoteDeployer, client: ControlClient, app: Application, path: Path, home: Path) -> Path:
+    from scanflow_client.cli.runs import watch
+
+    session = DemoSession(where, client, app, path, say=say)
+    session.check_free()
+    watch(where, RunRequest(app, "mnist-wf", source=path), False, last=False)
+    loop = session.close_the_loop(None, keep=False, stream=sys.stdout)
+    report = home / "demo.html"
+    report.write_text(report_of(client, app, loop), encoding="utf-8")
+    say(*loop_lines(loop, report)[:-1])
+    return report
+
+
+@contextmanager
+def _server(home: Path, host: str) -> Iterator[tuple[str, str]]:
+    url, token = f"http://{host}:{PORT}", f"scanflow_{secrets.token_urlsafe(32)}"
+    place = {"SCANFLOW_SERVER_HOST": host, "SCANFLOW_SERVER_PORT": str(PORT), "SCANFLOW_SERVER_TOKEN": token}
+    # Plain HTTP between pods, for as long as the demo runs: the token lets into nothing but the demo's own server.
+    environment = {**os.environ, **place, "SCANFLOW_BEHIND_PROXY": "1"}
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    log = home / "server.log"
+    with log.open("wb") as file:
+        command = [sys.executable, "-m", "scanflow_server"]
+        with subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT) as server:
+            try:
+                client = ServerClient(url, token=token)
+                _until(lambda: server.poll() is not None or client.is_ready()[0], "the server is ready")
+                if server.poll() is not None:
+                    raise UnavailableError(f"The server has ended: {log.read_text(errors='replace')[-2000:]}")
+                yield url, token
+            finally:
+                server.terminate()
+
+
+def _until(true: Callable[[], bool], what: str) -> None:
+    give_up = time.monotonic() + PATIENCE_S
+    while not true():
+        if time.monotonic() > give_up:
+            raise UnavailableError(f"Waited {PATIENCE_S:.0f} s in vain until {what}.")
+        time.sleep(0.5)
+
+
+def say(*lines: str) -> None:
+    print(*lines, sep="\n", flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except ScanflowError as problem:
+        sys.exit(f"Error: {problem}")
