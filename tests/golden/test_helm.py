@@ -1,0 +1,147 @@
+"""The chart of the platform: what it renders to, to the letter, and which values it refuses. Needs ``helm``.
+
+``REGENERATE_GOLDEN=1 pytest tests/golden/test_helm.py`` writes the files again; look at what changed before keeping it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from scanflow.backends.kubernetes import rights
+from scanflow.backends.kubernetes.kinds import KINDS
+from tests.manifests import as_yaml
+
+HERE = Path(__file__).parent
+CHART = HERE.parent.parent / "deploy" / "helm" / "scanflow"
+GIVEN = ("server.token.secret=own-token", "server.tls.mode=secret", "server.tls.secret=own-tls")
+PROXY = ("server.tls.mode=proxy", "gateway.enabled=true", "gateway.name=edge", "gateway.namespace=infra")
+
+pytestmark = pytest.mark.skipif(shutil.which("helm") is None, reason="the program helm is not installed")
+
+
+def helm(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["helm", *words], capture_output=True, text=True, timeout=60)
+
+
+def rendered(*values: str) -> subprocess.CompletedProcess[str]:
+    sets = [word for value in values for word in ("--set", value)]
+    return helm("template", "prod", str(CHART), "--namespace", "platform", "--kube-version", "1.34.0", *sets)
+
+
+def objects(*values: str) -> list[dict[str, Any]]:
+    done = rendered(*values)
+    assert done.returncode == 0, done.stderr
+    found = [one for one in yaml.safe_load_all(done.stdout) if one]
+    for one in found:
+        if one["kind"] == "Secret":
+            one["data"] = dict.fromkeys(sorted(one["data"]), "(random)")
+    return sorted(found, key=lambda one: (one["kind"], one["metadata"]["name"]))
+
+
+def of_kind(kind: str, *values: str) -> list[dict[str, Any]]:
+    return [one for one in objects(*values) if one["kind"] == kind]
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("default", ()),
+        (
+            "several",
+            (
+                *GIVEN,
+                "server.replicas=3",
+                "server.database.secret=postgres",
+                "server.home.accessMode=ReadWriteMany",
+                "tracker.secret=mlflow",
+                "rbac.engines={argo,seldon,kserve,keda,gateway,volcano}",
+                "imageRegistry=registry.example.org/ml/",
+                "imagePullSecrets={pull}",
+            ),
+        ),
+        ("gateway", (*PROXY, "gateway.hostnames={scanflow.example.org}", "tracker.enabled=false")),
+    ],
+)
+def test_what_the_chart_renders_to(name: str, values: tuple[str, ...]) -> None:
+    text = as_yaml(objects(*values))
+    path = HERE / "helm" / f"{name}.yaml"
+    if os.environ.get("REGENERATE_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+def test_the_chart_passes_helm_s_own_checks() -> None:
+    done = helm("lint", "--strict", str(CHART))
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        (("server.replicas=2",), "server"),
+        (("server.replicas=2", "server.database.secret=postgres"), "accessMode"),
+        (("server.tls.mode=none",), "mode"),
+        (("server.tls.mode=secret",), "tls"),
+        (("gateway.enabled=true", "gateway.name=edge"), "tls"),
+        (("gateway.enabled=true", "server.tls.mode=proxy"), "gateway"),
+        (("rbac.engines={everything}",), "engines"),
+        (("tracker.url=http://mlflow",), "tracker"),
+        (("server.home.size=much",), "size"),
+        (("serverr.replicas=1",), "serverr"),
+    ],
+)
+def test_values_that_cannot_work_are_refused_and_named(values: tuple[str, ...], named: str) -> None:
+    done = rendered(*values)
+    assert done.returncode != 0
+    assert "values don't meet the specifications of the schema" in done.stderr
+    assert named in done.stderr
+
+
+def test_the_server_may_do_nothing_to_all_kinds_and_is_no_administrator() -> None:
+    for role in (*of_kind("ClusterRole"), *of_kind("Role")):
+        for rule in role["rules"]:
+            assert all(rule[field] for field in ("apiGroups", "resources", "verbs"))
+            assert "*" not in [word for words in rule.values() for word in words]
+            assert not {"escalate", "bind", "impersonate"} & set(rule["verbs"])
+    (binding,) = of_kind("ClusterRoleBinding")
+    assert binding["roleRef"]["name"] == "platform-prod-scanflow"
+
+
+@pytest.mark.parametrize("values", [(), PROXY])
+def test_containers_are_locked_in_and_a_token_is_needed_with_or_without_tls(values: tuple[str, ...]) -> None:
+    for deployment in of_kind("Deployment", *values):
+        pod = deployment["spec"]["template"]["spec"]
+        assert pod["securityContext"]["runAsNonRoot"]
+        for container in pod["containers"]:
+            assert container["securityContext"]["readOnlyRootFilesystem"]
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+            assert {"startupProbe", "livenessProbe", "readinessProbe"} <= container.keys()
+    server = next(one for one in of_kind("Deployment", *values) if one["metadata"]["name"] == "prod-scanflow")
+    variables = {one["name"]: one for one in server["spec"]["template"]["spec"]["containers"][0]["env"]}
+    assert variables["SCANFLOW_SERVER_TOKEN"]["valueFrom"]["secretKeyRef"]["name"] == "prod-scanflow-token"
+    assert ("SCANFLOW_TLS_CERT" in variables) != ("SCANFLOW_BEHIND_PROXY" in variables)
+
+
+def test_the_server_may_do_all_that_the_backend_does() -> None:
+    granted: set[tuple[str, str, str]] = set()
+    for role in of_kind("ClusterRole", "rbac.engines={argo,seldon,kserve,keda,gateway,volcano}"):
+        for rule in role["rules"]:
+            granted |= set(itertools.product(rule["apiGroups"], rule["resources"], rule["verbs"]))
+    used = {
+        (api_version.rpartition("/")[0], plural, verb)
+        for kind, verbs in rights.USED.items()
+        for api_version, plural in [KINDS[kind][:2]]
+        for verb in verbs
+    }
+    used |= {(group, resource, verb) for resource, (group, verb) in rights.SUBRESOURCES.items()}
+    # Whoever may read through a node's proxy may run commands in its pods: the server does without kubelets' settings.
+    assert used - granted == {("", "nodes/proxy", "get")}
