@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.benchmarks.cluster_suite import cluster
 from tests.benchmarks.control_suite import control
 from tests.benchmarks.measure import Benchmark, Places, Results, interleave
 from tests.benchmarks.report import block, machine, table, with_blocks
@@ -27,7 +28,10 @@ def main() -> int:
         "--servers", type=Path, default=CACHE / "bench-serving", help="the environment with MLServer and MLflow"
     )
     parser.add_argument(
-        "--only", nargs="+", metavar="NAME", help="measure these benchmarks, or groups of them: work, serving, control"
+        "--only",
+        nargs="+",
+        metavar="NAME",
+        help="measure these benchmarks, or groups of them: work, serving, control, cluster (KUBECONFIG names it)",
     )
     parser.add_argument("--without", nargs="+", default=[], metavar="NAME", help="leave these benchmarks or groups out")
     parser.add_argument("--contenders", nargs="+", metavar="NAME", help="measure these contenders, and write no page")
@@ -46,7 +50,7 @@ def main() -> int:
         servers=chosen.servers.absolute() / "bin",
         checkout=CHECKOUT,
     )
-    known = [*suite(places), *serving(places), *control(places)]
+    known = [*suite(places), *serving(places), *control(places), *cluster()]
     names = {benchmark.name for benchmark in known} | {benchmark.section.group for benchmark in known}
     if unknown := {*(chosen.only or []), *chosen.without} - names:
         parser.error(f"nothing is named {', '.join(sorted(unknown))}; there are: {', '.join(sorted(names))}")

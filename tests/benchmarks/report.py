@@ -14,7 +14,12 @@ import psutil
 
 from tests.benchmarks.measure import Metric, Places, Results, Section
 
-GROUPS = {"work": "Batch workflows", "serving": "Online inference", "control": "The control plane and agents"}
+GROUPS = {
+    "work": "Batch workflows",
+    "serving": "Online inference",
+    "control": "The control plane and agents",
+    "cluster": "Kubernetes",
+}
 
 PAGE = """# Benchmarks
 

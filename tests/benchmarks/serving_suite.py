@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.benchmarks.changes import CHANGES, measure_changes
+from tests.benchmarks.changes import CHANGES, CONNECTIONS, measure_changes
 from tests.benchmarks.clients import busy, bytes_through, callers, client_name, ends_of, rate_of
 from tests.benchmarks.measure import Benchmark, Metric, Places, Sampler, Section, run
 from tests.benchmarks.servers import Probe, alone, cores, oip
@@ -258,8 +258,9 @@ def _changes(places: Places, sizes: Sizes) -> Benchmark:
 
     metrics = []
     for key, what in CHANGES.items():
+        lost = CONNECTIONS if key in {"crash", "failover"} else 0  # what the killed had read: one a connection
         metrics += [
-            Metric(f"{key}_failed", f"{what}: failed of {sizes.requests:,} requests and more", "", bar=0),
+            Metric(f"{key}_failed", f"{what}: failed of {sizes.requests:,} requests and more", "", bar=lost),
             Metric(f"{key}_ratio", "the same: p99 during, over p99 before", "×", bar=2),
             Metric(f"{key}_before_ms", "the same: p99 before", "ms"),
             Metric(f"{key}_during_ms", "the same: p99 during", "ms"),

@@ -98,7 +98,8 @@ def tracking_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     command += ["--artifacts-destination", str(folder / "files")]
     log = folder / "log"
     with log.open("wb") as out:
-        environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"}
+        no_jobs = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+        environment = {**os.environ, **no_jobs}
         server = subprocess.Popen(command, cwd=folder, env=environment, stdout=out, stderr=out, start_new_session=True)
     url = f"http://127.0.0.1:{port}"
 

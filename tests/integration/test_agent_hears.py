@@ -28,15 +28,6 @@ def unheard():
 
 
 @pytest.fixture
-def server(home: Path) -> Iterator[ServerProcess]:
-    home.mkdir(parents=True, exist_ok=True)
-    process = ServerProcess(home)
-    process.start()
-    yield process
-    process.close()
-
-
-@pytest.fixture
 def agent(tmp_path: Path, server: ServerProcess) -> Iterator[Hosted]:
     happen(server, -3)  # before its first start: the past, which no test hears of
     made = Hosted(tmp_path / "tracker", server, CODE).start()

@@ -241,7 +241,8 @@ def test_it_tells_the_server_where_it_is_and_proposes_what_its_strategies_want(
 ) -> None:
     until(lambda: server.here, "it said where it is")
     assert agent.process is not None
-    assert server.here == {"url": agent.url, "pid": agent.process.pid}
+    assert (server.here["url"], server.here["pid"]) == (agent.url, agent.process.pid)
+    assert {one["name"] for one in server.here["sensors"]} == {one["name"] for one in agent.ask("GET", "/sensors")}
     until(lambda: len(server.keys("retrain")) >= 3, "three intents came")
     intent = server.intents[0]
     assert (intent["app"], intent["agent"], intent["primitive"]) == ("mnist", "tracker", "run_workflow")

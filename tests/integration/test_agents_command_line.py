@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 import scanflow as sf
+from tests.asking import HTTP
 from tests.conftest import Cli, home_in
 from tests.server import ServerProcess, bearer
 from tests.waiting import until
@@ -87,7 +87,7 @@ def test_a_story_of_an_agent_that_asks_before_it_acts(quick_cli: Cli, server: Se
     listed = told(quick_cli, "agents", "mnist:tracker")[0]
     assert (listed["state"], listed["sensors"][0]["name"]) == ("running", "count")
     for n in (3, 1204):
-        httpx.post(
+        HTTP.post(
             f"{listed['url']}/sensors/count", json={"args": [n]}, headers=bearer(server.token), timeout=30
         ).raise_for_status()
 
@@ -153,7 +153,7 @@ def test_agents_from_python_run_the_functions_of_the_notebook_that_is_gone(
     until(lambda: client.agents("notebook")[0].sensors, f"the agent is there; see {server.log}")
     (agent,) = client.agents("notebook")
     call = f"{agent.url}/sensors/count"
-    httpx.post(call, json={"args": [1500]}, headers=bearer(server.token), timeout=30).raise_for_status()
+    HTTP.post(call, json={"args": [1500]}, headers=bearer(server.token), timeout=30).raise_for_status()
     until(client.approvals, "the strategy wants something")
     newest = client.newest_event()
     action = client.approve(reason="from a notebook")

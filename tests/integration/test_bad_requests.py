@@ -8,6 +8,7 @@ import struct
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
@@ -15,6 +16,7 @@ import pytest
 
 from scanflow.backends.service_records import ServiceRecord
 from scanflow_client.client import Client
+from tests.asking import HTTP, http_client
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -62,18 +64,26 @@ app = sf.Application(name="bad", team="tests", workflows=[serve])
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceRecord]:
-    folder = tmp_path_factory.mktemp("bad")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("bad")
+
+
+@pytest.fixture(scope="module")
+def deployer(folder: Path) -> Client:
+    return Client(home=folder / "home", progress=False)
+
+
+@pytest.fixture(scope="module")
+def service(folder: Path, deployer: Client) -> Iterator[ServiceRecord]:
     (folder / "app.py").write_text(APP)
     from scanflow.loading import load_application
 
     app, _, _ = load_application(str(folder / "app.py"))
-    client = Client(home=folder / "home", progress=False)
-    record = client.deploy(app)
+    record = deployer.deploy(app)
     try:
         yield record
     finally:
-        client.delete(record.name)
+        deployer.delete(record.name)
 
 
 def tensor(*rows: list[float], **changes: object) -> dict[str, object]:
@@ -83,7 +93,7 @@ def tensor(*rows: list[float], **changes: object) -> dict[str, object]:
 
 def infer(service: ServiceRecord, body: object, **options: object) -> httpx.Response:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return httpx.post(f"{service.url}/v2/models/doubler/infer", content=content, timeout=30, **options)  # type: ignore[arg-type]
+    return HTTP.post(f"{service.url}/v2/models/doubler/infer", content=content, timeout=30, **options)  # type: ignore[arg-type]
 
 
 def assert_problem(answer: httpx.Response, status: int) -> dict[str, object]:
@@ -158,13 +168,16 @@ def test_a_component_that_misbehaves_answers_for_itself_alone(
 
 
 @pytest.mark.parametrize("command", [-3, -4])
-def test_a_component_that_kills_its_process_fails_what_that_had_read_only(service: ServiceRecord, command: int) -> None:
+def test_a_component_that_kills_its_process_fails_what_that_had_read_only(
+    deployer: Client, service: ServiceRecord, command: int
+) -> None:
+    until(lambda: deployer.service(service.name).state == "ready", "what an earlier test killed is there again")
     stop, under_way = threading.Event(), threading.Barrier(5, timeout=60)
 
     def neighbour() -> list[int]:
         """Return the statuses that came; 0: the connection was closed without a response."""
         seen: list[int] = []
-        with httpx.Client(timeout=30) as client:
+        with http_client(timeout=30) as client:
             while not stop.is_set():
                 if len(seen) == 1:
                     under_way.wait()

@@ -215,6 +215,7 @@ def in_a_terminal(cwd: Path, *words: str) -> str:
     return drawn.decode()
 
 
+@pytest.mark.slow
 def test_no_step_writes_to_the_terminal_itself(cli: Cli, quick_cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(ATTACK)
     assert "silent = 3" in in_a_terminal(tmp_path, "run")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,25 @@ TIMEOUT_S = 120
 
 def examples(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("mpicc") is None, reason="Open MPI is not installed")
+def test_the_first_mpi_job_runs_as_it_is_shown(home: Path, tmp_path: Path) -> None:
+    """A block that begins with a file's name is that file; a command is run in the folder and prints what is below."""
+    text = (ROOT / "docs" / "mpi.md").read_text(encoding="utf-8").partition("## What a job says")[0]
+    printed: dict[str, str] = {}
+    for language, block in re.findall(r"^```(\w+)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+        if named := re.match(r"(?:# |/\* )(\w+\.\w+)", block):
+            (tmp_path / named[1]).write_text(block)
+        for command in re.findall(r"^\$ (.*)$", block, re.MULTILINE) if language == "console" else ():
+            program, *arguments = shlex.split(command)
+            argv = [*(COMMAND if program == "scanflow" else [program]), *arguments]
+            done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+            assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+            printed[command] = done.stdout
+    assert printed["scanflow mpi logs --rank 0"] == "pi is 3.141593\n"
+    assert "the cpu bounds the program" in printed["scanflow mpi plan app.py:job --measure"]
 
 
 @pytest.mark.slow

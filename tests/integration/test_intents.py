@@ -22,6 +22,7 @@ from scanflow_server.primitives import ApplicationStore, RequestedRuns
 from scanflow_server.settings import ServerSettings
 from scanflow_server.store.migrations import migrate
 from tests.applications import keep_application
+from tests.asking import http_client
 from tests.server import bearer
 from tests.unit.server.answering import answering
 from tests.unit.server.arbiter.making import intent
@@ -67,14 +68,14 @@ def context(home: Path, tmp_path: Path) -> Iterator[ServerContext]:
 @pytest.fixture
 def client(context: ServerContext) -> Iterator[httpx.Client]:
     home_token = register_home(context)
-    with answering(context, control=True) as url, httpx.Client(base_url=url, timeout=60) as client:
+    with answering(context, control=True) as url, http_client(base_url=url, timeout=60) as client:
         client.headers.update(bearer(home_token))
         client.headers.update(token_of(client, "ann"))
         yield client
 
 
 def token_of(client: httpx.Client, name: str) -> dict[str, str]:
-    return bearer(client.post("/api/v1/tokens", json={"name": name}).json()["token"])
+    return bearer(client.post("/api/v1/tokens", json={"name": name, "role": "admin"}).json()["token"])
 
 
 def wanted(id: str, primitive: str, target: str, field: str, /, **arguments: Any) -> dict[str, Any]:
@@ -108,6 +109,22 @@ def test_an_intent_is_decided_on_done_told_and_taken_back(client: httpx.Client, 
     assert why["action"]["id"] == "i1"
     back = client.post("/api/v1/intents/i1/revert", json={"reason": "too slow"}).json()
     assert (back["state"], back["reverted_by"], parameters(context)) == ("reverted", "ann", {"epochs": 1})
+
+
+def test_what_was_written_of_one_step_is_no_foreign_value_of_the_whole_workflow(
+    client: httpx.Client, context: ServerContext
+) -> None:
+    arguments = {"workflow": "train", "executor": "fit", "parameters": {"epochs": 6}}
+    step = wanted("i2", "upgrade_executor", "workflow/train", "fit.parameters", **arguments)
+    other = {**wanted("i3", "upgrade_executor", "workflow/train", "fit.parameters", **arguments), "strategy": "other"}
+    for one in (epochs("i1", 5), step):
+        client.post("/api/v1/intents", json=one)
+        assert ended(client, one["id"])["state"] == "succeeded"
+    assert "'i2' has written" in client.post("/api/v1/intents/i1/revert", json={}).json()["detail"]
+    client.post("/api/v1/intents", json=epochs("i4", 7))
+    assert (ended(client, "i4")["state"], parameters(context)) == ("succeeded", {"epochs": 7})
+    refused = client.post("/api/v1/intents", json=other).json()
+    assert (refused["verdict"], "belongs to the strategy" in refused["reason"]) == ("refuse", True)
 
 
 def test_what_became_of_the_model_that_a_run_made_is_told_with_the_action(client: httpx.Client) -> None:
@@ -158,7 +175,12 @@ def test_a_workflow_is_run_and_the_same_intent_after_a_kill_finds_the_first_run(
     assert done["state"] == "succeeded"
     assert done["inverse"] == {"primitive": "stop_workflow", "arguments": {"run": done["result"]["run"]}}
     call = PrimitiveCall(primitive="run_workflow", arguments={"workflow": "train"})
-    means: dict[str, Any] = {"app": "mnist", "team": "tests", "key": "intent/i1", "runs": RequestedRuns(context)}
+    means: dict[str, Any] = {
+        "app": "mnist",
+        "team": "tests",
+        "key": "intent/i1",
+        "runs": RequestedRuns(context, "tests"),
+    }
     again = do(context.deployer, ApplicationStore(context), call, **means)
     assert again.result["run"] == done["result"]["run"]
 

@@ -9,6 +9,9 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
+import pytest
+
+from scanflow_server.arbiter.acting import MOST_TRIES
 from scanflow_server.arbiter.intent_service import IntentService
 from scanflow_server.store import intents as kept
 from scanflow_server.store.base import Store, open_store
@@ -17,7 +20,7 @@ from tests.unit.server.arbiter.making import intent
 from tests.waiting import until
 
 COUNT = 40
-KILLS = 6
+KILLS = MOST_TRIES - 1  # an action that is cut off more often is given up
 
 PROGRAM = """
 import sys, time
@@ -60,6 +63,7 @@ def enough_done(store: Store, enough: int) -> bool:
     return states(store)["succeeded"] >= enough
 
 
+@pytest.mark.slow
 def test_an_engine_that_is_killed_again_and_again_loses_nothing_and_repeats_nothing(home: Path, tmp_path: Path) -> None:
     address = f"sqlite:///{tmp_path / 'server.db'}"
     store = open_store(address)
@@ -78,7 +82,7 @@ def test_an_engine_that_is_killed_again_and_again_loses_nothing_and_repeats_noth
         try:
             assert child.stdout.readline() == "started\n"
             enough = COUNT if kill == KILLS else min(COUNT, states(store)["succeeded"] + rng.randrange(1, 6))
-            until(partial(enough_done, store, enough), f"{enough} actions are done")
+            until(partial(enough_done, store, enough), f"{enough} actions are done", patience_s=120)
         finally:
             child.kill()
             child.wait()

@@ -162,6 +162,7 @@ def _wait_for_log(home: Path) -> Path:
     return written()[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("driven", [True, False])
 def test_a_run_can_be_stopped_but_not_driven_by_another_process_and_resumed(
     home: Path, tmp_path: Path, driven: bool

@@ -10,11 +10,14 @@ import sqlite3
 import subprocess
 import sys
 import time
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
 
 import pytest
 
@@ -23,8 +26,11 @@ from scanflow.errors import MissingExtraError, NotFoundError, UnavailableError, 
 from scanflow.knowledge import open_knowledge
 from scanflow.knowledge.step_environment import prepared_environment, tagged, tracker_place
 
-pytest.importorskip("mlflow")
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # the warnings are MLflow's
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("default"),  # the warnings are MLflow's
+    pytest.mark.skipif(find_spec("mlflow") is None, reason="mlflow is not installed"),
+]
 
 TIMEOUT_S = 120
 
@@ -215,6 +221,22 @@ def test_a_database_that_fails_is_unavailable_and_a_save_that_fails_leaves_nothi
     assert knowledge.search_runs("shop", "full") == []
     with pytest.raises(NotFoundError):
         knowledge.get_application("shop", "full")
+
+
+@pytest.mark.parametrize(("first", "waits_s"), [(URLError(TimeoutError()), [2.0, 2.0]), (TimeoutError(), [2.0, 30.0])])
+def test_a_connection_that_leads_nowhere_is_tried_anew_and_a_slow_answer_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: OSError, waits_s: list[float]
+) -> None:
+    outcomes, waited = [first, URLError(ConnectionRefusedError("refused"))], list[float]()
+
+    def urlopen(_: str, *, timeout: float) -> None:
+        waited.append(timeout)
+        raise outcomes.pop(0)
+
+    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+    with pytest.raises(UnavailableError, match="refused"):
+        open_knowledge(tmp_path, "http://127.0.0.1:9", connect_timeout_s=30).search_runs("shop", "data")
+    assert waited == waits_s
 
 
 def test_a_server_that_is_down_or_hangs_is_unavailable_within_seconds(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scanflow.errors import InternalError, NotFoundError
-from scanflow.knowledge import open_knowledge
+from scanflow.knowledge import open_knowledge, registry_subprocess
 from scanflow.knowledge.model_cache import ModelCache
 from scanflow.knowledge.registry_subprocess import RegistrySubprocess
 
@@ -30,6 +30,15 @@ def test_it_answers_as_one_in_this_process_does(models: RegistrySubprocess, home
     assert models.recall("cnn", 1) == here.recall("cnn", 1) == '{"instances": 2}'
     with pytest.raises(NotFoundError, match="There is no model 'dog'"):
         models.fetch("models:/dog/1")
+
+
+def test_it_comes_last_for_a_while_only(models: RegistrySubprocess, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(registry_subprocess, "yield_cpu", lambda _pid, behind: asked.append(behind))
+    monkeypatch.setattr(registry_subprocess, "BEHIND_S", 0.01)  # importing MLflow takes longer
+    with pytest.raises(NotFoundError):
+        models.recall("cnn", 1)
+    assert asked == [True, False]
 
 
 def test_a_process_that_ends_is_told_and_another_one_is_begun(models: RegistrySubprocess) -> None:

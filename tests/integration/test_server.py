@@ -18,6 +18,7 @@ import pytest
 from scanflow.deployer import EmbeddedDeployer
 from scanflow.processes.daemon import Daemon
 from scanflow.settings import Settings
+from tests.asking import HTTP
 from tests.server import ServerProcess, body_of
 from tests.waiting import until
 
@@ -273,7 +274,7 @@ def serving(folder: Path, by: int) -> dict[str, Any]:
 
 def answer(url: str) -> Any:
     body = {"inputs": [{"name": "x", "shape": [1], "datatype": "INT64", "data": [3]}]}
-    return httpx.post(f"{url}/v2/models/multiply/infer", json=body, timeout=30).json()["outputs"][0]["data"]
+    return HTTP.post(f"{url}/v2/models/multiply/infer", json=body, timeout=30).json()["outputs"][0]["data"]
 
 
 def test_a_service_is_deployed_changed_and_deleted_by_operations(server: ServerProcess, tmp_path: Path) -> None:

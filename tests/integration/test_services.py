@@ -25,7 +25,7 @@ from scanflow.backends.local.services.state.desired import change
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.deployer.service_client import explanation_of
 from scanflow.errors import InvalidError, NotFoundError, UsageError
-from scanflow.processes.ports import next_port
+from scanflow.processes.ports import is_free, next_port
 from tests.integration.local_services import Services, is_shim, kill, processes
 from tests.waiting import until
 
@@ -179,6 +179,25 @@ def test_an_ended_supervisor_is_replaced_without_a_command_and_nothing_is_starte
     for count in (3, 1, 2):  # in the middle of a change, which is made all the same
         kill(services.supervisor())
         assert states(services.change(instances=count)) == ["ready"] * count
+
+
+def test_its_port_for_grpc_is_kept_from_others_while_no_instance_listens_on_it(services: Services) -> None:
+    record = services.deploy(serving=sf.Serving())
+    assert record.grpc is not None
+    host, port = record.grpc.split(":")
+    assert not is_free(host, int(port))  # the stand-ins do not speak gRPC
+    kill(services.supervisor())
+    assert not is_free(host, int(port))
+    services.eventually(well(1), "another supervises it")
+    with socket.socket() as instance:
+        instance.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        instance.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        instance.bind((host, int(port)))
+        instance.listen()
+        with socket.create_connection((host, int(port)), timeout=5):
+            instance.accept()[0].close()
+    services.delete_all()
+    assert is_free(host, int(port))
 
 
 def test_what_is_killed_comes_back_without_a_command_and_what_was_ended_as_a_whole_with_the_next(
@@ -344,11 +363,18 @@ def test_a_service_without_instances_is_woken_by_its_first_caller(services: Serv
 
 
 def test_a_backup_takes_over_and_hands_back(services: Services) -> None:
-    first = services.workflow("first", serving=sf.Serving(grpc_port=0, backup="second", hand_back_after=2))
+    first = services.workflow("first", serving=sf.Serving(grpc_port=0, hand_back_after=2))
     second = services.workflow("second")
     app = services.app(first, second)
     (backup,) = pids(services.deploy_of(app, "second"))
     url = services.deploy_of(app, "first").url
+    with pytest.raises(NotFoundError, match="Did you mean 'second'"):
+        services.change("first", backup="secon")
+    with pytest.raises(UsageError, match="chain of backups"):
+        services.change("first", backup="first")
+    assert services.change("first", backup="second").backup == "second"
+    with pytest.raises(UsageError, match="chain of backups"):
+        services.change("second", backup="first")
     assert ask(url)["pid"] != backup
     for _ in range(4):  # until its pause is long enough to be seen
         for pid in pids(services.local.service("first")):
@@ -359,3 +385,5 @@ def test_a_backup_takes_over_and_hands_back(services: Services) -> None:
     assert services.local.service("second").state == "ready"
     with pytest.raises(UsageError, match="is the backup of 'first'"):
         services.local.delete("second")
+    assert services.change("first", backup="").backup is None
+    services.local.delete("second")

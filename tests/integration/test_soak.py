@@ -219,8 +219,9 @@ class Soak:
             alive = [pid for name, pid in self.pids().items() if name != "server"]
             self.kills[what] += kill(alive, self.rng)
         else:
-            found = [one["pid"] for one in self.api.get("/services/steady")["instances"] if one["pid"] is not None]
-            self.kills[what] += kill(found, self.rng)
+            # One that serves: a change whose new instances end three times before they do is undone, as it should be.
+            found = [one for one in self.api.get("/services/steady")["instances"] if one["state"] == "ready"]
+            self.kills[what] += kill([one["pid"] for one in found], self.rng)
 
     def again(self, do: Callable[[int], None], every_s: float) -> None:
         number = 0
@@ -256,8 +257,12 @@ class Soak:
             self.api.ask("DELETE", f"/agents/soak/{agent}")
         until(lambda: {one["state"] for one in self.api.get("/agents")} == {"stopped"}, "the agents have ended")
         counts = ("runs_active", "operations_running")
-        until(lambda: not any(self.api.get("/status")["counts"][one] for one in counts), "what was begun has ended")
-        until(lambda: not self.open_intents(), "what agents wanted is over")
+        until(
+            lambda: not any(self.api.get("/status")["counts"][one] for one in counts),
+            "what was begun has ended",
+            patience_s=180,
+        )
+        until(lambda: not self.open_intents(), "what agents wanted is over", patience_s=180)
         until(lambda: not self.follower.pull(), "all is heard of")
 
     def open_intents(self) -> list[str]:
@@ -285,7 +290,7 @@ def soak(cli: Cli, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.endurance
-@pytest.mark.timeout(SOAK_S + 300)
+@pytest.mark.timeout(SOAK_S + 600)
 def test_after_minutes_of_traffic_and_kills_the_books_balance(soak: Soak, cli: Cli, home: Path, tmp_path: Path) -> None:
     soak.up()
     soak.body = body_of(tmp_path / "app.py")
@@ -341,7 +346,7 @@ def what_was_asked_for_was_done_once(soak: Soak, runs: list[dict[str, Any]]) -> 
     once = ["run.started", "run.succeeded"]
     assert heard.outcomes() == dict.fromkeys([one["name"] for one in runs], once)
     acted = heard.of("action.")
-    assert {one["type"] for one in acted} == {"action.succeeded"}
+    assert [one for one in acted if one["type"] != "action.succeeded"] == []
     assert len({one["data"]["id"] for one in acted}) == len(acted), "no action is done twice"
     by_agents = [one["data"]["result"]["run"] for one in acted if one["data"]["primitive"] == "run_workflow"]
     assert sorted([*by_agents, *soak.asked.values()]) == sorted(one["name"] for one in runs)

@@ -17,7 +17,7 @@ import numpy as np
 
 from scanflow.app.scaling import Scaling
 from scanflow.backends.local.services.supervisor.autoscaler import Observation, decide
-from scanflow.backends.local.services.supervisor.metrics import WINDOW_S, latest
+from scanflow.backends.service_metrics import WINDOW_S, latest
 from scanflow.backends.service_records import quantile
 from scanflow.placement.scaling import Load, Recommendation
 from scanflow_agents.templates.scaling import ScalingOptions, next_threshold

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+import pytest
 
 from scanflow.drift.performance import Calibration
 from tests.science.retrained_models import CLEAN, DRIFTS, Digits, right
 from tests.science.test_promotion_of_models import LONG
 
+pytestmark = pytest.mark.slow
 SEEDS = 40 if LONG else 4
 
 

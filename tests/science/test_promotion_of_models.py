@@ -10,13 +10,17 @@ import os
 from collections.abc import Callable, Sequence
 from functools import cache
 from inspect import signature
+from statistics import NormalDist
 
 import numpy as np
+import pytest
+from scipy.stats import binomtest
 
 from scanflow.drift.promotion import CURRENT
 from scanflow.drift.workflows import detection
 from tests.science.retrained_models import CLEAN, Digits, Pair, Samples, compared
 
+pytestmark = pytest.mark.slow
 LONG = os.environ.get("SCANFLOW_SCIENCE") == "long"
 SEEDS = 30 if LONG else 3
 BUDGET, SHARE = (signature(detection).parameters[name].default for name in ("budget", "evaluation_share"))
@@ -48,15 +52,25 @@ def ten_points(one: Pair) -> bool:
     return one.gain >= 0.10 and one.clean >= 0
 
 
-def covered() -> float:
-    return float(np.mean([one.decision.low <= one.gain <= one.decision.high for one in pairs()]))
+def covered(*, exactly_known: bool = False) -> float:
+    """Return how often the interval holds the true gain: made wider by the error that this has itself, or as if it had
+    none."""
+    found = []
+    for one in pairs():
+        half = (one.decision.high - one.decision.low) / 2
+        own = 0.0 if exactly_known else NormalDist().inv_cdf(1 - one.decision.level) * one.error
+        found.append(abs(one.gain - one.decision.low - half) <= np.hypot(half, own))
+    return float(np.mean(found))
 
 
 def test_what_is_no_better_or_forgets_is_seldom_promoted() -> None:
     for which in (no_better, forgets):
         share, n = promoted(which)
         assert n >= SEEDS
-        assert share <= 0.05 + SLACK
+        if LONG:
+            assert share <= 0.05
+        else:  # so many of the few there are would be, of a hundred such tests, in one
+            assert binomtest(round(share * n), n, 0.05, alternative="greater").pvalue >= 0.01
 
 
 def test_what_is_ten_points_better_mostly_is() -> None:
@@ -87,9 +101,7 @@ def three_drifts(seed: int) -> list[tuple[str, float, float]]:
             now = evaluated[0] if len(evaluated) == 1 else sum(evaluated[1:], evaluated[0])
             slices = {CURRENT: now, **earlier, CLEAN: digits.clean}
             if compared(champion, challenger, slices).verdict == "promote":
-                gains = {
-                    one: digits.truth(one, challenger) - digits.truth(one, champion) for one in (drift, CLEAN, *earlier)
-                }
+                gains = {one: digits.truth(one, champion, challenger)[0] for one in (drift, CLEAN, *earlier)}
                 made.append((drift, gains.pop(drift), min(gains.values())))
                 champion = challenger
                 break
@@ -109,7 +121,8 @@ def main() -> None:
     for name, which in (("no better", no_better), ("forgets 3 points", forgets), ("10 points better", ten_points)):
         share, n = promoted(which)
         print(f"{name:20} {100 * share:5.1f} % of {n} promoted")
-    print(f"{'interval covers':20} {100 * covered():5.1f} % of {len(pairs())}")
+    print(f"{'interval covers':20} {100 * covered():5.1f} % of {len(pairs())}", end="")
+    print(f"; as if truth were known exactly {100 * covered(exactly_known=True):.1f} %")
     cycles = [three_drifts(seed) for seed in range(SEEDS)]
     made = [one for cycle in cycles for one in cycle]
     print(f"three drifts in a row: {len(made)} of {3 * len(cycles)} were followed by a promotion, of which")

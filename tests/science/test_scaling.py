@@ -12,10 +12,17 @@ import pytest
 
 from tests.science.scaling import RULES, TRACES, Result, measured
 
+pytestmark = pytest.mark.slow
 LONG = os.environ.get("SCANFLOW_SCIENCE") == "long"
 SEEDS = 4 if LONG else 1
 LOADS = list(TRACES) if LONG else ["steady 22 rps", "step 10, 60, 10 rps", "service 4 times slower"]
-OURS = ["threshold agent", "p95 rule"] if LONG else ["threshold agent"]
+WITHIN = {"threshold agent": 1.0, "p95 rule": 2.0}
+"""By how many points of the minutes a rule may be behind the best fixed one."""
+
+CHANGES = {"threshold agent": 6, "p95 rule": 8}
+"""In an hour of the same load: a measured latency varies more than a measured rate."""
+
+OURS = list(WITHIN) if LONG else ["threshold agent"]
 
 
 def best_fixed(load: str) -> Result:
@@ -29,11 +36,11 @@ def test_the_latency_is_kept_as_well_as_by_the_best_fixed_rule_for_no_more_insta
     best = best_fixed(load)
     for rule in OURS:
         found = measured(load, rule, seeds=SEEDS)
-        assert found.within >= best.within - 1
+        assert found.within >= best.within - WITHIN[rule]
         if (load, rule) != ("steady 22 rps", "p95 rule"):  # it keeps a third instance for longer
             assert found.hours <= 1.1 * best.hours
         if load.startswith("steady"):
-            assert found.actions <= 6
+            assert found.actions <= CHANGES[rule]
 
 
 @pytest.mark.parametrize("service", ["D", "G"] if LONG else ["G"])

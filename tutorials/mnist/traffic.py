@@ -106,7 +106,8 @@ def send(order: Order, sources: dict[str, Iterator[tuple[Any, int]]], url: str, 
                 local.client = HttpServiceClient(url)
             answer = local.client.infer("serve", picture[None])
             (scores,) = answer.outputs.values()
-            tally.count(kind, answer.revision or "?", "right" if int(scores.argmax()) == label else "wrong")
+            read = int(scores.argmax()) if scores.size > 1 else int(scores[0])  # scores, or the digit itself
+            tally.count(kind, answer.revision or "?", "right" if read == label else "wrong")
         except ScanflowError as error:
             print(f"a prediction failed: {error}", file=sys.stderr)
             tally.count(kind, "?", "failed")

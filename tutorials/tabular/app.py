@@ -26,7 +26,7 @@ def data():
 def fit(x, y):
     from sklearn.ensemble import HistGradientBoostingClassifier
 
-    return HistGradientBoostingClassifier(max_iter=60).fit(x, y)
+    return HistGradientBoostingClassifier(max_iter=200).fit(x, y)
 
 
 def ground_truth(items, context):  # here the truth is known; elsewhere people label: scanflow labels

@@ -17,7 +17,8 @@ import httpx
 
 from scanflow.app.files import dump_json
 from scanflow.loading import load_application
-from scanflow_server.jobs import Job
+from scanflow.processes.jobs import Job
+from tests.asking import HTTP
 from tests.server import ServerProcess, bearer, body_of
 from tests.waiting import until
 
@@ -76,7 +77,7 @@ class Plant:
     def answers(self, agent: str) -> bool:
         url = self.view(agent)["url"]
         try:
-            return url is not None and httpx.get(f"{url}/healthz", timeout=30).status_code == 200
+            return url is not None and HTTP.get(f"{url}/healthz", timeout=30).status_code == 200
         except httpx.TransportError:
             return False
 
@@ -92,7 +93,7 @@ class Plant:
 
     def ask(self, agent: str, method: str, path: str, body: Any = None, *, key: str | None = None) -> Any:
         headers = bearer(self.server.token) | ({} if key is None else {"idempotency-key": key})
-        asked = httpx.request(method, self.view(agent)["url"] + path, json=body, headers=headers, timeout=60)
+        asked = HTTP.request(method, self.view(agent)["url"] + path, json=body, headers=headers, timeout=60)
         assert asked.is_success, asked.text
         return asked.json()
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-import httpx
 import pytest
 
+from tests.asking import http_client
 from tests.integration.agent_faults import toy
 from tests.integration.agent_faults.conftest import MakePlant
 from tests.integration.agent_faults.plant import PATIENCE_S, Plant
@@ -25,7 +25,7 @@ ALARMS, BUDGET = 100, 3
 
 def raise_alarms(plant: Plant, first: int, count: int) -> None:
     url = plant.view("checker")["url"]
-    with httpx.Client(base_url=url, headers=bearer(plant.server.token), timeout=60) as face:
+    with http_client(base_url=url, headers=bearer(plant.server.token), timeout=60) as face:
         for number in range(first, first + count):
             # As of now, so that none of them is known to be checked.
             body = {"args": [], "kwargs": {"run_ids": ["none"], "predictions": 1000, "since": 1e12}}

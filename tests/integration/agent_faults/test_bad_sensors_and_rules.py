@@ -11,7 +11,7 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.endurance
 
-LIMIT_S = 0.5
+LIMIT_S = 2.0
 APP = """
 import scanflow as sf
 

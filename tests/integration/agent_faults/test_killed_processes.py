@@ -9,6 +9,7 @@ from collections import Counter
 import httpx
 import pytest
 
+from tests.asking import HTTP
 from tests.integration.agent_faults.conftest import MakePlant
 from tests.integration.agent_faults.plant import Plant
 from tests.server import bearer
@@ -156,7 +157,7 @@ def test_a_server_killed_while_runs_are_begun_begins_each_of_them_once_or_says_w
         url = plant.view("planner")["url"]
         for _ in range(3):
             body = {"args": [f"w{wanted}"], "kwargs": {}}
-            httpx.post(
+            HTTP.post(
                 f"{url}/sensors/labels", json=body, headers=bearer(plant.server.token), timeout=60
             ).raise_for_status()
             wanted += 1

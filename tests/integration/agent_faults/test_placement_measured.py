@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import httpx
 import pytest
 
+from tests.asking import http_client
 from tests.integration.agent_faults.conftest import MakePlant
 from tests.integration.agent_faults.plant import Plant
 from tests.waiting import until
@@ -79,7 +79,7 @@ def load(url: str) -> Iterator[None]:
 
     def ask(first_s: float) -> None:
         over.wait(first_s)  # not all at once
-        with httpx.Client(timeout=60) as http:
+        with http_client(timeout=60) as http:
             while not over.wait(1.5):
                 http.post(f"{url}/v2/models/slow/infer", json=body).raise_for_status()
 

@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from scanflow.knowledge import open_knowledge
+from tests.asking import HTTP
 from tests.integration.agent_faults.conftest import MakePlant
 from tests.integration.agent_faults.plant import PATIENCE_S, Plant
 from tests.serving import unused_port
@@ -99,7 +100,7 @@ class Mlflow:
 
     def answers(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/health", timeout=5).status_code == 200
+            return HTTP.get(f"{self.url}/health", timeout=5).status_code == 200
         except httpx.TransportError:
             return False
 
@@ -125,7 +126,7 @@ def plant(make_plant: MakePlant, mlflow: Mlflow) -> Plant:
 
 def predict(url: str) -> None:
     inputs = [{"name": "x", "shape": [ROWS, 1], "datatype": "FP64", "data": [[1.0]] * ROWS}]
-    answer = httpx.post(f"{url}/v2/models/serve/infer", json={"inputs": inputs}, timeout=60)
+    answer = HTTP.post(f"{url}/v2/models/serve/infer", json={"inputs": inputs}, timeout=60)
     assert answer.status_code == 200, answer.text
 
 

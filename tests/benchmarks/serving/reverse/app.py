@@ -6,6 +6,8 @@ import scanflow as sf
 
 
 class Reverse:
+    blocking = False  # called on the loop, as Starlette's coroutine is
+
     def predict(self, X: Any) -> Any:
         return X[::-1]
 

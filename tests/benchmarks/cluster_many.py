@@ -1,0 +1,276 @@
+"""Many objects of a cluster: services, pods and nodes that are entries of the API server and nothing more, and a server
+that looks after them.
+
+The nodes have no kubelet and take no pod that does not name them: they are tainted and cordoned. All goes at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+import scanflow as sf
+from scanflow.backends.kubernetes.cluster import Cluster
+from scanflow.backends.kubernetes.followed import OFTEN
+from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.labels import namespace_of
+from scanflow.backends.kubernetes.online import pods
+from scanflow.backends.kubernetes.online.definition import given_of
+from scanflow.backends.kubernetes.online.drift import LOOK_S, MADE_WITH, settings_of
+from scanflow.backends.kubernetes.online.engines import ENGINES, revision_object
+from scanflow.backends.kubernetes.online.objects import revision_service, stable_service, state_map
+from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.backends.service_desired import DesiredState
+from scanflow.backends.service_records import Shape
+from scanflow.backends.service_spec import ServiceSpec
+from scanflow.wire import Node, Revision
+from tests.benchmarks.measure import Benchmark, Metric, NotMeasuredError, Section, pss_mib
+from tests.server import ServerProcess
+
+TEAM: Final = "bench"
+ACCOUNT: Final = "many"
+OWN: Final = {"SCANFLOW_KUBERNETES_GATEWAY_DOMAIN": "many.bench"}
+"""Settings of no other server, so that none of the cluster's looks after these services."""
+
+AT_ONCE: Final = 8
+READY_S: Final = 600.0
+SETTLES_S: Final = 300.0
+WATCHED_S: Final = OFTEN * LOOK_S
+"""By then a server has looked often enough at everything for watches."""
+
+TAINT: Final = {"key": "scanflow.dev/benchmark", "effect": "NoSchedule"}
+
+SECTION = Section(group="cluster", title="A server and many objects", columns=("Scanflow",))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    services: int = 500
+    pods: int = 5000
+    nodes: int = 1000
+    idle_s: float = 30.0
+
+
+def many(sizes: Sizes) -> Benchmark:
+    def scanflow(folder: Path) -> Mapping[str, float]:
+        settings = KubernetesSettings.from_environment()
+        cluster = Cluster(settings)
+        try:
+            with objects(cluster, sizes) as app:
+                (folder / "s.py").write_text("class S: pass\n")
+                return {**_asked_once(folder, app, sizes), **_looked_after(folder, sizes)}
+        finally:
+            cluster.close()
+
+    there = f"with {sizes.services:,} services, {sizes.pods:,} pods and {sizes.nodes:,} nodes"
+    return Benchmark(
+        name="many",
+        section=SECTION,
+        metrics=[
+            Metric("services_s", f"the command `services` {there}", "s", bar=2),
+            Metric("instances_s", "the command `services --json`, which has all instances", "s"),
+            Metric("plan_s", "the command `plan` of an online workflow there", "s", bar=2),
+            Metric("doing_nothing_s", "the command `--version`, which asks nothing", "s"),
+            Metric("status_s", "`status` of a server there", "s", bar=2),
+            Metric("listed_s", "`services` of a server there", "s", bar=2),
+            Metric("reconcile_s", "the server's look at each of the services, the first", "s", bar=5),
+            Metric("look_s", "the same, once a watch tells it of changes: median", "s"),
+            Metric("asked_per_s", "requests to the API server, of an idle server", "/s", bar=5),
+            Metric("memory_mb", "the server's memory", "MB", bar=300),
+        ],
+        contenders={"Scanflow": scanflow},
+        how=(
+            "nodes and what runs on them are KWOK's; each service has all its objects, its pods one node; requests "
+            f"counted in the server for {sizes.idle_s:g} s, once its watches have begun; memory as the kernel counts "
+            "it, pages that are shared counted once"
+        ),
+        rounds=1,
+        warm_up=False,
+    )
+
+
+@contextmanager
+def objects(cluster: Cluster, sizes: Sizes) -> Iterator[sf.Application]:
+    """Make the services with all that each has, and their pods on fake nodes; yield an application of that place."""
+    name = f"many{uuid.uuid4().hex[:6]}"
+    namespace = namespace_of(name, TEAM)
+    nodes = [f"{name}-{number}" for number in range(sizes.nodes)]
+    services = [_spec(name, number, sizes.pods // sizes.services) for number in range(sizes.services)]
+    try:
+        cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+        account = {"name": ACCOUNT, "namespace": namespace}
+        cluster.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
+        _all(lambda one: cluster.create(_node(one)), nodes)
+        step = max(1, len(nodes) // len(services))
+        _all(lambda one: _serve(cluster, *one), zip(services, nodes[::step] * len(services), strict=False))
+        _until_running(cluster, namespace, services)
+        node = sf.Service(name="s", implementation="s.py:S")
+        yield sf.Application(
+            name=name, team=TEAM, workflows=[sf.Workflow(name=f"{name}-new", type="online", nodes=[node])]
+        )
+    finally:
+        cluster.delete("Namespace", namespace)
+        _all(lambda one: cluster.delete("Node", one), nodes)
+
+
+def _all(act: Callable[[Any], object], over: Iterable[Any]) -> None:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for _ in pool.map(act, over):
+            pass
+
+
+def _node(name: str) -> Manifest:
+    given = {"cpu": "8", "memory": "32Gi", "pods": "110"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "annotations": {"kwok.x-k8s.io/node": "fake"}},
+        "spec": {"taints": [TAINT], "unschedulable": True},
+        "status": {"allocatable": given, "capacity": given},
+    }
+
+
+def _spec(app: str, number: int, instances: int) -> ServiceSpec:
+    name = f"{app}-{number}"
+    settings = KubernetesSettings.from_environment({**os.environ, **OWN})
+    return ServiceSpec(
+        app=app,
+        team=TEAM,
+        workflow=name,
+        app_dir="/app",
+        deployment=1,
+        serves=1,
+        shape=Shape(instances=instances),
+        revisions=(Revision(id="r1", nodes=(Node(name="s", implementation="s.py:S", file="/app/s.py"),)),),
+        image="scanflow/base:latest",
+        details={"service_account": ACCOUNT, MADE_WITH: settings_of(settings)},
+    )
+
+
+def _serve(cluster: Cluster, definition: ServiceSpec, node: str) -> None:
+    """Make all that a service has, its pods on one node."""
+    revision, given = definition.current, given_of(definition)
+    state = DesiredState(
+        name=definition.workflow, port=8080, created=1.0, settled=1, generation=1, definition=definition
+    )
+    made = revision_object(ENGINES["deployment"], definition, revision, given)
+    made["spec"] |= {"replicas": definition.shape.instances}
+    made["spec"]["template"]["spec"] |= {"nodeName": node, "tolerations": [{"operator": "Exists"}]}
+    services = [revision_service(definition, revision), stable_service(definition, canary=False)]
+    for one in services:  # no proxy of a node has to know them: no packet ever goes there
+        one["metadata"]["labels"]["service.kubernetes.io/service-proxy-name"] = "none"
+    for one in (state_map(state), pods.config_map(definition, revision, given), *services, made):
+        cluster.create(one)
+
+
+def _until_running(cluster: Cluster, namespace: str, services: Sequence[ServiceSpec]) -> None:
+    until, pause = time.monotonic() + READY_S, threading.Event()
+    count = sum(one.shape.instances for one in services)
+    while (ready := sum(_ready(one) for one in cluster.find("Deployment", namespace)[0])) < count:
+        if time.monotonic() > until:
+            raise NotMeasuredError(f"{ready} of {count} pods are ready on fake nodes: does KWOK run there?")
+        pause.wait(2)
+
+
+def _ready(deployment: Manifest) -> int:
+    found: int = deployment.get("status", {}).get("readyReplicas", 0)
+    return found
+
+
+def _asked_once(folder: Path, app: sf.Application, sizes: Sizes) -> dict[str, float]:
+    """Time commands, each a process of its own."""
+    instances, listed = _command(folder, "services", "--json")
+    own = [one for one in json.loads(listed) if one["app"] == app.name]
+    if (len(own), sum(len(one["instances"]) for one in own)) != (sizes.services, sizes.pods):
+        raise NotMeasuredError(f"{len(own)} services were listed, not {sizes.services}")
+    (folder / "app.py").write_text(
+        "import scanflow as sf\n"
+        f"w = sf.Workflow(name={app.workflows[0].name!r}, type='online', "
+        "nodes=[sf.Service(name='s', implementation='s.py:S')])\n"
+        f"app = sf.Application(name={app.name!r}, team={TEAM!r}, workflows=[w])\n"
+    )
+    return {
+        "services_s": _command(folder, "services")[0],
+        "instances_s": instances,
+        "plan_s": _command(folder, "plan", "app.py")[0],
+        "doing_nothing_s": _command(folder, "--version")[0],
+    }
+
+
+def _command(folder: Path, *words: str) -> tuple[float, str]:
+    environ = {**os.environ, "SCANFLOW_BACKEND": "kubernetes", "SCANFLOW_HOME": str(folder / "home")}
+    began = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-m", "scanflow_client", *words], cwd=folder, env=environ, capture_output=True, text=True
+    )
+    took = time.perf_counter() - began
+    if done.returncode != 0:
+        raise NotMeasuredError(f"scanflow {words[0]}: {done.stderr[-500:]}")
+    return took, done.stdout
+
+
+class _Counted(ServerProcess):
+    """A server whose requests to the API server are counted."""
+
+    @property
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "tests.benchmarks.counted_server", str(self.counts)]
+
+    @property
+    def counts(self) -> Path:
+        return self.home.parent / "counts.json"
+
+    def counted(self) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads(self.counts.read_text())
+        except FileNotFoundError:
+            return {"asked": 0, "ticks": []}
+        return found
+
+
+def _looked_after(folder: Path, sizes: Sizes) -> dict[str, float]:
+    server = _Counted(folder / "server", environ={**os.environ, **OWN, "SCANFLOW_BACKEND": "kubernetes"})
+    pause = threading.Event()
+    try:
+        server.start()
+        until, watched = time.monotonic() + SETTLES_S, time.monotonic() + WATCHED_S
+        while len(server.counted()["ticks"]) < 10 or time.monotonic() < watched:
+            if time.monotonic() > until:
+                raise NotMeasuredError(f"the server did not look: {server.log.read_text()[-500:]}")
+            pause.wait(0.5)
+        before = server.counted()
+        pause.wait(sizes.idle_s)
+        after = server.counted()
+        ticks = after["ticks"]
+        return {
+            "status_s": _took(server, "/status"),
+            "listed_s": _took(server, "/services"),
+            "reconcile_s": ticks[0],
+            "look_s": statistics.median(ticks[len(before["ticks"]) :]),
+            "asked_per_s": (after["asked"] - before["asked"]) / sizes.idle_s,
+            "memory_mb": pss_mib(psutil.Process(server.pid)) * 1024 * 1024 / 1e6,
+        }
+    finally:
+        server.close()
+
+
+def _took(server: ServerProcess, path: str) -> float:
+    began = time.perf_counter()
+    reply = server.api.get(path)
+    if reply.status_code != 200:
+        raise NotMeasuredError(f"GET {path}: {reply.status_code}: {reply.text[:300]}")
+    return time.perf_counter() - began

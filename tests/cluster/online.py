@@ -1,0 +1,166 @@
+"""A service of its own for each of the cluster's tests of online workflows."""
+
+from __future__ import annotations
+
+import copy
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import scanflow as sf
+from scanflow.backends.kubernetes.cluster import Cluster
+from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.kubernetes import Kubernetes
+from scanflow.backends.kubernetes.labels import namespace_of
+from scanflow.backends.service_change import Deployment, ServiceChange
+from scanflow.backends.service_records import Progress
+from scanflow.deployer import EmbeddedDeployer
+from scanflow.deployer.service_client import predict
+from scanflow.knowledge import open_knowledge
+from scanflow.knowledge.model_cache import ModelCache
+from scanflow.settings import Settings
+from tests.cluster.drains import evict
+from tests.cluster.repeated import repeated
+
+MODEL = """
+class Multiply:
+    def __init__(self, by=2):
+        if by < 0:
+            raise ValueError("it cannot multiply by less than nothing")
+        self.by = by
+
+    def predict(self, X):
+        kept = b"x" * int(X.max()) if X.max() > 10**6 else b""
+        return X * self.by
+
+
+def _load_pyfunc(path):
+    with open(path) as file:
+        return Multiply(int(file.read()))
+"""
+
+MLMODEL = "flavors: {python_function: {loader_module: multiply, data: by.txt}}\n"
+KIND = {"deployment": "Deployment", "seldon": "SeldonDeployment", "kserve": "InferenceService"}
+
+
+class Place:
+    """An application of its own on the cluster, and the deployer that serves it there."""
+
+    def __init__(self, folder: Path, cluster: Cluster, *, tracker: bool = False) -> None:
+        self.name, self.cluster, self.tracker = f"online{uuid.uuid4().hex[:6]}", cluster, tracker
+        self.namespace = namespace_of(self.name, "tests")
+        self.folder, self.seen = folder, list[Progress]()
+        (folder / "multiply.py").write_text(MODEL, encoding="utf-8")
+        settings = Settings(home=folder / "home")
+        self.backend = Kubernetes(settings, lambda _: ModelCache(folder / "models", self.knowledge))
+        self.deployer = EmbeddedDeployer(settings, backend=self.backend)
+        self.closing = [self.backend]
+
+    def another(self) -> Place:
+        """Return the same application as another server sees it."""
+        made = copy.copy(self)
+        settings = Settings(home=self.folder / f"home{len(self.closing)}")
+        made.backend = Kubernetes(settings, lambda _: ModelCache(self.folder / "models", self.knowledge))
+        made.deployer, made.seen = EmbeddedDeployer(settings, backend=made.backend), []
+        self.closing.append(made.backend)
+        return made
+
+    @property
+    def tracker_uri(self) -> str:
+        """The address of the application's own tracker that reaches it from outside the cluster."""
+        found = self.cluster.get("Service", "tracker", self.namespace)
+        assert found is not None
+        return f"http://{found['spec']['clusterIP']}:{found['spec']['ports'][0]['port']}"
+
+    def knowledge(self) -> Any:
+        """Return the application's own tracker."""
+        return open_knowledge(self.folder / "home", self.tracker_uri, connect_timeout_s=30)
+
+    def register(self, *factors: int) -> None:
+        """Have the tracker, once it is ready, and in it a version of the model ``multiply`` for each factor."""
+        environments, app = self.backend.environments(), self.app(model="models:/multiply/1")
+        environments.ensure(app)
+        environments.wait_for_tracker(app, within_s=90)
+        for by in factors:
+            folder = self.folder / f"by-{by}"
+            folder.mkdir()
+            (folder / "MLmodel").write_text(MLMODEL, encoding="utf-8")
+            (folder / "by.txt").write_text(str(by), encoding="utf-8")
+            self.knowledge().register_model("multiply", folder, app=self.name, team="tests")
+
+    def app(self, by: int = 2, *, model: str | None = None, **service: Any) -> sf.Application:
+        if model is None:
+            service |= {"implementation": "multiply.py:Multiply", "parameters": {"by": by}}
+        node = sf.Service(name="multiply", model=model, **service)
+        workflow = sf.Workflow(name=self.name, type="online", nodes=[node])
+        tracker = sf.Tracker() if self.tracker else None
+        return sf.Application(
+            name=self.name, team="tests", app_dir=str(self.folder), workflows=[workflow], tracker=tracker
+        )
+
+    def deploy(self, *args: Any, **fields: Any) -> Any:
+        return self.deployer.deploy(Deployment(self.app(*args, **fields)), observe=self.seen.append)
+
+    def change(self, **fields: Any) -> Any:
+        return self.deployer.change(self.name, ServiceChange(**fields), observe=self.seen.append)
+
+    def answer(self, given: int = 1) -> Any:
+        (found,) = predict(self.deployer, self.name, [given]).outputs.values()
+        return found.tolist()
+
+    def pods(self) -> dict[str, Manifest]:
+        """Return the service's pods that are not on their way out, by name."""
+        found, _ = self.cluster.find("Pod", self.namespace, labels=f"scanflow.dev/service={self.name}")
+        return {one["metadata"]["name"]: one for one in found if "deletionTimestamp" not in one["metadata"]}
+
+    def evict(self, pod: str) -> None:
+        """Ask for a pod's end as a drain does."""
+        evict(self.cluster, pod, self.namespace)
+
+    @contextmanager
+    def looked_after(self) -> Iterator[list[str]]:
+        """Do what the server's controller of services does; give what it tells."""
+        told: list[str] = []
+        looks: list[str] = []
+
+        def look() -> None:
+            began = time.monotonic()
+            record = self.deployer.service(self.name)
+            self.deployer.reconcile(record, observe=lambda progress: told.append(progress.text))
+            looks.append(f"{record.state} {time.monotonic() - began:.1f} s")
+
+        try:
+            with repeated(look, 1.0):
+                yield told
+        except AssertionError as error:
+            error.add_note(f"Looks: {looks[-30:]}\nTold: {told}")
+            raise
+
+    def close(self) -> None:
+        try:
+            if any(one.name == self.name for one in self.deployer.services()):
+                self.deployer.delete(self.name, observe=self.seen.append)
+        finally:
+            self.cluster.delete("Namespace", self.namespace)
+            for one in self.closing:
+                one.cluster.close()
+
+    @contextmanager
+    def load(self) -> Iterator[list[str]]:
+        """Ask all the time, by one connection that is kept; give what failed."""
+        failed: list[str] = []
+        self.asked = 0
+        with self.deployer.connect(self.name) as client:
+
+            def ask() -> None:
+                try:
+                    client.infer(self.name, [1])
+                except Exception as error:  # noqa: BLE001 - whatever it is, it counts
+                    failed.append(repr(error))
+                self.asked += 1
+
+            with repeated(ask, 0.02):
+                yield failed

@@ -1,0 +1,141 @@
+"""Environments on a real cluster."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+import scanflow as sf
+from scanflow.backends.kubernetes.cluster import Cluster
+from scanflow.backends.kubernetes.differences import differences
+from scanflow.backends.kubernetes.environment.apply import Environments
+from scanflow.backends.kubernetes.environment.delete import delete_environment
+from scanflow.backends.kubernetes.environment.manifests import environment_manifests
+from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.settings import KubernetesSettings
+
+pytestmark = pytest.mark.cluster
+SETTINGS = KubernetesSettings(
+    storage_mode="ReadWriteOnce", storage_size="64Mi", quota_cpu="2", quota_pods=5, request_timeout_s=60
+)
+
+
+@pytest.fixture
+def app(cluster: Cluster) -> Iterator[sf.Application]:
+    found = sf.Application(name=f"env{uuid.uuid4().hex[:6]}", team="tests")
+    yield found
+    delete_environment(cluster, found.name, found.team, SETTINGS, within_s=120)
+
+
+def allowed(cluster: Cluster, account: str, namespace: str, verb: str, resource: str, group: str = "") -> bool:
+    """Ask the API server, as ``kubectl auth can-i --as`` does."""
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "metadata": {},
+        "spec": {
+            "user": f"system:serviceaccount:{namespace}:{account}",
+            "resourceAttributes": {"namespace": namespace, "verb": verb, "resource": resource, "group": group},
+        },
+    }
+    return bool(cluster.create(review)["status"]["allowed"])
+
+
+def test_it_is_made_once_put_right_and_leaves_nothing(cluster: Cluster, app: sf.Application) -> None:
+    first = Environments(cluster, SETTINGS).ensure(app)
+    assert first.changed[0] == f"Namespace {first.namespace}: made"
+    before = {one["kind"]: one["metadata"]["resourceVersion"] for one in _made(cluster, app)}
+    again = Environments(cluster, SETTINGS).ensure(app)
+    assert (again.changed, again.kept) == ((), ())
+    assert {one["kind"]: one["metadata"]["resourceVersion"] for one in _made(cluster, app)} == before
+
+    cluster.delete("Role", "scanflow-step", first.namespace)
+    assert Environments(cluster, SETTINGS).ensure(app).changed == ("Role scanflow-step: made",)
+
+    deleted = delete_environment(cluster, app.name, app.team, SETTINGS, within_s=120)
+    assert (deleted.namespace_removed, deleted.left) == (True, ())
+    assert cluster.get("Namespace", first.namespace) is None
+
+
+def test_steps_may_say_how_they_ended_and_nothing_else(cluster: Cluster, app: sf.Application) -> None:
+    home = Environments(cluster, SETTINGS).ensure(app).namespace
+    results = ("workflowtaskresults", "argoproj.io")
+    assert allowed(cluster, "scanflow-step", home, "create", *results)
+    assert allowed(cluster, "scanflow-step", home, "patch", *results)
+    for verb, resource, group in [
+        ("delete", *results),
+        ("get", "secrets", ""),
+        ("list", "pods", ""),
+        ("create", "pods", ""),
+        ("create", "workflows", "argoproj.io"),
+    ]:
+        assert not allowed(cluster, "scanflow-step", home, verb, resource, group)
+    assert not allowed(cluster, "scanflow-step", "default", "create", *results)
+    assert not allowed(cluster, "scanflow-pod", home, "create", *results)
+    assert not allowed(cluster, "scanflow-pod", home, "get", "configmaps")
+
+
+def test_two_applications_whose_names_run_together_have_two(cluster: Cluster) -> None:
+    part = uuid.uuid4().hex[:6]
+    one = sf.Application(name=f"env{part}-b", team="c")
+    other = sf.Application(name=f"env{part}", team="b-c")
+    try:
+        homes = {Environments(cluster, SETTINGS).ensure(app).namespace for app in (one, other)}
+        assert len(homes) == 2
+    finally:
+        for app in (one, other):
+            delete_environment(cluster, app.name, app.team, SETTINGS, within_s=120)
+
+
+def test_what_a_person_changed_is_named(cluster: Cluster, app: sf.Application) -> None:
+    home = Environments(cluster, SETTINGS).ensure(app).namespace
+    cluster.patch("ServiceAccount", "scanflow-step", home, {"automountServiceAccountToken": False})
+    found = Environments(cluster, SETTINGS).ensure(app)
+    assert found.changed == ()
+    (kept,) = found.kept
+    assert kept.startswith("ServiceAccount scanflow-step: ")
+    assert ".automountServiceAccountToken" in kept
+    assert Environments(cluster, SETTINGS).ensure(app, force=True).changed
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        SETTINGS,
+        KubernetesSettings(quota_memory="1Gi", pull_secret="a", platform_namespace="scanflow", tracker_secret="b"),
+    ],
+)
+def test_the_api_server_takes_all_of_it(cluster: Cluster, app: sf.Application, settings: KubernetesSettings) -> None:
+    home, *others = environment_manifests(app.replace(tracker=sf.Tracker(port=46668)), settings)
+    assert [one.change for one in differences(cluster, [home])] == ["create"]
+    cluster.apply(home)
+    found = differences(cluster, others)
+    assert {one.change for one in found} == {"create"}, found
+    assert {one.why for one in found} == {""}
+
+
+def _made(cluster: Cluster, app: sf.Application) -> list[Manifest]:
+    found = [
+        cluster.get(one["kind"], one["metadata"]["name"], one["metadata"].get("namespace"))
+        for one in environment_manifests(app, SETTINGS)
+    ]
+    assert all(found)
+    return [one for one in found if one and one["kind"] not in {"Namespace", "ResourceQuota", "PersistentVolumeClaim"}]
+
+
+def test_its_own_tracker_is_reached_by_its_name_and_keeps_what_was_logged(
+    cluster: Cluster, app: sf.Application
+) -> None:
+    tracked = app.replace(tracker=sf.Tracker(port=46668))
+    environments = Environments(cluster, SETTINGS)
+    found = environments.ensure(tracked)
+    environments.wait_for_tracker(tracked, within_s=180)
+    assert found.tracker_uri == f"http://tracker.{found.namespace}.svc:46668"
+    (pod,) = cluster.find("Pod", found.namespace, labels="scanflow.dev/component=tracker")[0]
+    log = f"import mlflow; mlflow.set_tracking_uri({found.tracker_uri!r}); mlflow.set_experiment('shop'); "
+    log += "mlflow.start_run(); mlflow.log_metric('score', 0.5); mlflow.log_text('kept', 'a.txt'); "
+    log += "print(mlflow.artifacts.load_text(mlflow.active_run().info.artifact_uri + '/a.txt'))"
+    name = pod["metadata"]["name"]
+    assert cluster.exec(name, found.namespace, ["python", "-W", "ignore", "-c", log]).splitlines()[0] == "kept"

@@ -1,0 +1,76 @@
+"""How much a cluster is asked where there are many services: counted, and small enough to be made in a test."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from scanflow.backends.kubernetes.cluster import Cluster
+from scanflow.backends.kubernetes.followed import OFTEN
+from scanflow.backends.kubernetes.kubernetes import Kubernetes
+from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.backends.port import Models
+from scanflow.deployer import EmbeddedDeployer
+from scanflow.settings import Settings
+from tests.benchmarks.cluster_many import OWN, Sizes, objects
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+
+SIZES = Sizes(services=12, pods=48, nodes=6)
+
+
+class Counted(Cluster):
+    """A cluster that counts what it is asked."""
+
+    def __init__(self, settings: KubernetesSettings) -> None:
+        super().__init__(settings)
+        self.asked: list[str] = []
+        self._counting = threading.Lock()
+
+    def _send(self, method: str, path: str, **request: Any) -> Any:
+        with self._counting:
+            self.asked.append(f"{method} {path}")
+        return super()._send(method, path, **request)
+
+    def taken(self) -> list[str]:
+        with self._counting:
+            found, self.asked = self.asked, []
+        return found
+
+
+def test_many_services_cost_as_few_requests_as_one_and_none_once_watches_tell_of_them(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if cluster.get("Deployment", "kwok-controller", "kube-system") is None:
+        pytest.skip("KWOK, whose nodes are fake, does not run in kube-system")
+    for name, text in OWN.items():
+        monkeypatch.setenv(name, text)
+    with objects(cluster, SIZES) as app:
+        counted = Counted(KubernetesSettings.from_environment())
+        backend = Kubernetes(Settings(home=tmp_path), lambda _: cast("Models", None))
+        backend.__dict__["cluster"] = counted
+        deployer = EmbeddedDeployer(Settings(home=tmp_path), backend=backend)
+        try:
+            found = [one for one in deployer.services() if one.app == app.name]
+            assert (len(found), sum(len(one.instances) for one in found)) == (SIZES.services, SIZES.pods)
+            assert len(counted.taken()) == 3, "a list of the services, one of their pods, one of where they are called"
+
+            told: list[str] = []
+
+            def look() -> None:
+                for one in deployer.services():
+                    if one.app == app.name:
+                        deployer.reconcile(one, observe=lambda progress: told.append(progress.text))
+                objects_seen = backend.__dict__["_objects"]
+                objects_seen.at = None  # as after ten seconds
+
+            for _ in range(OFTEN + 1):
+                look()
+            assert len(counted.taken()) < 10 * OFTEN, "a list of each kind, each time"
+            look()
+            assert (told, counted.taken()) == ([], [])
+        finally:
+            counted.close()

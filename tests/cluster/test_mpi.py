@@ -1,0 +1,113 @@
+"""MPI jobs on a real cluster: real ``mpirun`` over ssh between pods, by Volcano and by the MPI Operator."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import scanflow as sf
+from scanflow.backends.kubernetes.cluster import Cluster
+from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.mpi.job import ClusterJob
+from scanflow.backends.kubernetes.mpi.operator import mpi_job
+from scanflow.backends.kubernetes.mpi.output import parse_log
+from scanflow.backends.kubernetes.mpi.volcano import volcano_objects
+from scanflow.backends.kubernetes.pod_logs import lines_since
+from scanflow.errors import UnsupportedError
+from scanflow.placement.mpi.groups import ClusterNode
+from scanflow.placement.mpi.plan import plan_job
+from tests.waiting import until
+
+pytestmark = pytest.mark.cluster
+IMAGE = os.environ.get("SCANFLOW_TEST_MPI_IMAGE", "lab/mpi:1")
+WITHIN_S = 120.0
+
+
+@pytest.fixture
+def namespace(cluster: Cluster) -> Iterator[str]:
+    name = f"scanflow-mpi-{secrets.token_hex(3)}"
+    cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    yield name
+    cluster.delete("Namespace", name)
+
+
+def job(namespace: str, **fields: Any) -> ClusterJob:
+    given: dict[str, Any] = {"name": "ring", "mainfile": "/opt/ring.py", "n_tasks": 4, "n_nodes": 2, **fields}
+    workload = sf.MPIWorkload(resources_per_task=sf.Resources(cpu=0.05, memory="64Mi"), oversubscribe=True, **given)
+    plan = plan_job(workload, [ClusterNode(name=f"n{place}", cores=1) for place in range(2)])
+    return ClusterJob(
+        app="mpi",
+        team="t",
+        namespace=namespace,
+        run="ring",
+        workload=workload,
+        plan=plan,
+        argv=["python3", "/opt/ring.py"],
+        image=IMAGE,
+    )
+
+
+def run(cluster: Cluster, namespace: str, objects: list[Manifest], ended: Callable[[Manifest], bool]) -> Manifest:
+    try:
+        for one in objects:
+            cluster.apply(one)
+    except UnsupportedError as error:
+        pytest.skip(str(error))
+    kind, name = objects[-1]["kind"], objects[-1]["metadata"]["name"]
+    until(lambda: ended(cluster.get(kind, name, namespace) or {}), f"{kind} {name} has ended", patience_s=WITHIN_S)
+    return cluster.get(kind, name, namespace) or {}
+
+
+def workers(cluster: Cluster, namespace: str) -> dict[str, str]:
+    pods, _ = cluster.find("Pod", namespace, labels="scanflow.dev/mpi-role=worker")
+    return {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in pods if "nodeName" in pod["spec"]}
+
+
+def written(cluster: Cluster, namespace: str) -> str:
+    """Return what all ranks wrote, line by line; the launcher's log has tags in the middle of lines."""
+    [pod], _ = cluster.find("Pod", namespace, labels="scanflow.dev/mpi-role=launcher")
+    found = parse_log(lines_since(cluster, namespace, pod["metadata"]["name"], ""), several=True)
+    return (found.whole["stdout"] + found.whole["stderr"]).decode()
+
+
+def phase(found: Manifest) -> str:
+    state: str = found.get("status", {}).get("state", {}).get("phase", "")
+    return state
+
+
+def test_volcano_runs_a_gang_over_two_nodes(cluster: Cluster, namespace: str) -> None:
+    made = job(namespace, profile="memory")
+    nodes: dict[str, str] = {}  # seen while it runs: at its end Volcano removes them
+
+    def over(one: Manifest) -> bool:
+        nodes.update(workers(cluster, namespace))
+        return phase(one) in {"Completed", "Terminated", "Failed"}
+
+    found = run(cluster, namespace, volcano_objects(made), over)
+    log = written(cluster, namespace)
+    assert phase(found) == "Completed", log
+    assert "sum 6.0 expected 6.0" in log
+    assert len(nodes) == len(set(nodes.values())) == 2  # groups are on different nodes
+
+
+def test_volcano_runs_a_job_of_one_worker_without_ssh(cluster: Cluster, namespace: str) -> None:
+    made = job(namespace, profile="network")
+    found = run(cluster, namespace, volcano_objects(made), lambda one: phase(one) in {"Completed", "Terminated"})
+    assert phase(found) == "Completed"
+    assert "sum 6.0 expected 6.0" in written(cluster, namespace)
+    assert workers(cluster, namespace) == {}
+
+
+def test_the_operator_runs_the_same_plan(cluster: Cluster, namespace: str) -> None:
+    made = job(namespace, profile="memory")
+
+    def ended(found: Manifest) -> bool:
+        conditions = found.get("status", {}).get("conditions", [])
+        return any(one["type"] in {"Succeeded", "Failed"} and one["status"] == "True" for one in conditions)
+
+    found = run(cluster, namespace, [mpi_job(made)], ended)
+    assert "sum 6.0 expected 6.0" in written(cluster, namespace), found["status"]

@@ -1,0 +1,163 @@
+"""Services scaled by a real cluster: by cpu with metrics-server, by requests with KEDA and Prometheus, from zero."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from time import time
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+import scanflow as sf
+from scanflow.backends.kubernetes.cluster import Cluster
+from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.online.scaling import ScalingTarget, autoscaler
+from scanflow.backends.kubernetes.online.scaling_status import explain
+from scanflow.backends.kubernetes.online.traffic import Routing, http_route, path_of_service
+from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.errors import ScanflowError
+from tests.cluster.echoes import TEAM, Echoes, call, echoes, gateway_address, seconds_until
+from tests.cluster.repeated import repeated
+
+pytestmark = pytest.mark.cluster
+
+DOORBELL = 'sum(rate(scanflow_requests_total{namespace="{namespace}",pod=~"doorbell-.+"}[15s]))'
+"""Stands for the requests that a Gateway counts: that of the lab counts none for a service without pods."""
+
+
+@pytest.fixture(scope="module")
+def here(cluster: Cluster) -> Iterator[Echoes]:
+    with echoes(cluster, "scaling") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def settings(cluster: Cluster) -> KubernetesSettings:
+    """Where Prometheus is, and that it looks each 5 s."""
+    address = os.environ.get("SCANFLOW_KUBERNETES_PROMETHEUS", "http://prometheus.monitoring:9090")
+    name, _, namespace = address.split("/")[2].split(":")[0].partition(".")
+    try:
+        cluster.find("ScaledObject", "default")
+        found = cluster.get("Service", name, namespace.split(".")[0])
+    except ScanflowError as error:
+        pytest.skip(str(error))
+    if found is None:
+        pytest.skip(f"there is no Prometheus at {address}")
+    return KubernetesSettings(prometheus=address, scrape_interval_s=5, gateway_requests=DOORBELL)
+
+
+def scaled(here: Echoes, name: str, scaling: sf.Scaling, settings: KubernetesSettings) -> Manifest:
+    """Have a Deployment of the namespace scaled, and return the object that does it."""
+    made = autoscaler(
+        scaling,
+        ScalingTarget("Deployment", name, name),
+        app=here.app,
+        team=TEAM,
+        service=name,
+        cores=0.05,
+        settings=settings,
+    )
+    here.cluster.apply(made, dry_run=True)
+    here.cluster.apply(made)
+    return made
+
+
+def replicas(here: Echoes, name: str) -> int:
+    found = here.cluster.get("Deployment", name, here.namespace)
+    assert found is not None
+    count: int = found["spec"]["replicas"]
+    return count
+
+
+def told(here: Echoes, name: str, scaling: sf.Scaling) -> str:
+    """Return the last decision in words."""
+    hpa = here.cluster.get("HorizontalPodAutoscaler", name, here.namespace)
+    keda = None if scaling.metric == "cpu" else here.cluster.get("ScaledObject", name, here.namespace)
+    found = explain(name, scaling, hpa=hpa, scaled_object=keda, at=time())
+    return f"{found.formula}; {found.decision}"
+
+
+def scraped(here: Echoes, settings: KubernetesSettings, name: str) -> bool:
+    """Say whether Prometheus knows the pods of a Deployment for long enough to tell a rate."""
+    address = str(settings.prometheus).split("/")[2]
+    (service, _, namespace), port = address.partition(":")[0].partition("."), address.partition(":")[2] or "80"
+    query = f'min(count_over_time(scanflow_in_flight{{namespace="{here.namespace}",pod=~"{name}-.+"}}[1m]))'
+    path = f"/api/v1/namespaces/{namespace.split('.')[0]}/services/{service}:{port}/proxy/api/v1/query"
+    found = json.loads(here.cluster.text(f"{path}?{urlencode({'query': query})}"))["data"]["result"]
+    return bool(found) and float(found[0]["value"][1]) >= 2
+
+
+@contextmanager
+def load(url: str, every_s: float = 0.05) -> Iterator[None]:
+    """Ask again and again until the end of the block."""
+
+    def ask() -> None:
+        with suppress(OSError):
+            call(url)
+
+    with repeated(ask, every_s):
+        yield
+
+
+def test_cpu_adds_instances(here: Echoes) -> None:
+    if not _has_metrics(here.cluster):
+        pytest.skip("the cluster has no metrics.k8s.io: install metrics-server")
+    resources: dict[str, Any] = {"requests": {"cpu": "50m", "memory": "16Mi"}, "limits": {"cpu": "150m"}}
+    container = {"name": "burn", "image": "python:3.11-slim", "command": ["python", "-c", "while True: pass"]}
+    own = {"scanflow.dev/service": "burn"}
+    template = {
+        "metadata": {"labels": own},
+        "spec": {"terminationGracePeriodSeconds": 0, "containers": [{**container, "resources": resources}]},
+    }
+    here.apply("Deployment", "burn", "apps/v1", selector={"matchLabels": own}, template=template)
+    scaling = sf.Scaling(metric="cpu", target=0.5, max=2)
+    scaled(here, "burn", scaling, KubernetesSettings())
+    took = seconds_until(lambda: replicas(here, "burn") == 2, "there are two", patience_s=80)
+    print(f"\n1 -> 2 on cpu after {took:.0f} s: {told(here, 'burn', scaling)}")
+    here.cluster.delete("Deployment", "burn", here.namespace)
+
+
+def test_requests_add_instances_and_take_them_away(here: Echoes, settings: KubernetesSettings) -> None:
+    here.server("busy", service="busy")
+    here.ready("busy")
+    routing = Routing(app=here.app, team=TEAM, name="busy", gateway=here.gateway, shares={"busy": 1.0})
+    here.route(http_route(routing))
+    url = f"http://{gateway_address(here.cluster)}{path_of_service(here.namespace, 'busy')}/predict"
+    scaling = sf.Scaling(metric="rps", target=5, max=3, tolerance=0.2, polling=5, stabilization_window_s=10)
+    scaled(here, "busy", scaling, settings)
+    seconds_until(lambda: scraped(here, settings, "busy"), "Prometheus has looked", patience_s=40)
+    seconds_until(lambda: told(here, "busy", scaling).startswith("ceil(1 x 0"), "it was looked at", patience_s=40)
+    with load(url):
+        up = seconds_until(lambda: replicas(here, "busy") > 1, "there are more", patience_s=60)
+        said = told(here, "busy", scaling)
+        three = seconds_until(lambda: replicas(here, "busy") == 3, "there are three", patience_s=60)
+    print(f"\nmore after {up:.1f} s ({said}), 3 after {up + three:.1f} s")
+    down = seconds_until(lambda: replicas(here, "busy") == 1, "there is one", patience_s=90)
+    print(f"1 after {down:.1f} s: {told(here, 'busy', scaling)}")
+
+
+def test_a_service_sleeps_and_requests_at_the_gateway_wake_it(here: Echoes, settings: KubernetesSettings) -> None:
+    for name in ("rare", "doorbell"):
+        here.server(name, service=name)
+    here.ready("rare", "doorbell")
+    routing = Routing(app=here.app, team=TEAM, name="doorbell", gateway=here.gateway, shares={"doorbell": 1.0})
+    here.route(http_route(routing))
+    url = f"http://{gateway_address(here.cluster)}{path_of_service(here.namespace, 'doorbell')}/predict"
+    scaling = sf.Scaling(metric="queue", target=5, min=0, max=2, polling=5, cool_down=5)
+    scaled(here, "rare", scaling, settings)
+    slept = seconds_until(lambda: replicas(here, "rare") == 0, "it sleeps", patience_s=60)
+    with load(url, 0.5):
+        woken = seconds_until(lambda: replicas(here, "rare") == 1, "it wakes", patience_s=60)
+    print(f"\nasleep after {slept:.1f} s, woken after {woken:.1f} s: {told(here, 'rare', scaling)}")
+
+
+def _has_metrics(cluster: Cluster) -> bool:
+    try:
+        cluster.text("/apis/metrics.k8s.io/v1beta1/nodes")
+    except ScanflowError:
+        return False
+    return True

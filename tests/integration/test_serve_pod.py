@@ -1,0 +1,132 @@
+"""The program of an instance in a pod, as a process of this machine: nobody supervises it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from scanflow.wire import Desired, InstanceSpec, Limits, ModelFiles, Node, Revision, encode
+from tests.serving import unused_port
+from tests.waiting import until
+
+MODEL = """
+class Model:
+    def predict(self, X):
+        return X * 2
+"""
+
+PREDICT = json.dumps({"inputs": [{"name": "x", "datatype": "FP64", "shape": [1], "data": [4.0]}]})
+
+
+class Pod:
+    """The process, its ports, and what it wrote."""
+
+    def __init__(self, folder: Path, node: Node | None = None, **spec: Any) -> None:
+        (folder / "model.py").write_text(MODEL, encoding="utf-8")
+        nodes = (node or Node(name="model", implementation="model.py:Model", file=str(folder / "model.py")),)
+        self.http, self.management, grpc = unused_port(), unused_port(), unused_port()
+        made: dict[str, Any] = {
+            "service": "w",
+            "app": "a",
+            "team": "t",
+            "instance": "",
+            "folder": str(folder / "tmp"),
+            "desired": "",
+            "address": "",
+            "host": "127.0.0.1",
+            "app_dir": str(folder),
+            "http_port": self.http,
+            "management_port": self.management,
+            "grpc_port": grpc,
+            "limits": Limits(deadline_s=5.0),
+        }
+        (folder / "instance.json").write_bytes(encode(InstanceSpec(**{**made, **spec})))
+        (folder / "desired.json").write_bytes(
+            encode(Desired(generation=1, revisions=(Revision(id="r1", nodes=nodes),)))
+        )
+        environment = {**os.environ, "POD_NAME": "w-r1-abc"}
+        environment.pop("MLFLOW_TRACKING_URI", None)
+        self.log = folder / "log"
+        with self.log.open("wb") as log:
+            command = [sys.executable, "-m", "scanflow_serving.pod", str(folder)]
+            self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+
+    def status(self, path: str, *, port: int | None = None, host: str = "w-r1.shop.svc") -> int:
+        connection = http.client.HTTPConnection("127.0.0.1", port or self.http, timeout=10)
+        try:
+            connection.request("GET", path, headers={"Host": host})
+            return connection.getresponse().status
+        except ConnectionError:
+            return 0
+        finally:
+            connection.close()
+
+    def document(self, path: str) -> Any:
+        connection = http.client.HTTPConnection("127.0.0.1", self.management, timeout=10)
+        connection.request("GET", path)
+        body = connection.getresponse().read()
+        connection.close()
+        return json.loads(body)
+
+    def until_ready(self) -> None:
+        until(lambda: self.status("/v2/health/ready") == 200, "it is ready")
+
+
+def predict(connection: http.client.HTTPConnection, token: str = "") -> http.client.HTTPResponse:
+    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
+    connection.request("POST", "/v2/models/w/infer", PREDICT, headers)
+    response = connection.getresponse()
+    response.read()
+    return response
+
+
+def test_it_answers_any_host_and_ends_without_a_lost_request(tmp_path: Path) -> None:
+    pod = Pod(tmp_path, linger_s=1.5)
+    try:
+        pod.until_ready()
+        kept, fresh = (http.client.HTTPConnection("127.0.0.1", pod.http, timeout=10) for _ in range(2))
+        first = predict(kept)
+        assert (first.status, first.getheader("connection")) == (200, None)
+        assert first.getheader("x-scanflow-instance") == "w-r1-abc"
+        state = pod.document("/state")
+        assert state["cpus"] == sorted(os.sched_getaffinity(0))
+        assert pod.status("/metrics", port=pod.management) == 200
+        assert pod.status("/v2/models/w", port=pod.management) == 404
+        pod.process.send_signal(signal.SIGTERM)
+        until(lambda: pod.status("/v2/health/ready") == 503, "it says that it is not ready")
+        for connection in (kept, fresh):
+            last = predict(connection)
+            assert (last.status, last.getheader("connection")) == (200, "close")
+            connection.close()
+        assert pod.process.wait(timeout=20) == 0
+    finally:
+        pod.process.kill()
+        pod.process.wait()
+
+
+def test_its_data_plane_asks_for_the_token_and_its_metrics_do_not(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret\n", encoding="utf-8")
+    pod = Pod(tmp_path, auth=f"file:{tmp_path / 'token'}")
+    try:
+        pod.until_ready()
+        connection = http.client.HTTPConnection("127.0.0.1", pod.http, timeout=10)
+        assert predict(connection).status == 401
+        assert predict(connection, "secret").status == 200
+        connection.close()
+        assert pod.status("/metrics") == 401
+        assert pod.status("/metrics", port=pod.management) == 200
+    finally:
+        pod.process.kill()
+        pod.process.wait()
+
+
+def test_a_registered_model_without_a_tracker_is_named(tmp_path: Path) -> None:
+    pod = Pod(tmp_path, Node(name="cnn", model=ModelFiles(name="cnn", version=3, path="")))
+    assert pod.process.wait(timeout=30) == 78
+    assert "MLFLOW_TRACKING_URI" in pod.log.read_text(encoding="utf-8")

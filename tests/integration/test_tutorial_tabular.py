@@ -1,0 +1,92 @@
+"""The tabular tutorial as a person follows it: each command of its page, with the real server, service and agents."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import scanflow as sf
+from scanflow.deployer.remote_home import read_up
+from tests.conftest import COMMAND, Cli
+from tests.integration.tutorial_steps import TUTORIALS
+
+TUTORIAL = TUTORIALS / "tabular"
+PATIENCE_S = 400.0
+
+pytestmark = [
+    pytest.mark.endurance,
+    pytest.mark.timeout(1200),  # about a minute, on a machine that has nothing else to do
+    pytest.mark.skipif(
+        find_spec("sklearn") is None or find_spec("mlflow") is None, reason="scikit-learn or mlflow is not installed"
+    ),
+]
+
+
+def commands() -> list[list[str]]:
+    """Return what the tutorial's page tells to type, without what is said of it."""
+    (block,) = re.findall(r"```console\n(.*?)```", (TUTORIAL / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    return [shlex.split(line.removeprefix("$ "), comments=True) for line in block.splitlines()]
+
+
+@pytest.fixture
+def followed(cli: Cli, home: Path, tmp_path: Path) -> Iterator[Path]:
+    folder = shutil.copytree(TUTORIAL, tmp_path / "tabular")
+    yield folder
+    ended = cli("down", timeout_s=PATIENCE_S)
+    assert ended.returncode == 0, ended.stderr
+
+
+def typed(command: list[str], folder: Path) -> str:
+    program, *arguments = command
+    whole = [*({"scanflow": COMMAND, "python": [sys.executable]}[program]), *arguments]
+    done = subprocess.run(whole, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def heard(client: sf.Client, after: int, *types: str) -> tuple[str, Any]:
+    """Return the type and the data of the next event of one of these types."""
+    for event in client.events_after(after, type=types, timeout_s=PATIENCE_S):
+        return event.type, event.data
+    raise AssertionError(f"In vain waited for one of {types}.")
+
+
+def test_each_command_of_the_page_leads_on_to_a_model_that_was_judged_and_promoted(home: Path, followed: Path) -> None:
+    *before, young, older, more, watch = commands()
+    assert [one[1:2] for one in before] == [["up"], ["run"], ["deploy"], ["agents"]]
+    assert watch == ["scanflow", "events", "--follow"]
+    for command in before:
+        typed(command, followed)
+    up = read_up(home)
+    assert up is not None
+    client = sf.Client(up.server.url)
+
+    after = client.newest_event()
+    typed(young, followed)
+    ended, detection = heard(client, after, "run.succeeded", "run.failed")
+    assert (ended, detection["workflow"]) == ("run.succeeded", "detector")
+    assert not client.events(type=["drift.found", "drift.suspected"]), "young people are no drift"
+
+    after = client.newest_event()
+    typed(older, followed)
+    heard(client, after, "run.succeeded", "run.failed")
+    typed(more, followed)
+    _, drift = heard(client, after, "drift.found")
+    assert drift["columns"][0]["name"] == "age"
+    verdict, judged = heard(client, after, "model.promoted", "model.rejected", "run.failed")
+    assert verdict == "model.promoted", judged
+
+    promotion = client.intents(agent="executor", primitive="upgrade_workflow", limit=1)
+    assert promotion, client.intents()
+    told = typed(["scanflow", "why", promotion[0].id], followed)
+    assert "Replace version 1" in told
+    assert "drift in `age`" in told
