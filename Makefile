@@ -28,18 +28,33 @@ env: ## Install what the targets below need into .venv
 check: lint types imports test ## What a change must pass: lint, types, imports and test
 
 # loadscope: what a module prepares for its tests is prepared once. (loadgroup would say it of some modules only, and
-# pytest-xdist 3.8 does not group under pytest 9.2, whose tests' ids it cannot change.)
-.PHONY: test
-test: env ## Run the suite that needs no cluster, in about six minutes; PYTEST_ARGS passes more
-	@$(BIN)/pytest -q -n 3 --dist loadscope -m 'not benchmark and not endurance' $(PYTEST_ARGS)
+# pytest-xdist 3.8 does not group under pytest 9.2, whose tests' ids it cannot change.) Modules are begun as tests/conftest.py
+# orders them, the long ones first, so that no runner is left alone with one at the end; reordered, those of the most tests
+# would come first.
+PYTEST := $(BIN)/pytest -q --dist loadscope --no-loadscope-reorder
 
+APART := endurance or cluster or cluster_slow or benchmark
+
+.PHONY: test
+test: env ## Run the suite that needs no cluster, in under five minutes; PYTEST_ARGS passes more
+	@$(PYTEST) -n 3 -m 'not (slow or $(APART))' $(PYTEST_ARGS)
+
+.PHONY: test-slow
+test-slow: env ## Run what takes long there: simulations, training, kills, random requests; PYTEST_ARGS passes more
+	@$(PYTEST) -n 3 -m 'slow and not ($(APART))' $(PYTEST_ARGS)
+
+# Two runners: each test starts a dozen processes, and of three demos side by side none is in time.
 .PHONY: endurance
 endurance: env ## Run the tests that kill and load things for minutes; PYTEST_ARGS passes more
-	@$(BIN)/pytest -q -n 2 --dist loadscope -m endurance $(PYTEST_ARGS)
+	@$(PYTEST) -n 2 -m endurance $(PYTEST_ARGS)
 
-.PHONY: test-quick
-test-quick: env ## Run the tests that are not marked slow, in about four minutes
-	@$(BIN)/pytest -q -n 2 --dist loadscope -m 'not slow and not benchmark and not endurance' $(PYTEST_ARGS)
+.PHONY: cluster
+cluster: env ## Run the tests that need a Kubernetes cluster, which KUBECONFIG names; PYTEST_ARGS passes more
+	@$(PYTEST) -n 2 -m 'cluster and not cluster_slow' tests/cluster $(PYTEST_ARGS)
+
+.PHONY: cluster-slow
+cluster-slow: env ## Run those that take minutes each there: the closed loop, and every engine in full
+	@$(BIN)/pytest -q -m cluster_slow tests/cluster $(PYTEST_ARGS)
 
 .PHONY: lint
 lint: env ## Check style (ruff check, ruff format)
@@ -66,6 +81,15 @@ imports: env ## Check which part may import which
 wheel: env ## Build the wheel, install it alone in an empty environment, and use it from there
 	@$(BIN)/python -m tests.wheel
 
+BUILDER = $(firstword $(foreach name,buildah podman docker,$(if $(shell command -v $(name)),$(name))))
+TAG = latest
+.PHONY: images
+images: env ## Build the base images; BUILDER, REGISTRY=host:5000/ (pushed there), TAG, BUILD_ARGS
+	@rm -rf dist && $(BIN)/python -m hatchling build -t wheel -d dist
+	@set -e; for name in base agent server tracker; do image=$(REGISTRY)scanflow/$$name:$(TAG); \
+		$(BUILDER) build $(BUILD_ARGS) --build-arg BASE_IMAGE=$(REGISTRY)scanflow/base:$(TAG) -f deploy/images/$$name/Dockerfile -t $$image .; \
+		$(if $(REGISTRY),$(BUILDER) push $$image;) done
+
 .PHONY: docs
 docs: env ## Build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
@@ -85,6 +109,9 @@ protos: env ## Build the gRPC protocol's description from its .proto
 lock: ## Write requirements/*.txt anew from pyproject.toml; UPGRADE=1 takes newer versions
 	@cd requirements && $(LOCK) ../pyproject.toml --all-extras --group ../pyproject.toml:dev --group ../pyproject.toml:uv -o dev.txt
 	@cd requirements && $(LOCK) ../pyproject.toml --all-extras --group ../pyproject.toml:build -c dev.txt -o demo.txt
+	@cd requirements && $(LOCK) ../pyproject.toml --extra kubernetes --extra tracking -c dev.txt -o image-base.txt
+	@cd requirements && $(LOCK) ../pyproject.toml $(patsubst %,--extra %,agents kubernetes s3 server tracking) -c dev.txt \
+		-o image-server.txt
 	@cd requirements && $(LOCK) --group ../pyproject.toml:uv -c dev.txt -o uv.txt
 	@cd requirements && $(LOCK) --group ../pyproject.toml:bench -o bench.txt
 	@cd requirements && $(LOCK) --group ../pyproject.toml:bench-serving -o bench-serving.txt

@@ -16,10 +16,24 @@ from scanflow.deployer import EmbeddedDeployer
 from scanflow.settings import Settings
 from scanflow_client.cli import main
 
+# Several runners share the cores: where threads of a pool spin for one another, one alone takes a quarter of the time.
+# Steps and instances whose cores are limited are given sizes of their own.
+for _pool in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(_pool, "1")
+
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 
 COMMAND = [sys.executable, "-c", "from scanflow_client.cli import main; main()"]
 COMMAND_TIMEOUT_S = 120
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put what may take longest first, as its ``timeout`` says, so that no runner is left alone with it at the end."""
+    longest: dict[Path, float] = {}
+    for item in items:
+        marker = item.get_closest_marker("timeout")
+        longest[item.path] = max(longest.get(item.path, 0.0), float(marker.args[0]) if marker else 0.0)
+    items.sort(key=lambda item: -longest[item.path])
 
 
 @pytest.fixture
@@ -55,9 +69,15 @@ def cli(home: Path, tmp_path: Path) -> Cli:
     def run(
         *arguments: str, cwd: Path = tmp_path, timeout_s: float = COMMAND_TIMEOUT_S
     ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*COMMAND, *arguments], cwd=cwd, capture_output=True, text=True, timeout=timeout_s, check=False
-        )
+        command, pipe = [*COMMAND, *arguments], subprocess.PIPE
+        with subprocess.Popen(command, cwd=cwd, stdout=pipe, stderr=pipe, text=True) as running:
+            try:
+                out, err = running.communicate(timeout=timeout_s)
+            except subprocess.TimeoutExpired:
+                running.terminate()  # not killed: it ends what it started, which would take the CPUs of later tests
+                out, err = running.communicate(timeout=COMMAND_TIMEOUT_S)
+                pytest.fail(f"scanflow {' '.join(arguments)} took more than {timeout_s:g} s.\n{out}{err}")
+        return subprocess.CompletedProcess(command, running.returncode, out, err)
 
     return run
 

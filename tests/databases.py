@@ -14,18 +14,21 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from scanflow.processes.ports import choose_port
+
 _USERS = ("postgres", "nobody")
 _TIMEOUT_S = 60
 _SETTINGS = "-c listen_addresses= -c fsync=off -c synchronous_commit=off -c full_page_writes=off -c max_connections=200"
 
 
 class Postgres:
-    def __init__(self, folder: Path, user: str) -> None:
-        self._folder, self._user = folder, user
+    def __init__(self, folder: Path, user: str, *, at: str = "", password: str = "") -> None:
+        self._folder, self._user, self._at, self._password = folder, user, at, password
         self._numbers = count(1)
 
     def address(self, database: str) -> str:
-        return f"postgresql://{self._user}@/{database}?host={self._folder}"
+        port = f"&port={self._at.rpartition(':')[2]}" if self._at else ""
+        return f"postgresql://{self._user}@/{database}?host={self._folder}{port}"
 
     def new_database(self) -> str:
         name = f"test{next(self._numbers)}"
@@ -33,10 +36,18 @@ class Postgres:
             connection.execute(f"CREATE DATABASE {name}".encode())
         return self.address(name)
 
+    def new_remote_database(self) -> str:
+        """Return the address by which others than this machine's processes reach a new one."""
+        name = self.new_database().partition("?")[0].rpartition("/")[2]
+        return f"postgresql://{self._user}:{self._password}@{self._at}/{name}"
+
 
 @contextmanager
-def private_postgres() -> Iterator[Postgres]:
-    """Start one, or skip the test where PostgreSQL is not installed."""
+def private_postgres(*, host: str = "", password: str = "") -> Iterator[Postgres]:
+    """Start one, or skip the test where PostgreSQL is not installed.
+
+    ``host``: an address of this machine at which it is heard too, by those who know the password.
+    """
     programs = _programs()
     if programs is None:
         pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
@@ -46,10 +57,20 @@ def private_postgres() -> Iterator[Postgres]:
         shutil.chown(folder, user)
     try:
         _run(user, [str(programs / "initdb"), "-D", str(folder / "data"), "-A", "trust", "-U", "scanflow", "-N"])
+        settings, at = _SETTINGS, ""
+        if host:
+            port = choose_port(None, host=host, taken=(), what="PostgreSQL")
+            settings, at = f"{_SETTINGS} -c listen_addresses={host} -p {port}", f"{host}:{port}"
+            with (folder / "data" / "pg_hba.conf").open("a") as hosts:
+                hosts.write("host all all 0.0.0.0/0 scram-sha-256\n")
         control = [str(programs / "pg_ctl"), "-D", str(folder / "data"), "-w", "-t", str(_TIMEOUT_S)]
-        _run(user, [*control, "-l", str(folder / "log"), "-o", f"{_SETTINGS} -k {folder}", "start"])
+        _run(user, [*control, "-l", str(folder / "log"), "-o", f"{settings} -k {folder}", "start"])
         try:
-            yield Postgres(folder, "scanflow")
+            server = Postgres(folder, "scanflow", at=at, password=password)
+            if host:
+                with psycopg.connect(server.address("postgres"), autocommit=True) as connection:
+                    connection.execute(f"ALTER USER scanflow PASSWORD '{password}'".encode())
+            yield server
         finally:
             _run(user, [*control, "-m", "immediate", "stop"])
     finally:

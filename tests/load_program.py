@@ -14,6 +14,7 @@ import gc
 import json
 import mmap
 import os
+import select
 import signal
 import struct
 import sys
@@ -134,6 +135,12 @@ class _Connection(asyncio.Protocol):
             self._run.reconnects += 1
         self._run.replace(self)
 
+    @property
+    def closed_meanwhile(self) -> bool:
+        """Whether the server has closed it while it was idle, which HTTP clients look for before they send."""
+        assert self._transport is not None
+        return bool(select.select([self._transport.get_extra_info("socket").fileno()], [], [], 0)[0])
+
     def expire(self, now: float) -> None:
         if self.due is not None and now - self.due > self._run.plan.timeout_s:
             self._fail("timeout")
@@ -195,7 +202,9 @@ class _Run:
         self._waiting.extend(times[:left])
         self._begun += len(times[:left])
         while self._waiting and self._idle:
-            self._idle.pop().send(self._waiting.popleft())
+            connection = self._idle.pop()
+            if not connection.closed_meanwhile:  # else another replaces it, once the loop has read of it
+                connection.send(self._waiting.popleft())
 
     def free(self, connection: _Connection) -> None:
         if not self.began:

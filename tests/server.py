@@ -16,6 +16,7 @@ import httpx
 from scanflow.app.files import dump_json
 from scanflow.home_token import ensure_home_token
 from scanflow.loading import load_application
+from tests.asking import HTTP, http_client
 from tests.serving import unused_port
 from tests.waiting import until
 
@@ -32,23 +33,28 @@ def body_of(source: Path, **more: Any) -> dict[str, Any]:
 class ServerProcess:
     """One server; what it was asked for goes on whether it lives or not."""
 
-    def __init__(self, home: Path, *, environ: Mapping[str, str] | None = None) -> None:
-        self.home, self.port = home, unused_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+    def __init__(self, home: Path, *, host: str = "127.0.0.1", environ: Mapping[str, str] | None = None) -> None:
+        self.home, self.host, self.port = home, host, unused_port()
+        self.url = f"http://{host}:{self.port}"
         self.log = home.parent / "server.log"
-        self._environ = {**os.environ, "SCANFLOW_SLOTS": "2", **(environ or {})}
+        self.environ = {**os.environ, "SCANFLOW_SLOTS": "2", **(environ or {})}
         self._process: subprocess.Popen[bytes] | None = None
         self.token = ensure_home_token(home)
-        self.api = httpx.Client(base_url=f"{self.url}/api/v1", headers=bearer(self.token), timeout=60)
+        self.api = http_client(base_url=f"{self.url}/api/v1", headers=bearer(self.token), timeout=60)
+
+    @property
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "scanflow_server"]
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     def start(self, *, wait: bool = True) -> None:
+        words = ["--home", str(self.home), "--host", self.host, "--port", str(self.port)]
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "scanflow_server", "--home", str(self.home), "--port", str(self.port)],
-                env=self._environ,
-                stdout=log,
-                stderr=log,
-            )
+            self._process = subprocess.Popen([*self.command, *words], env=self.environ, stdout=log, stderr=log)
         if wait:
             until(self.answers, f"the server answers; its log: {self.log}")
 
@@ -57,7 +63,7 @@ class ServerProcess:
         code = self._process.poll()
         assert code is None, f"The server ended with {code}:\n{self.log.read_text()}"
         try:
-            return httpx.get(f"{self.url}/readyz", timeout=5).status_code == 200
+            return HTTP.get(f"{self.url}/readyz", timeout=5).status_code == 200
         except httpx.TransportError:
             return False
 

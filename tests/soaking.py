@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import httpx
 import psutil
 
+from tests.asking import HTTP, http_client
 from tests.server import bearer
 from tests.waiting import until
 
@@ -28,7 +29,7 @@ class Api:
     """Asks the server until it is answered: it may be gone for a while."""
 
     def __init__(self, url: str, token: str) -> None:
-        self._client = httpx.Client(base_url=f"{url}/api/v1", headers=bearer(token), timeout=60)
+        self._client = http_client(base_url=f"{url}/api/v1", headers=bearer(token), timeout=60)
 
     def ask(self, method: str, path: str, *, key: str | None = None, **given: Any) -> httpx.Response:
         give_up = time.monotonic() + PATIENCE_S
@@ -104,7 +105,7 @@ class Predictor:
             return
         body = {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP64", "data": [float(number), 1.0]}]}
         try:
-            reply = httpx.post(f"{url}/v2/models/{self.model}/infer", json=body, timeout=30)
+            reply = HTTP.post(f"{url}/v2/models/{self.model}/infer", json=body, timeout=30)
         except httpx.TransportError:
             self.answers["none"] += 1
             return

@@ -176,7 +176,7 @@ async def use_as_the_thesis_does() -> None:
     deployer = ScanflowDeployerClient(user_type="local", deployer="local", verbose=False)
     assert_type(deployer.run_workflow(app_name="a", team_name="t", workflow=flow), Awaited[RunRecord])
     assert_type(await deployer.run_workflow(app_name="a", team_name="t", workflow=flow), RunRecord)
-    assert_type(await deployer.run_app(app), list[RunRecord])
+    assert_type(await deployer.run_app(app), list[RunRecord | ServiceRecord])
 
 
 asyncio.run(use_as_the_thesis_does())
