@@ -31,30 +31,14 @@ check: lint types imports test ## What a change must pass: lint, types, imports 
 # pytest-xdist 3.8 does not group under pytest 9.2, whose tests' ids it cannot change.) Modules are begun as tests/conftest.py
 # orders them, the long ones first, so that no runner is left alone with one at the end; reordered, those of the most tests
 # would come first.
-PYTEST := $(BIN)/pytest -q --dist loadscope --no-loadscope-reorder
-
-APART := endurance or cluster or cluster_slow or benchmark
-
 .PHONY: test
 test: env ## Run the suite that needs no cluster, in under five minutes; PYTEST_ARGS passes more
-	@$(PYTEST) -n 3 -m 'not (slow or $(APART))' $(PYTEST_ARGS)
+	@$(BIN)/python -m tests.suite -q -n 3 --dist loadscope --no-loadscope-reorder -m '$(GATE)' $(PYTEST_ARGS)
+GATE := not (slow or endurance or benchmark or mpi or browser or cluster or cluster_slow)
 
-.PHONY: test-slow
-test-slow: env ## Run what takes long there: simulations, training, kills, random requests; PYTEST_ARGS passes more
-	@$(PYTEST) -n 3 -m 'slow and not ($(APART))' $(PYTEST_ARGS)
-
-# Two runners: each test starts a dozen processes, and of three demos side by side none is in time.
-.PHONY: endurance
-endurance: env ## Run the tests that kill and load things for minutes; PYTEST_ARGS passes more
-	@$(PYTEST) -n 2 -m endurance $(PYTEST_ARGS)
-
-.PHONY: cluster
-cluster: env ## Run the tests that need a Kubernetes cluster, which KUBECONFIG names; PYTEST_ARGS passes more
-	@$(PYTEST) -n 2 -m 'cluster and not cluster_slow' tests/cluster $(PYTEST_ARGS)
-
-.PHONY: cluster-slow
-cluster-slow: env ## Run those that take minutes each there: the closed loop, and every engine in full
-	@$(BIN)/pytest -q -m cluster_slow tests/cluster $(PYTEST_ARGS)
+.PHONY: nightly
+nightly: ## Run what takes longer, stage by stage, in an hour or two; STAGES="mpi science" some of it
+	@.ci/nightly $(STAGES)
 
 .PHONY: lint
 lint: env ## Check style (ruff check, ruff format)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +17,9 @@ import pytest
 from scanflow.deployer import EmbeddedDeployer
 from scanflow.settings import Settings
 from scanflow_client.cli import main
+from tests import leftovers
+from tests.suite import ONLY, RESULT, describe_result
+from tests.waiting import patient
 
 # Several runners share the cores: where threads of a pool spin for one another, one alone takes a quarter of the time.
 # Steps and instances whose cores are limited are given sizes of their own.
@@ -24,15 +29,48 @@ for _pool in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 
 COMMAND = [sys.executable, "-c", "from scanflow_client.cli import main; main()"]
-COMMAND_TIMEOUT_S = 120
+COMMAND_TIMEOUT_S = patient(240)
+
+_RUN, _RESULT = pytest.StashKey[str](), pytest.StashKey[str]()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put what may take longest first, as its ``timeout`` says, so that no runner is left alone with it at the end."""
+def pytest_configure(config: pytest.Config) -> None:
+    """End what killed runs left, mark what this one starts, and let it be interrupted."""
+    # A shell has what it starts in the background ignore it, and children would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if not hasattr(config, "workerinput"):  # pytest itself, not a worker of pytest-xdist
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # it ends as by Ctrl-C, with a summary
+        leftovers.end_leftovers()
+        config.stash[_RUN] = leftovers.mark_this_process()
+        config.stash[_RESULT] = os.environ.pop(RESULT, "")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if (run := config.stash.get(_RUN, None)) is not None:
+        for command in leftovers.end_run(run):
+            sys.stderr.write(f"Left by a test, and ended: {command:.150}\n")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Write the result where ``tests.suite`` wants it."""
+    if path := config.stash.get(_RESULT, ""):
+        Path(path).write_text(json.dumps(describe_result(terminalreporter.stats)), encoding="utf-8")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put what may take longest first, as its ``timeout`` says, so that no runner is left alone with it at the end.
+
+    Time limits are ceilings too: they are multiplied as those of ``tests.waiting``.
+    """
+    if only := os.environ.pop(ONLY, ""):
+        items[:] = [item for item in items if item.nodeid in only.splitlines()]
+    default = float(config.getini("timeout"))
     longest: dict[Path, float] = {}
     for item in items:
         marker = item.get_closest_marker("timeout")
-        longest[item.path] = max(longest.get(item.path, 0.0), float(marker.args[0]) if marker else 0.0)
+        limit_s = float(marker.args[0]) if marker else 0.0
+        longest[item.path] = max(longest.get(item.path, 0.0), limit_s)
+        item.add_marker(pytest.mark.timeout(patient(limit_s or default)), append=False)
     items.sort(key=lambda item: -longest[item.path])
 
 
