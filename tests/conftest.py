@@ -31,7 +31,7 @@ Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 COMMAND = [sys.executable, "-c", "from scanflow_client.cli import main; main()"]
 COMMAND_TIMEOUT_S = patient(240)
 
-_RUN, _RESULT = pytest.StashKey[str](), pytest.StashKey[str]()
+_RUN, _RESULT, _ONLY = pytest.StashKey[str](), pytest.StashKey[str](), pytest.StashKey[list[str]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -43,6 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
         leftovers.end_leftovers()
         config.stash[_RUN] = leftovers.mark_this_process()
         config.stash[_RESULT] = os.environ.pop(RESULT, "")
+        config.stash[_ONLY] = os.environ.pop(ONLY, "").splitlines()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -57,13 +58,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         Path(path).write_text(json.dumps(describe_result(terminalreporter.stats)), encoding="utf-8")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the files of which no test is wanted."""
+    files = {config.rootpath / test.partition("::")[0] for test in config.stash.get(_ONLY, [])}
+    return True if files and collection_path.is_file() and collection_path not in files else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put what may take longest first, as its ``timeout`` says, so that no runner is left alone with it at the end.
 
     Time limits are ceilings too: they are multiplied as those of ``tests.waiting``.
     """
-    if only := os.environ.pop(ONLY, ""):
-        items[:] = [item for item in items if item.nodeid in only.splitlines()]
+    if only := config.stash.get(_ONLY, None):
+        items[:] = [item for item in items if item.nodeid in only]
     default = float(config.getini("timeout"))
     longest: dict[Path, float] = {}
     for item in items:

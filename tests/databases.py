@@ -15,9 +15,10 @@ import psycopg
 import pytest
 
 from scanflow.processes.ports import choose_port
+from tests.waiting import patient
 
 _USERS = ("postgres", "nobody")
-_TIMEOUT_S = 60
+_TIMEOUT_S = patient(120)
 _SETTINGS = "-c listen_addresses= -c fsync=off -c synchronous_commit=off -c full_page_writes=off -c max_connections=200"
 
 
@@ -63,7 +64,7 @@ def private_postgres(*, host: str = "", password: str = "") -> Iterator[Postgres
             settings, at = f"{_SETTINGS} -c listen_addresses={host} -p {port}", f"{host}:{port}"
             with (folder / "data" / "pg_hba.conf").open("a") as hosts:
                 hosts.write("host all all 0.0.0.0/0 scram-sha-256\n")
-        control = [str(programs / "pg_ctl"), "-D", str(folder / "data"), "-w", "-t", str(_TIMEOUT_S)]
+        control = [str(programs / "pg_ctl"), "-D", str(folder / "data"), "-w", "-t", f"{_TIMEOUT_S:.0f}"]
         _run(user, [*control, "-l", str(folder / "log"), "-o", f"{settings} -k {folder}", "start"])
         try:
             server = Postgres(folder, "scanflow", at=at, password=password)

@@ -38,10 +38,11 @@ from typing import Self
 
 from tests import load_program
 from tests.load_program import PROGRESS, LoadError, Plan
+from tests.waiting import patient
 
 __all__ = ["Figures", "LoadError", "Result", "SteadyLoad", "steady_load"]
 
-START_S = 30.0
+START_S = patient(120)
 """Longest that opening the first connections may take."""
 
 
@@ -183,7 +184,7 @@ class SteadyLoad:
         finished, failed = PROGRESS.unpack(self._progress[: PROGRESS.size])
         return finished, failed
 
-    def wait_for(self, requests: int, *, timeout_s: float = 120.0) -> None:
+    def wait_for(self, requests: int, *, timeout_s: float = patient(300)) -> None:
         """Return when so many requests were finished since the load began.
 
         Raises:
@@ -201,7 +202,7 @@ class SteadyLoad:
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
 
-    def result(self, *, timeout_s: float = 600.0) -> Result:
+    def result(self, *, timeout_s: float = patient(600)) -> Result:
         assert self._process is not None, "the load was not started: use it in a with statement"
         try:
             code = self._process.wait(timeout_s)
@@ -241,7 +242,7 @@ def steady_load(
     rate: float | None = None,
     method: str | None = None,
     headers: Mapping[str, str] | None = None,
-    timeout_s: float = 30.0,
+    timeout_s: float = patient(60),
     expect: str | None = None,
     tally: str | None = None,
     cpus: Sequence[int] = (),

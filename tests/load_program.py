@@ -210,7 +210,8 @@ class _Run:
         if not self.began:
             self._idle.append(connection)
         elif self._waiting:
-            connection.send(self._waiting.popleft())
+            if not connection.closed_meanwhile:  # else another replaces it, as in due_now
+                connection.send(self._waiting.popleft())
         elif self.plan.rate is None and not self._enough():
             self._begun += 1
             connection.send(time.monotonic())

@@ -17,8 +17,8 @@ from scanflow.app.files import dump_json
 from scanflow.home_token import ensure_home_token
 from scanflow.loading import load_application
 from tests.asking import HTTP, http_client
-from tests.serving import unused_port
-from tests.waiting import until
+from tests.serving import hold_port
+from tests.waiting import PATIENCE_S, patient, until
 
 
 def bearer(token: str) -> dict[str, str]:
@@ -34,13 +34,15 @@ class ServerProcess:
     """One server; what it was asked for goes on whether it lives or not."""
 
     def __init__(self, home: Path, *, host: str = "127.0.0.1", environ: Mapping[str, str] | None = None) -> None:
-        self.home, self.host, self.port = home, host, unused_port()
+        self.home, self.host = home, host
+        self._held = hold_port(host)  # as long as it may be started again
+        self.port: int = self._held.getsockname()[1]
         self.url = f"http://{host}:{self.port}"
         self.log = home.parent / "server.log"
         self.environ = {**os.environ, "SCANFLOW_SLOTS": "2", **(environ or {})}
         self._process: subprocess.Popen[bytes] | None = None
         self.token = ensure_home_token(home)
-        self.api = http_client(base_url=f"{self.url}/api/v1", headers=bearer(self.token), timeout=60)
+        self.api = http_client(base_url=f"{self.url}/api/v1", headers=bearer(self.token), timeout=patient(120))
 
     @property
     def command(self) -> list[str]:
@@ -63,26 +65,27 @@ class ServerProcess:
         code = self._process.poll()
         assert code is None, f"The server ended with {code}:\n{self.log.read_text()}"
         try:
-            return HTTP.get(f"{self.url}/readyz", timeout=5).status_code == 200
+            return HTTP.get(f"{self.url}/readyz", timeout=patient(30)).status_code == 200
         except httpx.TransportError:
             return False
 
     def kill(self) -> None:
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
-            self._process.wait(30)
+            self._process.wait(PATIENCE_S)
             self._process = None
 
     def end(self) -> int:
         assert self._process is not None
         self._process.terminate()
-        code = self._process.wait(30)
+        code = self._process.wait(PATIENCE_S)
         self._process = None
         return code
 
     def close(self) -> None:
         self.kill()
         self.api.close()
+        self._held.close()
 
     def run_events(self, run: str, **headers: str) -> list[tuple[str, dict[str, Any]]]:
         with self.api.stream("GET", f"/runs/{run}/events", headers=headers) as reply:

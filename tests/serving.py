@@ -9,15 +9,20 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from scanflow.processes import seqpacket
 from scanflow.wire import ControlMessage, Desired, InstanceSpec, Limits, Node, Revision, encode
+from tests.waiting import patient
 
-PATIENCE_S = 60.0
+PATIENCE_S = patient(120)
+
+_CHOSEN_BY_PROGRAMS = range(46600, 47800)
+"""Where programs look for a free port by themselves: they see a held one as free."""
 
 
 class Instance:
@@ -142,7 +147,68 @@ def unused_port() -> int:
         return int(free.getsockname()[1])
 
 
-def raw_exchange(port: int, request: bytes, *, timeout_s: float = 20.0) -> bytes:
+def hold_port(host: str = "127.0.0.1") -> socket.socket:
+    """Bind a port of the kernel's choice, and keep it from everybody but the server that is told its number.
+
+    The socket does not listen: a server with ``SO_REUSEADDR`` binds the port beside it, listens, ends and comes again,
+    while the kernel gives it neither to a connection nor to a socket that asks for any port. Close it when the server
+    is gone for good.
+    """
+    (holder,) = _hold_ports(1, host)
+    return holder
+
+
+@contextmanager
+def held_port(host: str = "127.0.0.1") -> Iterator[int]:
+    """Hold a port while a server uses it: see ``hold_port``."""
+    with held_ports(1, host) as (port,):
+        yield port
+
+
+@contextmanager
+def held_ports(count: int, host: str = "127.0.0.1") -> Iterator[list[int]]:
+    """Hold so many ports in a row: programs take the next one for another server, or if the first is taken."""
+    holders = _hold_ports(count, host)
+    try:
+        yield [int(holder.getsockname()[1]) for holder in holders]
+    finally:
+        for holder in holders:
+            holder.close()
+
+
+def _hold_ports(count: int, host: str) -> list[socket.socket]:
+    others: list[socket.socket] = []  # kept until the end, so that the kernel does not choose them again
+    try:
+        while True:
+            holders = [_bound_socket(host, 0)]
+            first = int(holders[0].getsockname()[1])
+            try:
+                holders += [_bound_socket(host, first + further) for further in range(1, count)]
+            except (OSError, OverflowError):  # somebody has one of them, or there is none
+                others += holders
+                continue
+            if first not in _CHOSEN_BY_PROGRAMS:
+                return holders
+            others += holders
+    finally:
+        for other in others:
+            other.close()
+
+
+def _bound_socket(host: str, port: int) -> socket.socket:
+    """Return a socket bound to a port that nobody else has, and that lets a server have it too."""
+    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        made.bind((host, port))
+    except (OSError, OverflowError):
+        made.close()
+        raise
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # only now: before, it would let others hold it too
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    return made
+
+
+def raw_exchange(port: int, request: bytes, *, timeout_s: float = PATIENCE_S) -> bytes:
     with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as sock:
         sock.sendall(request)
         sock.shutdown(socket.SHUT_WR)

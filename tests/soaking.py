@@ -19,9 +19,8 @@ import psutil
 
 from tests.asking import HTTP, http_client
 from tests.server import bearer
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, patient, until
 
-PATIENCE_S = 90.0
 MIB = 1024 * 1024
 
 
@@ -29,7 +28,7 @@ class Api:
     """Asks the server until it is answered: it may be gone for a while."""
 
     def __init__(self, url: str, token: str) -> None:
-        self._client = http_client(base_url=f"{url}/api/v1", headers=bearer(token), timeout=60)
+        self._client = http_client(base_url=f"{url}/api/v1", headers=bearer(token), timeout=patient(60))
 
     def ask(self, method: str, path: str, *, key: str | None = None, **given: Any) -> httpx.Response:
         give_up = time.monotonic() + PATIENCE_S
@@ -56,7 +55,7 @@ class Api:
             found.update(self.get(f"/operations/{id}"))
             return str(found["state"]) != "running"
 
-        until(over, f"the operation {id} ends", patience_s=PATIENCE_S)
+        until(over, f"the operation {id} ends")
         return found
 
     def close(self) -> None:
@@ -105,7 +104,7 @@ class Predictor:
             return
         body = {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP64", "data": [float(number), 1.0]}]}
         try:
-            reply = HTTP.post(f"{url}/v2/models/{self.model}/infer", json=body, timeout=30)
+            reply = HTTP.post(f"{url}/v2/models/{self.model}/infer", json=body, timeout=patient(60))
         except httpx.TransportError:
             self.answers["none"] += 1
             return

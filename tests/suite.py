@@ -22,7 +22,7 @@ RESULT = "TEST_RESULT"
 """The variable with the path of the file that gets the result, as JSON."""
 
 ONLY = "TEST_ONLY"
-"""The variable with the tests that pytest runs of those that it has collected, one a line."""
+"""The variable with the only tests that pytest collects, one a line; empty: all that its arguments say."""
 
 MAX_RERUNS = 3
 TESTS_FAILED = 1

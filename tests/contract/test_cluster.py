@@ -23,7 +23,7 @@ from scanflow.errors import (
     UsageError,
 )
 from scanflow.testing.cluster import MemoryCluster
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 
 @pytest.fixture(params=["memory", pytest.param("real", marks=pytest.mark.cluster)])
@@ -184,7 +184,7 @@ def test_a_watch_sees_what_happens_after_a_list(cluster: Cluster, namespace: str
     ended = threading.Event()
 
     def look() -> None:
-        for event in cluster.watch("ConfigMap", namespace, labels=SELECTED, since=version, within_s=20):
+        for event in cluster.watch("ConfigMap", namespace, labels=SELECTED, since=version, within_s=PATIENCE_S):
             seen.append((event.type, event.object["metadata"]["name"]))
             if event.type == "DELETED":
                 break
@@ -197,7 +197,7 @@ def test_a_watch_sees_what_happens_after_a_list(cluster: Cluster, namespace: str
     cluster.create(other)
     cluster.patch("ConfigMap", "after", namespace, {"data": {"a": "1"}})
     cluster.delete("ConfigMap", "after", namespace)
-    assert ended.wait(20)
+    assert ended.wait(PATIENCE_S)
     assert seen == [("ADDED", "after"), ("MODIFIED", "after"), ("DELETED", "after")]
 
 

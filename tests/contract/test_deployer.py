@@ -21,8 +21,8 @@ from scanflow.settings import Settings
 from scanflow.testing.deployer import DeployerContract
 from scanflow_client import control_plane
 from tests.conftest import home_in
-from tests.serving import unused_port
-from tests.waiting import until
+from tests.serving import held_port
+from tests.waiting import PATIENCE_S, until
 
 GATED = """
 import pathlib
@@ -39,7 +39,7 @@ def first() -> int:
 @sf.step
 def second(before: int) -> int:
     print("waiting", flush=True)
-    give_up = time.monotonic() + 60
+    give_up = time.monotonic() + 600
     while not pathlib.Path("open").exists() and time.monotonic() < give_up:
         time.sleep(0.02)
     with pathlib.Path("times").open("a") as file:
@@ -78,10 +78,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def url(home: Path) -> Iterator[str]:
     settings = Settings(home=home)
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, held_port() as port:
         patch.setenv("SCANFLOW_SLOTS", "2")
-        yield control_plane.up(settings, port=unused_port(), tracker=False).up.server.url
-    control_plane.down(settings)
+        patch.setattr(control_plane, "READY_S", PATIENCE_S)
+        yield control_plane.up(settings, port=port, tracker=False).up.server.url
+        control_plane.down(settings)
 
 
 @pytest.fixture
@@ -89,6 +90,7 @@ def remote(url: str, home: Path) -> RemoteDeployer:
     return RemoteDeployer(url, ensure_home_token(home))
 
 
+@pytest.mark.processes
 class TestEmbeddedDeployer(DeployerContract):
     @pytest.fixture
     def deployer(self, settings: Settings) -> Deployer:
@@ -103,6 +105,7 @@ class TestMemoryDeployer(DeployerContract):
         return EmbeddedDeployer(settings, backend=Memory(settings))
 
 
+@pytest.mark.processes
 class TestRemoteDeployer(DeployerContract):
     @pytest.fixture
     def deployer(self, remote: RemoteDeployer) -> Deployer:
@@ -132,6 +135,7 @@ class Watched(threading.Thread):
         self.state = self.remote.run(RunRequest(self.app, source=self.source), observe=self.seen.append).state
 
 
+@pytest.mark.processes
 def test_a_run_is_watched_to_its_end_by_the_next_server(
     remote: RemoteDeployer, url: str, home: Path, gated: tuple[Application, Path]
 ) -> None:
@@ -144,12 +148,13 @@ def test_a_run_is_watched_to_its_end_by_the_next_server(
     again = control_plane.up(Settings(home=home), tracker=False)
     assert (again.server, again.up.server.url) == (True, url)
     (folder / "open").touch()
-    watched.join(timeout=60)
+    watched.join(timeout=PATIENCE_S)
     assert watched.state == "succeeded"
     assert [one.record.task for one in watched.seen if isinstance(one, TaskEnded)] == ["first", "second"]
     assert (folder / "times").read_text() == "x"
 
 
+@pytest.mark.processes
 def test_what_a_run_was_started_with_is_kept_when_it_is_resumed(remote: RemoteDeployer, tmp_path: Path) -> None:
     source = tmp_path / "changed_app.py"
     source.write_text(CHANGED, encoding="utf-8")
@@ -161,6 +166,7 @@ def test_what_a_run_was_started_with_is_kept_when_it_is_resumed(remote: RemoteDe
         assert remote.outputs(run.name, "total") == {"result": 5}
 
 
+@pytest.mark.processes
 def test_a_log_is_followed_and_what_the_server_did_is_seen_without_it(
     remote: RemoteDeployer, home: Path, gated: tuple[Application, Path]
 ) -> None:
@@ -170,7 +176,7 @@ def test_a_log_is_followed_and_what_the_server_did_is_seen_without_it(
     assert told == b"waiting\n"
     (watched.source.parent / "open").touch()
     assert told + b"".join(blocks) == b"waiting\ndone\n"
-    watched.join(timeout=60)
+    watched.join(timeout=PATIENCE_S)
     over_there = remote.show("@latest")
     embedded = EmbeddedDeployer(Settings(home=home))
     here = embedded.run(RunRequest(watched.app, source=watched.source))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -17,7 +16,8 @@ import pytest
 from scanflow.errors import NotFoundError
 from scanflow.knowledge import KnowledgeBase, MemoryKnowledge, open_knowledge
 from scanflow.testing.knowledge import KnowledgeBaseContract
-from tests.waiting import until
+from tests.serving import held_port
+from tests.waiting import PATIENCE_S, patient, until
 
 
 class TestInMemory(KnowledgeBaseContract):
@@ -72,6 +72,7 @@ class TestMlflowOnSqlite(MlflowContract):
         return sqlite_knowledge
 
 
+@pytest.mark.processes
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 class TestMlflowServer(MlflowContract):
@@ -91,8 +92,12 @@ def sqlite_knowledge(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeBase:
 def tracking_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     pytest.importorskip("mlflow")
     folder = tmp_path_factory.mktemp("server")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    with held_port() as port:
+        yield from served(folder, port)
+
+
+def served(folder: Path, port: int) -> Iterator[str]:
+    """Start MLflow's server there, and return its address."""
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     command += ["--backend-store-uri", f"sqlite:///{folder / 'db.sqlite'}"]
     command += ["--artifacts-destination", str(folder / "files")]
@@ -105,14 +110,14 @@ def tracking_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     def answers() -> bool:
         assert server.poll() is None, log.read_text()[-2000:]
-        with suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=2):
+        with suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=patient(30)):
             return True
         return False
 
     try:
-        until(answers, "the tracking server answers", patience_s=90)
+        until(answers, "the tracking server answers")
         yield url
     finally:
         with suppress(ProcessLookupError):
             os.killpg(server.pid, signal.SIGKILL)
-        server.wait(timeout=10)
+        server.wait(timeout=PATIENCE_S)

@@ -18,6 +18,7 @@ import yaml
 from scanflow.backends.kubernetes import rights
 from scanflow.backends.kubernetes.kinds import KINDS
 from tests.manifests import as_yaml
+from tests.waiting import patient
 
 HERE = Path(__file__).parent
 CHART = HERE.parent.parent / "deploy" / "helm" / "scanflow"
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.skipif(shutil.which("helm") is None, reason="the progra
 
 
 def helm(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["helm", *words], capture_output=True, text=True, timeout=60)
+    return subprocess.run(["helm", *words], capture_output=True, text=True, timeout=patient(120))
 
 
 def rendered(*values: str) -> subprocess.CompletedProcess[str]:

@@ -18,7 +18,7 @@ from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import Progress, ServiceRecord, Shape
 from scanflow.settings import Settings
 from scanflow.wire import ModelFiles
-from tests.waiting import until
+from tests.waiting import patient, until
 
 
 class Services:
@@ -36,7 +36,7 @@ class Services:
             remember=lambda name, version, shape: self.remembered.__setitem__((name, version), shape),
             recall=lambda name, version: self.remembered.get((name, version)),
             program=program,
-            timeout_s=120,
+            timeout_s=patient(240),
         )
 
     def _fetch(self, uri: str) -> ModelFiles:

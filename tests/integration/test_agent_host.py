@@ -29,7 +29,7 @@ from scanflow_agents.host.schedules import count_between
 from scanflow_agents.host.sensor_state import SensorState
 from scanflow_agents.host.store import SENSOR_STATES
 from tests.server import ServerProcess, bearer
-from tests.waiting import until
+from tests.waiting import patient, until
 
 CODE = """
 import time
@@ -172,19 +172,19 @@ class Hosted:
     def kill(self) -> None:
         assert self.process is not None
         self.process.kill()
-        self.process.wait(30)
+        self.process.wait(patient(60))
 
     def end(self) -> int:
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+        return self.process.wait(patient(60))
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
         data = None if body is None else json.dumps(body).encode()
         asked = urllib.request.Request(
             self.url + path, data, {"content-type": "application/json", **bearer(self.token), **headers}, method=method
         )
-        with urllib.request.urlopen(asked, timeout=30) as answer:
+        with urllib.request.urlopen(asked, timeout=patient(60)) as answer:
             return json.load(answer)
 
     def refusal(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
@@ -309,7 +309,10 @@ def test_an_answer_that_was_lost_makes_it_ask_again_with_the_same_key(agent: Hos
 
 def test_a_second_process_over_the_same_folder_is_refused(agent: Hosted) -> None:
     second = subprocess.run(
-        [sys.executable, "-m", "scanflow_agents", str(agent.folder)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "scanflow_agents", str(agent.folder)],
+        capture_output=True,
+        text=True,
+        timeout=patient(120),
     )
     assert second.returncode == 1
     assert "hosted by another process already" in second.stderr
@@ -328,7 +331,7 @@ def test_what_cannot_be_hosted_says_why_and_is_not_to_be_tried_again(
 ) -> None:
     made = Hosted(tmp_path / "tracker", own_server)
     change(made.folder)
-    assert made.launch().wait(60) == 78
+    assert made.launch().wait(patient(120)) == 78
     assert words in json.loads((made.folder / "failure.json").read_text())["error"]
 
 
@@ -369,12 +372,12 @@ def test_killed_at_random_moments_it_loses_no_due_time_and_nothing_is_acted_on_t
 def test_a_sensor_that_hangs_is_given_up_and_keeps_neither_the_others_nor_the_end(
     tmp_path: Path, own_server: StandInServer
 ) -> None:
-    agent = Hosted(tmp_path / "tracker", own_server, sensor_limit_s=0.3).start()
+    agent = Hosted(tmp_path / "tracker", own_server, sensor_limit_s=1.0).start()
     try:
         agent.ask("POST", "/sensors/hang", {})
         until(lambda: [one for one in agent.journal("sample") if one["subject"] == "hang"], "it was given up")
         (sample,) = [one["body"] for one in agent.journal("sample") if one["subject"] == "hang"]
-        assert sample["error"] == "It took longer than its limit of 0.3 s, and was given up."
+        assert sample["error"] == "It took longer than its limit of 1 s, and was given up."
         fired = len(own_server.keys("retrain"))
         until(lambda: len(own_server.keys("retrain")) > fired + 2, "the others go on")
     finally:

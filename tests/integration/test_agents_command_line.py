@@ -15,7 +15,7 @@ import scanflow as sf
 from tests.asking import HTTP
 from tests.conftest import Cli, home_in
 from tests.server import ServerProcess, bearer
-from tests.waiting import until
+from tests.waiting import patient, until
 
 APP = """
 import scanflow as sf
@@ -88,7 +88,7 @@ def test_a_story_of_an_agent_that_asks_before_it_acts(quick_cli: Cli, server: Se
     assert (listed["state"], listed["sensors"][0]["name"]) == ("running", "count")
     for n in (3, 1204):
         HTTP.post(
-            f"{listed['url']}/sensors/count", json={"args": [n]}, headers=bearer(server.token), timeout=30
+            f"{listed['url']}/sensors/count", json={"args": [n]}, headers=bearer(server.token), timeout=patient(60)
         ).raise_for_status()
 
     until(lambda: told(quick_cli, "approve"), "the strategy wants something")
@@ -147,19 +147,19 @@ def test_agents_from_python_run_the_functions_of_the_notebook_that_is_gone(
 ) -> None:
     (tmp_path / "tracker.py").write_text(CODE)
     command = [sys.executable, "-c", NOTEBOOK, server.url, server.token]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=patient(120), check=False)
     assert done.stdout == "['notebook:tracker'] ['retrain']\n", done.stderr
     client = sf.Client(server.url, token=server.token)
     until(lambda: client.agents("notebook")[0].sensors, f"the agent is there; see {server.log}")
     (agent,) = client.agents("notebook")
     call = f"{agent.url}/sensors/count"
-    HTTP.post(call, json={"args": [1500]}, headers=bearer(server.token), timeout=30).raise_for_status()
+    HTTP.post(call, json={"args": [1500]}, headers=bearer(server.token), timeout=patient(60)).raise_for_status()
     until(client.approvals, "the strategy wants something")
     newest = client.newest_event()
     action = client.approve(reason="from a notebook")
     assert action.intent.app == "notebook"
-    ended = next(client.events_after(newest, type="run.*", app="notebook", timeout_s=60))
-    assert client.wait(ended.subject.partition("/")[2], timeout_s=60).state == "succeeded"
+    ended = next(client.events_after(newest, type="run.*", app="notebook", timeout_s=patient(120)))
+    assert client.wait(ended.subject.partition("/")[2], timeout_s=patient(120)).state == "succeeded"
     assert client.output("load") == 42, "count=7, by the strategy; factor=6, by the notebook"
     until(lambda: client.intents(app="notebook", state="succeeded"), "the action is done")
     assert "from a notebook" in str(client.why(action.id))

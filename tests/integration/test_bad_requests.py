@@ -17,7 +17,7 @@ import pytest
 from scanflow.backends.service_records import ServiceRecord
 from scanflow_client.client import Client
 from tests.asking import HTTP, http_client
-from tests.waiting import until
+from tests.waiting import patient, until
 
 pytestmark = pytest.mark.slow
 
@@ -93,7 +93,7 @@ def tensor(*rows: list[float], **changes: object) -> dict[str, object]:
 
 def infer(service: ServiceRecord, body: object, **options: object) -> httpx.Response:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return HTTP.post(f"{service.url}/v2/models/doubler/infer", content=content, timeout=30, **options)  # type: ignore[arg-type]
+    return HTTP.post(f"{service.url}/v2/models/doubler/infer", content=content, timeout=patient(60), **options)  # type: ignore[arg-type]
 
 
 def assert_problem(answer: httpx.Response, status: int) -> dict[str, object]:
@@ -172,12 +172,12 @@ def test_a_component_that_kills_its_process_fails_what_that_had_read_only(
     deployer: Client, service: ServiceRecord, command: int
 ) -> None:
     until(lambda: deployer.service(service.name).state == "ready", "what an earlier test killed is there again")
-    stop, under_way = threading.Event(), threading.Barrier(5, timeout=60)
+    stop, under_way = threading.Event(), threading.Barrier(5, timeout=patient(120))
 
     def neighbour() -> list[int]:
         """Return the statuses that came; 0: the connection was closed without a response."""
         seen: list[int] = []
-        with http_client(timeout=30) as client:
+        with http_client(timeout=patient(60)) as client:
             while not stop.is_set():
                 if len(seen) == 1:
                     under_way.wait()
@@ -198,7 +198,7 @@ def test_a_component_that_kills_its_process_fails_what_that_had_read_only(
         finally:
             stop.set()
         for other in others:
-            seen = other.result(timeout=60)
+            seen = other.result(timeout=patient(120))
             assert set(seen) <= {0, 200}
             assert seen.count(0) <= 1, "one instance died, and each caller has one request at a time"
     assert_well(service)
@@ -222,7 +222,7 @@ def test_a_caller_that_goes_away_is_no_matter(service: ServiceRecord) -> None:
     body = json.dumps(tensor([1, 2])).encode()
     head = f"POST /v2/models/doubler/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     for cut in (10, len(head), len(head) + 5, len(head) + len(body)):
-        with socket.create_connection((place.hostname or "", place.port or 0), timeout=10) as raw:
+        with socket.create_connection((place.hostname or "", place.port or 0), timeout=patient(60)) as raw:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             raw.sendall((head + body)[:cut])
     assert_well(service)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import COMMAND, Cli
+from tests.waiting import patient
 
 APP = """
 import pathlib
@@ -153,7 +154,7 @@ def test_every_answer_is_there_for_programs_shells_and_pagers_too(
     assert "Show it: scanflow show" in drawn
     command = " ".join(f"'{part}'" for part in [*COMMAND, "logs"])
     piped = subprocess.run(
-        ["bash", "-c", f"{command} | head -1"], cwd=app.parent, capture_output=True, text=True, timeout=60
+        ["bash", "-c", f"{command} | head -1"], cwd=app.parent, capture_output=True, text=True, timeout=patient(120)
     )
     assert (piped.stdout, piped.stderr) == ("── load\n", "")
     record = json.loads(cli("run", "--json").stdout)
@@ -205,13 +206,13 @@ def in_a_terminal(cwd: Path, *words: str) -> str:
     process = subprocess.Popen([*COMMAND, *words], cwd=cwd, stdout=theirs, stderr=theirs, env=environ)
     os.close(theirs)
     drawn = b""
-    while select.select([ours], [], [], 60)[0]:
+    while select.select([ours], [], [], patient(120))[0]:
         try:
             drawn += os.read(ours, 4096)
         except OSError:  # the other end was closed: that is how a terminal ends
             break
     os.close(ours)
-    assert process.wait(60) == 0
+    assert process.wait(patient(60)) == 0
     return drawn.decode()
 
 

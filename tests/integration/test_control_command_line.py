@@ -24,7 +24,7 @@ from scanflow.settings import Settings
 from scanflow_client import control_plane
 from scanflow_client.demo.loop import run_loop
 from tests.conftest import COMMAND, Cli
-from tests.serving import unused_port
+from tests.serving import held_port
 from tests.waiting import until
 
 APP = """
@@ -68,8 +68,14 @@ def app(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def up(quick_cli: Cli, home: Path) -> Iterator[Up]:
-    done = quick_cli("up", "--no-tracker", "--port", str(unused_port()))
+def port() -> Iterator[int]:
+    with held_port() as port:
+        yield port
+
+
+@pytest.fixture
+def up(quick_cli: Cli, home: Path, port: int) -> Iterator[Up]:
+    done = quick_cli("up", "--no-tracker", "--port", str(port))
     assert done.returncode == 0, done.stderr
     found = read_up(home)
     assert found is not None
@@ -78,12 +84,12 @@ def up(quick_cli: Cli, home: Path) -> Iterator[Up]:
     assert not found.server.is_alive()
 
 
-def test_a_story_from_up_to_down(cli: Cli, quick_cli: Cli, home: Path, app: Path) -> None:
+def test_a_story_from_up_to_down(cli: Cli, quick_cli: Cli, home: Path, app: Path, port: int) -> None:
     assert "Nothing is up. Start it: scanflow up" in (nothing := quick_cli("status")).stdout
     assert nothing.returncode == 3
     asked = quick_cli("events")
     assert (asked.returncode, "Start it: scanflow up" in asked.stderr) == (3, True)
-    raised = cli("up", "--no-tracker", "--port", str(unused_port()))
+    raised = cli("up", "--no-tracker", "--port", str(port))
     assert raised.returncode == 0, raised.stderr
     found = read_up(home)
     assert found is not None
@@ -203,9 +209,9 @@ def test_down_does_not_say_that_an_agent_is_stopped_before_it_is(
 
 @pytest.mark.slow
 def test_mlflow_s_server_comes_up_over_the_same_tracker_and_goes_down_with_all_it_started(
-    cli: Cli, quick_cli: Cli, home: Path
+    cli: Cli, quick_cli: Cli, home: Path, port: int
 ) -> None:
-    raised = cli("up", "--json", "--port", str(unused_port()))
+    raised = cli("up", "--json", "--port", str(port))
     assert raised.returncode == 0, raised.stderr
     found = Up.model_validate_json(raised.stdout)
     assert found.tracker is not None
@@ -214,7 +220,6 @@ def test_mlflow_s_server_comes_up_over_the_same_tracker_and_goes_down_with_all_i
         until(
             lambda: (json.loads(quick_cli("status", "--json").stdout)["tracker"] or {}).get("ready"),
             f"MLflow answers; see {tracker.log}",
-            patience_s=120,
         )
         assert (home / "tracker" / "mlflow.db").is_file()
         assert f"✓ tracker  {tracker.url}" in quick_cli("status").stdout

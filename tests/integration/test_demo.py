@@ -12,6 +12,7 @@ import pytest
 
 from tests.conftest import Cli
 from tests.loop_story import STORY, in_order
+from tests.waiting import patient
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("SCANFLOW_TEST_DATA", REPOSITORY.parent / "shared" / "data"))
@@ -36,7 +37,7 @@ def arguments(real: bool) -> list[str]:
 
 @pytest.mark.parametrize("real", [False, True], ids=["made", "mnist-c"])
 def test_the_agents_promote_a_model_that_reads_drifted_digits_better(cli: Cli, home: Path, real: bool) -> None:
-    done = cli("demo", "--json", *arguments(real), timeout_s=1100)
+    done = cli("demo", "--json", *arguments(real), timeout_s=patient(1100))
     assert done.returncode == 0, done.stdout + done.stderr
     told = json.loads(done.stdout)
     loop = told["loop"]

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from tests.conftest import COMMAND
+from tests.waiting import patient, until
 
 pytestmark = [
     pytest.mark.endurance,
@@ -24,7 +25,7 @@ pytestmark = [
     ),
 ]
 
-LIMIT_S = 800
+LIMIT_S = patient(800)
 
 
 def left_of(home: Path) -> list[list[str]]:
@@ -38,6 +39,11 @@ def left_of(home: Path) -> list[list[str]]:
         except psutil.Error:  # it has gone, or is another user's
             continue
     return found
+
+
+def assert_nothing_is_left(home: Path) -> None:
+    # What was killed a moment ago may still be there.
+    until(lambda: not left_of(home), f"nothing of it is left: {left_of(home)}", patience_s=patient(30))
 
 
 @contextmanager
@@ -78,7 +84,7 @@ def test_it_is_interrupted(home: Path, tmp_path: Path, after: str, number: signa
         rest, _ = running.communicate(timeout=LIMIT_S)
     assert running.returncode == 130, "".join(lines) + rest
     assert "Ending what the demo started" in rest
-    assert left_of(home) == []
+    assert_nothing_is_left(home)
 
 
 def test_it_fails_on_the_way(home: Path, tmp_path: Path) -> None:
@@ -88,4 +94,4 @@ def test_it_fails_on_the_way(home: Path, tmp_path: Path) -> None:
     assert running.returncode == 1, out
     assert "The traffic program exited" in out
     assert "needs labels y (n,)" in out
-    assert left_of(home) == []
+    assert_nothing_is_left(home)

@@ -154,7 +154,7 @@ def project(digits: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) ->
 @needs_data
 @needs_tensorflow
 @needs_mlflow
-@pytest.mark.timeout(900)  # each trains, on a machine that may be busy
+@pytest.mark.timeout(1200)  # each trains, on a machine that may be busy
 class TestSteps:
     def test_corrupted_digits_are_detected_and_learnt_from_and_clean_ones_are_read_as_well(
         self, project: Project, digits: dict[str, Any]

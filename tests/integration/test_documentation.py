@@ -14,17 +14,18 @@ import pytest
 
 from scanflow.app.files import load_yaml
 from tests.conftest import COMMAND
+from tests.waiting import patient
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
-TIMEOUT_S = 120
+TIMEOUT_S = patient(120)
 
 
 def examples(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.slow
+@pytest.mark.mpi
 @pytest.mark.skipif(shutil.which("mpicc") is None, reason="Open MPI is not installed")
 def test_the_first_mpi_job_runs_as_it_is_shown(home: Path, tmp_path: Path) -> None:
     """A block that begins with a file's name is that file; a command is run in the folder and prints what is below."""

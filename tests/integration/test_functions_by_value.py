@@ -13,6 +13,7 @@ import pytest
 
 from scanflow.deployer.functions import versions
 from tests.server import ServerProcess
+from tests.waiting import patient
 
 PROGRAM = """
 import dataclasses, os, sys
@@ -63,7 +64,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 def run(server: ServerProcess, folder: Path) -> tuple[str, str]:
     (folder / "helper.py").write_text("def double(n):\n    return 2 * n\n")
     command = [sys.executable, "-c", PROGRAM, server.url, server.token]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=patient(120), check=False)
     assert done.returncode == 0, done.stderr
     name, value = done.stdout.split()
     return name, value

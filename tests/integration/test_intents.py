@@ -27,7 +27,7 @@ from tests.server import bearer
 from tests.unit.server.answering import answering
 from tests.unit.server.arbiter.making import intent
 from tests.unit.server.primitives.keeping import do
-from tests.waiting import until
+from tests.waiting import patient, until
 
 APP = """
 import scanflow as sf
@@ -68,7 +68,7 @@ def context(home: Path, tmp_path: Path) -> Iterator[ServerContext]:
 @pytest.fixture
 def client(context: ServerContext) -> Iterator[httpx.Client]:
     home_token = register_home(context)
-    with answering(context, control=True) as url, http_client(base_url=url, timeout=60) as client:
+    with answering(context, control=True) as url, http_client(base_url=url, timeout=patient(60)) as client:
         client.headers.update(bearer(home_token))
         client.headers.update(token_of(client, "ann"))
         yield client

@@ -17,7 +17,7 @@ from scanflow_server.store import intents as kept
 from scanflow_server.store.base import Store, open_store
 from scanflow_server.store.migrations import migrate
 from tests.unit.server.arbiter.making import intent
-from tests.waiting import until
+from tests.waiting import patient, until
 
 COUNT = 40
 KILLS = MOST_TRIES - 1  # an action that is cut off more often is given up
@@ -50,7 +50,7 @@ def perform(intent, call, key, noted, note):
 engine = ArbiterEngine(open_store(address), perform, look=lambda intent: {})
 engine.start()
 print("started", flush=True)
-time.sleep(300)
+time.sleep(100_000)
 """
 
 
@@ -82,10 +82,10 @@ def test_an_engine_that_is_killed_again_and_again_loses_nothing_and_repeats_noth
         try:
             assert child.stdout.readline() == "started\n"
             enough = COUNT if kill == KILLS else min(COUNT, states(store)["succeeded"] + rng.randrange(1, 6))
-            until(partial(enough_done, store, enough), f"{enough} actions are done", patience_s=120)
+            until(partial(enough_done, store, enough), f"{enough} actions are done")
         finally:
             child.kill()
-            child.wait()
+            child.wait(patient(60))
             child.stdout.close()
     assert states(store) == {"succeeded": COUNT}
     done = Counter((tmp_path / "done.log").read_text().split())

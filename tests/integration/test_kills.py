@@ -6,14 +6,17 @@ import os
 import random
 import signal
 import subprocess
+import threading
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from scanflow_client.client import Client
 from tests.conftest import COMMAND
-from tests.waiting import until
+from tests.waiting import patient, until
 
 KILLS = 50
 SHARES = 5  # so that test runners may spread them
@@ -69,6 +72,8 @@ with open(os.environ["TEST_LEDGER"], "a") as ledger:
     ledger.write(name + " ends\\n")
 """
 TASKS = ("load", "work.0", "work.1", "work.2", "total", "script", "beside")
+LINES = 2 * len(TASKS)
+LIMIT_S = patient(120)
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -78,17 +83,17 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def kill_after(process: subprocess.Popen[str], delay_s: float) -> bool:
-    try:
-        process.communicate(timeout=delay_s)
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        return True
-    return False
+def kill_once(process: subprocess.Popen[str], reached: Callable[[], bool], pause_s: float) -> bool:
+    """Kill a process so long after something is reached, and return whether it still ran then."""
+    until(lambda: reached() or process.poll() is not None, "it is under way")
+    threading.Event().wait(pause_s)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=LIMIT_S)
+    return process.returncode == -signal.SIGKILL
 
 
 @pytest.mark.endurance
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("share", range(SHARES))
 def test_a_run_killed_at_random_moments_loses_nothing_and_repeats_nothing(
     share: int, home: Path, tmp_path: Path
@@ -98,16 +103,24 @@ def test_a_run_killed_at_random_moments_loses_nothing_and_repeats_nothing(
     (tmp_path / "script.py").write_text(_SCRIPT)
     ledger = tmp_path / "ledger"
     client = Client()
-    longest = 1.0
-    kills = 0
+    kills = runs = 0
+
+    def written() -> int:
+        return len(ledger.read_text().splitlines()) if ledger.exists() else 0
+
+    def is_driven(*, lines: int) -> bool:
+        """Say whether somebody drives the newest run, and its ledger has so many lines: who still imports is spared."""
+        records = client.runs(limit=1000)
+        return len(records) == runs and records[0].state == "running" and written() >= lines
+
     while kills < KILLS // SHARES:
         ledger.unlink(missing_ok=True)
-        before = client.runs(limit=1000)
-        kills += kill_after(start(tmp_path, "run"), rng.uniform(0.05, longest))
-        if len(client.runs(limit=1000)) == len(before):
-            continue  # killed before the run had a name: there is nothing to resume, and nothing may have run
+        runs += 1
+        reached = partial(is_driven, lines=rng.randrange(LINES))
+        kills += kill_once(start(tmp_path, "run"), reached, rng.uniform(0, 0.05))
         if rng.random() < 0.5:  # and the one who resumes is killed too
-            kills += kill_after(start(tmp_path, "resume", "@latest"), rng.uniform(0.05, longest))
+            reached = partial(is_driven, lines=rng.randrange(written(), LINES + 1))
+            kills += kill_once(start(tmp_path, "resume", "@latest"), reached, rng.uniform(0, 0.05))
         _finish(tmp_path)
         lines = ledger.read_text().splitlines()
         assert Counter(lines) == Counter(f"{task} {what}" for task in TASKS for what in ("begins", "ends"))
@@ -118,7 +131,7 @@ def test_a_run_killed_at_random_moments_loses_nothing_and_repeats_nothing(
 
 def _finish(folder: Path) -> None:
     process = start(folder, "resume", "@latest")
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, said
 
 
@@ -139,8 +152,8 @@ def test_a_step_that_runs_on_after_its_driver_was_killed_is_adopted_not_repeated
     log = _wait_for_log(home)
     pid = log.read_text()
     driver.kill()
-    driver.communicate()
-    shown = start(tmp_path, "show").communicate(timeout=60)[0]
+    driver.communicate(timeout=LIMIT_S)
+    shown = start(tmp_path, "show").communicate(timeout=LIMIT_S)[0]
     assert "interrupted" in shown
     assert "scanflow resume" in shown
     resumed = start(tmp_path, "resume")
@@ -149,7 +162,7 @@ def test_a_step_that_runs_on_after_its_driver_was_killed_is_adopted_not_repeated
         if "adopted" in line:
             break
     (tmp_path / "go").touch()
-    resumed.communicate(timeout=60)
+    resumed.communicate(timeout=LIMIT_S)
     assert resumed.returncode == 0
     assert log.read_text() == pid
 
@@ -172,18 +185,18 @@ def test_a_run_can_be_stopped_but_not_driven_by_another_process_and_resumed(
     _wait_for_log(home)
     if driven:
         second = start(tmp_path, "resume")
-        assert "is running. Watch it: scanflow show" in second.communicate(timeout=60)[0]
+        assert "is running. Watch it: scanflow show" in second.communicate(timeout=LIMIT_S)[0]
         assert second.returncode == 3
     else:
         driver.kill()
-        driver.communicate()
+        driver.communicate(timeout=LIMIT_S)
     stopped = start(tmp_path, "stop")
-    assert "top" in stopped.communicate(timeout=60)[0]
+    assert "top" in stopped.communicate(timeout=LIMIT_S)[0]
     assert stopped.returncode == 0
     if driven:
-        said, _ = driver.communicate(timeout=60)
+        said, _ = driver.communicate(timeout=LIMIT_S)
         assert driver.returncode == 130
         assert "stopped" in said
-    assert "■ stopped" in start(tmp_path, "runs").communicate(timeout=60)[0]
+    assert "■ stopped" in start(tmp_path, "runs").communicate(timeout=LIMIT_S)[0]
     (tmp_path / "go").touch()
     _finish(tmp_path)

@@ -16,7 +16,7 @@ from scanflow.backends.job_times import job_times
 from scanflow.backends.local.mpi.processes import MAX_OUTPUT_BYTES
 from scanflow.client import ScanflowClient, ScanflowDeployerClient
 from scanflow.errors import StepFailedError
-from tests.waiting import until
+from tests.waiting import patient, until
 
 PROGRAM = r"""
 #include <mpi.h>
@@ -43,6 +43,7 @@ int main(int argc, char **argv) {
   return 0;
 }
 """
+pytestmark = pytest.mark.mpi
 FLAVORS = {"openmpi": "mpicc.openmpi", "mpich": "mpicc.mpich"}
 HERE = [
     pytest.param(name, marks=pytest.mark.skipif(shutil.which(compiler) is None, reason=f"{name} is not installed"))
@@ -57,7 +58,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "sum.c").write_text(PROGRAM)
     for flavor, compiler in FLAVORS.items():
         if shutil.which(compiler):
-            subprocess.run([compiler, "-o", f"sum-{flavor}", "sum.c"], cwd=folder, check=True, timeout=60)
+            subprocess.run([compiler, "-o", f"sum-{flavor}", "sum.c"], cwd=folder, check=True, timeout=patient(120))
     return folder
 
 
@@ -107,7 +108,7 @@ def test_listing_6_1_runs_as_printed(home: Path, programs: Path, monkeypatch: py
     [
         ("exit", {}, r"Rank 1 of 'sum' ended with code 3.*cannot read input\.dat"),
         ("crash", {}, r"Rank 1 of 'sum' was ended by SIGSEGV.*about to crash"),
-        ("sleep", {"timeout": "2s"}, r"within 2\.00 s: ranks 0-1 still ran\. Rank 1 used less.*lines of rank 1:"),
+        ("sleep", {"timeout": "20s"}, r"within 20\.0 s: ranks 0-1 still ran\. Rank 1 used less.*lines of rank 1:"),
     ],
 )
 def test_a_rank_that_fails_ends_the_job_by_name(

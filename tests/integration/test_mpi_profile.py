@@ -24,14 +24,18 @@ from scanflow.backends.local.mpi.profiling.profile import Observed, observe, pro
 from scanflow.errors import StepFailedError
 from scanflow.placement.mpi.here import plan_here
 from scanflow.placement.sysfs import read_topology
+from tests.waiting import patient
 
-pytestmark = pytest.mark.skipif(shutil.which("mpicc.openmpi") is None, reason="Open MPI is not installed")
+pytestmark = [
+    pytest.mark.mpi,
+    pytest.mark.skipif(shutil.which("mpicc.openmpi") is None, reason="Open MPI is not installed"),
+]
 
 needs_hpcc = pytest.mark.skipif(shutil.which("hpcc") is None, reason="hpcc is not installed")
 KERNELS = Path(__file__).parents[2] / "tutorials" / "mpi" / "kernels.c"
 CG = Path(__file__).parent / "mpi_programs" / "cg.c"
 LAST_S = 20.0  # of the last section: latencies take minutes to measure where cores are shared
-LIMIT_S = 240.0
+LIMIT_S = patient(240)
 HPCC_INPUT = """\
 one
 two
@@ -75,7 +79,7 @@ separator
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("mpi")
-    subprocess.run(["mpicc.openmpi", "-O2", "-o", "cg", str(CG)], cwd=folder, check=True, timeout=60)
+    subprocess.run(["mpicc.openmpi", "-O2", "-o", "cg", str(CG)], cwd=folder, check=True, timeout=patient(120))
     (folder / "fails.sh").write_text("#!/bin/sh\necho 'no input.dat' >&2\nexit 3\n")
     (folder / "fails.sh").chmod(0o755)
     return folder
@@ -125,7 +129,6 @@ def test_without_compiler_and_perf_the_job_is_not_cut_and_says_what_to_install(
     assert "apt-get install libopenmpi-dev gcc" in found.reason
 
 
-@pytest.mark.endurance
 @pytest.mark.skipif(record_command(Path()) is None, reason="perf cannot record here: apt-get install linux-perf")
 @pytest.mark.parametrize(("kernel", "expected"), [("ring", "network"), ("dgemm", "cpu")])
 def test_without_a_compiler_perf_tells_what_a_program_is_bound_by(
@@ -133,7 +136,7 @@ def test_without_a_compiler_perf_tells_what_a_program_is_bound_by(
 ) -> None:
     monkeypatch.setattr(profile, "compile_library", lambda flavor, folder: None)
     program = programs / "kernels"
-    subprocess.run(["mpicc.openmpi", "-O2", "-o", program, KERNELS, "-lm"], check=True, timeout=120)
+    subprocess.run(["mpicc.openmpi", "-O2", "-o", program, KERNELS, "-lm"], check=True, timeout=patient(120))
     workload = sf.MPIWorkload(name="job", mainfile="kernels", n_tasks=2, oversubscribe=True, profile="auto")
     found = profile.measure(
         workload,
@@ -151,7 +154,7 @@ def shorter_hpcc(folder: Path, *defined: str) -> str:
     """Return a library to preload, with which HPCC leaves out what the test does not look at."""
     library, program = folder / "shorter_hpcc.so", CG.with_name("shorter_hpcc.c")
     command = ["gcc", "-shared", "-fPIC", *(f"-D{one}" for one in defined), "-o", str(library), str(program)]
-    subprocess.run(command, check=True, timeout=60)
+    subprocess.run(command, check=True, timeout=patient(120))
     return str(library)
 
 
@@ -211,7 +214,6 @@ def part(seen: Observed, began: float, ended: float) -> Observed:
     return seen._replace(calls=calls, pages=pages, seconds=ended - began)
 
 
-@pytest.mark.slow
 @needs_hpcc
 def test_ep_stream_of_hpcc_is_bound_by_memory_and_ptrans_by_the_network(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -225,7 +227,6 @@ def test_ep_stream_of_hpcc_is_bound_by_memory_and_ptrans_by_the_network(
     assert {name: one.profile for name, one in found.items()} == {"PTRANS": "network", "StarSTREAM": "memory"}, found
 
 
-@pytest.mark.endurance
 @needs_hpcc
 @pytest.mark.parametrize(
     ("size", "last", "expected"),
@@ -246,7 +247,6 @@ def test_what_bounds_the_sections_of_hpcc(
     }
 
 
-@pytest.mark.endurance
 @needs_hpcc
 def test_random_access_of_hpcc_is_bound_by_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -14,9 +14,13 @@ from scanflow.backends.job_times import JobTimes, job_times, totals
 from scanflow.backends.records import RunRecord
 from scanflow.placement.mpi.simulation.experiment import thesis_jobs
 from tests.server import ServerProcess, body_of
-from tests.waiting import until
+from tests.waiting import patient, until
 
-pytestmark = pytest.mark.skipif(shutil.which("mpicc.openmpi") is None, reason="Open MPI is not installed")
+pytestmark = [
+    pytest.mark.mpi,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(shutil.which("mpicc.openmpi") is None, reason="Open MPI is not installed"),
+]
 
 TUTORIALS = Path(__file__).parents[2] / "tutorials"
 STREAM = next(job.name for job in thesis_jobs() if job.program.name == "STREAM")
@@ -61,13 +65,13 @@ app = sf.Application(
     agents=[sf.Agent(name="planner", modules=["planning.py"])],
 )
 """
-LONGEST_S = 540.0
+LONGEST_S = patient(540)
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     command = ["mpicc.openmpi", "-O2", "-o", "kernels", str(TUTORIALS / "mpi" / "kernels.c"), "-lm"]
-    subprocess.run(command, cwd=tmp_path, check=True, timeout=120)
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=patient(120))
     shutil.copy(TUTORIALS / "scheduler" / "twenty.py", tmp_path)
     (tmp_path / "planning.py").write_text(PLANNER.format(job=STREAM))
     (tmp_path / "app.py").write_text(APP)
@@ -86,13 +90,13 @@ def test_a_planner_has_a_job_cut_for_the_nodes_that_there_are_and_run(server: Se
             found = server.api.get("/intents", params={"verdict": "act"}).json()
             return [one for one in found if one["ended"] is not None]
 
-        until(acted, "the planner's action is over", patience_s=120)
+        until(acted, "the planner's action is over")
         (action,) = acted()
         assert action["state"] == "succeeded", action
         done = action["result"]
         assert (done["workflow"], done["tasks"], done["workers"], done["nodes"]) == (STREAM, 2, 2, 1)
         assert "the memory bounds the program, and the policy is 'granularity'" in done["why"][0]
-        until(lambda: record(server, done["run"]).state == "succeeded", "the job has ended", patience_s=120)
+        until(lambda: record(server, done["run"]).state == "succeeded", "the job has ended")
         assert any(
             "run_autoconfig_workflow" in line for line in server.api.get(f"/intents/{action['id']}/why").json()["lines"]
         )
@@ -101,7 +105,6 @@ def test_a_planner_has_a_job_cut_for_the_nodes_that_there_are_and_run(server: Se
         until(lambda: server.api.get("/agents/scheduler/planner").json()["state"] == "stopped", "it has ended")
 
 
-@pytest.mark.endurance
 def test_of_twenty_jobs_each_gets_its_turn_and_none_is_lost(server: ServerProcess, source: Path) -> None:
     body, names = body_of(source), [job.name for job in thesis_jobs()]
     submitted = [server.api.post("/runs", json={**body, "workflow": name}).raise_for_status().json() for name in names]

@@ -15,7 +15,7 @@ import scanflow as sf
 from scanflow.loading import load_application
 from tests.asking import HTTP
 from tests.server import ServerProcess, bearer
-from tests.waiting import until
+from tests.waiting import patient, until
 
 pytestmark = pytest.mark.endurance
 
@@ -103,7 +103,7 @@ def names(client: sf.Client) -> set[str]:
 def status(client: sf.Client, service: str, value: float) -> int:
     given = {"inputs": [{"name": "x", "shape": [1], "datatype": "FP64", "data": [value]}]}
     url = f"{client.service(service).url}/v2/models/{service}/infer"
-    return HTTP.post(url, content=json.dumps(given), timeout=30).status_code
+    return HTTP.post(url, content=json.dumps(given), timeout=patient(60)).status_code
 
 
 def test_a_backup_is_deployed_by_look_and_ended_once_the_service_is_back(
@@ -136,7 +136,9 @@ def test_a_guard_takes_an_agent_s_change_back_once_requests_fail(client: sf.Clie
 
     until(agent_url, f"the agent is there; see {server.log}")
     assert [status(client, "serve", 1.0) for _ in range(20)] == [200] * 20
-    call = HTTP.post(f"{agent_url()}/sensors/wished", json={"args": [2]}, headers=bearer(server.token), timeout=30)
+    call = HTTP.post(
+        f"{agent_url()}/sensors/wished", json={"args": [2]}, headers=bearer(server.token), timeout=patient(60)
+    )
     call.raise_for_status()
     until(lambda: client.service("serve").shape.instances == 2, f"it has two instances; see {server.log}")
     until(lambda: client.intents(app="echoes", agent="executor", state="succeeded"), "the action is done")

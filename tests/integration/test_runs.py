@@ -24,6 +24,7 @@ from scanflow.placement.sysfs import read_topology
 from scanflow.settings import Settings
 from scanflow_client.client import Client
 from tests.conftest import Cli
+from tests.waiting import patient
 
 
 @pytest.fixture
@@ -203,9 +204,9 @@ def test_a_step_that_fails_is_tried_again_with_waits_and_starts_clean(client: Cl
 
 
 def test_a_time_limit_ends_a_step_and_says_so(client: Client, tmp_path: Path) -> None:
-    script(tmp_path, "slow.py", "import time; print('begun', flush=True); time.sleep(60)")
-    with pytest.raises(StepFailedError, match=r"timed out after 0\.50 s"):
-        client.run(app_of(tmp_path, sf.Executor(name="slow", mainfile="slow.py", timeout=0.5)))
+    script(tmp_path, "slow.py", "import time; print('begun', flush=True); time.sleep(600)")
+    with pytest.raises(StepFailedError, match=r"timed out after 5\.00 s"):  # enough for a bare Python to begin in
+        client.run(app_of(tmp_path, sf.Executor(name="slow", mainfile="slow.py", timeout=5)))
     assert client.logs("slow") == "begun\n"
 
 
@@ -457,7 +458,7 @@ def test_runs_at_the_same_time_do_not_mix(home: Path, tmp_path: Path, monkeypatc
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join(patient(240))
     assert errors == []
     assert len(set(names.values())) == 8
 
@@ -508,7 +509,7 @@ def test_a_program_may_run_its_own_steps_without_being_run_again_by_them_but_not
 ) -> None:
     (tmp_path / "app.py").write_text(PROGRAM)
     command = [sys.executable, "app.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=patient(120), check=False)
     assert done.stdout == "the program runs\n200\n", done.stderr
     assert client.logs("first") == "first runs\n"
     answer = quick_cli("run")
@@ -589,13 +590,13 @@ def test_followed_logs_show_both_streams_as_they_are_written(home: Path, client:
 
     thread = threading.Thread(target=lambda: deployer.run(RunRequest(app), observe=observe))
     thread.start()
-    assert started.wait(30)
+    assert started.wait(patient(60))
     seen = b""
     for part in deployer.logs(TaskLog("@latest", "talks", stream="both"), follow=True):
         seen += part.data
         if seen == b"out\nerr\n" or seen == b"err\nout\n":
             (tmp_path / "go").touch()
-    thread.join(30)
+    thread.join(patient(60))
     assert sorted(seen.splitlines()) == [b"end", b"err", b"out"]
 
 

@@ -61,7 +61,9 @@ def test_a_service_is_deployed_asked_scaled_followed_and_deleted(
     assert any(line.startswith("✓ means  ready at http://127.0.0.1:") for line in lines), lines
     assert "1 instance, any" in deployed.stdout
     pasted = next(line for line in lines if line.startswith("curl "))
-    answered = subprocess.run(["bash", "-c", pasted], capture_output=True, text=True, timeout=60, check=True)
+    answered = subprocess.run(
+        ["bash", "-c", pasted], capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=True
+    )
     assert json.loads(answered.stdout)["outputs"][0]["data"], answered.stdout
 
     np.save(tmp_path / "rows.npy", np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], dtype=np.float32))

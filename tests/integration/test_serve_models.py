@@ -48,7 +48,7 @@ def register(knowledge: KnowledgeBase, tmp_path: Path) -> Register:
     def register(factor: float) -> int:
         model = LinearRegression(fit_intercept=False).fit(ROWS, ROWS[:, 0] * factor)
         folder = tmp_path / f"times-{factor:g}"
-        save_model(model, folder, signature=infer_signature(ROWS, model.predict(ROWS)))
+        save_model(model, folder, signature=infer_signature(ROWS, model.predict(ROWS)), pip_requirements=[])
         version = knowledge.register_model("times", folder, app="shop", team="default").version
         knowledge.set_model_alias("times", "champion", version)
         return version

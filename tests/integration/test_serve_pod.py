@@ -9,11 +9,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from scanflow.wire import Desired, InstanceSpec, Limits, ModelFiles, Node, Revision, encode
-from tests.serving import unused_port
-from tests.waiting import until
+from tests.serving import hold_port
+from tests.waiting import patient, until
 
 MODEL = """
 class Model:
@@ -30,7 +30,8 @@ class Pod:
     def __init__(self, folder: Path, node: Node | None = None, **spec: Any) -> None:
         (folder / "model.py").write_text(MODEL, encoding="utf-8")
         nodes = (node or Node(name="model", implementation="model.py:Model", file=str(folder / "model.py")),)
-        self.http, self.management, grpc = unused_port(), unused_port(), unused_port()
+        self._held = [hold_port() for _ in range(3)]
+        self.http, self.management, grpc = (holder.getsockname()[1] for holder in self._held)
         made: dict[str, Any] = {
             "service": "w",
             "app": "a",
@@ -44,7 +45,7 @@ class Pod:
             "http_port": self.http,
             "management_port": self.management,
             "grpc_port": grpc,
-            "limits": Limits(deadline_s=5.0),
+            "limits": Limits(deadline_s=20.0),
         }
         (folder / "instance.json").write_bytes(encode(InstanceSpec(**{**made, **spec})))
         (folder / "desired.json").write_bytes(
@@ -58,7 +59,7 @@ class Pod:
             self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
 
     def status(self, path: str, *, port: int | None = None, host: str = "w-r1.shop.svc") -> int:
-        connection = http.client.HTTPConnection("127.0.0.1", port or self.http, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", port or self.http, timeout=patient(60))
         try:
             connection.request("GET", path, headers={"Host": host})
             return connection.getresponse().status
@@ -68,11 +69,20 @@ class Pod:
             connection.close()
 
     def document(self, path: str) -> Any:
-        connection = http.client.HTTPConnection("127.0.0.1", self.management, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.management, timeout=patient(60))
         connection.request("GET", path)
         body = connection.getresponse().read()
         connection.close()
         return json.loads(body)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait(patient(60))
+        for holder in self._held:
+            holder.close()
 
     def until_ready(self) -> None:
         until(lambda: self.status("/v2/health/ready") == 200, "it is ready")
@@ -87,10 +97,9 @@ def predict(connection: http.client.HTTPConnection, token: str = "") -> http.cli
 
 
 def test_it_answers_any_host_and_ends_without_a_lost_request(tmp_path: Path) -> None:
-    pod = Pod(tmp_path, linger_s=1.5)
-    try:
+    with Pod(tmp_path, linger_s=6.0) as pod:  # enough for the four requests that come while it ends
         pod.until_ready()
-        kept, fresh = (http.client.HTTPConnection("127.0.0.1", pod.http, timeout=10) for _ in range(2))
+        kept, fresh = (http.client.HTTPConnection("127.0.0.1", pod.http, timeout=patient(60)) for _ in range(2))
         first = predict(kept)
         assert (first.status, first.getheader("connection")) == (200, None)
         assert first.getheader("x-scanflow-instance") == "w-r1-abc"
@@ -104,29 +113,22 @@ def test_it_answers_any_host_and_ends_without_a_lost_request(tmp_path: Path) -> 
             last = predict(connection)
             assert (last.status, last.getheader("connection")) == (200, "close")
             connection.close()
-        assert pod.process.wait(timeout=20) == 0
-    finally:
-        pod.process.kill()
-        pod.process.wait()
+        assert pod.process.wait(patient(60)) == 0
 
 
 def test_its_data_plane_asks_for_the_token_and_its_metrics_do_not(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret\n", encoding="utf-8")
-    pod = Pod(tmp_path, auth=f"file:{tmp_path / 'token'}")
-    try:
+    with Pod(tmp_path, auth=f"file:{tmp_path / 'token'}") as pod:
         pod.until_ready()
-        connection = http.client.HTTPConnection("127.0.0.1", pod.http, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", pod.http, timeout=patient(60))
         assert predict(connection).status == 401
         assert predict(connection, "secret").status == 200
         connection.close()
         assert pod.status("/metrics") == 401
         assert pod.status("/metrics", port=pod.management) == 200
-    finally:
-        pod.process.kill()
-        pod.process.wait()
 
 
 def test_a_registered_model_without_a_tracker_is_named(tmp_path: Path) -> None:
-    pod = Pod(tmp_path, Node(name="cnn", model=ModelFiles(name="cnn", version=3, path="")))
-    assert pod.process.wait(timeout=30) == 78
+    with Pod(tmp_path, Node(name="cnn", model=ModelFiles(name="cnn", version=3, path=""))) as pod:
+        assert pod.process.wait(patient(60)) == 78
     assert "MLFLOW_TRACKING_URI" in pod.log.read_text(encoding="utf-8")

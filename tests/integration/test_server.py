@@ -20,7 +20,7 @@ from scanflow.processes.daemon import Daemon
 from scanflow.settings import Settings
 from tests.asking import HTTP
 from tests.server import ServerProcess, body_of
-from tests.waiting import until
+from tests.waiting import patient, until
 
 APP = """
 import pathlib, time
@@ -56,8 +56,12 @@ served = sf.Workflow(name="multiply", type="online", nodes=[node])
 app = sf.Application(name="serving", team="tests", workflows=[served])
 """
 MODEL = """
+import pathlib, time
+
 class Multiply:
     def __init__(self, by=2):
+        while pathlib.Path(__file__).with_name("hold").exists():
+            time.sleep(0.01)
         self.by = by
         print("multiplying by", by, flush=True)
     def predict(self, X):
@@ -76,7 +80,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     for record in deployer.services():
         deployer.delete(record.name)
     for attempts in (home / "server").glob("runs/*/*/attempts"):
-        assert Daemon(attempts.parent).wait(60), "what drives runs has not ended"
+        assert Daemon(attempts.parent).wait(patient(60)), "what drives runs has not ended"
 
 
 @pytest.fixture
@@ -87,7 +91,7 @@ def body(tmp_path: Path) -> Iterator[dict[str, Any]]:
 
 
 def noted(server: ServerProcess, run: str, outcome: str) -> None:
-    until(lambda: server.outcomes()[run] == ["run.started", outcome], "its end is noted")
+    until(lambda: server.outcomes().get(run) == ["run.started", outcome], "its end is noted")
 
 
 def ledger(folder: Path) -> list[str]:
@@ -240,7 +244,7 @@ def test_a_resume_with_an_application_of_its_own_keeps_what_the_run_was_started_
 def test_a_home_and_a_port_have_one_server(server: ServerProcess, tmp_path: Path) -> None:
     def start(home: Path, port: int) -> tuple[int, str]:
         command = [sys.executable, "-m", "scanflow_server", "--home", str(home), "--port", str(port)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=patient(120), check=False)
         return done.returncode, done.stderr
 
     code, told = start(server.home, 0)
@@ -274,7 +278,7 @@ def serving(folder: Path, by: int) -> dict[str, Any]:
 
 def answer(url: str) -> Any:
     body = {"inputs": [{"name": "x", "shape": [1], "datatype": "INT64", "data": [3]}]}
-    return HTTP.post(f"{url}/v2/models/multiply/infer", json=body, timeout=30).json()["outputs"][0]["data"]
+    return HTTP.post(f"{url}/v2/models/multiply/infer", json=body, timeout=patient(60)).json()["outputs"][0]["data"]
 
 
 def test_a_service_is_deployed_changed_and_deleted_by_operations(server: ServerProcess, tmp_path: Path) -> None:
@@ -309,6 +313,7 @@ def test_a_change_goes_on_while_its_process_and_the_server_are_away_and_a_killed
     server.operation(server.api.post("/services", json=serving(tmp_path, 2)))
     server.operation(server.api.post("/services", json=serving(tmp_path, 5)))
     before = server.api.get("/services/multiply").json()["generation"]
+    (tmp_path / "hold").touch()
     id = server.api.patch("/services/multiply", json={"rollback": True}).json()["operation"]
     folder = server.home / "server" / "operations" / id
     until((folder / "begun").exists, "the change begins")
@@ -316,6 +321,8 @@ def test_a_change_goes_on_while_its_process_and_the_server_are_away_and_a_killed
     Daemon(folder).kill()
     server.kill()
     server.start()
+    assert server.api.get(f"/operations/{id}").json()["state"] == "running"
+    (tmp_path / "hold").unlink()
     until(lambda: server.api.get(f"/operations/{id}").json()["state"] != "running", "the operation ends")
     found = server.api.get(f"/operations/{id}").json()
     assert found["state"] == "succeeded", found

@@ -12,6 +12,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,10 @@ from scanflow.backends.service_records import CanaryPolicy
 from scanflow.deployer.service_client import explanation_of
 from scanflow.errors import InvalidError
 from tests.integration.local_services import Services, kill, processes
-from tests.load import steady_load
-from tests.waiting import until
+from tests.load import SteadyLoad, steady_load
+from tests.waiting import patient, until
 
-pytestmark = pytest.mark.endurance
+pytestmark = [pytest.mark.endurance, pytest.mark.timeout(900)]
 
 CODE = """
 import os, signal, threading, time, ctypes
@@ -55,7 +56,9 @@ def services(home: Path) -> Iterator[Services]:
     until(lambda: not processes(home), "nothing is left")
 
 
-def infer(url: str, first: float = 0.0, *, model: str = "w", timeout_s: float = 60) -> tuple[int, dict[str, Any]]:
+def infer(
+    url: str, first: float = 0.0, *, model: str = "w", timeout_s: float = patient(60)
+) -> tuple[int, dict[str, Any]]:
     inputs = [{"name": "x", "shape": [1, 2], "datatype": "FP64", "data": [first, 7.0]}]
     request = urllib.request.Request(f"{url}/v2/models/{model}/infer", json.dumps({"inputs": inputs}).encode())
     try:
@@ -67,20 +70,30 @@ def infer(url: str, first: float = 0.0, *, model: str = "w", timeout_s: float = 
 
 
 CONNECTIONS = 6
+LONGEST_S = patient(600)
+"""How long a load goes on that is not stopped before."""
 
 
-def failed_during(services: Services, url: str, what: Callable[[], object], *, expect: str = "7.0") -> int:
-    with steady_load(
-        f"{url}/v2/models/w/infer", BODY, connections=CONNECTIONS, duration_s=300, rate=150, expect=expect
-    ) as load:
-        load.wait_for(150)
+def under_load(url: str, *, connections: int, rate: float, expect: str | None = None) -> SteadyLoad:
+    path = f"{url}/v2/models/w/infer"
+    return steady_load(
+        path, BODY, connections=connections, duration_s=LONGEST_S, rate=rate, expect=expect, timeout_s=patient(60)
+    )
+
+
+def assert_few_fail(
+    services: Services, url: str, what: Callable[[], object], *, at_most: int = 0, expect: str = "7.0"
+) -> None:
+    """Do something to a service while it is asked; of its requests no more than so many may fail."""
+    with under_load(url, connections=CONNECTIONS, rate=150, expect=expect) as load:
+        load.wait_for(150, timeout_s=patient(120))
         what()
-        load.wait_for(load.progress[0] + 300)
+        load.wait_for(load.progress[0] + 300, timeout_s=patient(120))
         load.stop()
-        result = load.result()
+        result = load.result(timeout_s=patient(120))
     assert set(result.statuses) <= {200, 0}, result.reasons  # an answer, or a connection that was broken
+    assert result.failed <= at_most, result.reasons
     until(lambda: services.local.service("w").state == "ready", "it is noted that it serves")
-    return result.failed
 
 
 def test_what_is_planned_fails_no_request_and_a_kill_what_was_read(services: Services) -> None:
@@ -96,7 +109,7 @@ def test_what_is_planned_fails_no_request_and_a_kill_what_was_read(services: Ser
     def supervisor_ends() -> None:
         supervisor = services.supervisor()
         kill(supervisor)
-        until(lambda: services.supervisor() != supervisor, "there is another")
+        until(lambda: services.path().supervised.read_text() not in {"", str(supervisor)}, "there is another")
 
     def instances_end() -> None:
         for _ in range(2):
@@ -110,24 +123,26 @@ def test_what_is_planned_fails_no_request_and_a_kill_what_was_read(services: Ser
             os.kill(pid, number)
         until(lambda: len(services.pids()) == 2 and not services.pids() & before, "others are ready")
 
-    assert not failed_during(services, url, changes)
+    assert_few_fail(services, url, changes)
     before = services.pids()
-    assert not failed_during(services, url, supervisor_ends)
+    assert_few_fail(services, url, supervisor_ends)
     assert services.pids() == before
-    assert failed_during(services, url, instances_end) <= 4 * CONNECTIONS
-    assert not failed_during(services, url, lambda: all_but_the_shim_end(signal.SIGTERM))
-    assert failed_during(services, url, lambda: all_but_the_shim_end(signal.SIGKILL)) <= CONNECTIONS
+    assert_few_fail(services, url, instances_end, at_most=4 * CONNECTIONS)
+    assert_few_fail(services, url, lambda: all_but_the_shim_end(signal.SIGTERM))
+    assert_few_fail(services, url, lambda: all_but_the_shim_end(signal.SIGKILL), at_most=CONNECTIONS)
 
 
-@pytest.mark.slow
 def test_supervisors_killed_at_random_moments_of_changes_cost_no_request(services: Services) -> None:
     url = services.deploy(instances=2).url
-    rng = random.Random(7)
+    rng, kills = random.Random(7), 0
 
     def kill_some(done: threading.Event) -> None:
-        while not done.wait(rng.uniform(0.1, 1.5)):
+        nonlocal kills
+        killer = random.Random(8)
+        while not done.wait(killer.uniform(0.1, 1.5)):
             try:
                 os.kill(services.supervisor(), signal.SIGKILL)
+                kills += 1
             except (OSError, ValueError):
                 continue  # there is none at this moment
 
@@ -136,13 +151,15 @@ def test_supervisors_killed_at_random_moments_of_changes_cost_no_request(service
         killer = threading.Thread(target=kill_some, args=(done,))
         killer.start()
         try:
-            for _ in range(6):
+            for done_so_far in count(1):
                 services.change(instances=rng.choice([1, 2, 3]), cores=rng.choice([1, 2]))
+                if done_so_far >= 6 and kills >= 6:
+                    break
         finally:
             done.set()
             killer.join()
 
-    assert not failed_during(services, url, changes)
+    assert_few_fail(services, url, changes)
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
@@ -176,7 +193,7 @@ def test_a_service_with_a_token_answers_only_to_who_has_it(services: Services) -
     url = services.deploy(serving=sf.Serving(grpc_port=0, auth="file:token")).url
     assert infer(url)[0] == 401
     request = urllib.request.Request(f"{url}/v2/models/w/infer", BODY.encode(), {"Authorization": "Bearer secret"})
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=patient(60)) as answer:
         assert answer.status == 200
     assert "secret" not in (services.home / "services" / "w" / "service.json").read_text()
     with pytest.raises(InvalidError, match="not the token"):
@@ -186,11 +203,12 @@ def test_a_service_with_a_token_answers_only_to_who_has_it(services: Services) -
 def test_load_adds_instances_quiet_takes_them_away_and_the_first_caller_wakes_one(services: Services) -> None:
     scaling = sf.Scaling(metric="rps", target=20, min=0, max=3, polling=1, cool_down=2)
     url = services.deploy(scaling=scaling).url
-    with steady_load(f"{url}/v2/models/w/infer", BODY, connections=6, duration_s=300, rate=100) as load:
+    with under_load(url, connections=6, rate=100) as load:
         until(lambda: len(services.pids()) == 3, "there are three")
         assert explanation_of(services.local.service("w")).sample is not None
         load.stop()
-        assert not load.result().failed
+        result = load.result(timeout_s=patient(120))
+        assert not result.failed, result.reasons
     services.eventually(lambda record: record.state == "idle", "it sleeps")
     revision = services.local.service("w").revisions[0]
     assert (revision.requests > 100, revision.errors) == (True, 0)
@@ -204,19 +222,24 @@ def test_a_backup_answers_for_its_service_under_its_name(services: Services) -> 
     app = services.app(first, spare)
     services.deploy_of(app, "spare")
     url = services.deploy_of(app, "w").url
-    seen = []
+    rounds = 0
 
     def kills() -> None:
-        for _ in range(4):  # until its pause is long enough to be seen
+        nonlocal rounds
+        while not has_failed_over():  # until its pause is long enough to be seen
+            rounds += 1
             pids = services.pids()
             for pid in pids:
                 kill(pid)
             until(lambda: not pids & services.pids(), "it is noticed")  # noqa: B023
-            seen.append(services.local.service("w").state)
         until(lambda: services.local.service("w").state == "ready" and services.pids(), "it is back")
 
-    assert failed_during(services, url, kills, expect="outputs") <= 4 * CONNECTIONS
-    assert "backup" in seen
+    def has_failed_over() -> bool:
+        until(lambda: services.pids() or services.local.service("w").state == "backup", "somebody serves")
+        return services.local.service("w").state == "backup"
+
+    assert_few_fail(services, url, kills, at_most=10 * CONNECTIONS, expect="outputs")
+    assert rounds <= 10
     answers = {tuple(infer(url)[1]["outputs"][0]["data"]) for _ in range(5)}
     assert answers == {(0.0, 7.0)}
 
@@ -224,14 +247,14 @@ def test_a_backup_answers_for_its_service_under_its_name(services: Services) -> 
 def test_a_judged_canary_is_taken_back_when_it_fails_and_promoted_when_it_does_not(services: Services) -> None:
     save_models(services.folder, columns={"1": 2, "2": 3, "3": 2})  # requests have two
     url = services.deploy(model="models:/sums/1").url
-    rule = CanaryPolicy(metric="errors", after_requests=20, within_s=120)
+    rule = CanaryPolicy(metric="errors", after_requests=20, within_s=patient(120))
 
     def tried(version: str) -> str:
         services.change(model=f"models:/sums/{version}", weight=0.5, policy=rule)
-        with steady_load(f"{url}/v2/models/w/infer", BODY, connections=2, duration_s=300, rate=100) as load:
+        with under_load(url, connections=2, rate=100) as load:
             until(lambda: len(services.local.service("w").revisions) == 1, "it is judged")
             load.stop()
-            load.result()
+            load.result(timeout_s=patient(120))
         return services.local.service("w").revisions[0].models["model"]
 
     assert tried("2") == "models:/sums/1"
@@ -246,6 +269,6 @@ def save_models(folder: Path, *, columns: dict[str, int]) -> None:
         "from mlflow.sklearn import save_model\n"
         "from sklearn.linear_model import LinearRegression\n"
         "for path, width in json.loads(sys.argv[1]).items():\n"
-        "    save_model(LinearRegression().fit(np.eye(width), np.ones(width)), path)\n"
+        "    save_model(LinearRegression().fit(np.eye(width), np.ones(width)), path, pip_requirements=[])\n"
     )
-    subprocess.run([sys.executable, "-c", code, json.dumps(columns)], cwd=folder, check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code, json.dumps(columns)], cwd=folder, check=True, timeout=patient(120))

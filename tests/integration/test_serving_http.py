@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import random
 import re
 import subprocess
 from collections.abc import Iterator
@@ -17,6 +17,7 @@ from tritonclient.utils import InferenceServerException
 
 from scanflow.wire import Limits
 from tests.serving import Instance, raw_exchange
+from tests.waiting import patient
 
 CODE = """
 import numpy as np
@@ -65,7 +66,9 @@ def client(double: Instance) -> Iterator[Any]:
 
 def curl(*words: str) -> tuple[int, str, bytes]:
     done = subprocess.run(
-        ["curl", "--silent", "--show-error", "--include", "--max-time", "60", *words], capture_output=True, check=True
+        ["curl", "--silent", "--show-error", "--include", "--max-time", str(patient(60)), *words],
+        capture_output=True,
+        check=True,
     )
     head, _, body = done.stdout.rpartition(b"\r\n\r\n")
     text = head.decode()
@@ -94,7 +97,7 @@ def test_curl_infers(double: Instance, more: list[str]) -> None:
 @pytest.mark.parametrize("size", [1, MIB, 16 * MIB])
 def test_curl_sends_bytes_and_gets_bytes(reverse: Instance, tmp_path: Path, size: int) -> None:
     given, got = tmp_path / "given", tmp_path / "got"
-    given.write_bytes(os.urandom(size))
+    given.write_bytes(random.Random(size).randbytes(size))
     kinds = ["-H", "Content-Type: application/octet-stream", "-H", "Accept: application/octet-stream"]
     subprocess.run(
         ["curl", "-sSf", *kinds, "--data-binary", f"@{given}", "-o", got, f"{reverse.url}/v2/models/w/infer"],
@@ -127,7 +130,7 @@ def test_an_instance_lives_on_whatever_it_is_sent(double: Instance) -> None:
     for noise in (
         b"",
         b"\0" * 1000,
-        os.urandom(4000),
+        random.Random(7).randbytes(4000),
         b"GET /v2 HTTP/1.1\r\n",
         b"\x16\x03\x01\x02\x00",
         b"GET\r\n\r\n",

@@ -347,6 +347,7 @@ def trained(workflow: Workflow, tmp_path_factory: pytest.TempPathFactory) -> Run
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # the first test waits for four steps, two of which train
 @needs_tensorflow
 @pytest.mark.filterwarnings("default")
 class TestTraining:

@@ -18,9 +18,10 @@ import scanflow as sf
 from scanflow.deployer.remote_home import read_up
 from tests.conftest import COMMAND, Cli
 from tests.integration.tutorial_steps import TUTORIALS
+from tests.waiting import patient
 
 TUTORIAL = TUTORIALS / "tabular"
-PATIENCE_S = 400.0
+PATIENCE_S = patient(400)
 
 pytestmark = [
     pytest.mark.endurance,

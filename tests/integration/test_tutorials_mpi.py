@@ -17,10 +17,11 @@ import pytest
 
 from scanflow.placement.mpi.simulation.experiment import thesis_jobs
 from tests.server import ServerProcess
+from tests.waiting import patient
 
 TUTORIALS = Path(__file__).parents[2] / "tutorials"
 
-pytestmark = pytest.mark.skipif(shutil.which("mpicc") is None, reason="no MPI is installed")
+pytestmark = [pytest.mark.mpi, pytest.mark.skipif(shutil.which("mpicc") is None, reason="no MPI is installed")]
 
 
 @pytest.fixture
@@ -28,12 +29,12 @@ def tutorials(tmp_path: Path, home: Path) -> Path:
     for name in ("mpi", "scheduler"):
         shutil.copytree(TUTORIALS / name, tmp_path / name)
     command = ["mpicc", "-O2", "-o", "kernels", "kernels.c", "-lm"]
-    subprocess.run(command, cwd=tmp_path / "mpi", check=True, timeout=120)
+    subprocess.run(command, cwd=tmp_path / "mpi", check=True, timeout=patient(120))
     return tmp_path
 
 
 def ran(folder: Path, *command: str) -> str:
-    done = subprocess.run([sys.executable, *command], cwd=folder, capture_output=True, text=True, timeout=280)
+    done = subprocess.run([sys.executable, *command], cwd=folder, capture_output=True, text=True, timeout=patient(280))
     assert done.returncode == 0, f"{done.stdout}{done.stderr}"
     return done.stdout
 
@@ -63,7 +64,6 @@ def test_the_notebook_runs_from_its_first_cell_to_its_last(
     assert "[0] dgemm: 16 ranks, 40 rounds" in printed
 
 
-@pytest.mark.slow
 def test_the_twenty_jobs_wait_in_the_servers_queue_run_and_end(
     tutorials: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,12 +17,13 @@ import numpy as np
 
 from scanflow.knowledge import KnowledgeBase, open_knowledge
 from scanflow.loading import load_application
+from tests.waiting import patient
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TUTORIALS = REPOSITORY / "tutorials"
 TUTORIAL = TUTORIALS / "mnist"
 DATA = Path(os.environ.get("SCANFLOW_TEST_DATA", REPOSITORY.parent / "shared" / "data"))
-LONGEST_STEP_S = 300
+LONGEST_STEP_S = patient(300)
 
 
 class Steps:

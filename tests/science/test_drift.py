@@ -23,7 +23,7 @@ from tests.science.false_alarms import KINDS, alarms
 
 LONG = os.environ.get("SCANFLOW_SCIENCE") == "long"
 LEVEL = 0.01
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.science
 REFERENCE, CURRENT = 1000, 500
 
 

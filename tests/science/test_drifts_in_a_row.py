@@ -11,6 +11,7 @@ from tests.science.drifts_in_a_row import KINDS, in_a_row
 from tests.science.test_promotion_of_models import LONG
 
 pytestmark = [
+    pytest.mark.science,
     pytest.mark.skipif(not LONG, reason="SCANFLOW_SCIENCE is not long"),
     pytest.mark.skipif(not (DATA / "mnist_c_2k.npz").is_file(), reason="MNIST-C is not at hand"),
     pytest.mark.skipif(find_spec("tensorflow") is None, reason="tensorflow is not installed"),

@@ -16,7 +16,7 @@ from scanflow.drift.performance import Calibration
 from tests.science.retrained_models import CLEAN, DRIFTS, Digits, right
 from tests.science.test_promotion_of_models import LONG
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.science
 SEEDS = 40 if LONG else 4
 
 

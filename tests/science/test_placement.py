@@ -19,7 +19,7 @@ from scanflow.placement.interference import Disturbance, LoadPoint, Watch, Windo
 LONG = os.environ.get("SCANFLOW_SCIENCE") == "long"
 DAYS, LOOKS = (400, 720) if LONG else (12, 240)
 JOB = frozenset({"workflow/training"})
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if LONG else 300)]
+pytestmark = [pytest.mark.science, pytest.mark.timeout(3600 if LONG else 600)]
 
 
 def day(seed: int, effect: float, *, noise: float = 0.25, wander: float = 0.1) -> Iterator[Window]:

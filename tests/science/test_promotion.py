@@ -13,7 +13,7 @@ import pytest
 from scanflow.drift.promotion import CURRENT, PromotionDecision, Slice, decide
 from tests.science.test_promotion_of_models import BUDGET, LONG, SHARE
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.science
 RUNS = 4000 if LONG else 500
 WINDOW = round(BUDGET * SHARE)
 DIFFER = 0.20  # of the drifted points: what the two answer differently

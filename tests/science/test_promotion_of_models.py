@@ -20,7 +20,7 @@ from scanflow.drift.promotion import CURRENT
 from scanflow.drift.workflows import detection
 from tests.science.retrained_models import CLEAN, Digits, Pair, Samples, compared
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.science
 LONG = os.environ.get("SCANFLOW_SCIENCE") == "long"
 SEEDS = 30 if LONG else 3
 BUDGET, SHARE = (signature(detection).parameters[name].default for name in ("budget", "evaluation_share"))

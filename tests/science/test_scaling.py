@@ -12,7 +12,7 @@ import pytest
 
 from tests.science.scaling import RULES, TRACES, Result, measured
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.science
 LONG = os.environ.get("SCANFLOW_SCIENCE") == "long"
 SEEDS = 4 if LONG else 1
 LOADS = list(TRACES) if LONG else ["steady 22 rps", "step 10, 60, 10 rps", "service 4 times slower"]

@@ -12,6 +12,8 @@ from tests.integration.test_agent_host import Hosted, StandInServer
 from tests.security.test_control_plane import PAGES
 from tests.server import bearer
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[Hosted]:

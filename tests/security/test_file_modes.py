@@ -86,6 +86,7 @@ def open_to_others(home: Path) -> list[str]:
     return found
 
 
+@pytest.mark.processes
 @pytest.mark.slow
 def test_a_run_and_a_service_leave_nothing_that_others_may_read(cli: Cli, home: Path, app: Path) -> None:
     assert cli("run", f"{app}:w").returncode == 0
@@ -97,6 +98,7 @@ def test_a_run_and_a_service_leave_nothing_that_others_may_read(cli: Cli, home: 
     assert cli("logs", "@latest", "told").stdout.strip() == "0o22", "a step sees another umask than its user's"
 
 
+@pytest.mark.processes
 @pytest.mark.slow
 def test_what_up_starts_leaves_nothing_that_others_may_read(cli: Cli, home: Path, app: Path) -> None:
     assert cli("up", "--no-tracker").returncode == 0

@@ -65,6 +65,7 @@ def test_an_output_like_a_mark_comes_back(planted: Path, value: Any, monkeypatch
     assert Outputs(planted, KEY)["said"] == value
 
 
+@pytest.mark.processes
 def test_values_that_look_like_marks_pass_through_a_run(home: Path, tmp_path: Path) -> None:
     client = Client()
     first = give.bind()
@@ -79,6 +80,7 @@ def test_a_pickle_that_the_runner_did_not_write_is_not_loaded(planted: Path, tmp
     assert not (tmp_path / "went off").exists()
 
 
+@pytest.mark.processes
 def test_a_planted_pickle_fails_the_step_that_would_take_it(home: Path, tmp_path: Path) -> None:
     client = Client()
     mark = tmp_path / "went off"

@@ -27,8 +27,9 @@ from tests.asking import http_client
 from tests.server import bearer
 from tests.unit.server.answering import a_service
 from tests.unit.server.keeping import stored
+from tests.waiting import patient
 
-HTTP = http_client(timeout=60)
+HTTP = http_client(timeout=patient(60))
 
 NEEDED: Mapping[Permission, tuple[str, ...]] = {
     "read": (
@@ -358,7 +359,9 @@ def test_a_page_of_labels_shows_its_own_team_s(two: Two) -> None:
     shown: dict[str, str] = {}
     for team, role in (("alpha", "viewer"), ("beta", "editor")):
         token = two.token(team, role)["authorization"].removeprefix("Bearer ")
-        with http_client(base_url=two.root, follow_redirects=True, headers={"origin": two.root}, timeout=60) as browser:
+        with http_client(
+            base_url=two.root, follow_redirects=True, headers={"origin": two.root}, timeout=patient(60)
+        ) as browser:
             shown[team] = browser.post("/labels/login", data={"token": token}).text
             key = {"app": "alpha-app", "team": "alpha", "id": "alpha-sample"}
             given = browser.post("/labels", data={**key, "label": "3"})

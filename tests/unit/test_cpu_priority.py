@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from scanflow.cpu_priority import yield_cpu
+from tests.waiting import patient
+
+pytestmark = pytest.mark.processes
 
 LINUX = sys.platform == "linux"
 SLICE = """
@@ -36,7 +39,9 @@ done.set()
 @pytest.mark.parametrize("inherited", [True, False])
 def test_every_thread_there_is_takes_short_slices(inherited: bool) -> None:
     code = SLICE.replace("INHERITED", str(inherited))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=patient(120)
+    )
     main, early, late = eval(done.stdout, {}, {})
     if main is None:
         pytest.skip("this kernel does not tell its slices")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from scanflow_client.demo.loop import LoopOutcome, Phase, loop_lines, phase_afte
 from scanflow_client.demo.session import DemoScreen
 from scanflow_client.demo.traffic import Responses, TrafficProgram
 from scanflow_client.progress import Output, output_on
+from tests.waiting import PATIENCE_S
 
 BEGAN = 1_790_000_000.0
 
@@ -130,6 +132,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.processes
 def test_traffic_takes_orders_and_says_why_it_cannot_begin(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(ECHO)
@@ -161,12 +164,23 @@ class Told:
 
 
 def closing(
-    tmp_path: Path, *events: Event, timeout_s: float | None = 30.0, startup_s: float = 0.0, counted_s: float = 0.0
+    tmp_path: Path,
+    *events: Event,
+    timeout_s: float | None = PATIENCE_S,
+    startup_s: float = 0.0,
+    counted_s: float = 0.0,
+    told: Callable[[], None] = lambda: None,
 ) -> tuple[LoopOutcome, list[str]]:
+    """Let a server tell these events; ``told`` is called after each."""
     program = tmp_path / "echo.py"
     program.write_text(ECHO)
     heard: list[str] = []
     server: Any = Told(*events)
+
+    def tell(event: Event) -> None:
+        heard.append(event.type)
+        told()
+
     with TrafficProgram(program, log=tmp_path / "log") as traffic:
         traffic.wait_until_ready()
         found = run_loop(
@@ -174,7 +188,7 @@ def closing(
             sf.Application(name="mnist"),
             traffic,
             models=lambda: {"r1": "models:/m/1"},
-            tell=lambda one: heard.append(one.type),
+            tell=tell,
             look=lambda _phase, _responses: None,
             timeout_s=timeout_s,
             startup_s=startup_s,
@@ -184,6 +198,7 @@ def closing(
     return found, heard
 
 
+@pytest.mark.processes
 def test_the_loop_ends_with_a_promotion(tmp_path: Path) -> None:
     promoted = event("model.promoted", version=2)
     found, heard = closing(tmp_path, event("drift.none"), event("drift.found"), BETTER, promoted)
@@ -192,6 +207,7 @@ def test_the_loop_ends_with_a_promotion(tmp_path: Path) -> None:
     assert found.sent > 0
 
 
+@pytest.mark.processes
 def test_the_loop_waits_until_all_requests_to_the_champion_are_counted(tmp_path: Path) -> None:
     promoted = event("model.promoted", version=1)
     counts = [
@@ -199,12 +215,13 @@ def test_the_loop_waits_until_all_requests_to_the_champion_are_counted(tmp_path:
         for version, n in (("V2", 90), ("V1", 1), ("V1", 9))
     ]
     found, heard = closing(
-        tmp_path, event("drift.found"), BETTER, promoted, *counts, event("drift.none"), counted_s=30.0
+        tmp_path, event("drift.found"), BETTER, promoted, *counts, event("drift.none"), counted_s=PATIENCE_S
     )
     assert 1 < found.sent <= 10  # one for each order
     assert heard[-4:] == ["model.promoted", *["service.measured"] * 3]
 
 
+@pytest.mark.processes
 def test_a_failed_run_or_its_time_ends_the_loop(tmp_path: Path) -> None:
     with pytest.raises(StepFailedError, match=r"calm-otter-1.*no memory.*scanflow logs calm-otter-1"):
         closing(tmp_path, event("run.failed", subject="run/calm-otter-1", error="no memory"))
@@ -212,14 +229,19 @@ def test_a_failed_run_or_its_time_ends_the_loop(tmp_path: Path) -> None:
         closing(tmp_path, event("drift.none"), timeout_s=0.1)
 
 
+@pytest.mark.processes
 def test_a_slow_machine_gets_longer_and_the_message_says_what_was_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scanflow_client.demo.loop.TIMEOUT_S", 0.1)
-    monkeypatch.setattr("scanflow_client.demo.loop.TIMEOUT_TIMES", 10.0)
-    told = r"within 1 s, and start-up took 0 s\. The last \d s it was sending drifted digits, until there are enough"
+    now = [0.0]
+
+    def hour() -> None:
+        now[0] += 3600.0
+
+    monkeypatch.setattr("scanflow_client.demo.loop.time", SimpleNamespace(time=lambda: now[0]))
+    told = r"within 3000 s, and start-up took 500 s\. The last 3600 s it was sending drifted digits, until there are"
     with pytest.raises(UnavailableError, match=told):
-        closing(tmp_path, event("drift.none"), startup_s=0.08, timeout_s=None)
+        closing(tmp_path, event("drift.none"), startup_s=500.0, timeout_s=None, told=hour)
     program = tmp_path / "slow.py"
     program.write_text("import sys; sys.stdin.read()")
     monkeypatch.setattr("scanflow_client.demo.traffic.READY_S", 0.1)

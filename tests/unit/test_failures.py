@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from scanflow.failures import MAX_FRAMES, Failure, failure_from_text
 from scanflow.tracebacks import CAUSE_WIDTH
+from tests.waiting import patient
 
 TRACEBACK = """Traceback (most recent call last):
   File "{folder}/x.py", line 1, in <module>
@@ -23,7 +24,7 @@ ValueError: bad
 def failure_of(tmp_path: Path, code: str, *, own_folder: str = "") -> Failure:
     file = tmp_path / "train.py"
     file.write_text(code)
-    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, timeout=patient(120))
     assert done.returncode
     return failure_from_text(done.stderr, summary=f"exit {done.returncode}", own_folder=own_folder)
 
@@ -58,6 +59,7 @@ raise ExceptionGroup('many', errors)
 """
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("code", "frame", "cause"),
     [
@@ -114,6 +116,7 @@ def test_what_a_program_wrote_last_is_its_cause(text: str, cause: str) -> None:
     assert failure_from_text(text, summary="exit 9").cause == cause
 
 
+@pytest.mark.processes
 def test_frames_of_the_standard_library_are_left_out(tmp_path: Path) -> None:
     failure = failure_of(tmp_path, "import json\njson.loads('{')\n")
     assert failure.frames == ("train.py:2: json.loads('{')",)
@@ -127,6 +130,7 @@ def test_a_long_message_keeps_its_end_where_the_reason_often_is() -> None:
     assert failure_from_text(text.format("x" * 10_000), summary="").cause.endswith(reason)
 
 
+@pytest.mark.processes
 def test_a_deep_recursion_keeps_the_innermost_frames(tmp_path: Path) -> None:
     failure = failure_of(
         tmp_path, "def a(n):\n    if n == 0:\n        raise ValueError('deep')\n    a(n - 1)\n\na(50)\n"

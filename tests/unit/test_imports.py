@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import patient
+
+pytestmark = pytest.mark.processes
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 PACKAGES = {"scanflow": CHECKOUT / "scanflow", "scanflow.drift": CHECKOUT / "scanflow" / "drift"} | {
     path.name: path for path in sorted(CHECKOUT.glob("*/scanflow_*")) if (path / "__init__.py").exists()
@@ -81,7 +85,7 @@ def test_every_module_can_be_imported_alone_and_brings_nothing_heavy(package: st
         | {"HOME": str(tmp_path), "SCANFLOW_HOME": str(tmp_path / "home")},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=patient(300),
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
@@ -90,13 +94,15 @@ def test_every_module_can_be_imported_alone_and_brings_nothing_heavy(package: st
 
 def test_importing_scanflow_loads_no_part_of_it() -> None:
     code = "import sys, scanflow; print(*sorted(m for m in sys.modules if m.startswith(('scanflow', 'pydantic'))))"
-    done = subprocess.run([sys.executable, "-c", code], timeout=60, check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], timeout=patient(120), check=True, capture_output=True, text=True
+    )
     assert done.stdout.split() == ["scanflow"]
 
 
 def test_the_names_of_scanflow_all_resolve() -> None:
     code = "import scanflow; [getattr(scanflow, name) for name in scanflow.__all__]"
-    subprocess.run([sys.executable, "-W", "error", "-c", code], timeout=60, check=True)
+    subprocess.run([sys.executable, "-W", "error", "-c", code], timeout=patient(120), check=True)
 
 
 ASK_FOR_AN_ENVIRONMENT = """
@@ -120,5 +126,7 @@ prepared_environment(Path("nowhere"), "shop", "data")
 )
 def test_what_is_to_stay_small_brings_none_of_the_large_libraries(code: str, absent: str) -> None:
     code += f"\nimport sys\nprint(*set({absent.split()}) & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=patient(120), check=True
+    )
     assert done.stdout == "\n"

@@ -11,6 +11,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from tests.load import steady_load
+from tests.waiting import PATIENCE_S
+
+pytestmark = pytest.mark.processes
 
 Answer = Callable[[BaseHTTPRequestHandler, int], None]
 
@@ -101,7 +104,7 @@ def test_an_answer_that_never_comes_is_a_failure() -> None:
     ended = threading.Event()
 
     def never(handler: BaseHTTPRequestHandler, number: int) -> None:
-        ended.wait(20)
+        ended.wait(PATIENCE_S)
 
     with server(never) as url:
         with steady_load(url, b"{}", connections=2, requests=2, timeout_s=0.3) as load:

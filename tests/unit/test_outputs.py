@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import scanflow as sf
 from scanflow.outputs import OUTPUTS_FOLDER, use_output_dir
 from tests.unit.app.making import plain_values
+from tests.waiting import PATIENCE_S
 
 
 def read(folder: Path, name: str) -> Any:
@@ -97,7 +98,7 @@ def test_a_script_finds_its_folder_in_the_environment(tmp_path: Path, monkeypatc
 
 
 def test_steps_in_threads_of_one_process_have_folders_of_their_own(tmp_path: Path) -> None:
-    both_inside = threading.Barrier(2, timeout=30)
+    both_inside = threading.Barrier(2, timeout=PATIENCE_S)
 
     def run(name: str) -> None:
         with use_output_dir(tmp_path / name):

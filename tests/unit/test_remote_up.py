@@ -23,8 +23,10 @@ from scanflow_client import control_plane
 from scanflow_client.cli import control
 from scanflow_client.formatting.control_plane import status_screen, up_lines
 from scanflow_client.formatting.table import Table
-from tests.serving import unused_port
-from tests.waiting import until
+from tests.serving import held_ports
+from tests.waiting import PATIENCE_S, until
+
+pytestmark = pytest.mark.processes
 
 SERVER = """
 import http.server, json, os, pathlib, signal, sys, time
@@ -71,7 +73,8 @@ import os, pathlib, signal, sys, time
 folder, manner = pathlib.Path(sys.argv[1]), sys.argv[2]
 
 def end(*_):
-    time.sleep(0.5)
+    while manner == "slow" and not (folder / "let go").exists():
+        time.sleep(0.01)
     (folder / "tidied").touch()
     sys.exit()
 
@@ -95,14 +98,15 @@ def agent(home: Path) -> Iterator[StartAgent]:
         folder.mkdir(parents=True)
         command = [sys.executable, "-c", AGENT, str(folder), manner]
         started.append(Daemon(folder))
-        assert started[-1].start(command, log=folder / "log", grace_s=1.0)
+        grace_s = 0.2 if manner == "stubborn" else PATIENCE_S  # what ends when asked is not hurried
+        assert started[-1].start(command, log=folder / "log", grace_s=grace_s)
         until((folder / "ready").exists, "the agent is there")
         return folder
 
     yield start
     for one in started:
         one.kill()
-        assert one.wait(30)
+        assert one.wait(PATIENCE_S)
 
 
 @pytest.fixture
@@ -113,13 +117,16 @@ def standin(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     (package / "__main__.py").write_text(SERVER)
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
     monkeypatch.setattr(ports, "_notes", lambda: tmp_path / "ports.json")
-    monkeypatch.setattr(control_plane, "PORT", unused_port())
-    monkeypatch.setattr(control_plane, "GRACE_S", 0.5)
-    monkeypatch.setattr(control_plane, "AGENTS_END_S", 3.0)
+    monkeypatch.setattr(control_plane, "READY_S", PATIENCE_S)
+    monkeypatch.setattr(control_plane, "GRACE_S", 0.2)
+    monkeypatch.setattr(control_plane, "ENDS_S", PATIENCE_S)
+    monkeypatch.setattr(control_plane, "AGENTS_END_S", PATIENCE_S)
     monkeypatch.setattr(control_plane, "TELL_AFTER_S", 0.1)
     settings = Settings(home=home)
-    yield settings
-    control_plane.down(settings)
+    with held_ports(3) as (port, *_):
+        monkeypatch.setattr(control_plane, "PORT", port)
+        yield settings
+        control_plane.down(settings)
 
 
 def set_mood(home: Path, mood: str) -> None:
@@ -153,7 +160,7 @@ def test_up_and_down_are_a_pair(standin: Settings, monkeypatch: pytest.MonkeyPat
     assert (again.server, again.up) == (False, raised.up)
     assert "The server is up already" in up_lines(again)[0]
     with pytest.raises(UsageError, match=f"up on port {control_plane.PORT} already. Stop it first: scanflow down"):
-        up(standin, unused_port())
+        up(standin, server.port + 1)
 
     done = control_plane.down(standin)
     assert done.stopped == ["the agent 'tracker' of shop", f"the server at {server.url} (process {server.pid})"]
@@ -167,13 +174,14 @@ def test_a_taken_port_is_refused_or_passed_over(
     standin: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_mood(standin.home, "stubborn")
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        monkeypatch.setattr(control_plane, "PORT", taken := other.getsockname()[1])
+    taken = control_plane.PORT
+    with socket.create_server(("127.0.0.1", taken)):
         with pytest.raises(UsageError, match="is taken by another program"):
             up(standin, taken)
         assert read_up(standin.home) is None
         raised = up(standin)
     port = raised.up.server.port
+    assert port == taken + 1
     assert raised.notes == [f"Port {taken} is taken by another program, so it listens on {port}."]
     control_plane.down(standin)
     assert not raised.up.server.is_alive(), "a server that does not end is made to"
@@ -221,7 +229,7 @@ def test_another_s_server_is_not_our_own(standin: Settings, tmp_path: Path, monk
 
 def test_a_port_is_another_home_s_to_choose_only_when_it_is_free(standin: Settings, tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
-    first = control_plane.free_port(one, unused_port())
+    first = control_plane.free_port(one, control_plane.PORT)
     assert control_plane.free_port(other, first) != first
     assert control_plane.free_port(one, first) == first
     with pytest.raises(UsageError, match="is taken by another"):
@@ -250,13 +258,18 @@ def test_a_note_of_what_is_up_comes_back_whole_or_counts_as_none(tmp_path: Path)
 
 
 def test_down_waits_for_an_agent_that_tidies_up_and_says_so(standin: Settings, agent: StartAgent) -> None:
-    folder = agent("tracker")
+    folder = agent("tracker", "slow")
     up(standin)
     told: list[str] = []
-    done = control_plane.down(standin, tell=told.append)
+
+    def tell(text: str) -> None:
+        told.append(text)
+        (folder / "let go").touch()
+
+    done = control_plane.down(standin, tell=tell)
     assert (folder / "tidied").exists()
     assert (done.stopped[0], done.running) == ("the agent 'tracker' of shop", [])
-    assert told == ["Waiting for tracker of shop to stop, for at most 3 s."]
+    assert told == [f"Waiting for tracker of shop to stop, for at most {PATIENCE_S:.0f} s."]
 
 
 def test_a_stubborn_agent_is_killed(standin: Settings, agent: StartAgent, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,4 +339,4 @@ def test_the_agents_of_a_server_that_up_did_not_start_are_left_to_it(standin: Se
         assert Daemon(folder).alive
     assert done.stopped == []
     assert "was not started by scanflow up" in done.left[0]
-    assert raised.up.server.end(patience_s=30.0)
+    assert raised.up.server.end(patience_s=PATIENCE_S)

@@ -12,6 +12,8 @@ import scanflow as sf
 from scanflow.errors import StepFailedError, UnavailableError
 from tests.waiting import until
 
+pytestmark = pytest.mark.processes
+
 GATED = """
 import pathlib, time
 import scanflow as sf

@@ -147,6 +147,7 @@ def change(folder: Path, before: str, after: str) -> None:
 # -- strategies
 
 
+@pytest.mark.processes
 def test_strategies_are_told_from_the_file_without_any_server(folder: Path) -> None:
     heads, count, alarm, _, check, seen = (
         re.sub("   +", "  ", line) for line in cli("strategies", "app.py").stdout.splitlines()
@@ -164,6 +165,7 @@ def test_strategies_are_told_from_the_file_without_any_server(folder: Path) -> N
     assert seen.startswith("checker  seen")
 
 
+@pytest.mark.processes
 def test_strategies_as_json_may_wait_for_a_sensor_that_only_the_built_in_agent_has(folder: Path) -> None:
     own = "import scanflow as sf\nfrom scanflow.agent import primitives as do\n"
     strategy = "sf.Strategy(name='own', when='check_predictions', then=do.stop_workflow('training'))\n"
@@ -180,6 +182,7 @@ def test_strategies_as_json_may_wait_for_a_sensor_that_only_the_built_in_agent_h
     assert json.loads(cli("strategies", ":checker", "--json").stdout) == checks
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("code", "told"),
     [
@@ -209,6 +212,7 @@ def test_the_primitives_are_listed_without_any_server(home: Path) -> None:
 # -- replay
 
 
+@pytest.mark.processes
 def test_the_same_rules_over_the_same_samples_decide_as_they_did(folder: Path, journal: Journal) -> None:
     done = cli("replay", "tracker", "app.py")
     assert done.exit_code == 0
@@ -225,6 +229,7 @@ def test_the_same_rules_over_the_same_samples_decide_as_they_did(folder: Path, j
     assert last == "3 samples, 3 strategies: all decisions are as recorded."
 
 
+@pytest.mark.processes
 def test_a_changed_rule_differs_in_rows_and_exit_code(folder: Path, journal: Journal) -> None:
     change(folder, "LEAST = 1000", "LEAST = 900")
     change(folder, 'call("checker", "look", 5)', 'call("checker", "look", 6)')
@@ -252,6 +257,7 @@ def test_a_changed_rule_differs_in_rows_and_exit_code(folder: Path, journal: Jou
     assert (len(told["moments"]), len(told["recorded"])) == (6, 1)
 
 
+@pytest.mark.processes
 def test_a_saved_trace_is_replayed(folder: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     before = cli("replay", "tracker", "--last", "2", "--save", "trace.json")
     assert before.exit_code == 0
@@ -266,6 +272,7 @@ def test_a_saved_trace_is_replayed(folder: Path, journal: Journal, monkeypatch: 
     assert read_trace("a", folder / "journal.json") == (None, "a", journal), "a printed journal is a trace too"
 
 
+@pytest.mark.processes
 def test_samples_are_chosen_by_time(folder: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     note(journal, 4, 5, at=time.time() - 60.0)
     note(journal, 5, None, at=time.time() - 60.0, error="it hung")
@@ -286,6 +293,7 @@ def test_a_moment_is_a_time_or_so_long_ago() -> None:
     assert moment_of("1970-01-01T01:00:00+00:00", now=5.0) == 3600.0
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("words", "error", "told"),
     [

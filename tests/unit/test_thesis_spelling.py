@@ -40,6 +40,7 @@ def test_listing_5_1_describes_what_the_modern_spelling_does() -> None:
     assert listing_5_1(".", "req_modeling.txt") == modern
 
 
+@pytest.mark.processes
 def test_listing_5_2_runs_it_on_this_machine(app: sf.Application, home: Path) -> None:
     deployer_client = ScanflowDeployerClient(user_type="local", deployer="local", verbose=False)
     (run,) = deployer_client.run_app(app=app)
@@ -59,6 +60,7 @@ def test_listing_5_2_runs_it_on_this_machine(app: sf.Application, home: Path) ->
     assert asyncio.run(run_workflow()).state == "succeeded"
 
 
+@pytest.mark.processes
 def test_a_failure_is_an_error_and_never_false(app: sf.Application, tmp_path: Path) -> None:
     (tmp_path / "modeling.py").write_text("raise ValueError('no such epoch')\n")
     with pytest.raises(StepFailedError, match="ValueError: no such epoch"):

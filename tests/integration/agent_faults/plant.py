@@ -20,9 +20,9 @@ from scanflow.loading import load_application
 from scanflow.processes.jobs import Job
 from tests.asking import HTTP
 from tests.server import ServerProcess, bearer, body_of
-from tests.waiting import until
+from tests.waiting import patient, until
 
-PATIENCE_S = 200.0
+PATIENCE_S = patient(200)
 """For what imports MLflow on its way. A version is fetched by a process that comes last on the CPUs, by design, and
 beside other tests that takes its time."""
 
@@ -77,7 +77,7 @@ class Plant:
     def answers(self, agent: str) -> bool:
         url = self.view(agent)["url"]
         try:
-            return url is not None and HTTP.get(f"{url}/healthz", timeout=30).status_code == 200
+            return url is not None and HTTP.get(f"{url}/healthz", timeout=patient(60)).status_code == 200
         except httpx.TransportError:
             return False
 
@@ -93,7 +93,7 @@ class Plant:
 
     def ask(self, agent: str, method: str, path: str, body: Any = None, *, key: str | None = None) -> Any:
         headers = bearer(self.server.token) | ({} if key is None else {"idempotency-key": key})
-        asked = HTTP.request(method, self.view(agent)["url"] + path, json=body, headers=headers, timeout=60)
+        asked = HTTP.request(method, self.view(agent)["url"] + path, json=body, headers=headers, timeout=patient(60))
         assert asked.is_success, asked.text
         return asked.json()
 
@@ -190,7 +190,7 @@ class Plant:
             yield
         finally:
             process.kill()
-            process.wait(30)
+            process.wait(patient(60))
 
     def _is_known(self, agent: str) -> bool:
         return any(one["name"] == agent for one in self.get("/agents"))

@@ -12,10 +12,11 @@ from tests.integration.agent_faults import toy
 from tests.integration.agent_faults.conftest import MakePlant
 from tests.integration.agent_faults.plant import PATIENCE_S, Plant
 from tests.server import bearer
-from tests.waiting import until
+from tests.waiting import patient, until
 
 pytestmark = [
     pytest.mark.endurance,
+    pytest.mark.timeout(1200),
     pytest.mark.filterwarnings("default"),  # the warnings are MLflow's
     pytest.mark.skipif(find_spec("mlflow") is None, reason="mlflow missing"),
 ]
@@ -25,7 +26,7 @@ ALARMS, BUDGET = 100, 3
 
 def raise_alarms(plant: Plant, first: int, count: int) -> None:
     url = plant.view("checker")["url"]
-    with http_client(base_url=url, headers=bearer(plant.server.token), timeout=60) as face:
+    with http_client(base_url=url, headers=bearer(plant.server.token), timeout=patient(60)) as face:
         for number in range(first, first + count):
             # As of now, so that none of them is known to be checked.
             body = {"args": [], "kwargs": {"run_ids": ["none"], "predictions": 1000, "since": 1e12}}

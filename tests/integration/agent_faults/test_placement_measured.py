@@ -1,6 +1,6 @@
 """A batch workflow on a service's core: the planner's strategy sees it in the service's own figures, keeps it off,
-looks whether that helped, and takes it back where it did not. What is checked is that each decision follows from the
-figures that it was made from, and not how quick anything was."""
+looks whether that helped, and lets it stand. What is checked is that each decision follows from the figures that it was
+made from, and not how quick anything was."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ from typing import Any
 
 import pytest
 
+from scanflow.placement.sysfs import read_topology
 from tests.asking import http_client
 from tests.integration.agent_faults.conftest import MakePlant
 from tests.integration.agent_faults.plant import Plant
-from tests.waiting import until
+from tests.waiting import patient, until
 
-pytestmark = [pytest.mark.endurance, pytest.mark.timeout(1500)]
+pytestmark = [
+    pytest.mark.endurance,
+    pytest.mark.timeout(1500),
+    pytest.mark.skipif(read_topology().effective_count < 2, reason="with one core there is none to move to"),
+]
 
 APP = """
 import scanflow as sf
@@ -79,7 +84,7 @@ def load(url: str) -> Iterator[None]:
 
     def ask(first_s: float) -> None:
         over.wait(first_s)  # not all at once
-        with http_client(timeout=60) as http:
+        with http_client(timeout=patient(60)) as http:
             while not over.wait(1.5):
                 http.post(f"{url}/v2/models/slow/infer", json=body).raise_for_status()
 
@@ -91,7 +96,7 @@ def load(url: str) -> Iterator[None]:
     finally:
         over.set()
         for thread in threads:
-            thread.join(120)
+            thread.join(patient(120))
 
 
 def burn_now_and_then(plant: Plant, cpu: int, done: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
@@ -141,6 +146,5 @@ def test_a_batch_step_that_burns_the_core_of_a_service_is_kept_off_and_what_came
 
         [event] = burn_now_and_then(plant, cpu, verified)
     data = event["data"]
-    assert data["better"] == (data["ratio"] >= 1.15 and data["p"] < 0.05)
-    state = "succeeded" if data["better"] else "reverted"
-    until(lambda: [one["state"] for one in plant.done()][:1] == [state], f"the move is {state}")
+    assert (data["better"], data["ratio"] >= 1.15, data["p"] < 0.05) == (True, True, True), data
+    assert [one["state"] for one in plant.done()] == ["succeeded"], "the move stands"

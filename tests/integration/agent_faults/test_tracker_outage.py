@@ -19,11 +19,12 @@ from scanflow.knowledge import open_knowledge
 from tests.asking import HTTP
 from tests.integration.agent_faults.conftest import MakePlant
 from tests.integration.agent_faults.plant import PATIENCE_S, Plant
-from tests.serving import unused_port
-from tests.waiting import until
+from tests.serving import hold_port
+from tests.waiting import patient, until
 
 pytestmark = [
     pytest.mark.endurance,
+    pytest.mark.timeout(1200),
     pytest.mark.filterwarnings("default"),  # the warnings are MLflow's
     pytest.mark.skipif(find_spec("mlflow") is None, reason="mlflow missing"),
 ]
@@ -82,7 +83,8 @@ class Mlflow:
     """MLflow's server over the home's tracker, as ``scanflow up`` starts it; killed and started again by its pid."""
 
     def __init__(self, home: Path) -> None:
-        self.home, self.port = home, unused_port()
+        self.home, self._held = home, hold_port()
+        self.port: int = self._held.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = home.parent / "mlflow.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -100,23 +102,29 @@ class Mlflow:
 
     def answers(self) -> bool:
         try:
-            return HTTP.get(f"{self.url}/health", timeout=5).status_code == 200
+            return HTTP.get(f"{self.url}/health", timeout=patient(30)).status_code == 200
         except httpx.TransportError:
             return False
+
+    def close(self) -> None:
+        self.kill()
+        self._held.close()
 
     def kill(self) -> None:
         if self._process is not None:
             os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait(30)
+            self._process.wait(patient(60))
             self._process = None
 
 
 @pytest.fixture
 def mlflow(home: Path) -> Iterator[Mlflow]:
     made = Mlflow(home)
-    made.start()
-    yield made
-    made.kill()
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
 
 
 @pytest.fixture
@@ -126,7 +134,7 @@ def plant(make_plant: MakePlant, mlflow: Mlflow) -> Plant:
 
 def predict(url: str) -> None:
     inputs = [{"name": "x", "shape": [ROWS, 1], "datatype": "FP64", "data": [[1.0]] * ROWS}]
-    answer = HTTP.post(f"{url}/v2/models/serve/infer", json={"inputs": inputs}, timeout=60)
+    answer = HTTP.post(f"{url}/v2/models/serve/infer", json={"inputs": inputs}, timeout=patient(60))
     assert answer.status_code == 200, answer.text
 
 
@@ -169,7 +177,7 @@ def test_what_happens_while_mlflow_is_down_for_a_minute_is_kept_and_counted_once
     until(plant.done, "what is wanted meanwhile is taken up")
     until(lambda: waiting(plant) == 3, "the service keeps what it would have recorded")
     until(lambda: sum(one["error"] is not None for one in plant.samples("tracker", "count")) >= 5, "the sensor fails")
-    until(lambda: time.monotonic() - down >= OUTAGE_S, "it was down for so long", patience_s=2 * OUTAGE_S + 60)
+    until(lambda: time.monotonic() - down >= OUTAGE_S, "it was down for so long", patience_s=patient(2 * OUTAGE_S))
     failed = [one for one in plant.samples("tracker", "count")[known:] if one["error"] is not None]
     assert len(failed) >= 5
     assert all("UnavailableError" in one["error"] for one in failed), {one["error"] for one in failed}

@@ -14,6 +14,7 @@ from tests.waiting import until
 
 pytestmark = [
     pytest.mark.endurance,
+    pytest.mark.timeout(1200),
     pytest.mark.filterwarnings("default"),  # the warnings are MLflow's
     pytest.mark.skipif(find_spec("mlflow") is None or find_spec("sklearn") is None, reason="mlflow or sklearn missing"),
 ]

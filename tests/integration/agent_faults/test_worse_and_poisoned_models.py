@@ -13,10 +13,11 @@ from tests.integration.agent_faults import toy
 from tests.integration.agent_faults.conftest import MakePlant
 from tests.integration.agent_faults.plant import PATIENCE_S, Plant
 from tests.load import steady_load
-from tests.waiting import until
+from tests.waiting import patient, until
 
 pytestmark = [
     pytest.mark.endurance,
+    pytest.mark.timeout(1200),
     pytest.mark.filterwarnings("default"),  # the warnings are MLflow's
     pytest.mark.skipif(find_spec("mlflow") is None or find_spec("sklearn") is None, reason="mlflow or sklearn missing"),
 ]
@@ -94,7 +95,7 @@ def test_a_retraining_that_fails_is_made_again_and_one_that_is_worse_changes_not
     reasons = {one["decision"]["reason"] for one in plant.refused()}
     assert reasons == {"The budget is spent: 'retrain_model' has 2 actions in 86400 s, and 2 are used."}
     assert len(plant.runs("training")) == 2
-    assert found(plant, "count_number_of_pickeddata")[-1]["picked"] == 40, "the labels are not lost"
+    until(lambda: found(plant, "count_number_of_pickeddata")[-1]["picked"] == 40, "no label is lost")
 
 
 def rejected(knowledge: Any) -> str:
@@ -110,14 +111,15 @@ def test_a_poisoned_version_is_rejected_and_not_tried_again_while_the_old_one_an
     toy.add_version(knowledge, plant.folder, bound=0.0)
     url = plant.deploy("serve")
     label_points(plant, knowledge, "first", 40)
-    with steady_load(f"{url}/v2/models/serve/infer", BODY, connections=2, duration_s=600, rate=50) as load:
+    path, longest_s = f"{url}/v2/models/serve/infer", patient(1000)
+    with steady_load(path, BODY, connections=2, duration_s=longest_s, rate=50, timeout_s=patient(60)) as load:
         plant.start("planner", "executor")
         until(lambda: plant.done(agent="executor"), "the planner thinks that it is better", patience_s=PATIENCE_S)
         swap = plant.ended(agent="executor")
         until(lambda: rejected(knowledge), "it is noted in the registry", patience_s=PATIENCE_S)
-        load.wait_for(load.progress[0] + 50)
+        load.wait_for(load.progress[0] + 50, timeout_s=patient(120))
         load.stop()
-        result = load.result()
+        result = load.result(timeout_s=patient(120))
     assert result.failed == 0, result.reasons
     assert result.requests >= 100
     assert swap["state"] == "failed"

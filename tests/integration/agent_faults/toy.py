@@ -9,6 +9,7 @@ from typing import Any
 
 from scanflow.knowledge import KnowledgeBase, open_knowledge
 from tests.asking import HTTP
+from tests.waiting import patient
 
 MODEL = "side"
 AGENTS = ("tracker", "checker", "planner", "executor")
@@ -196,7 +197,7 @@ def add_version(knowledge: KnowledgeBase, folder: Path, *, bound: float, champio
 def ask(url: str, *numbers: float) -> list[int]:
     data = [[number] for number in numbers]
     inputs = [{"name": "input-0", "shape": [len(data), 1], "datatype": "FP64", "data": data}]
-    answer = HTTP.post(f"{url}/v2/models/serve/infer", json={"inputs": inputs}, timeout=60)
+    answer = HTTP.post(f"{url}/v2/models/serve/infer", json={"inputs": inputs}, timeout=patient(60))
     assert answer.status_code == 200, answer.text
     return [int(side) for side in answer.json()["outputs"][0]["data"]]
 

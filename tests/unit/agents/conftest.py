@@ -9,7 +9,9 @@ from collections.abc import Iterator
 import pytest
 import stamina
 
-TIMEOUT_S = 60
+from tests.waiting import patient
+
+TIMEOUT_S = patient(240)
 
 
 @pytest.hookimpl(tryfirst=True)

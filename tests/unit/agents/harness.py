@@ -18,6 +18,7 @@ from scanflow_agents.host.outbox import Delivery, Outbox
 from scanflow_agents.host.scheduler import DueTimes
 from scanflow_agents.host.sensor_state import FiringRequest, SensorState
 from scanflow_agents.host.store import AgentStore
+from tests.waiting import PATIENCE_S
 
 START = 1_790_000_000.0
 
@@ -84,7 +85,7 @@ class FakeHandle:
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     async def within() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             await test()
 
     asyncio.run(within())

@@ -9,6 +9,7 @@ import pytest
 from scanflow.errors import InternalError, InvalidError, UnavailableError
 from scanflow_agents.host.outbox import MOST_DEFECTS, MOST_DELIVERIES, Delivery
 from tests.unit.agents.harness import START, Agent, FakeClock
+from tests.waiting import PATIENCE_S
 
 DOWN = UnavailableError("The server cannot be reached.")
 
@@ -76,10 +77,10 @@ async def test_a_letter_that_its_receiver_breaks_over_is_given_up_in_the_end(tmp
 
 async def test_whoever_sends_may_wait_for_the_answer(tmp_path: Path) -> None:
     async with Agent(tmp_path, FakeClock()) as agent:
-        assert await agent.outbox.deliver(delivery("a"), patience_s=30) == {"verdict": "act"}
+        assert await agent.outbox.deliver(delivery("a"), patience_s=PATIENCE_S) == {"verdict": "act"}
         agent.post.failing["b"] = InvalidError("No.")
         with pytest.raises(InvalidError, match=r"No\."):
-            await agent.outbox.deliver(delivery("b"), patience_s=30)
+            await agent.outbox.deliver(delivery("b"), patience_s=PATIENCE_S)
 
 
 async def test_letters_beyond_what_is_kept_are_refused_and_said_so(tmp_path: Path) -> None:

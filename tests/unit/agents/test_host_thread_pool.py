@@ -10,8 +10,7 @@ import pytest
 
 from scanflow.errors import UnavailableError
 from scanflow_agents.host.thread_pool import ThreadPool
-
-PATIENCE_S = 30.0
+from tests.waiting import PATIENCE_S
 
 
 async def test_functions_run_in_a_bounded_number_of_threads() -> None:

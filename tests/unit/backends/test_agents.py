@@ -20,6 +20,7 @@ while True:
 """
 
 
+@pytest.mark.processes
 class TestLocalAgents(AgentsContract):
     @pytest.fixture
     def agents(self, tmp_path: Path) -> Iterator[LocalAgents]:

@@ -54,6 +54,7 @@ def test_a_workflow_runs_on_the_backend_of_another_package(home: Path, monkeypat
     assert not (home / "journal.db").exists()
 
 
+@pytest.mark.processes
 @pytest.mark.usefixtures("package")
 @pytest.mark.parametrize(
     ("option", "variable", "own", "used"),

@@ -10,6 +10,7 @@ import pytest
 
 from scanflow.backends.local.environments import Patience, environment_python, is_ready, make_environment, normalised
 from scanflow.errors import InvalidError, UnavailableError
+from tests.waiting import PATIENCE_S, patient, until
 
 
 def source_that_says_when_it_is_built_and_never_ends(folder: Path) -> str:
@@ -47,14 +48,18 @@ def test_requirements_that_refer_to_another_file_are_refused(line: str) -> None:
         normalised([line], with_runtime=False)
 
 
+@pytest.mark.processes
 def test_an_environment_can_import_scanflow_and_nothing_else_of_ours(tmp_path: Path) -> None:
     python = environment_python(tmp_path, [])
     make_environment(python, [], base=tmp_path, patience=Patience())
     program = "import scanflow.outputs; print('ours')\ntry:\n    import pytest\nexcept ImportError:\n    print('alone')"
-    done = subprocess.run([python, "-I", "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [python, "-I", "-c", program], capture_output=True, text=True, timeout=patient(120), check=True
+    )
     assert done.stdout == "ours\nalone\n"
 
 
+@pytest.mark.processes
 def test_several_may_ask_for_one_environment_at_once(tmp_path: Path) -> None:
     program = (
         "import sys\nfrom pathlib import Path\n"
@@ -63,22 +68,29 @@ def test_several_may_ask_for_one_environment_at_once(tmp_path: Path) -> None:
         "make_environment(environment_python(folder, []), [], base=folder, patience=Patience())\n"
     )
     askers = [subprocess.Popen([sys.executable, "-c", program, str(tmp_path)]) for _ in range(4)]
-    assert [asker.wait(60) for asker in askers] == [0] * 4
+    assert [asker.wait(PATIENCE_S) for asker in askers] == [0] * 4
     assert is_ready(environment_python(tmp_path, []))
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("why", ["stopped", "not ready after 1 s"])
 def test_what_takes_too_long_or_is_given_up_leaves_nothing_behind(tmp_path: Path, why: str) -> None:
     wanted = [source_that_says_when_it_is_built_and_never_ends(tmp_path)]
     python = environment_python(tmp_path / "venvs", wanted)
     patience = Patience() if why == "stopped" else Patience(1.0)
+
+    def cancel() -> None:
+        until((tmp_path / "begun").exists, "it is built")
+        patience.cancel()
+
     if why == "stopped":
-        threading.Timer(1.0, patience.cancel).start()
+        threading.Thread(target=cancel, daemon=True).start()
     with pytest.raises(UnavailableError, match=why):
         make_environment(python, wanted, base=tmp_path, patience=patience)
     assert not is_ready(python)
 
 
+@pytest.mark.processes
 def test_what_cannot_be_installed_is_told_in_the_installers_words(tmp_path: Path) -> None:
     wanted = [f"nope @ file://{tmp_path}/nope-1.0-py3-none-any.whl"]
     with pytest.raises(InvalidError, match=r"cannot be installed.*nope"):

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import random
 import sqlite3
 import subprocess
@@ -17,11 +16,14 @@ from scanflow.backends.records import TaskRecord, TaskState
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError
 from scanflow.failures import Failure
 from scanflow.names import RunName, StepName
+from tests.waiting import PATIENCE_S
+
+NAMES = random.Random(0)
 
 
 def enter(journal: Journal, rng: random.Random | None = None, **about: Any) -> JournalRun:
     given: dict[str, Any] = {"app": "a", "team": "t", "workflow": "w", "source": None, "definition": "{}", **about}
-    return journal.create_run(parent=Path("/runs"), rng=rng or random.Random(), **given)
+    return journal.create_run(parent=Path("/runs"), rng=rng or NAMES, **given)
 
 
 def task(name: str, state: TaskState = "running") -> TaskRecord:
@@ -164,14 +166,16 @@ def test_a_full_disk_is_an_error_of_the_outside(journal: Journal) -> None:
     assert journal.tasks(run) == {}
 
 
+@pytest.mark.processes
 def test_eight_processes_write_at_once_and_none_is_turned_away(tmp_path: Path) -> None:
     program = """
 import random, sys
 from pathlib import Path
 from typing import Any
-from scanflow.backends.journal import Journal
+from scanflow.backends import journal as store
 from scanflow.backends.records import TaskRecord
-journal = Journal(Path(sys.argv[1]))
+store.BUSY_TIMEOUT_S = float(sys.argv[3])
+journal = store.Journal(Path(sys.argv[1]))
 run = journal.create_run(app="a", team="t", workflow="w", parent=Path("/r"), source=None, definition="{}",
                          rng=random.Random(int(sys.argv[2])))
 for index in range(100):
@@ -179,10 +183,10 @@ for index in range(100):
 """
     path = tmp_path / "home" / "journal.db"
     writers = [
-        subprocess.Popen([sys.executable, "-c", program, str(path), str(number)], env={**os.environ})
+        subprocess.Popen([sys.executable, "-c", program, str(path), str(number), str(PATIENCE_S)])
         for number in range(8)
     ]
-    assert [writer.wait(60) for writer in writers] == [0] * 8
+    assert [writer.wait(PATIENCE_S) for writer in writers] == [0] * 8
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("SELECT count(*) FROM tasks").fetchone() == (800,)
         assert db.execute("SELECT count(*) FROM runs").fetchone() == (8,)

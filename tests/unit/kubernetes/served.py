@@ -24,6 +24,7 @@ from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import Progress, ServiceRecord
 from scanflow.knowledge.model_cache import ModelCache
 from scanflow.testing.cluster import MemoryCluster
+from tests.waiting import PATIENCE_S
 
 NAMESPACE = namespace_of("shop", "data")
 READY: Manifest = {"conditions": [{"type": "Ready", "status": "True"}], "phase": "Running"}
@@ -41,7 +42,7 @@ class Served:
     def __init__(self, folder: Path, *, status: Status = ready, unknown: tuple[str, ...] = (), **settings: Any) -> None:
         self.cluster, self.status, self.now = MemoryCluster(unknown=unknown), status, 0.0
         self.cluster.play("Deployment", self._pods)
-        self.settings, self.folder = KubernetesSettings.model_validate({"timeout_s": 5.0, **settings}), folder
+        self.settings, self.folder = KubernetesSettings.model_validate({"timeout_s": PATIENCE_S, **settings}), folder
         (folder / "multiply.py").write_text("class Multiply:\n    pass\n", encoding="utf-8")
         self.objects, self.told = LiveObjects(), list[str]()
         self.serving: sf.Serving | None = None

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 import scanflow as sf
 from scanflow.backends.definition import KeptDefinition
@@ -15,6 +16,9 @@ from scanflow.backends.kubernetes.batch.document import RunDocument
 from scanflow.backends.kubernetes.batch.framing import split_streams
 from scanflow.backends.pickles import write_pickle
 from scanflow.backends.port import RunDefinition
+from tests.waiting import patient
+
+pytestmark = pytest.mark.processes
 
 STEPS = {
     "load.py": """
@@ -27,7 +31,7 @@ sf.output("rows", 12)
 """,
     "train.py": "import sys; print(*sys.argv[1:])",
     "fail.py": 'raise OSError("no disk")',
-    "sleep.py": "import time; time.sleep(30)",
+    "sleep.py": "import time; time.sleep(86400)",
     "steps.py": "import scanflow as sf\n\n@sf.step\ndef add(to: int, plus: int = 1) -> int:\n    return to + plus\n",
 }
 
@@ -74,7 +78,10 @@ class Claim:
                 file.unlink()
         words = json.dumps([name, index, retry])
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, str(self.base), words], capture_output=True, timeout=60, check=False
+            [sys.executable, "-c", PROGRAM, str(self.base), words],
+            capture_output=True,
+            timeout=patient(120),
+            check=False,
         )
         assert not done.stderr, done.stderr.decode()
         return done.returncode, split_streams([done.stdout])
@@ -121,9 +128,7 @@ def test_how_a_step_failed_is_reported(tmp_path: Path) -> None:
     code, streams = claim.pod("fail")
     assert (code, claim.report["failure"]["cause"]) == (1, "OSError: no disk")
     assert b"no disk" in streams["stderr"]
-    began = time.monotonic()
     assert claim.pod("sleep")[0] == 124
-    assert time.monotonic() - began < 20
     assert "timed out after" in claim.report["failure"]["summary"]
     claim.pod("load")
     assert claim.told("when-wrong") == "true", "the step itself says what is wrong with its condition"

@@ -12,6 +12,7 @@ import pytest
 
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.settings import KubernetesSettings
+from tests.waiting import PATIENCE_S
 
 go_on = threading.Event()
 
@@ -22,7 +23,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         for number, wait in ((1, False), (2, True)):
             if wait:
-                go_on.wait(30)
+                go_on.wait(PATIENCE_S)
             event = {"type": "ADDED", "object": {"metadata": {"name": f"m{number}", "resourceVersion": str(number)}}}
             self.wfile.write(json.dumps(event).encode() + b"\n")
             self.wfile.flush()
@@ -58,10 +59,10 @@ def test_what_is_closed_lets_a_watch_end_and_begins_nothing_more(cluster: Cluste
 
     watching = threading.Thread(target=watch)
     watching.start()
-    assert first.wait(30)
+    assert first.wait(PATIENCE_S)
     cluster.close()
     with pytest.raises(RuntimeError, match="closed"):
         cluster.find("ConfigMap", "default")
     go_on.set()
-    watching.join(30)
+    watching.join(PATIENCE_S)
     assert seen == ["m1", "m2"]

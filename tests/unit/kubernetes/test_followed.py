@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from scanflow.backends.kubernetes.followed import OFTEN, Followed
@@ -10,6 +12,14 @@ from scanflow.testing.cluster import MemoryCluster
 from tests.waiting import until
 
 MINE = "app=mine"
+
+
+@pytest.fixture
+def now() -> Iterator[list[float]]:
+    """A clock that stands still, until the test is over and its watches end."""
+    found = [0.0]
+    yield found
+    found[0] = 1e9
 
 
 @pytest.fixture
@@ -32,17 +42,19 @@ def asked(cluster: MemoryCluster, verb: str = "find") -> int:
     return sum(call.verb == verb for call in cluster.calls)
 
 
-def test_who_looks_a_few_times_asks_each_time(cluster: MemoryCluster) -> None:
-    now = [0.0]
-    followed = Followed(lambda: cluster, clock=lambda: now[0])
+@pytest.fixture
+def followed(cluster: MemoryCluster, now: list[float]) -> Followed:
+    return Followed(lambda: cluster, clock=lambda: now[0])
+
+
+def test_who_looks_a_few_times_asks_each_time(cluster: MemoryCluster, followed: Followed, now: list[float]) -> None:
     for _ in range(2 * OFTEN):
         assert names(followed) == ["a"]
         now[0] += 30.0
     assert (asked(cluster), asked(cluster, "watch")) == (2 * OFTEN, 0)
 
 
-def test_who_looks_often_asks_no_more_and_is_told_of_changes(cluster: MemoryCluster) -> None:
-    followed = Followed(lambda: cluster)
+def test_who_looks_often_asks_no_more_and_is_told_of_changes(cluster: MemoryCluster, followed: Followed) -> None:
     for _ in range(10 * OFTEN):
         assert names(followed) == ["a"]
     assert asked(cluster) == OFTEN
@@ -54,8 +66,7 @@ def test_who_looks_often_asks_no_more_and_is_told_of_changes(cluster: MemoryClus
     assert (asked(cluster), asked(cluster, "watch")) == (OFTEN, 1)
 
 
-def test_what_was_written_here_is_seen_at_once_and_stays_seen(cluster: MemoryCluster) -> None:
-    followed = Followed(lambda: cluster)
+def test_what_was_written_here_is_seen_at_once_and_stays_seen(cluster: MemoryCluster, followed: Followed) -> None:
     for _ in range(2 * OFTEN):
         names(followed)
     for number in range(20):  # a watch that is a moment behind tells of what was before
@@ -67,8 +78,7 @@ def test_what_was_written_here_is_seen_at_once_and_stays_seen(cluster: MemoryClu
         assert [names(followed) for _ in range(3)] == [["a"]] * 3, number
 
 
-def test_when_the_watch_has_ended_what_is_there_is_asked_again(cluster: MemoryCluster) -> None:
-    followed = Followed(lambda: cluster)
+def test_when_the_watch_has_ended_what_is_there_is_asked_again(cluster: MemoryCluster, followed: Followed) -> None:
     for _ in range(OFTEN):
         names(followed)
     until(lambda: asked(cluster, "watch") == 1, "a watch has begun")
@@ -77,8 +87,10 @@ def test_when_the_watch_has_ended_what_is_there_is_asked_again(cluster: MemoryCl
     until(lambda: names(followed) == ["a", "b"], "it is asked")
 
 
-def test_what_is_read_from_an_object_is_read_once_for_each_version_of_it(cluster: MemoryCluster) -> None:
-    followed, read = Followed(lambda: cluster), list[str]()
+def test_what_is_read_from_an_object_is_read_once_for_each_version_of_it(
+    cluster: MemoryCluster, followed: Followed
+) -> None:
+    read: list[str] = []
 
     def name(one: Manifest) -> str:
         read.append(one["metadata"]["name"])

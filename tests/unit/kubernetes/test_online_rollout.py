@@ -26,6 +26,7 @@ from scanflow.errors import (
     UsageError,
 )
 from tests.unit.kubernetes.served import NAMESPACE, READY, Served
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -177,6 +178,7 @@ def test_what_is_waited_for_too_long_is_named_and_gone_on_with(tmp_path: Path) -
     )
     for name in served.there("Pod"):
         served.cluster.patch("Pod", name, NAMESPACE, {"status": READY})
+    served.services = served.another(timeout_s=PATIENCE_S)
     assert served.deploy(key="a").settled == 1
 
 

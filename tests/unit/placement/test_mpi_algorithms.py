@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
@@ -14,6 +13,7 @@ from scanflow.errors import InvalidError
 from scanflow.placement.mpi.granularity import Granularity, select_granularity
 from scanflow.placement.mpi.groups import ClusterNode, build_groups, node_score, place_groups
 from scanflow.placement.mpi.tasks import MPIWorker, allocate_tasks, hostfile, machinefile, make_workers, ranks_of
+from tests.counting import count_instructions
 
 
 @pytest.mark.parametrize(
@@ -131,13 +131,20 @@ def test_algorithm_4_makes_groups_that_are_alike(n_tasks: int, data: st.DataObje
     assert max(sizes) - min(sizes) <= 1
 
 
-def test_ten_thousand_tasks_go_evenly_to_a_thousand_nodes_within_a_second_of_cpu() -> None:
-    nodes = [ClusterNode(name=f"n{place}", cores=32) for place in range(1000)]
-    began = time.process_time()
-    workers = make_workers(10_000, 10_000, cores=10_000)
-    found = Counter(place_groups(workers, build_groups(workers, 1000), nodes))
-    assert time.process_time() - began < 5  # a bound against a square in it; docs/mpi.md has the figure
-    assert set(found.values()) == {10}
+def place_tasks(n_tasks: int) -> Counter[str]:
+    """Place tasks, each a worker, in groups of ten on as many nodes as there are groups."""
+    nodes = [ClusterNode(name=f"n{place}", cores=32) for place in range(n_tasks // 10)]
+    workers = make_workers(n_tasks, n_tasks, cores=n_tasks)
+    return Counter(place_groups(workers, build_groups(workers, n_tasks // 10), nodes))
+
+
+def test_ten_thousand_tasks_go_evenly_to_a_thousand_nodes() -> None:
+    assert set(place_tasks(10_000).values()) == {10}
+
+
+def test_eight_times_the_tasks_on_eight_times_the_nodes_are_no_more_work_for_each() -> None:
+    few, many = (count_instructions(lambda n=n: place_tasks(n)) for n in (100, 800))  # type: ignore[misc]
+    assert few < many < 12 * few  # docs/mpi.md has the seconds
 
 
 def test_what_fits_no_node_is_told() -> None:

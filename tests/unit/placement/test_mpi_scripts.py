@@ -58,6 +58,7 @@ def test_a_rank_file_has_each_ranks_node_and_cpus() -> None:
     assert rankfile(planned()[1]).splitlines()[0] == "rank 0=node0 slot=*"
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("topology", "fields", "part"),
     [

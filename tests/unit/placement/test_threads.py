@@ -18,6 +18,7 @@ from scanflow.placement.threads import (
     pool_size,
     thread_variables,
 )
+from tests.waiting import patient
 
 SIZES = st.integers(1, 64)
 
@@ -43,6 +44,7 @@ def test_a_user_may_choose_how_openmp_waits() -> None:
     assert thread_variables(2, {"OMP_WAIT_POLICY": "active"})["OMP_WAIT_POLICY"] == "active"
 
 
+@pytest.mark.processes
 def test_an_openmp_runtime_that_is_loaded_leaves_the_mask_alone() -> None:
     """With OMP_PROC_BIND=true, loading scikit-learn puts the process onto one core."""
     pytest.importorskip("sklearn")
@@ -50,7 +52,9 @@ def test_an_openmp_runtime_that_is_loaded_leaves_the_mask_alone() -> None:
         "import os; own = os.sched_getaffinity(0); import sklearn.utils._openmp_helpers; "
         "assert os.sched_getaffinity(0) == own"
     )
-    subprocess.run([sys.executable, "-c", code], env={**os.environ, **thread_variables(2)}, timeout=60, check=True)
+    subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **thread_variables(2)}, timeout=patient(120), check=True
+    )
 
 
 @pytest.mark.parametrize(

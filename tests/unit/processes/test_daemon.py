@@ -13,14 +13,15 @@ import pytest
 from scanflow.processes.daemon import Daemon
 from scanflow.processes.identity import birth_of
 from scanflow.processes.shims import Spec, attempt_folder, read_started
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
-WAITS = [sys.executable, "-c", "import os, time; print(os.environ['WHO'], flush=True); time.sleep(60)"]
+pytestmark = pytest.mark.processes
+
+WAITS = [sys.executable, "-c", "import os, time; print(os.environ['WHO'], flush=True); time.sleep(3600)"]
 STUBBORN = (
     "import signal, subprocess, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
-    "child = subprocess.Popen(['sleep', '60']); print(child.pid, flush=True); time.sleep(60)"
+    "child = subprocess.Popen(['sleep', '3600']); print(child.pid, flush=True); time.sleep(3600)"
 )
-SECONDS = 30.0
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
     found = Daemon(tmp_path)
     yield found
     found.kill()
-    assert found.wait(SECONDS)
+    assert found.wait(PATIENCE_S)
 
 
 def start(daemon: Daemon, tmp_path: Path, command: list[str] = WAITS, grace_s: float = 0.2) -> int:
@@ -53,7 +54,7 @@ def test_one_at_a_time_runs_and_any_process_may_ask_and_stop_it(daemon: Daemon, 
     assert not other.start(WAITS, log=tmp_path / "log")
     assert not other.wait(0.0)
     other.stop()
-    assert daemon.wait(SECONDS)
+    assert daemon.wait(PATIENCE_S)
     assert (daemon.alive, daemon.pid) == (False, None)
     ended = daemon.exit
     assert ended is not None
@@ -66,7 +67,7 @@ def test_what_does_not_end_when_asked_is_killed_with_all_that_it_started(daemon:
     start(daemon, tmp_path, [sys.executable, "-c", STUBBORN])
     child = int(written(tmp_path))
     daemon.stop()
-    assert daemon.wait(SECONDS)
+    assert daemon.wait(PATIENCE_S)
     until(lambda: not birth_of(child), "its child is gone")
 
 
@@ -84,7 +85,7 @@ def test_what_a_killed_shim_left_is_ended(daemon: Daemon, tmp_path: Path, how: s
     started = read_started(tmp_path / "attempts" / "1")
     assert started is not None
     os.kill(started["shim"], signal.SIGKILL)
-    assert daemon.wait(SECONDS)
+    assert daemon.wait(PATIENCE_S)
     assert birth_of(pid)
     if how == "stop":
         daemon.stop()
@@ -95,5 +96,5 @@ def test_what_a_killed_shim_left_is_ended(daemon: Daemon, tmp_path: Path, how: s
 
 def test_a_program_that_is_not_there_says_so_in_the_log(daemon: Daemon, tmp_path: Path) -> None:
     assert daemon.start(["/no/such/program"], log=tmp_path / "log")
-    assert daemon.wait(SECONDS)
+    assert daemon.wait(PATIENCE_S)
     assert "FileNotFoundError" in written(tmp_path)

@@ -16,6 +16,7 @@ import pytest
 from scanflow.errors import InvalidError, UnsupportedError
 from scanflow.processes import pinning
 from tests.unit.placement.trees import write
+from tests.waiting import patient
 
 ALLOWED = sorted(os.sched_getaffinity(0))
 PRELUDE = """
@@ -35,17 +36,19 @@ def masks():
 def child(code: str) -> Any:
     """Run code in a process of its own and return what it printed as JSON."""
     done = subprocess.run(
-        [sys.executable, "-c", PRELUDE + code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", PRELUDE + code], capture_output=True, text=True, timeout=patient(120), check=False
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
+@pytest.mark.processes
 def test_a_bound_process_stays_with_the_threads_it_has_and_those_it_starts() -> None:
     bound = f"[start() for _ in range(4)]; pinning.apply([{ALLOWED[-1]}], [0]); start(); print(json.dumps(masks()))"
     assert child(bound) == [[ALLOWED[-1]]] * 6
 
 
+@pytest.mark.processes
 def test_each_thread_is_pinned_in_turn() -> None:
     told = child(
         f"tids = [start() for _ in range(3)]; pinning.pin({ALLOWED[:2]}, tids)\n"
@@ -54,6 +57,7 @@ def test_each_thread_is_pinned_in_turn() -> None:
     assert told == [[ALLOWED[place % len(ALLOWED[:2])]] for place in range(3)]
 
 
+@pytest.mark.processes
 def test_a_cpu_that_may_not_be_used_is_refused_and_named() -> None:
     with pytest.raises(InvalidError, match=r"none of them may be used here\. See: scanflow topology"):
         pinning.bind([4095])
@@ -64,6 +68,7 @@ def test_a_cpu_that_may_not_be_used_is_refused_and_named() -> None:
     assert child(refused).startswith("The CPUs '4095' may not be used here")
 
 
+@pytest.mark.processes
 def test_a_memory_policy_is_what_the_kernel_has_then() -> None:
     told = child(
         "error = pinning._set_mempolicy(2, [0])\n"

@@ -14,9 +14,9 @@ import pytest
 
 from scanflow.processes import restarter, shim
 from scanflow.processes.shims import Exit, Shims, Spec, attempt_folder, read_exit, stop_attempt
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
-PATIENCE_S = 20.0
+pytestmark = pytest.mark.processes
 
 
 @pytest.fixture
@@ -93,16 +93,21 @@ def test_how_a_command_failed_is_kept(
 
 
 def test_a_time_limit_ends_the_whole_group_also_what_ignores_being_asked(shims: Shims, tmp_path: Path) -> None:
-    script = "trap '' TERM; sleep 60 & echo $! > child; sleep 60"
-    folder = attempt(tmp_path / "1", "sh", "-c", script, timeout_s=0.3, grace_s=0.2)
-    shims.start(folder)
-    exit_ = end_of(shims, folder)
-    assert (exit_.reason, exit_.signal) == ("timeout", signal.SIGKILL)
-    assert ends(int((tmp_path / "child").read_text()))
+    script, child = "trap '' TERM; sleep 3600 & echo $! > child; sleep 3600", tmp_path / "child"
+    signals, timeout_s = list[int | None](), 0.3
+    while not (child.exists() and child.read_text()):  # longer where the script did not come that far
+        folder = attempt(tmp_path / f"{timeout_s:g}", "sh", "-c", script, timeout_s=timeout_s, grace_s=0.2)
+        shims.start(folder)
+        exit_ = end_of(shims, folder)
+        assert exit_.reason == "timeout"
+        signals.append(exit_.signal)
+        timeout_s *= 4
+    assert signals[-1] == signal.SIGKILL
+    assert ends(int(child.read_text()))
 
 
 def test_what_a_step_leaves_running_ends_with_it(shims: Shims, tmp_path: Path) -> None:
-    folder = attempt(tmp_path / "1", "sh", "-c", "sleep 60 & echo $! > child")
+    folder = attempt(tmp_path / "1", "sh", "-c", "sleep 3600 & echo $! > child")
     shims.start(folder)
     assert end_of(shims, folder).succeeded
     assert ends(int((tmp_path / "child").read_text()))
@@ -154,7 +159,7 @@ def test_an_attempt_that_is_stopped_before_it_began_is_told_as_void(shims: Shims
 
 
 def test_a_killed_shim_is_told_as_lost_and_its_step_does_not_live_on(shims: Shims, tmp_path: Path) -> None:
-    folder = attempt(tmp_path / "1", "sleep", "60")
+    folder = attempt(tmp_path / "1", "sleep", "3600")
     shims.start(folder)
     wait_for(folder / "started")
     started = json.loads((folder / "started").read_text())
@@ -164,7 +169,7 @@ def test_a_killed_shim_is_told_as_lost_and_its_step_does_not_live_on(shims: Shim
 
 
 def test_a_killed_shim_is_replaced_and_what_it_had_not_begun_is_void(shims: Shims, tmp_path: Path) -> None:
-    first = attempt(tmp_path / "1", "sleep", "60")
+    first = attempt(tmp_path / "1", "sleep", "3600")
     shims.start(first)
     wait_for(first / "started")
     os.kill(json.loads((first / "started").read_text())["shim"], signal.SIGKILL)
@@ -289,10 +294,11 @@ while not shims.wait(None):
 
 def test_a_full_disk_cannot_lose_the_exit_record(shims: Shims, tmp_path: Path) -> None:
     # The record's space is taken before the step starts: nothing but a rename is left to do at its end.
-    folder = attempt(tmp_path / "1", "sleep", "0.2")
+    folder = attempt(tmp_path / "1", "sh", "-c", "until [ -e go ]; do sleep 0.01; done")
     shims.start(folder)
     wait_for(folder / "started")
     assert (folder / "exit.part").stat().st_size == shim.RECORD_BYTES
+    (tmp_path / "go").touch()
     assert end_of(shims, folder).succeeded
     assert (folder / "exit").stat().st_size == shim.RECORD_BYTES
 

@@ -12,7 +12,7 @@ import uvicorn
 from scanflow.backends.service_records import ServiceRecord
 from scanflow_server.app import create_app
 from scanflow_server.context import ServerContext
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 
 def a_service(name: str, state: str) -> ServiceRecord:
@@ -37,4 +37,4 @@ def answering(context: ServerContext, *, control: bool = False) -> Iterator[str]
             yield context.url
         finally:
             server.should_exit = True
-            thread.join(30)
+            thread.join(PATIENCE_S)

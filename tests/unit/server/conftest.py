@@ -18,6 +18,7 @@ from tests.databases import Postgres, private_postgres
 from tests.server import bearer
 from tests.unit.server.answering import answering
 from tests.unit.server.keeping import Api
+from tests.waiting import patient
 
 
 @pytest.fixture(scope="session")
@@ -64,6 +65,6 @@ def context(home: Path, database: str) -> Iterator[ServerContext]:
 def api(context: ServerContext) -> Iterator[Api]:
     """The server's application; no controller works, so nothing that is asked for is done."""
     headers = bearer(ensure_home_token(context.settings.home))
-    with answering(context) as url, Api(base_url=f"{url}/api/v1", headers=headers, timeout=30) as client:
+    with answering(context) as url, Api(base_url=f"{url}/api/v1", headers=headers, timeout=patient(60)) as client:
         client.context = context
         yield client

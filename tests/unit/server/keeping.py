@@ -39,7 +39,7 @@ def entered(
             parent=Path("/"),
             source=None,
             definition=definition,
-            rng=random.Random(),
+            rng=random.Random(1),
         )
     return made.record.name
 

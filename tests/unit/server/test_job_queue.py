@@ -87,6 +87,7 @@ def doing(settings: Settings, tmp_path: Path) -> Doing:
     return Doing(EmbeddedDeployer(settings), Remembered(app))
 
 
+@pytest.mark.processes
 def test_a_job_is_cut_for_the_nodes_that_there_are_and_run(doing: Doing) -> None:
     done = doing("run_autoconfig_workflow", workflow="job", profile="cpu", policy="granularity")
     told = {name: done.result[name] for name in ("state", "tasks", "workers", "nodes", "groups")}
@@ -100,6 +101,7 @@ def test_a_job_is_cut_for_the_nodes_that_there_are_and_run(doing: Doing) -> None
     assert JobQueue(doing.deployer).waiting([(done.result["run"], False)]) == {}
 
 
+@pytest.mark.processes
 def test_a_yaml_mainfile_is_read_before_a_job_is_cut_and_what_was_decided_goes_before_it(doing: Doing) -> None:
     done = doing("run_autoconfig_workflow", workflow="exp", policy="granularity")
     assert done.result["why"][0].startswith("2 tasks in 2 workers on 1 node: the memory bounds the program, and the p")
@@ -110,6 +112,7 @@ def test_a_yaml_mainfile_is_read_before_a_job_is_cut_and_what_was_decided_goes_b
     assert b"".join(part.data for part in log) == b"0 -n 3\n"
 
 
+@pytest.mark.processes
 def test_an_mpi_workflow_is_run_and_stopped_and_other_primitives_say_what_to_use(doing: Doing) -> None:
     run = doing("run_workflow", key="plain", workflow="job").result["run"]
     assert doing("stop_workflow", workflow="job").result == {"runs": [run], "stopped": []}

@@ -20,6 +20,7 @@ from scanflow_server.label_pages import SESSION_S, Sessions
 from tests.asking import HTTP, http_client
 from tests.server import bearer
 from tests.unit.server.keeping import Api
+from tests.waiting import patient
 
 _VOID = {"meta", "input", "img"}
 
@@ -59,7 +60,9 @@ class _Page(HTMLParser):
 def ada(api: Api) -> Iterator[httpx.Client]:
     """A browser of somebody who has logged in with a token of their own."""
     token = api.post("/tokens", json={"name": "ada"}).json()["token"]
-    with http_client(base_url=str(api.base_url).removesuffix("/api/v1/"), follow_redirects=True, timeout=30) as browser:
+    with http_client(
+        base_url=str(api.base_url).removesuffix("/api/v1/"), follow_redirects=True, timeout=patient(60)
+    ) as browser:
         page = browser.post("/labels/login", data={"token": token}, headers={"origin": str(browser.base_url)})
         assert page.status_code == 200, page.text
         yield browser

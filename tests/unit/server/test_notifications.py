@@ -10,7 +10,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -24,7 +23,7 @@ from scanflow_server.control.notifications import GIVE_UP_S, NotificationsContro
 from scanflow_server.store import applications, events, intents, notified
 from tests.unit.server.answering import answering
 from tests.unit.server.keeping import stored
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 NOW = 1_800_000_000.0
 EVIDENCE: dict[str, Any] = {
@@ -71,7 +70,7 @@ def receiver() -> Iterator[Receiver]:
         found.url = f"http://127.0.0.1:{server.server_port}/services/T0/secret-path"
         yield found
         server.shutdown()
-        thread.join(30)
+        thread.join(PATIENCE_S)
 
 
 @dataclass
@@ -301,10 +300,14 @@ def test_what_a_receiver_refuses_is_sent_once_and_nowhere_else(
 def test_a_receiver_that_says_nothing_keeps_no_other_from_being_told(
     context: ServerContext, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(webhook, "TIMEOUT_S", 0.1)
+    def send(url: str, body: bytes, **about: Any) -> None:
+        within_s = 0.1 if url.endswith("/hidden") else PATIENCE_S
+        monkeypatch.setattr(webhook, "TIMEOUT_S", within_s)
+        webhook.post(url, body, patience_s=within_s, **about)
+
     with socket.create_server(("127.0.0.1", 0)) as silent:
         wants(context, {"url": f"http://127.0.0.1:{silent.getsockname()[1]}/hidden"}, {"url": receiver.url})
-        controller = NotificationsController(context, send=partial(webhook.post, patience_s=0.1))
+        controller = NotificationsController(context, send=send)
         controller.tick()
         happens(context, "run.failed")
         controller.tick()

@@ -21,6 +21,8 @@ from scanflow_server.store.agents import AgentRow
 from tests.unit.server.keeping import known_by
 from tests.waiting import until
 
+pytestmark = pytest.mark.processes
+
 HOST = """
 import json, pathlib, signal, sys, time
 folder = pathlib.Path(sys.argv[1])

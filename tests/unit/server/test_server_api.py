@@ -20,7 +20,7 @@ from scanflow_server.context import ServerContext
 from scanflow_server.store import agents, events, operations, runs
 from tests.asking import HTTP
 from tests.unit.server.keeping import ONLINE, Api, deployed, known_by
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 BATCH: dict[str, Any] = {
     "schema": "scanflow/v1",
@@ -106,7 +106,7 @@ def test_a_run_asked_for_twice_with_one_key_is_one_run(api: Api, body: dict[str,
         return name
 
     with ThreadPoolExecutor(4) as pool:
-        names = set(pool.map(ask, range(8), timeout=60))
+        names = set(pool.map(ask, range(8), timeout=PATIENCE_S))
     assert len(names) == 1
     assert len(api.get("/runs").json()) == 1
     other = api.post("/runs", json={**body, "parameters": {"epochs": 1}}, headers={"Idempotency-Key": "once"})
@@ -228,9 +228,9 @@ def test_a_stream_of_events_begins_after_the_last_one_known_and_goes_on(api: Api
 
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(read)
-        assert begun.wait(30)
+        assert begun.wait(PATIENCE_S)
         tell(3)
-        reading.result(timeout=30)
+        reading.result(timeout=PATIENCE_S)
     assert [line for line in seen if line.startswith("id: ")] == ["id: 3", "id: 4"]
     assert "event: sample" in seen
 
@@ -367,6 +367,7 @@ def test_an_agent_that_another_team_wants_is_left_to_it_until_it_is_wanted_no_mo
     assert (view["team"], view["state"], view["url"], view["restarts"]) == ("blue", "starting", None, 0)
 
 
+@pytest.mark.processes
 def test_an_agent_of_another_team_that_is_still_ending_is_waited_for(api: Api, body: dict[str, Any]) -> None:
     path = "/agents/mnist/tracker"
     api.put(path, json=of_team(body, "red"))
@@ -381,7 +382,7 @@ def test_an_agent_of_another_team_that_is_still_ending_is_waited_for(api: Api, b
         assert "is still ending" in told
     finally:
         job.daemon.kill()
-        assert job.daemon.wait(30)
+        assert job.daemon.wait(PATIENCE_S)
     assert api.put(path, json=of_team(body, "blue")).json()["team"] == "blue"
 
 
@@ -406,6 +407,7 @@ def test_an_application_is_kept_with_its_revisions(api: Api, body: dict[str, Any
     assert problem(api.get("/applications/mnist", params={"team": "other"}))[0] == 404
 
 
+@pytest.mark.processes
 def test_a_run_that_another_process_drives_is_told_from_outside(api: Api, body: dict[str, Any], tmp_path: Path) -> None:
     from scanflow_server.bodies import read_application
 
@@ -425,6 +427,6 @@ def test_a_run_that_another_process_drives_is_told_from_outside(api: Api, body: 
                         kinds.append(line.removeprefix("event: "))
                         (tmp_path / "go").touch()
 
-        pool.submit(read).result(timeout=60)
-        assert driving.result(timeout=60).state == "succeeded"
+        pool.submit(read).result(timeout=PATIENCE_S)
+        assert driving.result(timeout=PATIENCE_S).state == "succeeded"
     assert kinds == ["run-started", "task-started", "task-ended", "run-ended"]

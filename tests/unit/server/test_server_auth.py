@@ -17,6 +17,7 @@ from scanflow_server.access import TokenHolder
 from scanflow_server.auth import Callers
 from scanflow_server.store import agents, tokens
 from scanflow_server.store.tokens import TokenRow
+from tests.waiting import PATIENCE_S
 
 
 def test_a_request_that_comes_while_the_tokens_are_first_read_is_let_in(
@@ -27,7 +28,7 @@ def test_a_request_that_comes_while_the_tokens_are_first_read_is_let_in(
     @contextmanager
     def read() -> Iterator[None]:
         reading.set()
-        assert go_on.wait(60)
+        assert go_on.wait(PATIENCE_S)
         yield
 
     context: Any = SimpleNamespace(store=SimpleNamespace(read=read), settings=SimpleNamespace(home=tmp_path))
@@ -42,7 +43,7 @@ def test_a_request_that_comes_while_the_tokens_are_first_read_is_let_in(
     async def two() -> list[TokenHolder | None]:
         names = Callers(context)
         first = asyncio.create_task(names.caller("secret"))
-        await asyncio.to_thread(reading.wait, 60)
+        await asyncio.to_thread(reading.wait, PATIENCE_S)
         second = asyncio.create_task(names.caller("secret"))
         await asyncio.sleep(0)  # it has looked by now
         go_on.set()

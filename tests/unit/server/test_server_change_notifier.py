@@ -6,6 +6,7 @@ import asyncio
 import threading
 
 from scanflow_server.change_notifier import ChangeNotifier
+from tests.waiting import PATIENCE_S
 
 
 def test_a_ring_between_a_look_and_the_wait_after_it_is_heard() -> None:
@@ -19,19 +20,19 @@ def test_a_ring_between_a_look_and_the_wait_after_it_is_heard() -> None:
 def test_all_who_wait_in_threads_and_coroutines_are_woken() -> None:
     notifier = ChangeNotifier()
     since = notifier.changes
-    threads = [threading.Thread(target=notifier.wait, args=(since, 60)) for _ in range(3)]
+    threads = [threading.Thread(target=notifier.wait, args=(since, 1e9), daemon=True) for _ in range(3)]
     for thread in threads:
         thread.start()
 
     async def wait() -> None:
-        waiting = [asyncio.create_task(notifier.wait_async(since, 60)) for _ in range(3)]
+        waiting = [asyncio.create_task(notifier.wait_async(since, 1e9)) for _ in range(3)]
         await asyncio.sleep(0)
         threading.Thread(target=notifier.notify).start()
-        await asyncio.wait_for(asyncio.gather(*waiting), 30)
+        await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE_S)
 
     asyncio.run(wait())
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
 
 
@@ -41,7 +42,7 @@ def test_a_wait_without_a_ring_or_that_is_given_up_ends_and_is_forgotten() -> No
     asyncio.run(notifier.wait_async(notifier.changes, 0))
 
     async def give_up() -> None:
-        waiting = asyncio.create_task(notifier.wait_async(notifier.changes, 60))
+        waiting = asyncio.create_task(notifier.wait_async(notifier.changes, 1e9))
         await asyncio.sleep(0)
         waiting.cancel()
 

@@ -26,6 +26,7 @@ from scanflow_server.store.operations import OperationRow
 from scanflow_server.store.runs import DriveRequest
 from tests.unit.server.answering import a_service
 from tests.unit.server.keeping import a_run
+from tests.waiting import PATIENCE_S
 
 
 class Started:
@@ -89,6 +90,7 @@ def run_of(job: Job) -> str:
     return job.path.parent.name
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("most", "going_on", "begun"), [(4, 3, 1), (1, 2, 0)])
 def test_runs_that_go_on_count_before_older_ones_are_begun(
     driving: Driving, most: int, going_on: int, begun: int
@@ -104,7 +106,7 @@ def test_runs_that_go_on_count_before_older_ones_are_begun(
     finally:
         for job in living:
             job.daemon.kill()
-            assert job.daemon.wait(30)
+            assert job.daemon.wait(PATIENCE_S)
     assert driving.started == [run_of(one) for one in older[:begun]]
 
 

@@ -18,6 +18,7 @@ from scanflow_server.settings import ServerSettings
 from scanflow_server.store.migrations import migrate
 from tests.server import bearer
 from tests.unit.server.answering import answering
+from tests.waiting import patient
 
 if TYPE_CHECKING:  # whoever only collects these tests needs not wait a second for it
     import schemathesis
@@ -82,7 +83,7 @@ def test_every_route_answers_as_it_is_described(
         @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
         @hypothesis.settings(EXAMPLES)
         def ask(case: Any) -> None:
-            case.call_and_validate(checks=checks(), headers=headers, timeout=30)
+            case.call_and_validate(checks=checks(), headers=headers, timeout=patient(60))
 
         try:
             ask()

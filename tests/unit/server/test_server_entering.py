@@ -40,6 +40,7 @@ def app(tmp_path: Path) -> Application:
     return load_application(str(tmp_path / "app.py"))[0]
 
 
+@pytest.mark.processes
 def test_an_entered_run_stands_still_until_somebody_drives_it(deployer: EmbeddedDeployer, app: Application) -> None:
     name = deployer.batch.free_name()
     entered = deployer.batch.enter(deployer.define(RunRequest(app, parameters={"word": "two"})), name)
@@ -63,6 +64,7 @@ def test_an_entered_run_that_is_stopped_or_given_up_has_ended(deployer: Embedded
     assert deployer.batch.give_up(stopped, "too late").state == "stopped"
 
 
+@pytest.mark.processes
 def test_an_entered_spin_has_its_inputs(deployer: EmbeddedDeployer, app: Application) -> None:
     past = deployer.run(RunRequest(app)).name
     name = deployer.batch.free_name()
@@ -93,6 +95,7 @@ def test_what_cannot_be_entered_is_refused(deployer: EmbeddedDeployer, app: Appl
         deployer.define(RunRequest(online, "s"))
 
 
+@pytest.mark.processes
 def test_a_page_of_a_log_says_whether_more_will_be_written(deployer: EmbeddedDeployer, app: Application) -> None:
     with closing(deployer.log_reader(TaskLog(deployer.run(RunRequest(app)).name, "first", "both"))) as reader:
         page = reader.read()

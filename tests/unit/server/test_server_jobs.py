@@ -15,7 +15,9 @@ from hypothesis import strategies as some
 
 from scanflow.processes.jobs import Job, Lines
 from scanflow.processes.starts import MOST_STARTS, WELL_S, Processes
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
+
+pytestmark = pytest.mark.processes
 
 WAITS = [sys.executable, "-c", "import time\nwhile True: time.sleep(1)"]
 ENDS = [sys.executable, "-c", ""]
@@ -35,7 +37,7 @@ def start(job: Job, command: list[str] = WAITS) -> bool:
 
 def end(job: Job) -> None:
     job.daemon.kill()
-    assert job.daemon.wait(30)
+    assert job.daemon.wait(PATIENCE_S)
 
 
 def test_a_job_has_one_process_and_another_once_that_is_gone(job: Job) -> None:

@@ -10,7 +10,7 @@ from scanflow.backends.memory import Memory
 from scanflow.backends.port import Lease
 from scanflow.errors import UnavailableError
 from scanflow_server.leading import DEADLINE_S, LeaseRenewal, acquire
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 
 class Clock:
@@ -19,6 +19,18 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+class Counted:
+    """A lease, and how often it was asked for."""
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease, self.takes = lease, 0
+        self.release = lease.release
+
+    def take(self) -> bool:
+        self.takes += 1
+        return self._lease.take()
 
 
 class Place:
@@ -38,20 +50,21 @@ def place() -> Place:
 
 
 def test_a_second_server_acts_once_the_first_has_ended(place: Place) -> None:
-    first, second, never = place.lease("a"), place.lease("b"), threading.Event()
+    first, second, never = place.lease("a"), Counted(place.lease("b")), threading.Event()
     assert acquire(first, never)
     renewal = LeaseRenewal(first, clock=place.clock, period_s=0.01)
     renewal.start()
     took: list[bool] = []
-    waiting = threading.Thread(target=lambda: took.append(acquire(second, never, period_s=0.01)))
+    waiting = threading.Thread(target=lambda: took.append(acquire(second, never, period_s=0.01)), daemon=True)
     waiting.start()
     for _ in range(20):  # twice as long as a lease lasts
         place.clock.now += 1.5
         until(lambda: renewal.kept_at == place.clock.now, "it was kept")
-    waiting.join(0.05)
+    enough = second.takes + 3
+    until(lambda: second.takes >= enough, "the second has asked for it again and again")
     assert (took, first.take(), second.take()) == ([], True, False)
     renewal.stop()
-    waiting.join(30)
+    waiting.join(PATIENCE_S)
     assert (took, first.take()) == ([True], False)
 
 
@@ -76,7 +89,10 @@ def test_a_server_whose_lease_another_has_ends_at_once(place: Place) -> None:
 
 
 class _Hangs:
+    takes = 0
+
     def take(self) -> bool:
+        self.takes += 1
         raise UnavailableError("The API server does not answer")
 
     def release(self) -> None:
@@ -84,11 +100,13 @@ class _Hangs:
 
 
 def test_a_server_that_cannot_keep_its_lease_ends_before_another_may_take_it(place: Place) -> None:
-    lost = threading.Event()
-    renewal = LeaseRenewal(_Hangs(), lost=lost.set, clock=place.clock, period_s=0.01)
+    lost, hangs = threading.Event(), _Hangs()
+    renewal = LeaseRenewal(hangs, lost=lost.set, clock=place.clock, period_s=0.01)
     renewal.start()
     place.clock.now = DEADLINE_S
-    assert not lost.wait(0.1)
+    enough = hangs.takes + 3
+    until(lambda: hangs.takes >= enough, "it was tried again and again")
+    assert not lost.is_set()
     place.clock.now = DEADLINE_S + 0.1
     until(lost.is_set, "it ended")
     renewal.stop()

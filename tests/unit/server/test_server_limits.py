@@ -17,7 +17,7 @@ from scanflow_server.store.operations import OperationRow
 from tests.asking import HTTP
 from tests.unit.server.answering import a_service
 from tests.unit.server.keeping import Api, deployed
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_a_stream_whose_client_does_not_read_is_closed() -> None:
         await response({"type": "http", "asgi": {"spec_version": "2.3"}}, receive, send)
 
     slots = StreamLimit(1)
-    asyncio.run(asyncio.wait_for(stream(slots), 60))
+    asyncio.run(asyncio.wait_for(stream(slots), PATIENCE_S))
     assert slots.open == 0
 
 

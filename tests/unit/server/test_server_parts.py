@@ -22,6 +22,7 @@ from scanflow_server.control.loop import ErrorIsolation, Loop
 from scanflow_server.progress_events import changes
 from scanflow_server.settings import ServerSettings
 from scanflow_server.streams import PING, pinged
+from tests.waiting import PATIENCE_S, patient, until
 
 
 def test_settings_come_from_the_environment_and_show_no_password() -> None:
@@ -43,12 +44,15 @@ def test_a_setting_that_cannot_be_names_its_variable() -> None:
         ServerSettings.from_environment({"SCANFLOW_SERVER_PORT": "99999"})
 
 
+@pytest.mark.processes
 def test_a_server_starts_without_what_is_heavy() -> None:
     code = (
         "import sys, scanflow_server.main, scanflow_server.app\n"
         "print(*sorted({'mlflow', 'numpy', 'pandas', 'tensorflow'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], timeout=60, check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], timeout=patient(120), check=True, capture_output=True, text=True
+    )
     assert done.stdout.split() == []
 
 
@@ -78,7 +82,7 @@ def test_a_controller_that_fails_looks_again(monkeypatch: pytest.MonkeyPatch) ->
     troubled = Troubled(UnavailableError("The database is away."), RuntimeError("a defect"), SystemExit(1))
     loop = Loop([troubled], ChangeNotifier())
     loop.start()
-    assert troubled.well.wait(30)
+    assert troubled.well.wait(PATIENCE_S)
     loop.stop()
 
 
@@ -86,8 +90,12 @@ def test_a_ring_is_followed_by_a_look() -> None:
     troubled, bell = Troubled(UnavailableError("away"), UnavailableError("away"), period_s=1e9), ChangeNotifier()
     loop = Loop([troubled], bell)
     loop.start()
-    while not troubled.well.wait(0.01):
+
+    def looked() -> bool:
         bell.notify()
+        return troubled.well.is_set()
+
+    until(looked, "it has looked until all was well")
     loop.stop()
 
 
@@ -127,7 +135,7 @@ def test_a_stream_in_which_nothing_happens_says_that_it_lives() -> None:
                 go.set()
         return seen
 
-    seen = asyncio.run(asyncio.wait_for(read(), 30))
+    seen = asyncio.run(asyncio.wait_for(read(), PATIENCE_S))
     assert (seen[0], seen[-1]) == (b"one", b"two")
     assert PING in seen
 
@@ -150,7 +158,7 @@ def test_a_stream_that_nobody_reads_any_more_is_closed() -> None:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
-    asyncio.run(asyncio.wait_for(read(), 30))
+    asyncio.run(asyncio.wait_for(read(), PATIENCE_S))
     assert closed == [True]
 
 

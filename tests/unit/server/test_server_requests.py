@@ -25,6 +25,7 @@ from scanflow_server.store import runs
 from tests.applications import keep_application
 from tests.unit.server.keeping import Api
 from tests.unit.server.primitives.keeping import do
+from tests.waiting import PATIENCE_S
 
 APP = """
 import scanflow as sf
@@ -136,7 +137,7 @@ def test_changes_by_several_at_the_same_time_are_all_kept(context: ServerContext
             Doing(context).counts(name, count)
 
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(change, wanted, timeout=120))
+        list(pool.map(change, wanted, timeout=PATIENCE_S))
     assert doing.counted == {name: counts[-1] for name, counts in wanted.items()}
     assert ApplicationStore(context).get("counting", "tests").revision == 1 + 20
 
@@ -175,6 +176,7 @@ def test_a_run_is_begun_once_also_when_its_application_has_changed(
     assert doing("run_workflow", key="intent/i2", workflow="w1").result["run"] != first.result["run"]
 
 
+@pytest.mark.processes
 def test_a_step_of_the_newest_run_is_spun_once(context: ServerContext, doing: Doing, past: str) -> None:
     first = doing("run_executor", workflow="w0", executor="load")
     assert first.result["run"] != past
@@ -187,6 +189,7 @@ class KilledError(BaseException):
     """The process is killed at this instant."""
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("primitive", "arguments"),
     [("run_workflow", {"workflow": "w0"}), ("run_executor", {"workflow": "w0", "executor": "load"})],
@@ -231,6 +234,7 @@ def test_the_runs_of_a_workflow_are_found_however_many_others_there_are(doing: D
     assert [one.name for one in found] == [run]
 
 
+@pytest.mark.processes
 def test_a_spin_of_the_newest_run_sent_twice_is_one(api: Api, past: str) -> None:
     first = post(api, "/runs/@latest/spin", b'{"step": "load"}')
     assert (first[0], first[1]["name"] != past) == (201, True)

@@ -32,6 +32,7 @@ from scanflow_server.store.operations import OperationRow
 from scanflow_server.store.tables import keys as key_table
 from tests.unit.server.arbiter.making import intent
 from tests.unit.server.keeping import ONLINE, Api, a_run, entered
+from tests.waiting import PATIENCE_S
 
 DATABASES = ["sqlite", "postgresql"]
 NOW = 1_800_000_000.0
@@ -247,13 +248,14 @@ def test_drives_that_ended_long_ago_are_forgotten_but_not_what_is_wanted_or_work
     assert left is not None, "no journal knows of it: it would not be known any more at all"
 
 
+@pytest.mark.processes
 def test_a_job_that_somebody_works_on_is_not_forgotten(context: ServerContext) -> None:
     job = ended_job(context.run_job("r", 1), LONG_AGO)
     assert job.daemon.start(["sleep", "600"], log=job.log)
     assert not job.forget()
     RetentionController(context).forget()
     job.daemon.kill()
-    assert job.daemon.wait(30)
+    assert job.daemon.wait(PATIENCE_S)
     assert job.result is not None
     assert job.forget()
     assert not job.path.exists()

@@ -23,6 +23,7 @@ from scanflow_server.store.operations import OperationRow
 from scanflow_server.store.runs import DriveRequest
 from scanflow_server.store.tables import metadata
 from tests.unit.server.keeping import a_run, known_by, stored
+from tests.waiting import PATIENCE_S
 
 DATABASES = ["sqlite", "postgresql"]
 
@@ -123,12 +124,12 @@ def test_servers_that_start_at_once_change_the_database_once(database: str) -> N
 
     def start(_: int) -> None:
         store = open_store(database)
-        together.wait(timeout=30)
+        together.wait(timeout=PATIENCE_S)
         migrate(store)
         store.close()
 
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(start, range(4), timeout=60))
+        list(pool.map(start, range(4), timeout=PATIENCE_S))
     store = open_store(database)
     with store.read() as connection:
         assert connection.execute(text("SELECT version_num FROM alembic_version")).scalars().all() == [head()]
@@ -176,7 +177,7 @@ def test_writers_come_one_after_the_other(store: Store) -> None:
                 applications.put(connection, name="a", team="t", document=more, source=None, at=0.0)
 
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(count_on, range(4), timeout=60))
+        list(pool.map(count_on, range(4), timeout=PATIENCE_S))
     found = known_by(store, applications.get, "a")
     assert (found.document, found.revision) == ({"n": 40}, 41)
 
@@ -200,9 +201,9 @@ def test_events_are_seen_in_the_order_of_their_numbers(store: Store) -> None:
 
     with ThreadPoolExecutor(5) as pool:
         looking = pool.submit(look)
-        list(pool.map(tell, range(4), timeout=60))
+        list(pool.map(tell, range(4), timeout=PATIENCE_S))
         over.set()
-        looking.result(timeout=60)
+        looking.result(timeout=PATIENCE_S)
     assert seen == sorted(set(seen))
     assert len(seen) == 60
 

@@ -172,6 +172,7 @@ while True:
 """
 
 
+@pytest.mark.processes
 def test_a_writer_killed_at_any_moment_leaves_the_old_or_the_new(tmp_path: Path) -> None:
     folder = ServiceFolder(tmp_path / "w")
     assert read_desired(folder) is None

@@ -27,6 +27,7 @@ from scanflow.processes import ports
 from scanflow.processes.ports import FIRST_PORT, choose_port, is_free
 from scanflow.processes.shims import Exit
 from scanflow.wire import ModelFiles, Node, Revision
+from tests.waiting import patient
 
 # Attempts
 
@@ -200,8 +201,8 @@ def test_a_port_that_is_reserved_is_nobodys_but_those_who_share_it() -> None:
                 sharing.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
                 sharing.bind((host, port))
                 sharing.listen()
-                with socket.create_connection((host, port), timeout=5):
+                with socket.create_connection((host, port), timeout=patient(30)):
                     sharing.accept()[0].close()
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection((host, port), timeout=5)
+            socket.create_connection((host, port), timeout=patient(30))
     assert is_free(host, port)

@@ -16,10 +16,9 @@ from scanflow.wire import BatchingOptions, Desired, InstanceSpec, Limits, Node, 
 from scanflow_serving.messages import Request, Response
 from scanflow_serving.problems import ProblemError
 from scanflow_serving.routes import ServingApplication
+from tests.waiting import PATIENCE_S
 
 _T = TypeVar("_T")
-PATIENCE_S = 20.0
-"""Longest that anything in here waits for what should come at once."""
 
 
 def attempt(call: Callable[[], _T]) -> _T | ProblemError:
@@ -138,7 +137,7 @@ async def instance(
         desired=str(folder / "desired.json"),
         address="127.0.0.1:46700",
         app_dir=str(folder),
-        limits=Limits(**limits),
+        limits=Limits(**{"deadline_s": PATIENCE_S, **limits}),
         recording=recording,
         aliases=aliases,
     )

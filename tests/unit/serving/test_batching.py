@@ -19,7 +19,8 @@ from scanflow_serving.components import Call, Component
 from scanflow_serving.engine import Engine
 from scanflow_serving.graph import GraphStep, Walk
 from scanflow_serving.problems import ProblemError
-from tests.unit.serving.harness import PATIENCE_S, until
+from tests.unit.serving.harness import until
+from tests.waiting import PATIENCE_S
 
 seconds = st.floats(0, 10, allow_nan=False)
 traffics = st.builds(Traffic, company=st.floats(0, 1), gap_s=seconds)

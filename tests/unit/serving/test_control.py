@@ -15,17 +15,20 @@ import pytest
 from scanflow.processes import seqpacket
 from scanflow.wire import ControlMessage, Node, Revision, encode
 from tests.serving import Instance, infer_request, read_answer
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
+
+pytestmark = pytest.mark.processes
 
 CODE = """
-import threading
+import pathlib
+import time
 
 class Model:
     factor = 2
 
     def predict(self, X, names=None):
-        if X.flat[0] == -1:
-            threading.Event().wait(1)
+        while X.flat[0] == -1 and not pathlib.Path(__file__).with_name("go on").exists():
+            time.sleep(0.01)
         return X * self.factor
 
 class Triple(Model):
@@ -53,7 +56,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
 
 
 def connect(instance: Instance) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", instance.port), timeout=30)
+    return socket.create_connection(("127.0.0.1", instance.port), timeout=PATIENCE_S)
 
 
 def desired(instance: Instance, name: str, generation: int = 2) -> dict[str, object]:
@@ -91,12 +94,12 @@ def test_what_cannot_be_loaded_is_said_and_changes_nothing(shared: Instance, nam
 def test_an_instance_answers_on_a_lent_socket_until_it_is_taken_back(shared: Instance) -> None:
     with socket.create_server(("127.0.0.1", 0)) as lent:
         shared.ask("listen", fds=[lent.fileno()], key="primary")
-        with socket.create_connection(lent.getsockname(), timeout=30) as sock:
+        with socket.create_connection(lent.getsockname(), timeout=PATIENCE_S) as sock:
             assert answer_of(sock) == [2, 4]
             shared.ask("ignore", key="primary")
             sock.sendall(infer_request())
             assert read_answer(sock)[1]["connection"] == "close"
-        with socket.create_connection(lent.getsockname(), timeout=30):
+        with socket.create_connection(lent.getsockname(), timeout=PATIENCE_S):
             assert select.select([lent], (), (), 0)[0], "nobody accepts"
         with connect(shared) as sock:
             assert answer_of(sock) == [2, 4]
@@ -106,7 +109,7 @@ def test_a_lent_socket_is_left_when_its_lender_is_gone(shared: Instance) -> None
     with socket.create_server(("127.0.0.1", 0)) as lent, seqpacket.connect(shared.folder / "control") as lender:
         seqpacket.send(lender, ControlMessage(kind="listen", key="primary"), [lent.fileno()])
         assert seqpacket.receive(lender) is not None
-        with socket.create_connection(lent.getsockname(), timeout=30) as sock:
+        with socket.create_connection(lent.getsockname(), timeout=PATIENCE_S) as sock:
             assert answer_of(sock) == [2, 4]
             lender.close()
             until(lambda: last(sock), "the connection is to close")
@@ -132,7 +135,7 @@ def test_who_accepts_for_a_service_answers_under_its_name(shared: Instance) -> N
     ask = infer_request().replace(b"/v2/models/w/", b"/v2/models/main/")
     with socket.create_server(("127.0.0.1", 0)) as lent:
         shared.ask("listen", fds=[lent.fileno()], key="main")
-        with socket.create_connection(lent.getsockname(), timeout=30) as sock:
+        with socket.create_connection(lent.getsockname(), timeout=PATIENCE_S) as sock:
             sock.sendall(ask)
             assert read_answer(sock)[0] == 200
         shared.ask("ignore", key="main")
@@ -147,7 +150,9 @@ def test_a_message_that_makes_no_sense_gets_an_error(shared: Instance, kind: str
 
 
 @pytest.mark.parametrize("signalled", [False, True])
-def test_a_draining_instance_answers_what_it_has_read_and_says_close(instance: Instance, signalled: bool) -> None:
+def test_a_draining_instance_answers_what_it_has_read_and_says_close(
+    instance: Instance, tmp_path: Path, signalled: bool
+) -> None:
     with connect(instance) as busy, connect(instance) as slow, connect(instance) as idle:
         assert answer_of(idle) == [2, 4]
         busy.sendall(infer_request([-1]))
@@ -160,17 +165,18 @@ def test_a_draining_instance_answers_what_it_has_read_and_says_close(instance: I
         else:
             instance.ask("drain")
         slow.sendall(infer_request()[30:])
+        (tmp_path / "go on").touch()
         for sock in (busy, slow):
             status, headers, _ = read_answer(sock)
             assert (status, headers["connection"], sock.recv(1)) == (200, "close", b"")
         assert idle.recv(1) == b""
-        assert instance.process.wait(30) == 0
+        assert instance.process.wait(PATIENCE_S) == 0
 
 
 def test_an_instance_that_cannot_start_says_why_and_that_trying_is_in_vain(tmp_path: Path) -> None:
     instance = Instance(tmp_path, CODE, implementation="model.py:Broken")
     try:
-        assert instance.process.wait(60) == 78, instance.log()
+        assert instance.process.wait(PATIENCE_S) == 78, instance.log()
         assert "no such weights" in json.loads((instance.folder / "failure.json").read_text())["error"]
     finally:
         instance.close()

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from scanflow_serving.engine import MAX_ABANDONED, Engine
 from scanflow_serving.problems import ProblemError
-from tests.unit.serving.harness import PATIENCE_S, until
+from tests.unit.serving.harness import until
+from tests.waiting import PATIENCE_S
 
 LONG_S = 3600.0
 
@@ -74,53 +75,63 @@ async def test_whatever_a_call_raises_fails_its_own_request_only(error: BaseExce
         assert await good == "well"
 
 
+class Hanging:
+    """A call that ends only when it is released."""
+
+    def __init__(self) -> None:
+        self.begun, self.released = threading.Event(), threading.Event()
+
+    def __call__(self) -> None:
+        self.begun.set()
+        self.released.wait(PATIENCE_S)
+
+    async def given_up(self, by: Engine) -> None:
+        """Have a worker hang in it, until the engine has abandoned that."""
+        self.begun.clear()
+        call = by.run(self)
+        await until(self.begun.is_set)
+        by.timed_out()
+        with pytest.raises(ProblemError, match="The call of a component took longer"):
+            await call
+
+
 async def test_a_thread_that_hangs_is_replaced() -> None:
-    release = threading.Event()
+    hanging = Hanging()
     async with engine(deadline_s=0.05) as here:
         stuck = here.workers[0]
-        with pytest.raises(TimeoutError):
-            await within(here, lambda: release.wait(PATIENCE_S), 0.01)
-        await until(lambda: here.abandoned)
+        await hanging.given_up(here)
         assert here.abandoned == [stuck]
         assert here.busy == 0
         assert await here.run(name) == "scanflow-worker-2"
-        release.set()
+        hanging.released.set()
         await until(lambda: not here.abandoned)
         assert here.busy == 0
 
 
 async def test_a_clients_short_timeout_costs_no_thread() -> None:
-    begun, release, ran = threading.Event(), threading.Event(), []
-
-    def hold() -> None:
-        begun.set()
-        release.wait(PATIENCE_S)
-
+    hanging, ran = Hanging(), list[int]()
     async with engine() as here:
-        while not begun.is_set():  # where it timed out before a thread took it
+        while not hanging.begun.is_set():  # where it timed out before a thread took it
             with pytest.raises(TimeoutError):
-                await within(here, hold, 0.001)
+                await within(here, hanging, 0.001)
         with pytest.raises(TimeoutError):
             await within(here, lambda: ran.append(1), 0.001)
         assert not here.abandoned
-        release.set()
+        hanging.released.set()
         assert await here.run(name) == "scanflow-worker-1"
         assert not ran, "nobody waited for it any more"
         assert here.busy == 0
 
 
 async def test_many_threads_that_hang_make_the_instance_unhealthy() -> None:
-    release, told = threading.Event(), []
+    hanging, told = Hanging(), list[int]()
     async with engine(deadline_s=0.01, on_unhealthy=lambda: told.append(1)) as here:
         for _ in range(MAX_ABANDONED):
             assert not here.unhealthy
-            before = len(here.abandoned)
-            with pytest.raises((TimeoutError, ProblemError)):
-                await within(here, lambda: release.wait(PATIENCE_S), 0.01)
-            await until(lambda: len(here.abandoned) > before)  # noqa: B023
+            await hanging.given_up(here)
         assert here.unhealthy
         assert told == [1]
-        release.set()
+        hanging.released.set()
         await until(lambda: not here.abandoned)
 
 

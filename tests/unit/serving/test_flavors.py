@@ -17,6 +17,7 @@ from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, Scan
 from scanflow.wire import ModelFiles, Node, Revision
 from scanflow_serving.flavors import open_model
 from tests.unit.serving.harness import desired, instance, node, write_class
+from tests.waiting import patient
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning")
 
@@ -193,6 +194,7 @@ def test_pickles_are_not_read_where_that_is_forbidden(sklearn_model: Path, monke
         opened(sklearn_model)
 
 
+@pytest.mark.processes
 def test_opening_a_model_by_its_own_library_imports_no_mlflow(sklearn_model: Path, onnx_model: Path) -> None:
     code = (
         "import sys\nfrom scanflow.wire import ModelFiles\nfrom scanflow_serving.flavors import open_model\n"
@@ -203,7 +205,7 @@ def test_opening_a_model_by_its_own_library_imports_no_mlflow(sklearn_model: Pat
         [sys.executable, "-c", code, str(sklearn_model), str(onnx_model)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=patient(120),
         check=True,
     )
     assert done.stdout.strip() == "[]"
@@ -298,6 +300,7 @@ for flavor in ("keras", "tensorflow"):
 """
 
 
+@pytest.mark.processes
 @pytest.mark.slow
 def test_a_keras_model_is_served_without_mlflow(tmp_path: Path) -> None:
     told: list[str] = []
@@ -306,7 +309,7 @@ def test_a_keras_model_is_served_without_mlflow(tmp_path: Path) -> None:
             [sys.executable, "-c", code, f"{tmp_path}/"],
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=patient(240),
             check=False,
             cwd=Path(__file__).resolve().parents[3],
         )

@@ -17,6 +17,7 @@ from scanflow_serving.components import Component
 from scanflow_serving.declared import NodeSignature, TensorSpec
 from scanflow_serving.graph import Graph, GraphStep, Outcome, Walk, call_now, finish, in_order
 from scanflow_serving.problems import ProblemError
+from tests.waiting import PATIENCE_S
 
 
 def node(name: str, *parents: str, role: str = "MODEL") -> Node:
@@ -217,7 +218,7 @@ async def test_nodes_of_a_level_run_side_by_side() -> None:
 
     async def meet(step: GraphStep, value: Any, names: Any, state: Walk) -> Any:
         if step.name != "join":
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 await both.wait()
         return call_now(step, value, names, state)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -20,6 +19,8 @@ from scanflow_serving.grpc_api import GrpcApi, read_request
 from scanflow_serving.messages import InferRequest, InferResponse, Request, Response, Tensor
 from scanflow_serving.problems import ProblemError
 from scanflow_serving.protos import SERVICE, message
+from tests.serving import held_port
+from tests.waiting import PATIENCE_S
 
 DOCUMENTS = {
     "/v2": {"name": "scanflow", "version": "0", "extensions": ["binary_tensor_data"]},
@@ -42,7 +43,7 @@ class Core:
         return Response(200, json.dumps(found).encode())
 
     async def infer(self, model: str, version: str, request: InferRequest, deadline_s: float) -> InferResponse:
-        assert 0 < deadline_s <= 5
+        assert 0 < deadline_s <= PATIENCE_S
         if model == "busy":
             raise ProblemError(429, "The queue is full.", retry_after_s=2)
         outputs = [
@@ -60,13 +61,10 @@ class Core:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     started, loops = threading.Event(), list[tuple[asyncio.AbstractEventLoop, asyncio.Event]]()
 
-    async def serve() -> None:
-        face = GrpcApi(Core(), "127.0.0.1", port, Limits(deadline_s=5), service="double")
+    async def serve(port: int) -> None:
+        face = GrpcApi(Core(), "127.0.0.1", port, Limits(deadline_s=PATIENCE_S), service="double")
         await face.start()
         over = asyncio.Event()
         loops.append((asyncio.get_running_loop(), over))
@@ -74,13 +72,14 @@ def address() -> Iterator[str]:
         await over.wait()
         await face.stop()
 
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
-    thread.start()
-    assert started.wait(30)
-    yield f"127.0.0.1:{port}"
-    loop, over = loops[0]
-    loop.call_soon_threadsafe(over.set)
-    thread.join(30)
+    with held_port() as port:
+        thread = threading.Thread(target=lambda: asyncio.run(serve(port)))
+        thread.start()
+        assert started.wait(PATIENCE_S)
+        yield f"127.0.0.1:{port}"
+        loop, over = loops[0]
+        loop.call_soon_threadsafe(over.set)
+        thread.join(PATIENCE_S)
 
 
 @pytest.fixture(scope="module")

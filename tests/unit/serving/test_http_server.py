@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import gzip
 import json
-import os
+import random
 import re
 import socket
 import threading
@@ -25,6 +25,7 @@ from scanflow_serving.http_server import HttpServer
 from scanflow_serving.messages import Request, Response
 from scanflow_serving.problems import ProblemError
 from tests.serving import raw_exchange, read_answer
+from tests.waiting import PATIENCE_S
 
 MOST = 2 * 1024 * 1024
 T = TypeVar("T")
@@ -74,7 +75,7 @@ class Server:
         self.http = self.do(begin())
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(PATIENCE_S)
 
     def call(self, what: Callable[[], T]) -> T:
         async def call() -> T:
@@ -83,13 +84,13 @@ class Server:
         return self.do(call())
 
     def until_held(self) -> None:
-        assert self.served.came.acquire(timeout=20)
+        assert self.served.came.acquire(timeout=PATIENCE_S)
 
     def release(self) -> None:
         self.loop.call_soon_threadsafe(self.served.held.pop(0).set)
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=20)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S)
 
     def exchange(self, request: bytes) -> tuple[int, bytes]:
         came = raw_exchange(self.port, request)
@@ -102,7 +103,7 @@ class Server:
         self.call(self.http.close)
         self.listener.close()
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(20)
+        self._thread.join(PATIENCE_S)
         self.loop.close()
 
 
@@ -144,7 +145,7 @@ def test_requests_sent_ahead_are_answered_in_order(server: Server) -> None:
 @pytest.mark.parametrize("size", [0, 1, 70_000, 1024 * 1024])
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_body_of_any_size_comes_and_goes_whole(server: Server, size: int, chunked: bool) -> None:
-    body = os.urandom(size)
+    body = random.Random(size).randbytes(size)
     whole = post("/empty", body)
     if chunked:
         pieces = [body[at : at + 10_007] for at in range(0, size, 10_007)]
@@ -224,7 +225,7 @@ def test_a_client_that_leaves_while_its_request_runs_leaves_nothing(server: Serv
             server.until_held()
     if whole:
         server.release()
-    assert server.do(server.http.drain(20))
+    assert server.do(server.http.drain(PATIENCE_S))
 
 
 @settings(max_examples=20, deadline=None)
@@ -343,7 +344,7 @@ def test_a_client_that_reads_nothing_of_a_response_is_cut_off(server: Server, mo
     monkeypatch.setattr(http_server, "WRITE_S", 0.0)
     with server.connect() as sock:
         sock.sendall(get("/large?50000000"))
-        assert server.do(server.http.drain(20))
+        assert server.do(server.http.drain(PATIENCE_S))
 
 
 @pytest.mark.parametrize("first", [b"", get("/")])
@@ -372,12 +373,12 @@ def test_a_draining_server_answers_what_it_has_read_and_closes_the_rest(server: 
         server.until_held()
         idle.sendall(get("/"))
         read_answer(idle)
-        draining = asyncio.run_coroutine_threadsafe(server.http.drain(20), server.loop)
+        draining = asyncio.run_coroutine_threadsafe(server.http.drain(PATIENCE_S), server.loop)
         assert idle.recv(1) == b""
         server.release()
         _, headers, body = read_answer(busy)
         assert (headers["connection"], body) == ("close", b"held")
-        assert draining.result(20)
+        assert draining.result(PATIENCE_S)
         with server.connect() as waiting:  # in the queue of the socket, for another process
             waiting.sendall(get("/"))
             with server.listener.accept()[0] as taken:
@@ -418,7 +419,7 @@ def test_a_response_that_has_begun_without_saying_so_is_not_the_last() -> None:
 def test_an_ignored_listener_gives_its_connections_back(server: Server) -> None:
     other = socket.create_server(("127.0.0.1", 0))
     server.call(lambda: server.http.listen("backup", other.dup()))
-    with server.connect() as own, socket.create_connection(other.getsockname(), timeout=20) as lent:
+    with server.connect() as own, socket.create_connection(other.getsockname(), timeout=PATIENCE_S) as lent:
         for sock in (own, lent):
             sock.sendall(get("/hold"))
             server.until_held()

@@ -33,7 +33,7 @@ class Adder:
     def predict(self, X):
         if self.hold:
             inside.set()
-            assert gate.wait(20)
+            assert gate.wait(600)
         return X + self.by
 
 
@@ -269,7 +269,7 @@ async def test_loading_may_take_long_and_holds_nobody_up(tmp_path: Path) -> None
 
         class Slow(Quick):
             def load(self):
-                assert gate.wait(20)
+                assert gate.wait(600)
         """,
     )
 

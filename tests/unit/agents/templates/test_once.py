@@ -12,6 +12,7 @@ import pytest
 from scanflow.agent.records import Intent
 from scanflow.backends.service_records import RevisionRecord
 from tests.unit.agents.templates.fakes import World, told
+from tests.waiting import PATIENCE_S
 
 
 def test_predictions_are_handed_over_again_only_when_as_many_came_or_after_a_while(world: World) -> None:
@@ -119,7 +120,7 @@ def test_two_sensors_have_nothing_labelled_twice(world: World) -> None:
     declared, start = world.load("checker"), Barrier(4)
 
     def look(_: int) -> int:
-        start.wait(10)
+        start.wait(PATIENCE_S)
         return int(world.look(declared, "checker", "label_picked")["labelled"])
 
     with ThreadPoolExecutor(4) as threads:

@@ -68,6 +68,7 @@ def doing(deployer: EmbeddedDeployer, applications: Remembered) -> Batch:
     return Batch(deployer, applications)
 
 
+@pytest.mark.processes
 def test_a_workflow_is_run_with_parameters_of_its_own_and_undone_by_stopping(doing: Batch) -> None:
     done = doing("run_workflow", workflow="sums", parameters={"count": 5})
     run = done.result["run"]
@@ -76,6 +77,7 @@ def test_a_workflow_is_run_with_parameters_of_its_own_and_undone_by_stopping(doi
     assert doing.undo(done).result == {"runs": [run], "stopped": []}  # it has ended, and stays as it is
 
 
+@pytest.mark.processes
 def test_a_step_is_run_anew_on_what_it_had(doing: Batch) -> None:
     past = doing("run_workflow", workflow="sums").result["run"]
     done = doing("run_executor", key="again", workflow="sums", executor="total", parameters={"factor": 10})
@@ -134,11 +136,13 @@ def test_a_step_or_one_replica_of_it_is_stopped_and_no_other(doing: Batch) -> No
         doing("stop_executor", workflow="sums", executor="lod")
 
 
+@pytest.mark.processes
 def test_a_step_that_has_ended_is_left_as_it_is(doing: Batch) -> None:
     doing("run_workflow", workflow="sums")
     assert doing("stop_executor", workflow="sums", executor="load").result["stopped"] is False
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("primitive", "arguments", "after"),
     [
