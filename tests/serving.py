@@ -63,7 +63,7 @@ class Instance:
             "address": f"127.0.0.1:{self.port}",
             "app_dir": str(folder),
             "listen_fd": self.listener.fileno(),
-            "limits": Limits(deadline_s=20.0),
+            "limits": Limits(deadline_s=PATIENCE_S),
         }
         (self.folder / "instance.json").write_bytes(encode(InstanceSpec(**{**fields, **spec})))
         self._log = (self.folder / "log").open("wb")
@@ -139,12 +139,6 @@ class Instance:
         assert self._control is not None
         self._key += 1
         seqpacket.send(self._control, ControlMessage(kind=kind, key=key or str(self._key), body=dict(body or {})), fds)
-
-
-def unused_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def hold_port(host: str = "127.0.0.1") -> socket.socket:

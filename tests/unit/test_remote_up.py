@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -148,8 +149,15 @@ def test_up_and_down_are_a_pair(standin: Settings, monkeypatch: pytest.MonkeyPat
     assert "elsewhere" not in Path(f"/proc/{server.pid}/environ").read_text()
     parent = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[1]
     assert int(parent) != os.getpid()
-    told = control_plane.look(standin)
-    assert (told["up"], told["server"]["ready"], told["status"]["counts"]) == (True, True, {"runs": 2})
+    looks: list[dict[str, Any]] = []
+
+    def ready() -> bool:
+        looks.append(control_plane.look(standin))
+        return bool(looks[-1]["server"]["ready"])
+
+    until(ready, "it says that it is ready")  # a look gives it a second
+    told = looks[-1]
+    assert (told["up"], told["status"]["counts"]) == (True, {"runs": 2})
     first, *_, counts, table = status_screen(told)
     assert str(first).startswith(f"✓ server   {server.url}  process {server.pid}")
     assert counts == "  runs: 2"

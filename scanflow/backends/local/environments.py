@@ -9,6 +9,7 @@ import importlib.util
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -152,6 +153,7 @@ def _run(command: Sequence[str], base: Path, patience: Patience) -> None:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        process_group=0,  # it starts builds, which end with it
     ) as process:
         said = _wait(process, patience)
     if process.returncode:
@@ -160,15 +162,16 @@ def _run(command: Sequence[str], base: Path, patience: Patience) -> None:
 
 
 def _wait(process: subprocess.Popen[str], patience: Patience) -> str:
-    while True:
-        try:
-            return process.communicate(timeout=POLL_S)[1]
-        except subprocess.TimeoutExpired:
+    """Return what a process says on its standard error; if that is not waited for to the end, end its whole group."""
+    try:
+        while True:
             try:
+                return process.communicate(timeout=POLL_S)[1]
+            except subprocess.TimeoutExpired:
                 patience.check()
-            except UnavailableError:
-                process.kill()
-                raise
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
 
 
 @contextmanager

@@ -10,18 +10,20 @@ import pytest
 
 from scanflow.backends.local.environments import Patience, environment_python, is_ready, make_environment, normalised
 from scanflow.errors import InvalidError, UnavailableError
+from scanflow.processes.identity import birth_of
 from tests.waiting import PATIENCE_S, patient, until
 
 
 def source_that_says_when_it_is_built_and_never_ends(folder: Path) -> str:
-    """Return a requirement whose build makes a file ``begun`` and then waits for ever. It needs no network."""
+    """Return a requirement whose build writes its id into ``begun`` and then waits for ever. It needs no network."""
     (folder / "pyproject.toml").write_text(
         '[build-system]\nrequires = []\nbuild-backend = "hang"\nbackend-path = ["."]\n'
         '[project]\nname = "hang"\nversion = "1.0"\n'
     )
     (folder / "hang.py").write_text(
-        f"import pathlib, time\ndef build_wheel(*_, **__):\n"
-        f"    pathlib.Path({str(folder / 'begun')!r}).touch()\n    time.sleep(600)\n"
+        f"import os, pathlib, time\ndef build_wheel(*_, **__):\n"
+        f"    pathlib.Path({str(folder / 'part')!r}).write_text(str(os.getpid()))\n"
+        f"    os.rename({str(folder / 'part')!r}, {str(folder / 'begun')!r})\n    time.sleep(3600)\n"
     )
     (folder / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: hang\nVersion: 1.0\n")
     archive = folder / "hang-1.0.tar.gz"
@@ -73,21 +75,24 @@ def test_several_may_ask_for_one_environment_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("why", ["stopped", "not ready after 1 s"])
+@pytest.mark.parametrize("why", ["stopped", "not ready after"])
 def test_what_takes_too_long_or_is_given_up_leaves_nothing_behind(tmp_path: Path, why: str) -> None:
     wanted = [source_that_says_when_it_is_built_and_never_ends(tmp_path)]
     python = environment_python(tmp_path / "venvs", wanted)
-    patience = Patience() if why == "stopped" else Patience(1.0)
+    patience, begun = Patience(), tmp_path / "begun"
 
-    def cancel() -> None:
-        until((tmp_path / "begun").exists, "it is built")
-        patience.cancel()
+    def give_up() -> None:
+        until(begun.exists, "it is built")
+        if why == "stopped":
+            patience.cancel()
+        else:
+            patience._give_up = 0.0  # the time is over
 
-    if why == "stopped":
-        threading.Thread(target=cancel, daemon=True).start()
+    threading.Thread(target=give_up, daemon=True).start()
     with pytest.raises(UnavailableError, match=why):
         make_environment(python, wanted, base=tmp_path, patience=patience)
     assert not is_ready(python)
+    until(lambda: not birth_of(int(begun.read_text())), "the build has ended")
 
 
 @pytest.mark.processes

@@ -128,6 +128,7 @@ async def instance(
     **limits: Any,
 ) -> AsyncIterator[Instance]:
     """Give an instance that serves these nodes as ``wf``, or what is to be applied, or nothing yet."""
+    fields: dict[str, Any] = {"deadline_s": PATIENCE_S, **limits}
     spec = InstanceSpec(
         service="wf",
         app="shop",
@@ -137,7 +138,7 @@ async def instance(
         desired=str(folder / "desired.json"),
         address="127.0.0.1:46700",
         app_dir=str(folder),
-        limits=Limits(**{"deadline_s": PATIENCE_S, **limits}),
+        limits=Limits(**fields),
         recording=recording,
         aliases=aliases,
     )
