@@ -25,7 +25,10 @@ CHART = HERE.parent.parent / "deploy" / "helm" / "scanflow"
 GIVEN = ("server.token.secret=own-token", "server.tls.mode=secret", "server.tls.secret=own-tls")
 PROXY = ("server.tls.mode=proxy", "gateway.enabled=true", "gateway.name=edge", "gateway.namespace=infra")
 
-pytestmark = pytest.mark.skipif(shutil.which("helm") is None, reason="the program helm is not installed")
+pytestmark = [
+    pytest.mark.cluster,  # whose tools helm is one of
+    pytest.mark.skipif(shutil.which("helm") is None, reason="the program helm is not installed"),
+]
 
 
 def helm(*words: str) -> subprocess.CompletedProcess[str]:

@@ -11,6 +11,7 @@ from scanflow.backends.local.agents import LocalAgents
 from scanflow.backends.memory import Memory
 from scanflow.backends.memory.agents import MemoryAgents
 from scanflow.testing.agents import KEY, AgentsContract
+from tests.waiting import PATIENCE_S
 
 PROGRAM = """
 import json, pathlib, sys, time
@@ -22,6 +23,8 @@ while True:
 
 @pytest.mark.processes
 class TestLocalAgents(AgentsContract):
+    patience_s = PATIENCE_S
+
     @pytest.fixture
     def agents(self, tmp_path: Path) -> Iterator[LocalAgents]:
         (tmp_path / "program.py").write_text(PROGRAM)

@@ -56,6 +56,7 @@ def test_what_one_machine_cannot_honour_of_an_affinity_is_refused(home: Path, tm
         sf.Client(progress=False).plan(app, "job")
 
 
+@pytest.mark.mpi
 @pytest.mark.processes
 @pytest.mark.skipif(shutil.which("mpirun.openmpi") is None, reason="Open MPI is not installed")
 def test_mpirun_starts_a_container_for_each_rank(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

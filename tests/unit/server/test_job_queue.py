@@ -68,10 +68,11 @@ def test_all_jobs_begin_in_the_order_of_their_requests_and_never_more_than_fit(
     assert not any(left.values())
 
 
+with_mpi = pytest.mark.skipif(shutil.which("mpirun.openmpi") is None, reason="Open MPI is not installed")
+
+
 @pytest.fixture
 def doing(settings: Settings, tmp_path: Path) -> Doing:
-    if shutil.which("mpirun.openmpi") is None:
-        pytest.skip("Open MPI is not installed")
     (tmp_path / "rank.sh").write_text("#!/bin/sh\necho $SCANFLOW_MPI_RANK $*\n")
     (tmp_path / "rank.sh").chmod(0o755)
     (tmp_path / "train.py").touch()
@@ -87,6 +88,8 @@ def doing(settings: Settings, tmp_path: Path) -> Doing:
     return Doing(EmbeddedDeployer(settings), Remembered(app))
 
 
+@with_mpi
+@pytest.mark.mpi
 @pytest.mark.processes
 def test_a_job_is_cut_for_the_nodes_that_there_are_and_run(doing: Doing) -> None:
     done = doing("run_autoconfig_workflow", workflow="job", profile="cpu", policy="granularity")
@@ -101,6 +104,8 @@ def test_a_job_is_cut_for_the_nodes_that_there_are_and_run(doing: Doing) -> None
     assert JobQueue(doing.deployer).waiting([(done.result["run"], False)]) == {}
 
 
+@with_mpi
+@pytest.mark.mpi
 @pytest.mark.processes
 def test_a_yaml_mainfile_is_read_before_a_job_is_cut_and_what_was_decided_goes_before_it(doing: Doing) -> None:
     done = doing("run_autoconfig_workflow", workflow="exp", policy="granularity")
@@ -112,6 +117,8 @@ def test_a_yaml_mainfile_is_read_before_a_job_is_cut_and_what_was_decided_goes_b
     assert b"".join(part.data for part in log) == b"0 -n 3\n"
 
 
+@with_mpi
+@pytest.mark.mpi
 @pytest.mark.processes
 def test_an_mpi_workflow_is_run_and_stopped_and_other_primitives_say_what_to_use(doing: Doing) -> None:
     run = doing("run_workflow", key="plain", workflow="job").result["run"]
