@@ -40,7 +40,8 @@ dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(165px, 1fr));
 dt { color: var(--soft); font-size: 14px; }
 dd { margin: 0; font-size: 22px; font-variant-numeric: tabular-nums; }
 table { border-collapse: collapse; width: 100%; font-size: 14px; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: 6px 12px 6px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
+th, td { text-align: left; padding: 6px 12px 6px 0; border-bottom: 1px solid var(--line); vertical-align: top;
+  overflow-wrap: anywhere; min-width: 6em; }
 td:first-child { white-space: nowrap; }
 .grid { display: grid; grid-template-columns: repeat(auto-fill, minmax(290px, 1fr)); gap: 12px 28px; }
 .thumbs { display: grid; grid-template-columns: repeat(auto-fill, minmax(84px, 1fr)); gap: 12px; font-size: 13px; }

@@ -18,15 +18,15 @@ _MOST_TEXT = 500
 
 _STYLE = """
 :root { color-scheme: light dark; font: 1rem/1.4 system-ui, sans-serif }
-body { margin: 0 auto; max-width: 44rem; padding: 0 1rem 1rem }
+body { margin: 0 auto; max-width: 44rem; padding: 0 1rem 1rem; overflow-wrap: anywhere }
 header, nav, .choices, .field { display: flex; flex-wrap: wrap; gap: .5rem; align-items: center }
 header form, nav a:last-child, nav span:last-child { margin-left: auto }
-h1 { font-size: 1.25rem; margin: .5rem 0 } h2 { font-size: 1rem; overflow-wrap: anywhere; margin: .5rem 0 .25rem }
+h1 { font-size: 1.25rem; margin: .5rem 0 } h2 { font-size: 1rem; margin: .5rem 0 .25rem }
 p { margin: .25rem 0 } progress { width: 100% }
 img { display: block; width: min(100%, 20rem); image-rendering: pixelated; border: 1px solid GrayText; margin: .5rem 0 }
 table { border-collapse: collapse; width: 100%; table-layout: fixed }
 th, td { text-align: left; vertical-align: top; padding: .25rem .5rem .25rem 0; border-bottom: 1px solid GrayText }
-th, td { overflow-wrap: anywhere; font-weight: 400 } th[scope] { width: 40%; opacity: .8 }
+th, td { font-weight: 400 } th[scope] { width: 40%; opacity: .8 }
 .answer { position: sticky; bottom: 0; background: Canvas; padding: .5rem 0; max-height: 45vh; overflow: auto }
 .field { flex-wrap: nowrap; padding: .25rem } input { flex: 1; min-width: 0 }
 input, button, nav a, nav span { font: inherit; padding: .5rem .75rem; min-height: 1.5rem; box-sizing: content-box }
@@ -38,7 +38,7 @@ small, .quiet { opacity: .8 } summary { padding: .5rem 0 }
 _HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 HEADERS = {
     "content-security-policy": (
-        f"default-src 'none'; style-src 'sha256-{_HASH}'; img-src 'self'; form-action 'self'; base-uri 'none'; "
+        f"default-src 'none'; style-src 'sha256-{_HASH}'; img-src 'self' data:; form-action 'self'; base-uri 'none'; "
         "frame-ancestors 'none'"
     ),
     "x-content-type-options": "nosniff",
@@ -167,5 +167,6 @@ def _page(body: str) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><title>Labels – Scanflow</title>'
+        '<link rel="icon" href="data:,">'  # without it a browser asks for /favicon.ico, is refused, and says so
         f"<style>{_STYLE}</style></head><body>{body}</body></html>"
     )

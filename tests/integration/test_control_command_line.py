@@ -24,7 +24,7 @@ from scanflow.settings import Settings
 from scanflow_client import control_plane
 from scanflow_client.demo.loop import run_loop
 from tests.conftest import COMMAND, Cli
-from tests.serving import held_port
+from tests.serving import held_ports
 from tests.waiting import until
 
 APP = """
@@ -69,7 +69,7 @@ def app(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    with held_port() as port:
+    with held_ports(2) as (port, _for_the_tracker):
         yield port
 
 

@@ -41,6 +41,7 @@ def test_every_marker_of_long_tests_has_a_stage() -> None:
     assert {marker for marker in left_out if not any(marker in stage.marker.split() for stage in STAGES)} == set()
 
 
+@pytest.mark.processes
 def test_a_stage_that_takes_too_long_is_ended_with_what_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
