@@ -222,7 +222,8 @@ def test_ranks_on_all_nodes_have_the_variables_that_people_gave(
     cluster.apply({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": {"KEY": key}})
     with batch_backend(settings, SCANFLOW_KUBERNETES_MPI_IMAGE=IMAGE, SCANFLOW_KUBERNETES_MPI=engine) as backend:
         deployer = on(settings, backend)
-        run = deployer.run(request(app_dir, "variables.py"))
+        with all_nodes_schedulable():
+            run = deployer.run(request(app_dir, "variables.py"))
         assert run.state == "succeeded", run.tasks[-1].failure
         assert len({task.place for task in run.tasks if task.step == "ranks"}) == 2
         told = f"dark red {TEAM} {hashlib.sha256(key.encode()).hexdigest()[:8]}\n"
