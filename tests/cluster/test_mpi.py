@@ -20,6 +20,7 @@ from scanflow.backends.kubernetes.pod_logs import lines_since
 from scanflow.errors import UnsupportedError
 from scanflow.placement.mpi.groups import ClusterNode
 from scanflow.placement.mpi.plan import plan_job
+from tests.cluster.drains import all_nodes_schedulable
 from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
@@ -87,7 +88,8 @@ def test_volcano_runs_a_gang_over_two_nodes(cluster: Cluster, namespace: str) ->
         nodes.update(workers(cluster, namespace))
         return phase(one) in {"Completed", "Terminated", "Failed"}
 
-    found = run(cluster, namespace, volcano_objects(made), over)
+    with all_nodes_schedulable():
+        found = run(cluster, namespace, volcano_objects(made), over)
     log = written(cluster, namespace)
     assert phase(found) == "Completed", log
     assert "sum 6.0 expected 6.0" in log

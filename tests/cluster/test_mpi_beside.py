@@ -19,6 +19,7 @@ from scanflow.backends.kubernetes.nodes import is_schedulable
 from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.settings import Settings
 from tests.cluster.batch import batch_backend
+from tests.cluster.drains import all_nodes_schedulable
 from tests.cluster.test_mpi_runs import IMAGE, SLEEPS, WITHIN_S
 from tests.waiting import until
 
@@ -92,7 +93,7 @@ def test_two_jobs_that_memory_bounds_are_on_different_nodes(
 ) -> None:
     (tmp_path / "sleeps.sh").write_text(SLEEPS)
     (tmp_path / "sleeps.sh").chmod(0o755)
-    with batch_backend(settings, SCANFLOW_KUBERNETES_MPI_IMAGE=IMAGE) as backend:
+    with batch_backend(settings, SCANFLOW_KUBERNETES_MPI_IMAGE=IMAGE) as backend, all_nodes_schedulable():
         deployer = EmbeddedDeployer(settings, backend=backend)
         pods = alive(cluster)
         nodes = [str(one["metadata"]["name"]) for one in cluster.find("Node")[0] if is_schedulable(one)]
