@@ -133,6 +133,9 @@ class Decision(_Record):
     winner: str | None = None
     """The id of the intent it lost against, if it lost."""
 
+    by: str | None = None
+    """The person who said so; None: the arbiter."""
+
     at: float
     retry_at: float | None = None
     """When a queued one is looked at again."""

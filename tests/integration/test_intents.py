@@ -140,7 +140,7 @@ def test_what_became_of_the_model_that_a_run_made_is_told_with_the_action(client
 
 def test_a_person_says_yes_or_no(client: httpx.Client, context: ServerContext) -> None:
     for id in ("i1", "i2"):
-        client.post("/api/v1/intents", json=epochs(id, 7, autonomy="approve"))
+        client.post("/api/v1/intents", json=epochs(id, 7, autonomy="approve", strategy=f"strategy of {id}"))
     waiting = client.get("/api/v1/intents", params={"verdict": "approve", "state": "pending"}).json()
     assert [one["id"] for one in waiting] == ["i2", "i1"]
     refused = client.post("/api/v1/intents/i2/refuse", json={}, headers=token_of(client, "bob")).json()["decision"]

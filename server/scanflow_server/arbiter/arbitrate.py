@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from scanflow.agent.records import Action, Decision, Intent, Verdict
-from scanflow_server.arbiter.identity import overlapping, place_of, seconds
+from scanflow_server.arbiter.identity import overlapping, place_of, seconds, strategy_of
 from scanflow_server.arbiter.objections import (
     World,
     against_foreign,
@@ -49,6 +49,15 @@ def duplicate_of(first: Action, intent: Intent, now: float) -> Decision:
     known = first.decision
     reason = f"The key {intent.key!r} was decided on before, as {first.id!r}: {known.verdict}. {known.reason}"
     return decided(intent, "duplicate", reason, now=now, winner=first.id, retry_at=known.retry_at)
+
+
+def replaced_by(newer: Intent, waiting: Intent, now: float) -> Decision | None:
+    """Return the decision on what waits for a person, if the same strategy asks for something else instead."""
+    same = strategy_of(newer) == strategy_of(waiting) and place_of(newer) == place_of(waiting)
+    if not same or newer.primitive != waiting.primitive:
+        return None
+    reason = f"Superseded: {newer.agent} asks for {newer.primitive} ({newer.id}) in its place."
+    return decided(waiting, "refuse", reason, now=now, winner=newer.id)
 
 
 def _decide(

@@ -15,7 +15,7 @@ from scanflow.agent.primitives import act_of
 from scanflow.agent.records import Action, ActionState, Decision, Intent
 from scanflow.errors import InvalidError, UsageError
 from scanflow.problems import problem_of
-from scanflow_server.arbiter.arbitrate import arbitrate_all, duplicate_of
+from scanflow_server.arbiter.arbitrate import arbitrate_all, duplicate_of, replaced_by
 from scanflow_server.arbiter.identity import looks_back_s, place_of
 from scanflow_server.arbiter.objections import FOREIGN_S, Owner, World, foreign_fields, same
 from scanflow_server.store import events, operations
@@ -65,7 +65,13 @@ class IntentService:
         action = Action(id=intent.id, intent=intent, state="pending", decision=waits, began=None, ended=None)
         stored = ActionRow(action=action)
         kept.add(connection, stored)
-        return self._decide(connection, place_of(intent), seen, [stored])[intent.id]
+        decision = self._decide(connection, place_of(intent), seen, [stored])[intent.id]
+        if decision.verdict == "approve":
+            for one in kept.waiting_at(connection, place_of(intent), verdicts=["approve"]):
+                replaced = replaced_by(intent, one.intent, decision.at) if one.id != intent.id else None
+                if replaced is not None:
+                    self._become(connection, one, replaced)
+        return decision
 
     def decide_again(self, intent: Intent) -> None:
         seen = self.look(intent)
@@ -96,7 +102,7 @@ class IntentService:
                 advice = f" Take it back: scanflow approve {id} --revert" if stored.action.state == "succeeded" else ""
                 raise UsageError(f"The intent {id!r} cannot be refused: it is {_stands(stored.action)}.{advice}")
             said = _by(f"{by} refused it", reason)
-            decision = Decision(intent=id, verdict="refuse", reason=said, at=self._clock())
+            decision = Decision(intent=id, verdict="refuse", reason=said, by=by, at=self._clock())
             self._become(connection, stored, decision)
             return kept.find(connection, id).action
 

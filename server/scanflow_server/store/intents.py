@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, and_, insert, or_, select, update
 
-from scanflow.agent.records import JSON, Action, Intent
+from scanflow.agent.records import JSON, Action, Intent, Verdict
 from scanflow.errors import NotFoundError
 from scanflow_server.arbiter.identity import place_of, strategy_of
 from scanflow_server.store.base import Row
@@ -142,8 +142,10 @@ def in_effect(connection: Connection, place: str, *, since: float = 0.0, limit: 
     return [Action.model_validate(document) for document in connection.execute(newest).scalars()]
 
 
-def waiting_at(connection: Connection, place: str) -> list[ActionRow]:
-    waits = and_(intents.c.state == "pending", intents.c.verdict.in_(["act", "queue"]))
+def waiting_at(
+    connection: Connection, place: str, *, verdicts: Collection[Verdict] = ("act", "queue")
+) -> list[ActionRow]:
+    waits = and_(intents.c.state == "pending", intents.c.verdict.in_(verdicts))
     query = select(intents).where(OPEN, intents.c.place == place, waits).order_by(intents.c.number)
     return [_row(row) for row in connection.execute(query).mappings()]
 

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from scanflow.agent.records import Action, Guard, Intent
-from scanflow.drift.promotion import Slice, decide
+from scanflow.drift.promotion import decide
+from scanflow.drift.slices import Slice
 from scanflow.errors import InvalidError, NotFoundError, UsageError
 from scanflow_server.arbiter.why import why
 from scanflow_server.store import events
@@ -109,6 +110,17 @@ def test_somebody_elses_value_is_overwritten_after_a_while_and_the_while_begins_
     assert world.engine.submit(wanted("i3", 5)).retry_at == 1190
     world.now = 1190
     assert world.engine.submit(wanted("i4", 5)).verdict == "act"
+
+
+def test_what_is_asked_for_later_replaces_what_waits_for_a_person(world: World) -> None:
+    for id, instances in (("i1", 4), ("i2", 5)):
+        assert world.engine.submit(wanted(id, instances, autonomy="approve")).verdict == "approve"
+        world.now += 1
+    replaced = action(world, "i1")
+    assert (replaced.state, replaced.decision.winner, replaced.decision.by) == ("refused", "i2", None)
+    world.engine.approve("i2", by="ann")
+    world.engine.settle()
+    assert world.replicas["serve"] == 5
 
 
 def test_what_waits_for_a_yes_is_done_after_it_and_never_after_a_no(world: World) -> None:
