@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeAlias
 
-from scanflow.drift.promotion import CURRENT, Slice
+from scanflow.drift.slices import CURRENT, Slice
 from scanflow.errors import InvalidError
 
 Purpose: TypeAlias = Literal["train", "evaluate"]
@@ -33,6 +33,18 @@ class DetectionOutputs:
     p_value: float | None = None
     columns: tuple[Mapping[str, Any], ...] = ()
     """The columns that drifted, worst first: ``name, test, statistic, p, effect, reference, current``."""
+
+    model_uri: str = ""
+    """The address of the model in use: ``models:/NAME@ALIAS``. Empty: it does not say."""
+
+    model_version: int | None = None
+    """The version that it stood for."""
+
+    same_drift: bool = False
+    """Whether it is the drift of windows that were found before, and that no model has learnt from yet."""
+
+    regimes: Mapping[str, float] = field(default_factory=dict)
+    """What a window without drift is made of: the share of each slice that is known, 0 to 1."""
 
     run_ids: tuple[str, ...] | None = None
     """The tracked runs that were looked at."""
@@ -67,7 +79,9 @@ def outputs_of_detection(outputs: Mapping[str, Any]) -> DetectionOutputs:
     columns = outputs.get("columns") or ()
     if not _is_list(columns) or not all(isinstance(one, Mapping) and "name" in one for one in columns):
         raise InvalidError(f"{who} left 'columns' that are no list of objects with a 'name'. {_PAGE}")
-    runs = outputs.get("run_ids")
+    runs, regimes = outputs.get("run_ids"), outputs.get("regimes") or {}
+    if not isinstance(regimes, Mapping):
+        raise InvalidError(f"{who} left 'regimes' that are no shares by name: {regimes!r:.100}. {_PAGE}")
     return DetectionOutputs(
         drifted=bool(drifted),
         n_newdata=_count(outputs, "n_newdata", who, default=None),
@@ -78,6 +92,10 @@ def outputs_of_detection(outputs: Mapping[str, Any]) -> DetectionOutputs:
         threshold=_number(outputs, "threshold", who),
         p_value=_number(outputs, "p_value", who),
         columns=tuple(columns)[:MOST_COLUMNS],
+        model_uri=str(outputs.get("model_uri") or ""),
+        model_version=_count(outputs, "model_version", who, default=None),
+        same_drift=bool(outputs.get("same_drift")),
+        regimes={str(name): _number(regimes, name, f"{who}, of 'regimes',") or 0.0 for name in regimes},
         run_ids=tuple(str(one) for one in runs) if isinstance(runs, list) else None,
     )
 

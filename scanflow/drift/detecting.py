@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,6 +21,7 @@ from scanflow.drift.performance import LEAST, Calibration
 from scanflow.drift.prediction_data import PredictionData, Prepare, collect, step_tracker
 from scanflow.drift.samples import Samples, digests, firsts, is_table, joined, packed, rows
 from scanflow.drift.selection import select
+from scanflow.drift.slices import CLEAN, window_named
 from scanflow.drift.table import DataTable, main_directions
 from scanflow.drift.training_data import TrainingData
 from scanflow.drift.two_sample import joint_features
@@ -46,23 +48,32 @@ def detect(
     evaluation_share: float = 0.3,
     reference_size: int = 2000,
     seed: int = 1,
+    pending: list[str] | None = None,
 ) -> None:
     """See :func:`scanflow.drift.workflows.detection`."""
     models.quiet()
+    address, model_uri = model_uri, models.pinned(model_uri)
     app, team, run = (os.environ.get(f"SCANFLOW_{name}", "") for name in ("APP", "TEAM", "RUN"))
     folder, generator, tracker = output_dir(), np.random.default_rng(seed), step_tracker()
     data = TrainingData.load(tracker, app, team, model_name)
     prepared = user_function(prepare) if prepare else None
-    everything = _predictions(tracker, run_ids, data.x_reference, prepared, input_name)
+    read = partial(_predictions, tracker, like=data.x_reference, prepare=prepared, input_name=input_name)
+    everything = read(run_ids)
     new = _distinct(everything)
-    known = [data.x_reference, *_learnt(tracker, model_uri, data.x_reference, prepared, input_name)]
-    known = [_drawn(missing_as_in(data.x_reference, one), reference_size, generator) for one in known]
-    reference, regimes = joined(known), np.repeat(np.arange(len(known)), [len(one) for one in known])
+    known = {CLEAN: data.x_reference, **_learnt(tracker, model_uri, read)}
     model = models.load(model_uri)
     guesses, probabilities = model.predict(new.x), model.probabilities(new.x)
-    made = catalogue.make(detector, generator=generator, options=options)
-    fitted = catalogue.fit(made, reference, regimes=regimes, predicted=model.probabilities(reference))
-    found = catalogue.score(fitted, missing_as_in(data.x_reference, new.x), predicted=probabilities)
+
+    def score(regimes: Sequence[Samples]) -> Scores:
+        drawn = [_drawn(missing_as_in(data.x_reference, one), reference_size, generator) for one in regimes]
+        reference, numbers = joined(drawn), np.repeat(np.arange(len(drawn)), [len(one) for one in drawn])
+        made = catalogue.make(detector, generator=generator, options=options)
+        fitted = catalogue.fit(made, reference, regimes=numbers, predicted=model.probabilities(reference))
+        return catalogue.score(fitted, missing_as_in(data.x_reference, new.x), predicted=probabilities)
+
+    found = score([*known.values()])
+    before = _pending(pending or [], read) if found.drifted else None
+    same = before is not None and not score([*known.values(), before]).drifted
     points = _points(new, found, guesses, probabilities, budget, evaluation_share, generator)
     _write(folder, new.x, points)
     figures: dict[str, Any] = {
@@ -91,10 +102,14 @@ def detect(
     )
     for key, value in {**figures, **_estimated(model, data, probabilities)}.items():
         output(key, value)
+    output("model_uri", address)
+    output("model_version", models.version_of(model_uri))
+    output("same_drift", int(same))
+    output("regimes", {} if found.drifted else dict(zip(known, found.regimes, strict=False)))
     output("columns", [asdict(one) for one in found.columns[:MOST_COLUMNS]])
     output("run_ids", run_ids)  # those that were left out too: they were looked at
     output("picked_path", (folder / "picked.npz").absolute())
-    verdict = "drifted" if found.drifted else "no drift"
+    verdict = "drifted as before" if same else "drifted" if found.drifted else "no drift"
     print(f"{detector}: {verdict} ({found.statistic:.4g}, alarm above {found.threshold:.4g})")
     print(f"{len(found.outliers)} of {len(new.x)} samples are outliers; {len(points)} samples selected for labelling")
     if new.left_out:
@@ -125,7 +140,7 @@ def points_learnt(tracker: KnowledgeBase, model_uri: str) -> list[dict[str, Any]
 
 
 def _predictions(
-    tracker: KnowledgeBase, run_ids: Sequence[str], like: Samples, prepare: Prepare | None, input_name: str | None
+    tracker: KnowledgeBase, run_ids: Sequence[str], *, like: Samples, prepare: Prepare | None, input_name: str | None
 ) -> PredictionData:
     columns = [str(one) for one in like.columns] if is_table(like) else None
     found = collect(tracker, run_ids, input_name=input_name, prepare=prepare, columns=columns)
@@ -163,19 +178,29 @@ def _of_type(x: Samples, dtype: Any) -> Samples:
 
 
 def _learnt(
-    tracker: KnowledgeBase, model_uri: str, like: Samples, prepare: Prepare | None, input_name: str | None
-) -> list[Samples]:
-    """Return the predictions of each window that the model in use has learnt from, as far as they are still kept."""
+    tracker: KnowledgeBase, model_uri: str, read: Callable[[Sequence[str]], PredictionData]
+) -> dict[str, Samples]:
+    """Return the predictions of each window that the model in use has learnt from, as far as they are still kept, by
+    the window's name."""
     windows: dict[str, set[str]] = {}
     for point in points_learnt(tracker, model_uri):
         windows.setdefault(str(point.get("run")), set()).add(str(point["id"]).rpartition(":")[0])
-    found: list[Samples] = []
+    found: dict[str, Samples] = {}
     for run, batches in sorted(windows.items()):
         try:
-            found.append(_distinct(_predictions(tracker, sorted(batches - {""}), like, prepare, input_name)).x)
+            found[window_named(run)] = _distinct(read(sorted(batches - {""}))).x
         except (NotFoundError, InvalidError) as error:
             print(f"What the model has learnt of run {run} is not compared with: {error}")
     return found
+
+
+def _pending(run_ids: Sequence[str], read: Callable[[Sequence[str]], PredictionData]) -> Samples | None:
+    """Return the predictions of windows in which drift was found before; None: there are none any more."""
+    try:
+        return _distinct(read(run_ids)).x if run_ids else None
+    except (NotFoundError, InvalidError) as error:
+        print(f"It is not compared with the drift of before: {error}")
+        return None
 
 
 def _drawn(x: Samples, most: int, generator: np.random.Generator) -> Samples:

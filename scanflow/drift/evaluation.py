@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanflow.drift.contract import Purpose
-from scanflow.drift.promotion import CURRENT, Slice, for_evaluation
+from scanflow.drift.promotion import for_evaluation
 from scanflow.drift.samples import Samples
+from scanflow.drift.slices import CURRENT, Slice, window_named
 from scanflow.errors import InvalidError
 
 
@@ -69,7 +70,7 @@ def slices_by_window(windows: Sequence[str], known: Collection[str], newest: str
     found = {CURRENT: np.flatnonzero([one in current for one in windows])}
     for window in dict.fromkeys(windows):
         if window not in current:
-            found[f"window {window}"] = np.flatnonzero([one == window for one in windows])
+            found[window_named(window)] = np.flatnonzero([one == window for one in windows])
     return found
 
 

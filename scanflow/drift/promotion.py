@@ -1,16 +1,13 @@
-"""Whether a challenger is better than the champion, by points that both were evaluated on and neither was trained on.
+"""Whether a challenger takes over from the champion, by points that both were evaluated on and neither was trained on.
 
-Of paired answers only those points count on which one of the two is right and the other wrong. Whether more of them are
-gained than lost is McNemar's question, answered by a binomial's mid-p-value (Fagerland et al., 2013); by how much, with
-which interval, follows Bonett and Price (2012), whose adjustment of Wald's interval keeps its coverage with few points.
-A challenger must be better on the current window, and not worse by more than a margin on every other slice: the
-lower ends of the intervals decide.
+What decides is what the service answers: the gain over the traffic to be expected, in which each slice weighs as much
+as its share of the recent predictions, and data of before, which may return, a little. The lower end of that gain's
+interval has to be above what is wanted (a stratified estimate: Cochran, Sampling Techniques, 1977, 5.3). And on the
+current window more points are gained than lost, and not by chance.
 
-A slice of few points cannot show that small a loss: at the full level it would keep out most models that are as good.
-There both errors are held alike (compromise power analysis: Erdfelder, 1984), and with fewer points still the observed
-loss must not be above the margin; several such slices are taken together. What such a slice may have lost beyond twice
-the margin has to be outweighed: the lower end of the gain has to be above it. A challenger that is surely worse on any
-one slice is rejected, however many points it has.
+Beside that, no kind of data may lose much: as much as costs all traffic ``margin``, and ``worst`` at most. A slice that
+people still ask for, and that surely loses more, rejects a challenger. Where nobody asks for it, or it is not sure, a
+person decides: no label that people can give of the current window tells of another one.
 
 A challenger that is looked at again and again, as labels come, gets many chances to be lucky. The first look has 80 %
 of the level and look k of the others ``1 / (k (k - 1))`` of the rest: these add up to the level however many there are.
@@ -23,106 +20,22 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from statistics import NormalDist
 from typing import Any, Literal
 
+from scanflow.drift.slices import CURRENT, Slice, quantile
 from scanflow.errors import InvalidError
-
-CURRENT = "current"
-"""The slice of the window that drifted. The others are earlier drifts and data without drift."""
-
-MOST_NEEDED = 100_000
 
 FIRST_LOOK = 0.8
 
-UNSEEN = 2.0
-"""A loss of so many margins that a slice of few points cannot exclude needs no gain to outweigh it."""
+LEAST_TRAFFIC = 0.02
+"""A slice with so large a share of the recent predictions is one that people still ask for."""
 
-_EXACT_UP_TO = 5000
-"""So many points decide exactly; of more, the normal approximation differs in no digit that is shown."""
+SURER = 50
+"""A loss of twice ``worst`` has to be so much less likely than the level says: however few points a slice has, nobody
+loses a tenth of what they ask for unless a person agrees."""
 
-Verdict = Literal["promote", "wait", "reject"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slice:
-    """Both models' answers to the same ``n`` labelled points of one kind."""
-
-    name: str
-    n: int
-    champion_right: int
-    challenger_right: int
-    gained: int
-    """Points that the challenger has right and the champion wrong."""
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be counts of the same points.
-
-        Raises:
-            InvalidError: they cannot.
-        """
-        wrong = self.n - self.champion_right
-        if not (0 <= self.gained <= min(self.challenger_right, wrong) and 0 <= self.lost <= self.champion_right):
-            raise InvalidError(
-                f"Slice {self.name!r}: of {self.n} points the champion cannot have {self.champion_right} right, the "
-                f"challenger {self.challenger_right}, and {self.gained} the challenger alone. "
-                "Count the same points for both."
-            )
-
-    @property
-    def lost(self) -> int:
-        """Points that the champion has right and the challenger wrong."""
-        return self.gained - (self.challenger_right - self.champion_right)
-
-    @property
-    def gain(self) -> float:
-        """By how much the challenger's share of right answers is higher, -1 to 1."""
-        return (self.gained - self.lost) / self.n if self.n else 0.0
-
-    @property
-    def p(self) -> float:
-        """How often a challenger that is no better gains more of the points, and half of how often as many: McNemar's
-        mid-p-value. The exact test counts the latter whole, and is half as often wrong as its level allows."""
-        discordant = self.gained + self.lost
-        if discordant > _EXACT_UP_TO:
-            return 0.5 * math.erfc((self.gained - discordant / 2) / math.sqrt(discordant / 2))
-        more = sum(math.comb(discordant, k) for k in range(self.gained + 1, discordant + 1))
-        return float((2 * more + math.comb(discordant, self.gained)) / 2 ** (discordant + 1))
-
-    @property
-    def estimate(self) -> tuple[float, float]:
-        """The gain and its standard error, adjusted by a point gained and one lost."""
-        gained, lost, n = (self.gained + 1) / (self.n + 2), (self.lost + 1) / (self.n + 2), self.n + 2
-        return gained - lost, math.sqrt((gained + lost - (gained - lost) ** 2) / n)
-
-    def interval(self, level: float) -> tuple[float, float]:
-        """Return bounds of the gain; each is wrong with a probability of ``level``."""
-        middle, error = self.estimate
-        half = _z(level) * error
-        return max(-1.0, middle - half), min(1.0, middle + half)
-
-    def needed(self, bound: float, level: float) -> int:
-        """Return how many more points tell whether the gain is above ``bound``, if all goes on as until now."""
-        middle, error = self.estimate
-        if middle == bound:
-            return MOST_NEEDED
-        n = math.ceil((_z(level) * error / (middle - bound)) ** 2 * (self.n + 2))
-        return min(max(n - self.n, 1), MOST_NEEDED)
-
-    def shows(self, margin: float, level: float) -> float:
-        """Return how many standard errors a loss of up to ``margin`` can be told from none by, at that level of both
-        errors: the level's, where the points suffice, and less down to 0."""
-        return max(0.0, min(_z(level), margin / self.estimate[1] - _z(level)))
-
-    def not_worse(self, margin: float, level: float) -> bool:
-        """Say whether no more than ``margin`` was lost, as surely as so many points can show."""
-        middle, error = self.estimate
-        return middle - self.shows(margin, level) * error > -margin
-
-    def unseen_loss(self, margin: float, level: float) -> float:
-        """Return how much more than ``UNSEEN`` margins may be lost without so many points showing it, 0 or more."""
-        worst, _ = self.interval(level)
-        return max(0.0, -worst - UNSEEN * margin)
+Verdict = Literal["promote", "ask", "wait", "reject"]
+"""``ask``: it is better, but a person has to say whether what it may lose is worth it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,14 +48,22 @@ class PromotionDecision:
     """Of this look, one-sided; ``low`` and ``high`` are each wrong with this probability."""
 
     gain: float
+    """By how much more of the traffic to be expected the challenger answers right, -1 to 1."""
+
     low: float
     high: float
     n: int
+    """Points of the current window."""
+
     p: float
+    """Of the current window: see :attr:`Slice.p`."""
+
     slices: tuple[Slice, ...]
+    traffic: Mapping[str, float]
+    """The share of each slice in the traffic to be expected."""
+
     needed: int = 0
-    """So many more labelled points, at least, before a challenger that waits may be promoted; 0 where no label of the
-    current window would help, as it may lose on another slice."""
+    """So many more labelled points of the current window, about, before a challenger that waits may be promoted."""
 
     def evidence(self, *, level: float = 0.05, **about: Any) -> dict[str, Any]:
         """Return all of it as JSON can hold it, each slice with the bounds of its gain, and what else is said."""
@@ -153,22 +74,79 @@ class PromotionDecision:
         return {**about, **asdict(self), "slices": slices}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _WeighedGain:
+    """The gain over some traffic, and its standard error; of these, the current window's part."""
+
+    middle: float
+    error: float
+    own: float
+
+    @classmethod
+    def of(cls, slices: Sequence[Slice], traffic: Mapping[str, float]) -> _WeighedGain:
+        parts = {one.name: (traffic[one.name], *one.estimate) for one in slices if traffic.get(one.name)}
+        weight, _, error = parts.get(CURRENT, (0.0, 0.0, 0.0))
+        return cls(
+            middle=sum(weight * gain for weight, gain, _ in parts.values()),
+            error=math.sqrt(sum((weight * error) ** 2 for weight, _, error in parts.values())),
+            own=weight * error,
+        )
+
+    def interval(self, level: float) -> tuple[float, float]:
+        half = quantile(level) * self.error
+        return max(-1.0, self.middle - half), min(1.0, self.middle + half)
+
+    def needed(self, n: int, bound: float, level: float) -> float:
+        """Return with how many more points of the current window, beside ``n``, it is told whether the gain is above
+        ``bound``, if all goes on as until now; infinite: with none."""
+        may_be = ((self.middle - bound) / quantile(level)) ** 2 - (self.error**2 - self.own**2)
+        return max(1.0, math.ceil(self.own**2 * (n + 2) / may_be - (n + 2))) if may_be > 0 else math.inf
+
+
+def expected_traffic(
+    names: Sequence[str], recent: Mapping[str, float] | None = None, *, returning: float = 0.1
+) -> dict[str, float]:
+    """Return the share of each slice in the traffic to be expected; they add up to 1.
+
+    Args:
+        names: The slices, ``current`` among them.
+        recent: The share of each in the recent predictions, as far as that is known; the rest is current.
+        returning: The share of what may return, divided among all slices but the current one: 0 to 1.
+    """
+    known = {name: (recent or {}).get(name, 0.0) for name in names if name != CURRENT}
+    if not known:
+        return {CURRENT: 1.0}
+    whole = max(1.0, sum(known.values()))
+    now, floor = max(0.0, 1.0 - sum(known.values())), returning / len(known)
+    return {CURRENT: (1 - returning) * now} | {
+        name: (1 - returning) * share / whole + floor for name, share in known.items()
+    }
+
+
 def decide(
     slices: Sequence[Slice],
     *,
+    recent: Mapping[str, float] | None = None,
+    returning: float = 0.1,
     min_gain: float = 0.0,
-    margin: float = 0.01,
+    margin: float = 0.005,
+    worst: float = 0.05,
     min_n: int = 50,
+    most_n: int | None = None,
     level: float = 0.05,
     look: int = 1,
 ) -> PromotionDecision:
-    """Say whether a challenger is to be promoted, waits for labels, or is rejected.
+    """Say whether a challenger is to be promoted, by itself or by a person, waits for labels, or is rejected.
 
     Args:
         slices: One named ``current``, and others.
-        min_gain: The lower end of the gain on the current slice has to be above this: 0 to 1.
-        margin: The lower end of the gain on every other slice has to be above minus this: 0 to 1.
+        recent: See :func:`expected_traffic`.
+        returning: See :func:`expected_traffic`.
+        min_gain: The lower end of the gain over the traffic to be expected has to be above this: 0 to 1.
+        margin: Of all answers, so many may be lost by one slice other than the current one: 0 to 1.
+        worst: Of its own answers, such a slice may lose so many: 0 to 1.
         min_n: The least number of points of the current slice.
+        most_n: So many points of it people label at most. None: as many as are asked for.
         level: How often a challenger that is no better is promoted, at most.
         look: Which look at this challenger with so many points it is, from 1 on.
 
@@ -179,65 +157,96 @@ def decide(
     if len(current) != 1:
         raise InvalidError(f"There are {len(current)} slices named {CURRENT!r}. Evaluate both models on one such.")
     (now,) = current
-    others = [one for one in slices if one.name != CURRENT]
-    own = _spent(level, look)
-    low, high = now.interval(own)
-    waits: dict[str, int] = {}
-    unsure: list[str] = []
-    rejected: list[str] = []
-    for one in others:
-        _, best = one.interval(level)
-        if best < -margin:
-            rejected.append(f"worse on {one.name!r} by {_points(-one.gain)}, at least {_points(-best)}")
-    wanted, wanted_by = min_gain, ""
-    for one in _comparable(others, margin, level):
-        if (unseen := one.unseen_loss(margin, level)) > wanted:
-            wanted, wanted_by = unseen, f", and {_points(unseen)} are to outweigh what may be lost on {one.name!r}"
-        if not one.not_worse(margin, level):
-            worst, _ = one.interval(level)
-            unsure.append(
-                f"on {one.name!r} it may lose {_points(-worst)}, and {_points(margin)} are allowed; "
-                f"about {one.needed(-margin, level):,} more points of that would tell"
-            )
+    known = [one for one in slices if one.n or one is now]
+    traffic = expected_traffic([one.name for one in known], recent, returning=returning)
+    weighed, own = _WeighedGain.of(known, traffic), _spent(level, look)
+    low, high = weighed.interval(own)
+    others = _comparable([one for one in known if one is not now], traffic, recent or {}, margin, worst, level)
+    surely = [said for one in others if one.has_traffic and (said := one.surely_worse(level))]
+    unsure = [said for one in others if (said := one.surely_worse(level) or one.may_be_worse(level))]
+    if high <= min_gain:
+        surely.append(f"gains {_points(high)} at most, and more than {_points(min_gain)} is wanted")
+    waits, needed = "", 0.0
     if now.n < min_n:
-        waits[f"evaluated on {now.n} points of {min_n}"] = min_n - now.n
-    elif high <= min_gain:
-        rejected.append(f"gains {_points(high)} at most, and more than {_points(min_gain)} is wanted")
-    elif low <= wanted or now.p > own:
-        waits[f"the gain may be as low as {_points(low)}{wanted_by}"] = now.needed(wanted, _spent(level, look + 1))
-    needed = 0 if rejected else max(waits.values(), default=0)
-    verdict: Verdict = "reject" if rejected else "wait" if waits or unsure else "promote"
-    if rejected:
-        reason = "; ".join(rejected)
-    elif verdict == "wait":
-        told = [f"{one}; about {needed:,} more labelled points would tell" for one in waits]
-        reason = "; ".join([*told, *unsure])
-    else:
-        reason = f"better by {_points(now.gain)}, at least {_points(low)}; no other slice lost {_points(margin)}"
+        waits, needed = f"evaluated on {now.n} points of {min_n}", min_n - now.n
+    elif low <= min_gain or now.p > own:
+        waits = f"the gain may be as low as {_points(low)}"
+        needed = weighed.needed(now.n, min_gain, _spent(level, look + 1))
+    verdict: Verdict = "reject" if surely else "wait" if waits else "ask" if unsure else "promote"
+    if verdict == "wait":
+        tell = "no label would tell" if math.isinf(needed) else f"about {needed:,.0f} more labelled points would tell"
+        waits += f"; {tell}"
+        if now.n + needed > (math.inf if most_n is None else most_n) or math.isinf(needed):
+            verdict = "reject"
+            waits += "" if most_n is None else f", and people label {most_n:,} at most"
+    shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in traffic.items() if share)
+    better = f"better by {_points(weighed.middle)} of the traffic to be expected ({shares}), at least {_points(low)}"
+    reason = {"promote": [better], "ask": unsure, "wait": [waits], "reject": surely or [waits]}[verdict]
     return PromotionDecision(
         verdict=verdict,
-        reason=reason,
+        reason="; ".join(reason),
         level=own,
-        gain=now.gain,
+        gain=weighed.middle,
         low=low,
         high=high,
         n=now.n,
         p=now.p,
         slices=tuple(slices),
-        needed=needed,
+        traffic=traffic,
+        needed=int(needed) if verdict == "wait" else 0,
     )
 
 
-def _comparable(others: Sequence[Slice], margin: float, level: float) -> list[Slice]:
-    """Return the slices, those of too few points to show the margin as one."""
-    small = [one for one in others if one.shows(margin, level) == 0]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OtherSlice:
+    """A slice other than the current one, how much of it may be lost, and what is to be ruled out: 0 to 1."""
+
+    part: Slice
+    allowed: float
+    much: float
+    has_traffic: bool
+
+    def surely_worse(self, level: float) -> str | None:
+        _, best = self.part.interval(level)
+        if best >= -self.allowed:
+            return None
+        return f"worse on {self.part.name!r} by {_points(-self.part.gain)}, at least {_points(-best)}{self._limit}"
+
+    def may_be_worse(self, level: float) -> str | None:
+        least, _ = self.part.interval(level / SURER)
+        if self.part.not_worse(self.allowed, level) and least > -self.much:
+            return None
+        low, _ = self.part.interval(level)
+        return f"on {self.part.name!r} it may lose {_points(-low)}{self._limit}"
+
+    @property
+    def _limit(self) -> str:
+        return f", and {_points(self.allowed)} are allowed"
+
+
+def _comparable(
+    others: Sequence[Slice],
+    traffic: Mapping[str, float],
+    recent: Mapping[str, float],
+    margin: float,
+    worst: float,
+    level: float,
+) -> list[_OtherSlice]:
+    """Return the slices; those that nobody asks for, with too few points to show what they may lose, as one."""
+
+    def with_limit(part: Slice, share: float, now: float = 0.0) -> _OtherSlice:
+        allowed = worst if share == 0 else min(worst, margin / share)
+        return _OtherSlice(part=part, allowed=allowed, much=2 * worst, has_traffic=now >= LEAST_TRAFFIC)
+
+    found = [with_limit(one, traffic[one.name], recent.get(one.name, 0.0)) for one in others]
+    small = [one.part for one in found if not one.has_traffic and one.part.shows(one.allowed, level) == 0]
     if len(small) < 2:
-        return list(others)
+        return found
     counts = ("n", "champion_right", "challenger_right", "gained")
-    whole = Slice(
-        name=" and ".join(one.name for one in small), **{of: sum(getattr(one, of) for one in small) for of in counts}
-    )
-    return [*(one for one in others if one not in small), whole]
+    names = " and ".join(one.name for one in small)
+    whole = Slice(name=names, **{of: sum(getattr(one, of) for one in small) for of in counts})
+    rest = [one for one in found if one.part not in small]
+    return [*rest, with_limit(whole, sum(traffic[one.name] for one in small))]
 
 
 def sentence(evidence: Mapping[str, Any]) -> str:
@@ -257,10 +266,15 @@ def _parts(evidence: Mapping[str, Any]) -> list[str]:
     old, new = _model(evidence, now, "champion"), _model(evidence, now, "challenger")
     what = {
         "promote": f"Replace {old} by {new}",
+        "ask": f"Replace {old} by {new} if a person says so",
         "wait": f"Keep {old}; {new} waits",
         "reject": f"Keep {old}; {new} is rejected",
     }
     parts = [f"{what[verdict]}, n = {now['n']}, {_gain(now, ' points')}"]
+    traffic = {name: share for name, share in (evidence.get("traffic") or {}).items() if share}
+    if len(traffic) > 1:
+        shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in traffic.items())
+        parts.append(f"of the traffic to be expected {_gain(evidence)}: {shares}")
     if verdict != "promote":
         parts.append(str(evidence["reason"]))
     if slices:
@@ -298,10 +312,6 @@ def for_evaluation(point: bytes, *, share: float = 0.3) -> bool:
 
 def _spent(level: float, look: int) -> float:
     return level * (FIRST_LOOK if look == 1 else (1 - FIRST_LOOK) / (look * (look - 1)))
-
-
-def _z(level: float) -> float:
-    return NormalDist().inv_cdf(1 - level)
 
 
 def _points(share: float) -> str:

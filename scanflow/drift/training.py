@@ -15,8 +15,8 @@ from scanflow.drift.contract import Purpose, purpose_of
 from scanflow.drift.detecting import TOLD, points_learnt, user_function
 from scanflow.drift.evaluation import check_target, compared, divide, labels_like, right, slices_by_window
 from scanflow.drift.prediction_data import samples_of, step_tracker
-from scanflow.drift.promotion import CURRENT, Slice
 from scanflow.drift.samples import Samples, digests, firsts, joined, rows
+from scanflow.drift.slices import CLEAN, CURRENT, Slice
 from scanflow.drift.training_data import TrainingData
 from scanflow.errors import InvalidError
 from scanflow.knowledge.labels import LABELS_FILE, OF_LABELS, read_json
@@ -153,7 +153,7 @@ class LabelledPoints:
         parts = {name: self.evaluate[at] for name, at in by_window.items()}
         # What came in several windows counts once: it is one point, however often it was labelled.
         once = {name: at[firsts(own[at])] for name, at in parts.items()}
-        return {name: self.some(at) for name, at in once.items()} | {"clean": self.clean}
+        return {name: self.some(at) for name, at in once.items()} | {CLEAN: self.clean}
 
 
 def _train_first(

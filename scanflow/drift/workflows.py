@@ -54,6 +54,7 @@ def detection(
     """
     parameters: dict[str, Any] = {
         "run_ids": [],
+        "pending": [],  # the tracked runs of windows with drift that no model has learnt from yet
         "detector": detector,
         "options": dict(options or {}),
         "model_name": model,

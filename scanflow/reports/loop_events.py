@@ -1,8 +1,8 @@
 """The server's events as the story of the loop: who saw or did what, and what became of the model's versions. Pure.
 
 The built-in agents tell what they find out: ``predictions.counted``, ``drift.found``, ``drift.suspected``,
-``drift.none``, ``model.judged``, ``model.promoted`` and ``model.rejected``. What is done about it, the arbiter tells:
-``intent`` and ``action.*``; and what was labelled, the server: ``labels.given``.
+``drift.continues``, ``drift.none``, ``model.judged``, ``model.promoted`` and ``model.rejected``. What is done about it,
+the arbiter tells: ``intent`` and ``action.*``; and what was labelled, the server: ``labels.given``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from scanflow.agent.records import Event
 from scanflow.drift.performance import measured
-from scanflow.drift.promotion import CURRENT
+from scanflow.drift.slices import CURRENT
 from scanflow.errors import InvalidError
 from scanflow.reports.records import Answers, Kind, LoopEvent, RequestCounts, Use, Version
 
@@ -201,6 +201,10 @@ def _suspected(event: Event) -> LoopEvent:
     return _loop_event(event, "look", f"possible drift: {event.data.get('why')}", detail=_evidence(event))
 
 
+def _continues(event: Event) -> LoopEvent:
+    return _loop_event(event, "look", "the same drift: nobody is asked again", detail=_evidence(event))
+
+
 def _evidence(event: Event) -> str:
     """Return the columns that moved with their figures, why it is an alarm or none, and the run."""
     parts = [
@@ -235,8 +239,11 @@ def _labels(event: Event) -> LoopEvent:
 def verdict_text(judged: Mapping[str, Any]) -> str:
     """Return what became of a challenger, from the data of ``model.judged``, in a word or two."""
     evidence = judged.get("evidence")
-    if isinstance(evidence, Mapping) and evidence.get("verdict") == "wait":
+    verdict = evidence.get("verdict") if isinstance(evidence, Mapping) else None
+    if verdict == "wait":
         return "waits for labels"
+    if verdict == "ask":
+        return "better, but a person decides"
     return "better" if judged.get("better") else "not better"
 
 
@@ -284,6 +291,7 @@ _TELLERS: Mapping[str, Callable[[Event], LoopEvent | None]] = {
     "predictions.counted": _counted,
     "drift.found": _drift,
     "drift.suspected": _suspected,
+    "drift.continues": _continues,
     "drift.none": _no_drift,
     "labels.given": _labels,
     "model.judged": _judged,
@@ -300,6 +308,6 @@ _TELLERS: Mapping[str, Callable[[Event], LoopEvent | None]] = {
     "action.reverted": lambda event: _loop_event(event, "revert", f"{_deed(event)}: taken back", detail=_action(event)),
 }
 
-_OF_RUNS = frozenset({"drift.found", "drift.suspected", "drift.none", "model.judged"})
+_OF_RUNS = frozenset({"drift.found", "drift.suspected", "drift.continues", "drift.none", "model.judged"})
 
 TYPES = (*_TELLERS, MEASURED)  # the types of the events that belong to a story

@@ -29,37 +29,42 @@ def outcomes_of(events: Iterable[Event], labels: Sequence[Mapping[str, Any]] = (
     """Return what became of each drift; without the queue's given labels, what labellers told of is counted."""
     found: list[DriftOutcome] = []
     for event in events:
-        data, run = event.data, str(event.data.get("run") or "")
+        run = str(event.data.get("run") or "")
         if event.type == "drift.found":
             _found(found, event, run)
             if mine := [one for one in labels if one.get("run") == run]:
                 _labelled(found[-1], mine, event.at)
-        elif not found:
-            continue
-        elif event.type == "labels.given" and not labels:
-            found[-1].steps.append((event.at, "labelled", f"{data.get('count')} points, by {data.get('by')}", ""))
-            found[-1].verdict = "It was labelled; no model has learnt from it yet."
-        elif event.type == "drift.suspected":
-            found[-1].steps.append((event.at, "suspected again", f"{detection_text(event)}: {data.get('why')}", run))
-        elif event.type == "drift.none":
-            _gone(found[-1], event, run)
-        elif event.type == "model.judged":
-            _judged(found[-1], data, event.at, run)
-        elif event.type == "model.promoted":
-            found[-1].promoted = f"V{data.get('version')}"
-            found[-1].steps.append((event.at, "promoted", f"{found[-1].promoted} is the champion", ""))
-            found[
-                -1
-            ].verdict = (
-                f"{found[-1].promoted} learnt from it and was promoted; no look has confirmed yet what became of it."
-            )
-        elif event.type == "model.rejected":
-            found[-1].promoted = ""
-            found[-1].steps.append((event.at, "taken back", f"V{data.get('version')}: {data.get('why')}", ""))
-            found[-1].verdict = f"V{data.get('version')} was taken back: {data.get('why')}."
+        elif found and not (event.type == "labels.given" and labels):
+            _followed(found[-1], event, run)
     for one in found:
         one.steps.sort(key=lambda step: step[0])
     return found
+
+
+def _followed(last: DriftOutcome, event: Event, run: str) -> None:
+    data, version = event.data, f"V{event.data.get('version')}"
+    match event.type:
+        case "labels.given":
+            last.steps.append((event.at, "labelled", f"{data.get('count')} points, by {data.get('by')}", ""))
+            last.verdict = "It was labelled; no model has learnt from it yet."
+        case "drift.suspected":
+            last.steps.append((event.at, "suspected again", f"{detection_text(event)}: {data.get('why')}", run))
+        case "drift.continues":
+            last.steps.append((event.at, "goes on", f"{detection_text(event)}; nobody is asked again", run))
+        case "drift.none":
+            _gone(last, event, run)
+        case "model.judged":
+            _judged(last, data, event.at, run)
+        case "model.promoted":
+            last.promoted = version
+            last.steps.append((event.at, "promoted", f"{version} is the champion", ""))
+            last.verdict = f"{version} learnt from it and was promoted; no look has confirmed yet what became of it."
+        case "model.rejected":
+            last.promoted = ""
+            last.steps.append((event.at, "taken back", f"{version}: {data.get('why')}", ""))
+            last.verdict = f"{version} was taken back: {data.get('why')}."
+        case _:
+            pass
 
 
 def detection_text(event: Event) -> str:
@@ -126,6 +131,8 @@ def _judged(last: DriftOutcome, data: Mapping[str, Any], at: float, run: str) ->
     version = f"V{data.get('version')}"
     if verdict == "wait" and isinstance(evidence, Mapping):
         last.verdict = f"{version} learnt from it and waits: {evidence.get('reason')}."
+    elif verdict == "ask" and isinstance(evidence, Mapping):
+        last.verdict = f"{version} learnt from it and is better, and a person decides: {evidence.get('reason')}."
     elif verdict == "promote" or (verdict is None and data.get("better")):
         last.verdict = f"{version} learnt from it and is better; it was not promoted yet."
     else:

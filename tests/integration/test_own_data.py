@@ -64,6 +64,12 @@ def test_two_windows_are_detected_labelled_and_learnt_from_and_nothing_learnt_ev
     points = json.loads((project.folder / "window-1" / "picked.json").read_text())
     assert points[0]["row"] == {name: float(old[name][points[0]["index"]]) for name in old}
 
+    for ages, same in (((50, 65), 1), ((70, 90), 0)):
+        more, _ = people(500, ages, 10)
+        later = project.predicted({f"input:{name}": more[name].to_numpy() for name in more}, f"later-{ages[0]}")
+        found = project.run("detector", f"window-of-{ages[0]}", run_ids=[later], pending=[batch])
+        assert (found["drifted"], found["same_drift"]) == (1, same), "is it the drift that waits for labels?"
+
     labels, given = project.labelled("window-1", lambda at: int(repaid[at]), [])
     outputs = project.run("training", "second", labels=labels)
     second = trained(outputs)
@@ -76,8 +82,12 @@ def test_two_windows_are_detected_labelled_and_learnt_from_and_nothing_learnt_ev
     assert project.run("training", "second", labels=labels)["version"] == 2, "nothing is registered twice"
 
     project.tracker.set_model_alias("loans", "champion", 2)
-    assert project.run("detector", "known", run_ids=[batch])["drifted"] == 0, "what it has learnt from is known"
-    assert project.run("detector", "calm-too", run_ids=[whole])["drifted"] == 0, "and what it knew before"
+    for run, of, is_window in (("known", batch, True), ("calm-too", whole, False)):
+        found = project.run("detector", run, run_ids=[of])
+        assert found["drifted"] == 0, "what it has learnt from is known, and what it knew before"
+        assert found["regimes"] == pytest.approx(
+            {"clean": 1.0 - is_window, "window window-1": float(is_window)}, abs=0.2
+        )
 
     older, repaid_too = people(700, (66, 90), 9)
     both = {name: np.concatenate([older[name], old[name][:100]]) for name in older}  # some come again

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scanflow.drift.promotion import CURRENT, for_evaluation
+from scanflow.drift.promotion import for_evaluation
+from scanflow.drift.slices import CURRENT
 from tests.science.retrained_models import CLEAN, Samples, compared
 from tests.science.test_promotion_of_models import BUDGET, SHARE
 

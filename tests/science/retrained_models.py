@@ -8,6 +8,7 @@ evaluated by, the rest is learnt from.
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -21,7 +22,8 @@ from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 
-from scanflow.drift.promotion import CURRENT, PromotionDecision, Slice, decide, for_evaluation
+from scanflow.drift.promotion import PromotionDecision, decide, for_evaluation
+from scanflow.drift.slices import CURRENT, Slice
 
 Pictures = NDArray[np.float64]
 """(n, 8, 8), 0 to 1."""
@@ -96,13 +98,20 @@ class Pair:
     gain: float
     """The true one, on the window that drifted."""
 
-    error: float
-    """The standard error of that, which is of as many digits as nobody has seen."""
-
     clean: float
     """The true one on clean data."""
 
+    over_traffic: float
+    """The true one over the traffic to be expected, if all that is asked now has drifted."""
+
+    error: float
+    """The standard error of that, which is of as many digits as nobody has seen."""
+
     decision: PromotionDecision
+    """Where all that is asked now has drifted."""
+
+    half_clean: PromotionDecision
+    """Where half of it is clean."""
 
 
 @dataclass
@@ -157,9 +166,19 @@ class Digits:
         self.known = known.take(slice(60 if kind == "alone" else None))
         new = self.model(self.seed + 1000, picks.take(slice({"nothing": 0, "little": 30}.get(kind))))
         self.known = known
-        (gain, error), (clean, _) = (self.truth(one, old, new) for one in (drift, CLEAN))
-        decision = compared(old, new, {CURRENT: evaluated, CLEAN: self.clean})
-        return Pair(kind=kind, drift=drift, gain=gain, error=error, clean=clean, decision=decision)
+        true = {name: self.truth(of, old, new) for name, of in ((CURRENT, drift), (CLEAN, CLEAN))}
+        slices = {CURRENT: evaluated, CLEAN: self.clean}
+        now, half = (compared(old, new, slices, recent={CLEAN: share}) for share in (0.0, 0.5))
+        return Pair(
+            kind=kind,
+            drift=drift,
+            gain=true[CURRENT][0],
+            clean=true[CLEAN][0],
+            over_traffic=sum(share * true[name][0] for name, share in now.traffic.items()),
+            error=math.hypot(*(share * true[name][1] for name, share in now.traffic.items())),
+            decision=now,
+            half_clean=half,
+        )
 
     def truth(self, drift: str, old: Any, new: Any) -> tuple[float, float]:
         """Return by how much a model's accuracy is above another's on what nobody has learnt from or evaluated by, with

@@ -6,11 +6,13 @@ The quick form runs with the suite; ``python -m tests.science.test_promotion`` p
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 import pytest
 
-from scanflow.drift.promotion import CURRENT, PromotionDecision, Slice, decide
+from scanflow.drift.promotion import PromotionDecision, decide
+from scanflow.drift.slices import CURRENT, Slice
 from tests.science.test_promotion_of_models import BUDGET, LONG, SHARE
 
 pytestmark = pytest.mark.science
@@ -31,30 +33,49 @@ def answers(
 
 
 def decided(
-    seed: int, *, clean: float = 0.0, drifted: float = 0.0, n_clean: int = 500, window: int = WINDOW
+    seed: int, *, clean: float = 0.0, drifted: float = 0.0, n_clean: int = 500, window: int = WINDOW, share: float = 0.0
 ) -> PromotionDecision:
+    """Decide by answers whose true changes are known; ``share`` of the recent predictions are clean."""
     generator = np.random.default_rng(seed)
     now = answers(generator, window, 0.70, 0.70 + drifted, DIFFER, CURRENT)
-    return decide([now, answers(generator, n_clean, 0.97, 0.97 + clean, max(0.02, abs(clean)), "clean")])
+    of_clean = answers(generator, n_clean, 0.97, 0.97 + clean, max(0.02, abs(clean)), "clean")
+    return decide([now, of_clean], recent={"clean": share})
 
 
-def promoted(make: Callable[[int], PromotionDecision]) -> float:
-    return float(np.mean([make(seed).verdict == "promote" for seed in range(RUNS)]))
+def promoted(make: Callable[[int], PromotionDecision], *verdicts: str) -> float:
+    """Return how often a model is promoted without a person, or is given one of some verdicts."""
+    return float(np.mean([make(seed).verdict in (verdicts or ("promote",)) for seed in range(RUNS)]))
 
 
-@pytest.mark.parametrize("n_clean", [200, 500, 2000])
-def test_an_equal_model_is_seldom_promoted(n_clean: int) -> None:
-    assert promoted(lambda seed: decided(seed, n_clean=n_clean)) <= 0.05
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("n_clean", [50, 200, 500, 2000])
+def test_an_equal_model_is_seldom_promoted(n_clean: int, share: float) -> None:
+    assert promoted(lambda seed: decided(seed, n_clean=n_clean, share=share), "promote", "ask") <= 0.05
 
 
 @pytest.mark.parametrize("n_clean", [50, 100, 200, 500, 2000])
-def test_a_model_that_forgets_is_seldom_promoted(n_clean: int) -> None:
-    assert promoted(lambda seed: decided(seed, clean=-0.03, drifted=0.05, n_clean=n_clean)) <= 0.05
+def test_a_model_that_forgets_what_half_of_the_traffic_asks_for_is_seldom_promoted(n_clean: int) -> None:
+    assert promoted(lambda seed: decided(seed, clean=-0.03, drifted=0.05, n_clean=n_clean, share=0.5)) <= 0.05
 
 
 @pytest.mark.parametrize("n_clean", [500, 2000])
 def test_a_model_that_is_better_by_ten_points_mostly_is(n_clean: int) -> None:
     assert promoted(lambda seed: decided(seed, drifted=0.10, n_clean=n_clean)) >= 0.80
+
+
+@pytest.mark.parametrize(("n_clean", "mostly"), [(200, 0.90), (500, 0.99), (2000, 0.99)])
+def test_a_point_that_nobody_asks_for_keeps_out_no_better_model(n_clean: int, mostly: float) -> None:
+    assert promoted(lambda seed: decided(seed, clean=-0.01, drifted=0.10, n_clean=n_clean)) >= 0.80
+    assert promoted(lambda seed: decided(seed, clean=-0.01, drifted=0.20, n_clean=n_clean)) >= mostly
+    assert promoted(partial(decided, clean=-0.01, drifted=0.20, n_clean=n_clean), "promote", "ask") >= 0.99
+
+
+@pytest.mark.parametrize("n_clean", [20, 50, 100, 200, 500, 2000])
+@pytest.mark.parametrize("drifted", [0.10, 0.20])
+def test_ten_points_that_nobody_asks_for_are_given_up_by_a_person_alone(n_clean: int, drifted: float) -> None:
+    make = partial(decided, clean=-0.10, drifted=drifted, n_clean=n_clean)
+    assert promoted(make) <= (0 if n_clean >= 500 else 0.01)
+    assert promoted(partial(decided, clean=-0.10, drifted=0.20, n_clean=n_clean), "ask") >= 0.95
 
 
 @pytest.mark.parametrize("drifted", [0.0, 0.10])
@@ -82,26 +103,33 @@ def test_looking_again_and_again_does_not_promote_an_equal_model() -> None:
     assert np.mean(lucky) <= 0.05
 
 
-CHANGES: Mapping[str, tuple[float, float]] = {
-    "equal": (0.0, 0.0),
-    "clean -3, drifted +5": (-0.03, 0.05),
-    "clean -3, drifted +20": (-0.03, 0.20),
-    "+5": (0.0, 0.05),
-    "+10": (0.0, 0.10),
-    "+20": (0.0, 0.20),
+CHANGES: Mapping[str, tuple[float, float, float]] = {
+    "equal": (0.0, 0.0, 0.0),
+    "equal, half clean": (0.0, 0.0, 0.5),
+    "clean -3, drifted +5, half clean": (-0.03, 0.05, 0.5),
+    "clean -1, drifted +10": (-0.01, 0.10, 0.0),
+    "clean -1, drifted +20": (-0.01, 0.20, 0.0),
+    "clean -10, drifted +20": (-0.10, 0.20, 0.0),
+    "+5": (0.0, 0.05, 0.0),
+    "+10": (0.0, 0.10, 0.0),
+    "+20": (0.0, 0.20, 0.0),
 }
+"""True changes on clean and on drifted data, and the share of clean data in the recent predictions."""
+
 SIZES = ((60, 500), (120, 500), (180, 50), (180, 100), (180, 200), (180, 500), (180, 2000), (300, 2000))
 
 
-def _share(true: tuple[float, float], window: int, n_clean: int) -> float:
-    clean, drifted = true
-    return promoted(lambda seed: decided(seed, clean=clean, drifted=drifted, window=window, n_clean=n_clean))
+def _shares(true: tuple[float, float, float], window: int, n_clean: int) -> str:
+    clean, drifted, share = true
+    make = partial(decided, clean=clean, drifted=drifted, share=share, window=window, n_clean=n_clean)
+    return f"{100 * promoted(make):.1f} + {100 * promoted(make, 'ask'):.1f}"
 
 
 def main() -> None:
-    print(f"{'true change':22}" + "".join(f"{f'{window}/{n_clean}':>12}" for window, n_clean in SIZES))
+    print("Promoted by itself + by a person, in %")
+    print(f"{'true change':34}" + "".join(f"{f'{window}/{n_clean}':>13}" for window, n_clean in SIZES))
     for name, true in CHANGES.items():
-        print(f"{name:22}" + "".join(f"{100 * _share(true, *size):11.1f}%" for size in SIZES))
+        print(f"{name:34}" + "".join(f"{_shares(true, *size):>13}" for size in SIZES))
     for name, drifted in (("equal", 0.0), ("+10", 0.10)):
         found = [looked_at_again(seed, drifted, 20) is not None for seed in range(RUNS)]
         print(f"{name}, 20 looks at windows of 60: {100 * np.mean(found):.1f} %")

@@ -14,7 +14,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from scanflow.agent.records import Action, Decision, Intent, PrimitiveCall, Sample
-from scanflow.drift.promotion import Slice, decide
+from scanflow.drift.promotion import decide
+from scanflow.drift.slices import Slice
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError, UsageError
 from scanflow.problems import problem_of
 from scanflow.transport import ServerClient

@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 from scanflow.agent.records import Event
-from scanflow.drift.promotion import Slice, decide
+from scanflow.drift.promotion import decide
+from scanflow.drift.slices import Slice
 from scanflow.errors import NotFoundError, UnavailableError, UsageError
 from scanflow.reports.loop_events import TYPES, answers_of
 from scanflow.transport import ServerClient

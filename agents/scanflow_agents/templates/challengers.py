@@ -6,7 +6,7 @@ that evaluates it and trains nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from pydantic import Field
@@ -15,33 +15,45 @@ from scanflow.agent.context import Context
 from scanflow.app.model import Number, Whole
 from scanflow.backends.records import RunRecord
 from scanflow.drift.contract import MOST_COLUMNS, TrainingOutputs, outputs_of_training, purpose_of
-from scanflow.drift.promotion import CURRENT, decide
+from scanflow.drift.promotion import decide
+from scanflow.drift.slices import CURRENT, WINDOW
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.knowledge.labels import LABELS_FILE, OF_LABELS, read_json
 from scanflow.knowledge.records import TrackedRun
 from scanflow_agents.templates import bookmarks
 from scanflow_agents.templates.bookmarks import OF_RUN
 from scanflow_agents.templates.control_plane import acted_on, newest_runs, outputs_of, tell, tracker_of
+from scanflow_agents.templates.detections import PastDetection, most_labels, newest_detections, recent_traffic
 from scanflow_agents.templates.model_registry import PROMOTION, RegisteredModel, rejection
 from scanflow_agents.templates.options import Options
 
 RETRAIN = "retrain_model"
 
-_VERSION = "scanflow.version"
+_VERSION, _MODEL, _VERDICT = "scanflow.version", "scanflow.model", "scanflow.verdict"
 
 
 class PromotionOptions(Options):
     min_gain: Number = Field(default=0.0, ge=0, lt=1)
-    """The lower end of the gain on the current window has to be above this (Algorithm 1, line 7), 0 to 1."""
+    """The lower end of the gain over the traffic to be expected has to be above this (Algorithm 1, line 7), 0 to 1."""
 
-    margin: Number = Field(default=0.01, gt=0, lt=1)
-    """So much of another slice's accuracy may be lost at most: 0.01 is one point."""
+    margin: Number = Field(default=0.005, gt=0, lt=1)
+    """Of all answers, so many may be lost on one slice other than the current window: 0.005 is half a point."""
+
+    worst: Number = Field(default=0.05, gt=0, lt=1)
+    """Of its own answers, such a slice may lose so many. Where more may be lost, a person decides."""
+
+    returning: Number = Field(default=0.1, ge=0, lt=1)
+    """The share of the traffic to be expected that is data of before, though nobody sends any now."""
 
     min_n: Whole = Field(default=50, ge=1)
     """The fewest evaluated points of the current window that a challenger is promoted by."""
 
     level: Number = Field(default=0.05, gt=0, lt=0.5)
     """How often a challenger that is no better is promoted, at most, however often it is judged."""
+
+    patience: Whole | None = Field(default=None, ge=1)
+    """So many samples of one drift people label at most: a challenger waits for no more. None: twice as many as were
+    picked of its first window."""
 
 
 class Challengers:
@@ -82,7 +94,8 @@ class Challengers:
             return _note(context, record, outputs, tags={})
         self._reject(context, evidence)
         self._tell(context, evidence)
-        tags, metrics = {_VERSION: version}, {"look": float(look), "n": float(evidence["n"])}
+        tags = {_VERSION: version, _MODEL: self._model.name, _VERDICT: str(evidence["verdict"])}
+        metrics = {"look": float(look), "n": float(evidence["n"])}
         # Of a version that was judged before, this run has evaluated more points, and it has learnt nothing.
         given = {**outputs, "labels": None} if before else outputs
         return _note(context, record, given, tags=tags, metrics=metrics, challenger=not before)
@@ -108,16 +121,21 @@ class Challengers:
             return {"verdict": "wait", "reason": f"The run {run} cannot be judged by. {error}", **about, **nothing}
 
     def _decided(self, context: Context, run: str, found: TrainingOutputs, look: int) -> dict[str, Any]:
-        options = self._options
+        options, points = self._options, _points(context, found.labels)
+        windows = {str(one.get("run")) for one in points} - {one.name.removeprefix(WINDOW) for one in found.slices}
+        past = newest_detections(context)
         decision = decide(
             found.slices,
+            recent=recent_traffic(past, windows),
+            returning=options.returning,
             min_gain=options.min_gain,
             margin=options.margin,
+            worst=options.worst,
             min_n=options.min_n,
+            most_n=_most_n([one for one in past if one.run in windows], points, windows, options.patience),
             level=options.level,
             look=look,
         )
-        points = _points(context, found.labels)
         return decision.evidence(
             level=options.level,
             champion=found.champion_version,
@@ -144,6 +162,28 @@ class Challengers:
         compared = champion is not None and champion.version == evidence["champion"]
         if compared and version is not None and PROMOTION not in version.tags:
             self._model.tag(context, version.version, {PROMOTION: rejection(str(evidence["reason"]))})
+
+
+def is_being_decided(context: Context) -> bool:
+    """Say whether the newest challenger is to be put to use, by agents or by a person, and is not yet."""
+    newest = next((one for one in bookmarks.noted(context, "learnt", limit=1) if _VERDICT in one.tags), None)
+    if newest is None or newest.tags[_VERDICT] not in {"promote", "ask"}:
+        return False
+    version = RegisteredModel(newest.tags[_MODEL], "").version(context, int(newest.tags[_VERSION]))
+    return version is not None and version.tags.get(PROMOTION) is None
+
+
+def _most_n(
+    past: Sequence[PastDetection], points: Sequence[Mapping[str, Any]], windows: Collection[str], patience: int | None
+) -> int | None:
+    """Return how many points of the current windows for evaluation there will be, when people label as many as they
+    ever do; None: nobody knows."""
+    labelled = [one for one in points if str(one.get("run")) in windows]
+    most = most_labels(past, patience)
+    if most is None or not labelled:
+        return None
+    n = sum(purpose_of(one) == "evaluate" for one in labelled)
+    return n + n * max(0, most - len(labelled)) // len(labelled)
 
 
 def _drifted(context: Context, points: Sequence[Mapping[str, Any]]) -> list[str]:

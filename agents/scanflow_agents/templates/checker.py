@@ -10,7 +10,7 @@ import itertools
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -28,7 +28,7 @@ from scanflow.drift.contract import DetectionOutputs, outputs_of_detection
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UnavailableError
 from scanflow.plugins import not_installed, plugin_names
 from scanflow_agents.templates import bookmarks, label_queue
-from scanflow_agents.templates.confirmation import verdict_on
+from scanflow_agents.templates.confirmation import DriftVerdict, verdict_on
 from scanflow_agents.templates.control_plane import (
     acted_on,
     control_plane_of,
@@ -37,10 +37,23 @@ from scanflow_agents.templates.control_plane import (
     tell,
     tracker_of,
 )
+from scanflow_agents.templates.detections import (
+    MODEL_URI,
+    MODEL_VERSION,
+    REGIME,
+    PastDetection,
+    newest_detections,
+    open_windows,
+    version_in_use,
+)
+from scanflow_agents.templates.label_requests import LabelRequests, samples_to_request, some_of
 from scanflow_agents.templates.model_registry import REFERENCE, RegisteredModel
-from scanflow_agents.templates.options import Starting, takes, workflow_named
+from scanflow_agents.templates.options import Starting, has_parameter, takes, workflow_named
+from scanflow_agents.templates.planner import PlannerOptions
 
 CHECK = "check_predictions"
+
+_MOST_PENDING = 5
 
 _log = logging.getLogger(__name__)
 
@@ -91,12 +104,24 @@ class CheckerOptions(Starting):
     """Drift in which no column moved by this is no alarm: 0 to 1, see ``ColumnDrift.effect``. It is for detectors that
     name columns."""
 
+    patience: Whole | None = Field(default=None, ge=1)
+    """So many samples of one drift people are asked to label, at most. None: twice as many as are picked of its first
+    window."""
+
+    pending_parameter: str = "pending"
+    """The detector workflow's parameter for the tracked runs of windows whose drift no model has learnt from yet. It
+    says whether another window has the same drift (``same_drift``); where it has no such parameter, all have."""
+
+    training_workflow: str = "training"
+    """The batch workflow that retrains, for a planner: what it learns from is not asked for again meanwhile."""
+
     labeller: str | None = None
     """``file.py:function`` that labels picked points at once. None: people do, with ``scanflow labels``."""
 
 
 def declare(app: Application, agent: Agent) -> None:
     options = _checked(app, agent)
+    distinguishes = _distinguishes_drifts(app, agent, options)
 
     @sensor(sf.on_call())
     def check_predictions(
@@ -117,6 +142,7 @@ def declare(app: Application, agent: Agent) -> None:
                 context, options.detector_workflow, "checked", patience_s=60 + 2 * options.interval_s
             ),
             "reference": _reference(context, options),
+            "pending": _pending(context) if distinguishes else [],
         }
 
     def anything_to_check(found: dict[str, Any]) -> bool:
@@ -135,7 +161,7 @@ def declare(app: Application, agent: Agent) -> None:
 
     locator = options.labeller
     labeller = None if locator is None else label_queue.SharedLabeller(app, locator)
-    _declare_use(app, options, labeller)
+    _declare_use(app, options, labeller, _label_requests(app, options, distinguishes=distinguishes))
     if labeller is not None:
 
         @sensor(sf.every(seconds=options.interval_s))
@@ -144,7 +170,22 @@ def declare(app: Application, agent: Agent) -> None:
             return labeller.label_waiting(context)
 
 
-def _declare_use(app: Application, options: CheckerOptions, labeller: label_queue.SharedLabeller | None) -> None:
+def _label_requests(app: Application, options: CheckerOptions, *, distinguishes: bool) -> LabelRequests:
+    planner = next((one for one in app.agents if one.template == "planner"), None)
+    found = None if planner is None else PlannerOptions.of(planner)
+    batch = {one.name for one in app.workflows if one.type == "batch"}
+    return LabelRequests(
+        patience=options.patience,
+        distinguishes=distinguishes,
+        training_workflow=options.training_workflow if options.training_workflow in batch else None,
+        training_interval_s=options.interval_s if found is None else found.interval_s,
+        least=1 if found is None else found.min_picked,
+    )
+
+
+def _declare_use(
+    app: Application, options: CheckerOptions, labeller: label_queue.SharedLabeller | None, requests: LabelRequests
+) -> None:
     ended = sf.on_event("run.succeeded", workflow=options.detector_workflow, app=app.name)
 
     @sensor(sf.any_of(ended, sf.every(seconds=options.interval_s)))
@@ -154,7 +195,7 @@ def _declare_use(app: Application, options: CheckerOptions, labeller: label_queu
         errors: list[str] = []
         for record in _not_noted(context, options.detector_workflow):
             try:
-                found = _use(context, options, record)
+                found = _use(context, options, record, requests)
             except UnavailableError:
                 raise
             except ScanflowError as error:  # this one stays to be looked at, and the next ones are not kept waiting
@@ -230,7 +271,7 @@ def _checked(app: Application, agent: Agent) -> CheckerOptions:
     if options.reference_parameter and options.model_name is None:
         raise InvalidError(f"Agent {agent.name!r}: reference_parameter needs the model whose it is: model_name.")
     workflow = workflow_named(app, agent, options.detector_workflow, "detector_workflow")
-    takes(agent, workflow, _parameters(options, {"run_ids": [], "reference": ""}))
+    takes(agent, workflow, _parameters(options, {"run_ids": [], "reference": "", "pending": []}))
     return options
 
 
@@ -240,6 +281,8 @@ def _parameters(options: CheckerOptions, found: Mapping[str, Any]) -> dict[str, 
         given[options.detector_parameter] = options.detector
     if options.reference_parameter and found["reference"] is not None:
         given[options.reference_parameter] = found["reference"]
+    if found["pending"]:
+        given[options.pending_parameter] = found["pending"]
     return given
 
 
@@ -248,6 +291,23 @@ def _reference(context: Context, options: CheckerOptions) -> str | None:
         return None
     champion = RegisteredModel(options.model_name, options.alias).champion(context)
     return None if champion is None else champion.tags.get(REFERENCE)
+
+
+def _pending(context: Context) -> list[str]:
+    """Return the tracked runs of the newest windows whose drift no model has learnt from yet."""
+    asked = [one for one in open_windows(context, newest_detections(context)) if one.picked][:_MOST_PENDING]
+    found: list[str] = []
+    for one in asked:
+        try:
+            found += outputs_of_detection(outputs_of(context, one.run)).run_ids or ()
+        except (NotFoundError, InvalidError):  # deleted meanwhile
+            continue
+    return found
+
+
+def _distinguishes_drifts(app: Application, agent: Agent, options: CheckerOptions) -> bool:
+    workflow = workflow_named(app, agent, options.detector_workflow, "detector_workflow")
+    return bool(options.pending_parameter) and has_parameter(workflow, options.pending_parameter)
 
 
 def _fresh(context: Context, run_ids: Sequence[str], *, since: float, until: float) -> list[str]:
@@ -272,18 +332,26 @@ def _not_noted(context: Context, workflow: str) -> list[RunRecord]:
     return [one for one in reversed(ended) if one.name not in known]
 
 
-def _use(context: Context, options: CheckerOptions, record: RunRecord) -> dict[str, Any]:
+def _use(context: Context, options: CheckerOptions, record: RunRecord, requests: LabelRequests) -> dict[str, Any]:
     """Make use of one detection, note it, and return what it found. That may be told twice, where the agent ends before
     it is noted."""
     outputs, run = outputs_of(context, record.name), str(record.name)
     detection = outputs_of_detection(outputs)
+    past = [one for one in newest_detections(context) if one.run != run]
+    windows = requests.windows(context, detection, past) if detection.drifted else []
     verdict = verdict_on(
         outputs,
-        _looks_since_drift(context, run),
+        [one.counts for one in itertools.takewhile(lambda one: not one.drifted, past)],
         confirm=options.confirm,
         sure_below=options.sure_below,
         min_effect=options.min_effect,
     )
+    in_use = version_in_use(context, detection.model_uri) if detection.model_uri else None
+    outdated = in_use not in {None, detection.model_version}
+    if outdated:
+        verdict = replace(verdict, counts=False, why=f"version {in_use} is in use since")
+    elif windows and verdict.kind == "suspected" and detection.same_drift:
+        verdict = DriftVerdict("found", True, f"it is the drift of {windows[0].run}")
     found: dict[str, Any] = {
         "run": run,
         "drifted": verdict.kind == "found",
@@ -291,24 +359,38 @@ def _use(context: Context, options: CheckerOptions, record: RunRecord) -> dict[s
         "picked": 0,
         "labelled": 0,
     }
-    if found["drifted"] and detection.n_picked:
-        tracked, points = label_queue.picked_points(context, run)
-        items = label_queue.items_of(points, run=run, tracked=tracked)
-        control_plane_of(context).want_labels(context.app, items, team=context.team)
-        found["picked"] = len(points)
+    if found["drifted"] and detection.n_picked and not outdated:
+        found["picked"] = _ask(context, run, windows, requests)
+    goes_on = found["drifted"] and not found["picked"] and (windows or outdated)
+    kind = "continues" if goes_on else verdict.kind
     about = {name: found[name] for name in ("run", "anomalies", "picked")} | {"predictions": detection.n_newdata}
     figures = ("statistic", "threshold", "p_value", "columns")
     about |= {name: outputs[name] for name in figures if outputs.get(name) is not None}
     about |= {"why": verdict.why} if verdict.why else {}
-    tell(context, f"drift.{verdict.kind}", f"workflow/{record.workflow}", **about)
+    if kind != "continues" or not (past and past[0].continues):  # that it goes on is told once
+        tell(context, f"drift.{kind}", f"workflow/{record.workflow}", **about)
     metrics = {name: float(found[name]) for name in ("drifted", "anomalies", "picked")}
     metrics |= {"until": _until(context, detection, record), "counts": float(verdict.counts)}
-    bookmarks.note(context, "checked", tags={bookmarks.OF_RUN: run}, metrics=metrics)
+    metrics |= {"same": float(bool(windows)), "predictions": float(detection.n_newdata or 0)}
+    metrics |= {f"{REGIME}{name}": share for name, share in detection.regimes.items()}
+    metrics |= {} if detection.model_version is None else {MODEL_VERSION: float(detection.model_version)}
+    tags = {bookmarks.OF_RUN: run, **({MODEL_URI: detection.model_uri} if detection.model_uri else {})}
+    bookmarks.note(context, "checked", tags=tags, metrics=metrics)
     return found
 
 
-def _looks_since_drift(context: Context, run: str) -> list[bool]:
-    """Return which looks counted since drift was found last, the newest first; not the one of ``run``."""
-    looks = [one for one in bookmarks.noted(context, "checked") if one.tags.get(bookmarks.OF_RUN, run) != run]
-    since = itertools.takewhile(lambda one: not one.metrics.get("drifted"), looks)
-    return [bool(one.metrics.get("counts")) for one in since]
+def _ask(context: Context, run: str, windows: Sequence[PastDetection], requests: LabelRequests) -> int:
+    """Put into the label queue what a detection picked, as far as people are to be asked for it."""
+    tracked, points = label_queue.picked_points(context, run)
+    items = label_queue.items_of(points, run=run, tracked=tracked)
+    wanted = control_plane_of(context).labels(context.app, state="wanted", team=context.team)
+    count = samples_to_request(
+        len(points),
+        windows,
+        waiting=sum(one["run"] != run for one in wanted),
+        busy=bool(windows) and requests.busy(context),
+        patience=requests.patience,
+    )
+    if count:
+        control_plane_of(context).want_labels(context.app, some_of(items, count), team=context.team)
+    return count

@@ -18,6 +18,9 @@ from scanflow.transport.server_client import ServerClient, path_of
 RECENT = 100
 """How many of the newest runs of a workflow, and of the newest actions of a strategy, the agents look at."""
 
+HAPPENS: tuple[Verdict, ...] = ("act", "queue", "approve")
+"""The verdicts on what was done, is, or may be yet."""
+
 MOST_LABELS = 10_000
 """How many the server is asked for at once."""
 
@@ -147,7 +150,7 @@ def acted_on(context: Context, strategy: str) -> list[Action]:
     """Return what a strategy of the agent's own wanted that was done, is, or may be yet, the newest first: not what was
     refused, observed or only suggested."""
     return control_plane_of(context).actions(
-        context.app, team=context.team, agent=context.agent, strategy=strategy, verdicts=("act", "queue", "approve")
+        context.app, team=context.team, agent=context.agent, strategy=strategy, verdicts=HAPPENS
     )
 
 

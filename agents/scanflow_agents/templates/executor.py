@@ -7,6 +7,7 @@ each interval. The champion's alias moves when a version has served for as long 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal
 
 from pydantic import Field
@@ -15,7 +16,7 @@ import scanflow as sf
 from scanflow.agent import primitives as do
 from scanflow.agent.actions import Act
 from scanflow.agent.context import Context
-from scanflow.agent.records import Action, Guard
+from scanflow.agent.records import Action, Autonomy, Guard, Verdict
 from scanflow.agent.sensors.sensor import sensor
 from scanflow.agent.strategy import Strategy
 from scanflow.app.agents import Agent
@@ -26,8 +27,8 @@ from scanflow.errors import NotFoundError
 from scanflow.knowledge.labels import LABELS_FILE
 from scanflow.knowledge.records import ModelVersion
 from scanflow_agents.templates import bookmarks, model_changes
-from scanflow_agents.templates.control_plane import acted_on, control_plane_of, tell, tracker_of
-from scanflow_agents.templates.model_changes import STRATEGY, served, version_address, went_wrong
+from scanflow_agents.templates.control_plane import HAPPENS, control_plane_of, tell, tracker_of
+from scanflow_agents.templates.model_changes import ON_APPROVAL, STRATEGY, served, version_address, went_wrong
 from scanflow_agents.templates.model_registry import (
     ACTION,
     AGAIN,
@@ -86,7 +87,7 @@ def declare(app: Application, agent: Agent) -> None:
         if again and rejected(wanted.tags) is not None:
             wanted = model.tag(context, wanted.version, {PROMOTION: AGAIN})
         address = address_of(model.name, wanted.version)
-        actions = acted_on(context, STRATEGY)  # before the service: it shows what came of those that have ended
+        actions = _changes(context, service.name)  # before the service: it shows what came of those that have ended
         ended, record = model_changes.settled(actions), _record(context, service.name)
         why = rejected(wanted.tags)
         if record is None:
@@ -102,27 +103,29 @@ def declare(app: Application, agent: Agent) -> None:
             if stands is None:
                 out = model_changes.taken_out(ended, address, record, node)
                 stands = _out_of_use(context, model, wanted, out, again=again)
-        return {"version": wanted.version, "model": address, "run": run, "stands": stands, "evidence": evidence}
+        found = {"version": wanted.version, "model": address, "run": run, "stands": stands, "evidence": evidence}
+        return {**found, "needs_approval": (evidence or {}).get("verdict") == "ask"}
 
     def change(found: dict[str, Any]) -> Act:
         return do.upgrade_workflow(service.name, model=found["model"], node=node)
 
-    Strategy(
-        name=STRATEGY,
-        when=change_model,
-        if_=lambda found: found["stands"] is None,
-        then=change,
-        autonomy=options.autonomy,
-        cool_down=options.cool_down_s,
-        budget=options.budget,
-        budget_window=86_400.0,
-        guard=Guard(
-            metric=f"service.{service.name}.{options.guard}",
-            worse="higher",
-            by=options.guard_by,
-            within_s=options.guard_s,
-        ),
+    guard = Guard(
+        metric=f"service.{service.name}.{options.guard}", worse="higher", by=options.guard_by, within_s=options.guard_s
     )
+    approval: Autonomy = options.autonomy if options.autonomy in {"observe", "suggest"} else "approve"
+    autonomies: dict[str, Autonomy] = {STRATEGY: options.autonomy, ON_APPROVAL: approval}
+    for name, autonomy in autonomies.items():
+        Strategy(
+            name=name,
+            when=change_model,
+            if_=partial(_is_to_be_changed, needs_approval=name == ON_APPROVAL),
+            then=change,
+            autonomy=autonomy,
+            cool_down=options.cool_down_s,
+            budget=options.budget,
+            budget_window=86_400.0,
+            guard=guard,
+        )
 
     _declare_watching(app, agent, options, service.name, node, model)
     declare_metrics(service.name, options.interval_s)
@@ -131,13 +134,14 @@ def declare(app: Application, agent: Agent) -> None:
 def _declare_watching(
     app: Application, agent: Agent, options: ExecutorOptions, service: str, node: str, model: RegisteredModel
 ) -> None:
-    mine = {"agent": agent.name, "strategy": STRATEGY, "app": app.name}
+    mine = {"agent": agent.name, "primitive": do.upgrade_workflow.name, "app": app.name}
     told = [sf.on_event(f"action.{what}", **mine) for what in ("succeeded", "failed", "reverted")]
 
     @sensor(sf.any_of(*told, sf.every(seconds=options.interval_s)))
     def model_changed(context: Context) -> dict[str, Any]:
         """Note in the registry what became of the newest changes."""
-        actions = model_changes.settled(acted_on(context, STRATEGY))
+        wanted, refused = _changes(context, service), _changes(context, service, ("refuse",))
+        actions = model_changes.settled(wanted)
         made: list[dict[str, Any]] = []
         record = _record(context, service) if actions else None
         now_served = None if record is None else served(record, node)
@@ -158,7 +162,28 @@ def _declare_watching(
             elif verdict == "reject":
                 _reject(context, model, version, action)
             made.append({"version": version.version, "action": action.id, "state": action.state, "verdict": verdict})
+        for newest, action in model_changes.turned_down(refused, wanted, model.name):
+            version = model.version(context, newest)
+            if version is not None and version.tags.get(ACTION) != action.id:
+                _reject(context, model, version, action)
+                made.append({"version": newest, "action": action.id, "state": action.state, "verdict": "reject"})
         return {"changes": made}
+
+
+def _is_to_be_changed(found: dict[str, Any], *, needs_approval: bool) -> bool:
+    return found["stands"] is None and found["needs_approval"] is needs_approval
+
+
+def _changes(context: Context, service: str, verdicts: tuple[Verdict, ...] = HAPPENS) -> list[Action]:
+    """Return the agent's changes of the service's model, the newest first."""
+    return control_plane_of(context).actions(
+        context.app,
+        team=context.team,
+        agent=context.agent,
+        primitive=do.upgrade_workflow.name,
+        target=f"service/{service}",
+        verdicts=verdicts,
+    )
 
 
 def _record(context: Context, service: str) -> ServiceRecord | None:

@@ -1,6 +1,6 @@
 """What became of the executor's changes of a service's model: which stand, which went wrong, what is to be noted.
 
-All of it is pure. Actions are those of the one executor's strategy.
+All of it is pure. Actions are those of the one executor's strategies.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from scanflow.knowledge.records import ModelVersion
 from scanflow_agents.templates.model_registry import ACTION, AGAIN, PROMOTED, PROMOTION, rejection
 
 STRATEGY = "change_model_transition"
+ON_APPROVAL = "change_model_on_approval"
+"""The strategy for a version that may be worse on some of what is known, which a person has to weigh."""
+
 STUCK = "it could not be taken back"
 
 Verdict = Literal["promote", "reject", "wait"]
@@ -42,9 +45,18 @@ def went_wrong(action: Action) -> str | None:
         return f"taken back by {action.reverted_by}"
     if action.state == "failed":
         return action.error or action.state
+    if action.state == "refused" and action.decision.by is not None:
+        return action.decision.reason.rstrip(".")
     if action.state == "succeeded" and action.error is not None:
         return f"{STUCK}: {action.error}"
     return None
+
+
+def turned_down(refused: Iterable[Action], others: Iterable[Action], model: str) -> list[tuple[int, Action]]:
+    """Return the versions that a person refused, with the action, where nothing was wanted for them since."""
+    said = [one for one in refused if one.state == "refused" and one.decision.by is not None]
+    newest = sorted([*said, *others], key=lambda one: one.intent.at, reverse=True)
+    return [(version, one) for version, one in by_version(newest, model) if one in said]
 
 
 def took_effect(action: Action, now_served: str | None) -> bool:
@@ -87,6 +99,8 @@ def on_its_way(actions: Iterable[Action], context: Context, address: str, *, wat
     for intent in context.wanted():
         return _under_way(intent, address)
     for action in actions:
+        if action.decision.verdict == "approve" and action.state == "pending" and version_address(action) != address:
+            continue  # what waits for a person is replaced
         if action.state in {"pending", "running"}:
             return _under_way(action.intent, address)
         same = version_address(action) == address

@@ -133,6 +133,14 @@ def takes(agent: Agent, workflow: Workflow, parameters: Mapping[str, Any]) -> No
         ) from error
 
 
+def has_parameter(workflow: Workflow, name: str) -> bool:
+    try:
+        workflow.with_parameters({name: ""})
+    except NotFoundError:
+        return False
+    return True
+
+
 def _near(cls: type[Options], name: str) -> bool:
     return did_you_mean(name, cls.model_fields).startswith(" Did you mean")
 

@@ -22,9 +22,8 @@ from scanflow.agent.strategy import Strategy
 from scanflow.app.agents import Agent
 from scanflow.app.application import Application
 from scanflow.app.model import Whole
-from scanflow.app.workflow import Workflow
 from scanflow.drift.contract import purpose_of
-from scanflow.errors import InvalidError, NotFoundError
+from scanflow.errors import InvalidError
 from scanflow.knowledge.records import ModelVersion
 from scanflow_agents.templates import bookmarks, infrastructure, scaling, spreading
 from scanflow_agents.templates.challengers import RETRAIN, Challengers, PromotionOptions
@@ -42,6 +41,7 @@ from scanflow_agents.templates.options import (
     OfModel,
     Starting,
     agent_named,
+    has_parameter,
     model_named,
     service_named,
     takes,
@@ -97,8 +97,10 @@ def declare(app: Application, agent: Agent) -> None:
         _, name = model_named(agent, service_named(app, agent, options.service), options.node)
     model = RegisteredModel(name, options.alias)
     takes(agent, training, _parameters(options, {"batch": "", "champion": address_of(name, 1)}))
-    _declare_retraining(options, model)
-    _declare_change(app, options, model, executor, evaluates=_has(training, options.evaluate_parameter))
+    challengers = Challengers(options, options.training_workflow, model)
+    evaluates = has_parameter(training, options.evaluate_parameter)
+    _declare_retraining(options, model, challengers if evaluates else None)
+    _declare_change(app, options, model, challengers, executor, evaluates=evaluates)
     if options.backup_workflow is not None:
         backup = workflow_named(app, agent, options.backup_workflow, "backup_workflow", online=True).name
         service = service_named(app, agent, options.service)
@@ -131,7 +133,8 @@ class Coming:
         return now - self.since < self.patience_s
 
 
-def _declare_retraining(options: PlannerOptions, model: RegisteredModel) -> None:
+def _declare_retraining(options: PlannerOptions, model: RegisteredModel, challengers: Challengers | None) -> None:
+    """``challengers``: those that are evaluated again, on more labels, before another is trained."""
     least = options.min_picked
     seen: dict[str, frozenset[str]] = {}
     asked = [-math.inf]
@@ -171,6 +174,8 @@ def _declare_retraining(options: PlannerOptions, model: RegisteredModel) -> None
         wanted = control_plane_of(context).labels(context.app, state="wanted", team=context.team) if enough else []
         if coming.waits(len(given), more=len(wanted) > 0, now=context.clock()):
             return found | {"busy": "labels are coming"}
+        if enough and challengers is not None and (waits := _waiting(context, model, challengers)) is not None:
+            return found | {"busy": waits}
         if enough and champion is not None:
             if options.retrain_when != "drift":
                 found["costs"] = loss_of(context, options, champion, unseen)
@@ -201,10 +206,15 @@ def _declare_retraining(options: PlannerOptions, model: RegisteredModel) -> None
 
 
 def _declare_change(
-    app: Application, options: PlannerOptions, model: RegisteredModel, executor: str, *, evaluates: bool
+    app: Application,
+    options: PlannerOptions,
+    model: RegisteredModel,
+    challengers: Challengers,
+    executor: str,
+    *,
+    evaluates: bool,
 ) -> None:
     ended = sf.on_event("run.succeeded", workflow=options.training_workflow, app=app.name)
-    challengers = Challengers(options, options.training_workflow, model)
     asked: dict[tuple[str, int], float] = {}
 
     def again_so_soon(what: str, version: int, now: float) -> bool:
@@ -220,7 +230,7 @@ def _declare_change(
         if evidence is None:
             return {"verdict": None, "stands": "nothing was retrained yet", "batch": None}
         found, now = _compared(context, model, evidence), context.clock()
-        if found["stands"] is None and found["verdict"] == "promote" and again_so_soon("use", found["version"], now):
+        if better(found) and again_so_soon("use", found["version"], now):
             return {**found, "stands": "it was asked for already"}
         if found["stands"] is None and found["verdict"] == "wait" and evidence["needed"] and evaluates:
             more = _more_to_evaluate(context, options, evidence)
@@ -229,7 +239,7 @@ def _declare_change(
         return found
 
     def better(found: dict[str, Any]) -> bool:
-        return found["stands"] is None and found["verdict"] == "promote"
+        return found["stands"] is None and found["verdict"] in {"promote", "ask"}
 
     Strategy(
         name="update_model",
@@ -278,17 +288,18 @@ def stands_against(
     return None
 
 
-def _has(workflow: Workflow, parameter: str) -> bool:
-    try:
-        workflow.with_parameters({parameter: ""})
-    except NotFoundError:
-        return False
-    return True
-
-
 def _parameters(options: PlannerOptions, found: Mapping[str, Any]) -> dict[str, Any]:
     given = {**options.training_parameters, options.labels_parameter: found["batch"]}
     return given | ({options.model_parameter: found["champion"]} if options.model_parameter else {})
+
+
+def _waiting(context: Context, model: RegisteredModel, challengers: Challengers) -> str | None:
+    """Say that the newest challenger waits for labels that people can give, if it does."""
+    evidence = challengers.newest(context)
+    if evidence is None or evidence["verdict"] != "wait" or not evidence["needed"]:
+        return None
+    waits = f"version {evidence['version']} waits for {evidence['needed']} more points to evaluate by"
+    return waits if _compared(context, model, evidence)["stands"] is None else None
 
 
 def _compared(context: Context, model: RegisteredModel, evidence: dict[str, Any]) -> dict[str, Any]:

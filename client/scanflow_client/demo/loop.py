@@ -69,7 +69,7 @@ def phase_after(phase: Phase, event: Event) -> Phase:
         case Phase.CLEAN | Phase.CHECKING, "drift.none" | "drift.suspected" | "drift.found":
             return Phase.DRIFTED
         case (
-            (Phase.DETECTING, "drift.none" | "drift.suspected")
+            (Phase.DETECTING, "drift.none" | "drift.suspected" | "drift.continues")
             | (Phase.LEARNING, "model.judged")
             | (_, "model.rejected")
         ):

@@ -45,6 +45,10 @@ class Scores:
     columns: tuple[ColumnDrift, ...] = ()
     """The columns that have drifted, the worst first, where the detector knows columns."""
 
+    regimes: tuple[float, ...] = ()
+    """The share of each known regime in the mixture that is likest to the batch, by number; empty where a detector does
+    not know regimes."""
+
     @property
     def drifted(self) -> bool:
         """Whether the batch as a whole has drifted."""

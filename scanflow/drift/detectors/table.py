@@ -57,6 +57,7 @@ class FittedTable:
             threshold=found.threshold if found.drifted else max(found.statistic, found.threshold),
             p_value=found.p,
             columns=found.named,
+            regimes=tuple((np.bincount(self.regimes[chosen], minlength=self.regimes.max() + 1) / len(chosen)).tolist()),
         )
 
     def save(self, folder: Path) -> None:

@@ -181,6 +181,12 @@ def quiet() -> None:
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "ERROR")
 
 
+def pinned(uri: str) -> str:
+    """Return the address of the version that an address stands for now: an alias may move."""
+    number = version_of(uri)
+    return uri if number is None else f"{uri.partition('@')[0].removesuffix(f'/{number}')}/{number}"
+
+
 def tags_of(uri: str) -> dict[str, str]:
     """Return the tags of the version that an address stands for."""
     import mlflow

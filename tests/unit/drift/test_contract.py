@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scanflow.drift.contract import outputs_of_detection, outputs_of_training, purpose_of
-from scanflow.drift.promotion import Slice
+from scanflow.drift.slices import Slice
 from scanflow.errors import InvalidError
 
 CURRENT = {"name": "current", "n": 60, "champion_right": 30, "challenger_right": 45, "gained": 20}
@@ -27,6 +27,8 @@ def test_a_detection_needs_only_to_say_whether_the_data_drifted() -> None:
     columns = [{"name": f"c{number}"} for number in range(12)]
     found = outputs_of_detection({"drifted": 1, "n_picked": 5, "n_evaluation": 2, "p_value": 0.01, "columns": columns})
     assert (found.drifted, found.n_evaluation, found.p_value, len(found.columns)) == (True, 2, 0.01, 10)
+    found = outputs_of_detection({"drifted": 1, "same_drift": 1, "regimes": {"clean": 0.7, "window w": 0.3}})
+    assert (found.same_drift, found.regimes) == (True, {"clean": 0.7, "window w": 0.3})
 
 
 @pytest.mark.parametrize(
@@ -37,6 +39,8 @@ def test_a_detection_needs_only_to_say_whether_the_data_drifted() -> None:
         ({"drifted": 1, "n_picked": -1}, "'n_picked' as -1"),
         ({"drifted": 1, "p_value": "low"}, "'p_value' as 'low'"),
         ({"drifted": 1, "columns": ["age"]}, "objects with a 'name'"),
+        ({"drifted": 0, "regimes": ["clean"]}, "no shares by name"),
+        ({"drifted": 0, "regimes": {"clean": "all"}}, "'clean' as 'all'"),
     ],
 )
 def test_what_is_wrong_with_a_detection_is_said_with_the_page_that_tells_more(

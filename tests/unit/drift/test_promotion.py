@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from scanflow.drift.promotion import CURRENT, Slice, decide, for_evaluation, sentence
+from scanflow.drift.promotion import decide, expected_traffic, for_evaluation, sentence
+from scanflow.drift.slices import CURRENT, Slice
 from scanflow.errors import InvalidError
 
 
@@ -37,19 +38,21 @@ def test_so_many_points_that_they_are_not_counted_out_have_nearly_the_same_p_val
 @pytest.mark.parametrize(
     ("slices", "verdict", "reason"),
     [
-        ([NOW, CLEAN], "promote", "better by 22.0 points, at least"),
+        ([NOW, CLEAN], "promote", "better by 19.2 points of the traffic to be expected (current 90 %, clean 10 %), at"),
+        ([NOW], "promote", "better by 21.3 points of the traffic to be expected (current 100 %), at least 10.5 points"),
         ([part(CURRENT, 49, 20, 25, 0)], "wait", "evaluated on 49 points of 50; about 1 more"),
         ([part(CURRENT, 100, 70, 10, 6)], "wait", "the gain may be as low as -"),
         ([part(CURRENT, 100, 70, 2, 20)], "reject", "gains "),
-        ([NOW, part("clean", 500, 490, 5, 20)], "reject", "worse on 'clean' by 3.0 points, at least 1.3 points"),
-        ([NOW, part("clean", 500, 490, 5, 12)], "wait", "on 'clean' it may lose 2.8 points, and 1.0 points are"),
-        ([NOW, CLEAN, part("a-b-1", 60, 50, 1, 7)], "reject", "worse on 'a-b-1'"),
-        ([NOW, CLEAN, part("a-b-1", 60, 50, 3, 3)], "promote", "no other slice lost 1.0 points"),
-        ([NOW, part("clean", 90, 80, 1, 3), part("a-b-1", 60, 50, 4, 2)], "promote", "no other slice"),
-        ([NOW, part("clean", 90, 80, 1, 3), part("a-b-1", 60, 50, 2, 4)], "wait", "on 'clean and a-b-1' it may lose"),
-        ([SOME, part("clean", 500, 490, 5, 5)], "promote", "no other slice"),
-        ([SOME, part("clean", 100, 97, 0, 1)], "wait", "1.8 points are to outweigh what may be lost on 'clean'"),
-        ([NOW, part("clean", 100, 97, 0, 1)], "promote", "no other slice"),
+        ([NOW, part("clean", 500, 490, 5, 20)], "promote", "better by"),
+        ([NOW, part("clean", 1541, 1500, 5, 19)], "promote", "better by"),
+        ([SOME, part("clean", 500, 490, 0, 75)], "wait", "the gain may be as low as -0.7 points; about 351 more"),
+        ([NOW, part("clean", 500, 490, 0, 50)], "ask", "worse on 'clean' by 10.0 points, at least"),
+        ([NOW, part("clean", 500, 490, 5, 24)], "ask", "on 'clean' it may lose 5.6 points, and 5.0 points are allowed"),
+        ([NOW, CLEAN, part("a-b-1", 60, 50, 1, 10)], "ask", "worse on 'a-b-1' by 15.0 points, at least"),
+        ([NOW, CLEAN, part("a-b-1", 180, 150, 3, 3)], "promote", "current 90 %, clean 5 %, a-b-1 5 %"),
+        ([NOW, CLEAN, part("a-b-1", 60, 50, 3, 3)], "ask", "on 'a-b-1' it may lose 7.5 points"),
+        ([NOW, part("clean", 90, 80, 2, 3), part("a-b-1", 90, 80, 3, 2)], "promote", "better by"),
+        ([NOW, part("clean", 30, 26, 1, 3), part("a-b-1", 30, 26, 2, 4)], "ask", "on 'clean and a-b-1' it may lose"),
     ],
 )
 def test_a_challenger_is_promoted_waits_or_is_rejected(slices: list[Slice], verdict: str, reason: str) -> None:
@@ -57,6 +60,44 @@ def test_a_challenger_is_promoted_waits_or_is_rejected(slices: list[Slice], verd
     assert (found.verdict, reason in found.reason) == (verdict, True), found.reason
     assert (found.needed > 0) == ("more labelled points would tell" in found.reason)
     assert (verdict == "wait") == ("would tell" in found.reason)
+
+
+def test_what_people_ask_for_weighs_as_much_as_they_ask_for_it() -> None:
+    forgets = [part(CURRENT, 180, 126, 36, 8), part("clean", 500, 490, 5, 20)]
+    assert decide(forgets).verdict == "promote"
+    half = decide(forgets, recent={"clean": 0.5})
+    assert half.traffic == {CURRENT: 0.45, "clean": 0.55}
+    assert (half.verdict, half.reason) == (
+        "reject",
+        "worse on 'clean' by 3.0 points, at least 1.3 points, and 0.9 points are allowed",
+    )
+    gone = decide(forgets, recent={"clean": 1.0})
+    assert gone.traffic == {CURRENT: 0.0, "clean": 1.0}
+    assert gone.verdict == "reject"
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=5), st.floats(0, 1))
+def test_the_traffic_to_be_expected_is_all_there_is_and_what_may_return_is_never_without(
+    shares: list[float], returning: float
+) -> None:
+    recent = {f"window {number}": share for number, share in enumerate(shares)}
+    found = expected_traffic([CURRENT, *recent], recent, returning=returning)
+    assert sum(found.values()) == pytest.approx(1)
+    assert min(found[name] for name in recent) >= returning / len(recent) - 1e-9
+    assert expected_traffic([CURRENT], recent) == {CURRENT: 1.0}
+
+
+def test_a_challenger_waits_only_for_labels_that_can_tell_and_that_people_give() -> None:
+    little = part(CURRENT, 180, 126, 20, 14)
+    waits = decide([little, CLEAN])
+    assert (waits.verdict, waits.needed > 180) == ("wait", True)
+    assert decide([little, CLEAN], most_n=180 + waits.needed).verdict == "wait"
+    found = decide([little, CLEAN], most_n=179 + waits.needed)
+    assert (found.verdict, found.needed) == ("reject", 0)
+    assert "more labelled points would tell, and people label" in found.reason
+    few = part("clean", 20, 18, 1, 1)
+    unknown = decide([part(CURRENT, 2000, 1400, 110, 60), few], recent={"clean": 0.9})
+    assert (unknown.verdict, "no label would tell" in unknown.reason) == ("reject", True)
 
 
 def test_the_looks_share_the_level() -> None:
@@ -78,8 +119,9 @@ def test_a_promotion_is_told_in_one_sentence() -> None:
     about: dict[str, Any] = {"champion": 1, "version": 3, "run": "bold-fox-1", "drifted": ["latitude"]}
     evidence = decide([NOW, CLEAN]).evidence(**about)
     assert sentence(json.loads(json.dumps(evidence))) == (
-        "Replace version 1 (71.2 %) by version 3 (93.2 %), n = 59, +22.0 points (+10.5 to +32.1); other slices "
-        "unchanged: clean -0.2 (-0.8 to +0.4, n = 500); drift in `latitude`; run bold-fox-1"
+        "Replace version 1 (71.2 %) by version 3 (93.2 %), n = 59, +22.0 points (+10.5 to +32.1); of the "
+        "traffic to be expected +19.2 (+9.4 to +28.9): current 90 %, clean 10 %; other slices unchanged: "
+        "clean -0.2 (-0.8 to +0.4, n = 500); drift in `latitude`; run bold-fox-1"
     )
 
 

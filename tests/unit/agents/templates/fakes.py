@@ -27,7 +27,7 @@ from scanflow.knowledge.port import KnowledgeBase
 from scanflow.knowledge.records import LATEST, ModelVersion
 from scanflow.names import RunName, StepName
 from scanflow.placement.scaling import Load
-from scanflow_agents.templates import load_declared
+from scanflow_agents.templates import bookmarks, load_declared
 from scanflow_agents.templates.control_plane import ControlPlane
 
 START = 1_790_000_000.0
@@ -151,9 +151,9 @@ class FakeControlPlane(ControlPlane):
         )
 
     def acted(self, intent: Intent, state: Any = "succeeded", **more: Any) -> Action:
-        decision = Decision(intent=intent.id, verdict="act", reason="", at=self.now)
+        decided = more.pop("decision", Decision(intent=intent.id, verdict="act", reason="", at=self.now))
         action = Action(
-            id=intent.id, intent=intent, state=state, decision=decision, began=self.now, ended=self.now, **more
+            id=intent.id, intent=intent, state=state, decision=decided, began=self.now, ended=self.now, **more
         )
         self.done = [one for one in self.done if one.id != action.id] + [action]
         return action
@@ -281,6 +281,12 @@ class World:
         }
         outputs["p_value"] = 1e-6 if drifted else 0.5
         self.control_plane.ran(run, "detector", {**outputs, **more})
+
+    def looked_at(self, run: str, *, predictions: int = 1000, picked: int = 0, **regimes: float) -> None:
+        """Let the checker have noted a look: of these known regimes, or else an alarm."""
+        metrics = {f"regime/{name}": share for name, share in regimes.items()}
+        metrics |= {"drifted": float(not regimes), "picked": float(picked), "predictions": float(predictions)}
+        bookmarks.note(self.context("checker"), "checked", tags={bookmarks.OF_RUN: run}, metrics=metrics)
 
     def version(self, **tags: str) -> int:
         file = self.folder / "model.txt"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow.agent.records import Intent
+from scanflow.agent.records import Decision, Intent
 from scanflow.agent.sensors.runs import Run
 from scanflow.drift.promotion import sentence
 from scanflow.knowledge.labels import read_json
@@ -69,7 +69,7 @@ def test_one_retraining_at_a_time_and_a_failed_one_is_made_again(world: World, s
     ("champion", "challenger", "min_gain", "verdict"),
     [
         (0.90, 0.92, 0.0, "promote"),
-        (0.90, 0.90, 0.0, "wait"),
+        (0.90, 0.90, 0.0, "reject"),
         (0.90, 0.85, 0.0, "reject"),
         (0.90, 0.91, 0.02, "reject"),
         (0.90, 0.925, 0.02, "wait"),
@@ -84,16 +84,57 @@ def test_a_challenger_has_to_be_better_by_more_than_the_gain_for_certain(
     found = world.fire("planner", "retraining_ended")
     assert found["verdict"] == verdict, found
     assert bool(world.wants("planner", "retraining_ended")) is (verdict == "promote")
-    assert (world.promotion(version) or "").startswith("rejected: gains ") is (verdict == "reject")
+    assert (world.promotion(version) or "").startswith("rejected: ") is (verdict == "reject")
     world.retrained("bold-fox-2", 0.80, 0.70)
     assert world.wants("planner", "retraining_ended") == [], "only the newest counts"
 
 
-def test_a_better_model_that_forgets_is_rejected_with_the_reason_and_stays_so(world: World) -> None:
-    slices = [answers("current", 200, 0.6, 0.8), answers("clean", 1000, 0.97, 0.93)]
-    version = world.retrained("bold-fox-1", 0.6, 0.8, slices=slices)
+def forgetting(world: World, *, clean: float, forgets: float = 0.04) -> int:
+    """Have a challenger trained that is better on the drift of the run ``r``, and forgets what a share of the traffic
+    since is."""
+    world.looked_at("r", picked=300, predictions=1000)
+    if clean:
+        world.looked_at("calm-fox-1", predictions=round(1000 * clean / (1 - clean)), clean=1.0)
+    world.given([f"p:{number}" for number in range(100)], run="r")
+    labels = _labels(world.intent("planner", "count_number_of_pickeddata"))
+    slices = [answers("current", 200, 0.6, 0.8), answers("clean", 1000, 0.97, 0.97 - forgets)]
+    return world.retrained("bold-fox-1", 0.6, 0.8, slices=slices, labels=labels)
+
+
+def test_what_nobody_sends_any_more_keeps_a_better_model_out_no_more(world: World) -> None:
+    version = forgetting(world, clean=0.0, forgets=0.02)
+    call = world.call("planner", "retraining_ended")
+    assert call.kwargs["version"] == version
+    [want] = world.passed_on(call)
+    assert isinstance(want, Intent)
+    assert (want.strategy, want.autonomy) == ("change_model_transition", "auto")
+
+
+def test_a_person_weighs_what_nobody_sends_any_more_and_is_asked_once(world: World) -> None:
+    version = forgetting(world, clean=0.0, forgets=0.10)
+    [want] = world.passed_on(world.call("planner", "retraining_ended"))
+    assert isinstance(want, Intent)
+    assert (want.strategy, want.autonomy) == ("change_model_on_approval", "approve")
+    waits = Decision(intent=want.id, verdict="approve", reason="", at=world.control_plane.now)
+    world.control_plane.acted(want, "pending", decision=waits)
+    assert world.fire("executor", "change_model", version=version)["stands"] == f"it is on its way: {want.id}"
+    other = world.version()
+    assert world.fire("executor", "change_model", version=other)["stands"] is None, "the next one takes its place"
+
+    no = Decision(intent=want.id, verdict="refuse", reason="ada refused it: too much", by="ada", at=0.0)
+    world.control_plane.acted(want, "refused", decision=no)
+    world.fire("executor", "model_changed")
+    assert world.promotion(version) == "rejected: ada refused it: too much"
+    world.control_plane.now += 100.0
     assert world.wants("planner", "retraining_ended") == []
-    assert world.promotion(version) == "rejected: worse on 'clean' by 4.0 points, at least 2.9 points"
+
+
+def test_a_better_model_that_forgets_is_rejected_with_the_reason_and_stays_so(world: World) -> None:
+    version = forgetting(world, clean=0.5)
+    assert world.wants("planner", "retraining_ended") == []
+    assert world.promotion(version) == (
+        "rejected: worse on 'clean' by 4.0 points, at least 2.9 points, and 0.9 points are allowed"
+    )
     world.tracker.set_model_tags("mnist_cnn", version, {"scanflow.promotion": "asked for again"})
     world.fire("planner", "retraining_ended")
     assert world.promotion(version) == "asked for again", "a person's word stands"

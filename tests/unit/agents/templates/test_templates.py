@@ -25,7 +25,7 @@ def test_each_template_declares_its_strategies_those_of_table_5_5_and_one_for_st
         "tracker": ["count_number_of_predictions"],
         "checker": ["check_predictions"],
         "planner": ["evaluate_again", "retrain_model", "update_model"],
-        "executor": ["change_model_transition"],
+        "executor": ["change_model_on_approval", "change_model_transition"],
         "stream": ["check_changed_stream"],
     }
 

@@ -276,6 +276,7 @@ def test_known_regimes_and_their_mixtures_are_no_drift_and_a_third_is(share: flo
     other = fitted.score(np.concatenate([moved(generator, new), wider(generator, 200 - new), moved(generator, 40) * 2]))
 
     assert not mixed.drifted
+    assert mixed.regimes == pytest.approx((1 - share, share), abs=0.15)
     assert other.drifted
 
 

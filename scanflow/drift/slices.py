@@ -1,0 +1,108 @@
+"""Two models' answers to the same labelled points: by how much one is better, and how surely that is known.
+
+Of paired answers only those points count on which one of the two is right and the other wrong. Whether more of them are
+gained than lost is McNemar's question, answered by a binomial's mid-p-value (Fagerland et al., 2013); by how much, with
+which interval, follows Bonett and Price (2012), whose adjustment of Wald's interval keeps its coverage with few points.
+
+A slice of few points cannot show a small loss: at the full level it would keep out most models that are as good. There
+both errors are held alike (compromise power analysis: Erdfelder, 1984), and with fewer points still the observed loss
+must not be above what is allowed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from scanflow.errors import InvalidError
+
+CURRENT = "current"
+"""The slice of the window that drifted. The others are earlier drifts and data without drift."""
+
+CLEAN = "clean"
+"""The slice of data without drift."""
+
+WINDOW = "window "
+"""What the names of slices begin with that are windows with drift of before."""
+
+_EXACT_UP_TO = 5000
+"""So many points decide exactly; of more, the normal approximation differs in no digit that is shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """Both models' answers to the same ``n`` labelled points of one kind."""
+
+    name: str
+    n: int
+    champion_right: int
+    challenger_right: int
+    gained: int
+    """Points that the challenger has right and the champion wrong."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be counts of the same points.
+
+        Raises:
+            InvalidError: they cannot.
+        """
+        wrong = self.n - self.champion_right
+        if not (0 <= self.gained <= min(self.challenger_right, wrong) and 0 <= self.lost <= self.champion_right):
+            raise InvalidError(
+                f"Slice {self.name!r}: of {self.n} points the champion cannot have {self.champion_right} right, the "
+                f"challenger {self.challenger_right}, and {self.gained} the challenger alone. "
+                "Count the same points for both."
+            )
+
+    @property
+    def lost(self) -> int:
+        """Points that the champion has right and the challenger wrong."""
+        return self.gained - (self.challenger_right - self.champion_right)
+
+    @property
+    def gain(self) -> float:
+        """By how much the challenger's share of right answers is higher, -1 to 1."""
+        return (self.gained - self.lost) / self.n if self.n else 0.0
+
+    @property
+    def p(self) -> float:
+        """How often a challenger that is no better gains more of the points, and half of how often as many: McNemar's
+        mid-p-value. The exact test counts the latter whole, and is half as often wrong as its level allows."""
+        discordant = self.gained + self.lost
+        if discordant > _EXACT_UP_TO:
+            return 0.5 * math.erfc((self.gained - discordant / 2) / math.sqrt(discordant / 2))
+        more = sum(math.comb(discordant, k) for k in range(self.gained + 1, discordant + 1))
+        return float((2 * more + math.comb(discordant, self.gained)) / 2 ** (discordant + 1))
+
+    @property
+    def estimate(self) -> tuple[float, float]:
+        """The gain and its standard error, adjusted by a point gained and one lost."""
+        gained, lost, n = (self.gained + 1) / (self.n + 2), (self.lost + 1) / (self.n + 2), self.n + 2
+        return gained - lost, math.sqrt((gained + lost - (gained - lost) ** 2) / n)
+
+    def interval(self, level: float) -> tuple[float, float]:
+        """Return bounds of the gain; each is wrong with a probability of ``level``."""
+        middle, error = self.estimate
+        half = quantile(level) * error
+        return max(-1.0, middle - half), min(1.0, middle + half)
+
+    def shows(self, margin: float, level: float) -> float:
+        """Return how many standard errors a loss of up to ``margin`` can be told from none by, at that level of both
+        errors: the level's, where the points suffice, and less down to 0."""
+        return max(0.0, min(quantile(level), margin / self.estimate[1] - quantile(level)))
+
+    def not_worse(self, margin: float, level: float) -> bool:
+        """Say whether no more than ``margin`` was lost, as surely as so many points can show."""
+        middle, error = self.estimate
+        return middle - self.shows(margin, level) * error > -margin
+
+
+def quantile(level: float) -> float:
+    """Return how many standard errors a normal estimate is off by with a probability of ``level``, to one side."""
+    return NormalDist().inv_cdf(1 - level)
+
+
+def window_named(run: str) -> str:
+    """Return the name of the slice with the window that a detection's run has looked at."""
+    return f"{WINDOW}{run}"
