@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO, overload
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from scanflow.backends.service_records import Explanation, ServiceRecord
     from scanflow.images.building import ImageRecord
     from scanflow.transport import Answer
+    from scanflow_client.formatting.models import VersionList
+    from scanflow_client.model_client import ModelChange, ModelClient
 
 
 def _kept_by_server(app: Application) -> EnvironmentBackend:
@@ -78,6 +80,7 @@ class Client(ControlClient):
         settings = Settings.from_environment()
         self._home = settings.home if home is None else Path(home)
         self._deployer: Deployer
+        self._control: ControlClient | None = None
         self._environments: Callable[[Application], EnvironmentBackend]
         if url is not None:
             if home is not None or backend is not None or backend_options is not None:
@@ -90,6 +93,7 @@ class Client(ControlClient):
             self._deployer = RemoteDeployer(url, server=server)
             self._environments = _kept_by_server
             super().__init__(lambda: server)
+            self._control = self
         elif token is not None:
             raise UsageError("Client(token=...): a token is for a server. Name it: Client('http://...', token=...).")
         else:
@@ -376,6 +380,34 @@ class Client(ControlClient):
     def ask(self, name: str, inputs: Any, *, node: str | None = None, dtype: str | None = None) -> Answer:
         """Return all outputs of a prediction, with the instance and revision that made it. See :meth:`predict`."""
         return predict(self._deployer, name, inputs, node=node, dtype=dtype)
+
+    def models(self, name: str | None = None) -> VersionList:
+        """Return what became of the versions of a model, or of all; a notebook shows a table.
+
+        Which is in use and since when, what each was compared on, and why it was decided so.
+        """
+        return self._models.histories(name)
+
+    def promote_model(self, name: str, version: int, *, why: str = "", services: Sequence[str] = ()) -> ModelChange:
+        """Put a version of a model to use, and name it the champion, as the agents would.
+
+        ``services``: which of those that answer with the model; none named: the only one. :meth:`reject_model` takes
+        it back.
+        """
+        with changes_on(self._stream()) as observe:
+            return self._models.promote(name, version, why=why, services=services, observe=observe)
+
+    def reject_model(self, name: str, version: int, *, why: str = "") -> ModelChange:
+        """Say that a version is not to be used; where it is in use, the one from before takes over again."""
+        with changes_on(self._stream()) as observe:
+            return self._models.reject(name, version, why=why, observe=observe)
+
+    @cached_property
+    def _models(self) -> ModelClient:
+        from scanflow_client.model_client import ModelClient, knowledge_of
+
+        settings = Settings.from_environment().model_copy(update={"home": self._home})
+        return ModelClient(knowledge_of(settings, self._control), self._deployer, self._control)
 
     def _begun(self, request: RunRequest, *, wait: bool) -> RunRecord | RunHandle:
         return self._run(request) if wait else RunHandle(self, self._deployer.begin(request).name)

@@ -290,6 +290,10 @@ class ControlClient:
         yield from past
         yield from self.events_after(max([newest, *(one.id for one in past)]), **how)
 
+    def tell(self, events: Sequence[Event]) -> None:
+        """Tell the server what happened, for others to see."""
+        self.server.post(transport.path_of("events"), [one.model_dump(mode="json") for one in events])
+
     def report(self, app: str | None = None) -> Report:
         """Write a page on what an application's agents did and what became of it, below the home folder.
 

@@ -206,6 +206,11 @@ class KnowledgeBase(ABC):
         with self._open(f"read the model {name!r}") as store:
             return _version(store, name, version)
 
+    def list_models(self) -> list[str]:
+        """Return the names of the models of all teams, in order."""
+        with self._open("list the models") as store:
+            return sorted(store.model_names())
+
     def list_model_versions(self, name: str) -> list[ModelVersion]:
         """Return every version, the highest number first."""
         with self._open(f"list the versions of the model {name!r}") as store:

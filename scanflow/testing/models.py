@@ -50,6 +50,8 @@ class ModelsContract:
         sources = [write_folder(tmp_path / str(n), {name: bytes([n]) for name in ODD_NAMES}) for n in (1, 2, 3)]
         made = [knowledge.register_model(model, source, app=APP, team=team) for source in sources]
         assert [version.version for version in made] == [1, 2, 3]
+        assert model in (names := knowledge.list_models())
+        assert names == sorted(names)
         assert knowledge.list_model_versions(model) == made[::-1]
         assert knowledge.get_model(model) == made[2]
         assert knowledge.get_model(model, 2) == made[1]

@@ -161,3 +161,9 @@ def learnt_labels(context: Context, run: str) -> str | None:
     """Return the tracked run with the labels that a training run was given, if that is noted."""
     found = noted(context, "learnt", f"tags.`{OF_RUN}` = '{run}'", limit=1)
     return found[0].tags.get(OF_LABELS) if found else None
+
+
+def reference_of(context: Context, run: str) -> str:
+    """Return where what a training run was given is, as the tag ``scanflow.reference`` has it."""
+    labels = learnt_labels(context, run)
+    return f"run/{run}" if labels is None else f"runs:/{labels}/{LABELS_FILE}"

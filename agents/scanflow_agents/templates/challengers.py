@@ -20,11 +20,12 @@ from scanflow.drift.slices import CURRENT, WINDOW
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.knowledge.labels import LABELS_FILE, OF_LABELS, read_json
 from scanflow.knowledge.records import TrackedRun
+from scanflow.knowledge.version_tags import PROMOTION, REFERENCE, rejection
 from scanflow_agents.templates import bookmarks
 from scanflow_agents.templates.bookmarks import OF_RUN
 from scanflow_agents.templates.control_plane import acted_on, newest_runs, outputs_of, tell, tracker_of
 from scanflow_agents.templates.detections import PastDetection, most_labels, newest_detections, recent_traffic
-from scanflow_agents.templates.model_registry import PROMOTION, RegisteredModel, rejection
+from scanflow_agents.templates.model_registry import RegisteredModel
 from scanflow_agents.templates.options import Options
 
 RETRAIN = "retrain_model"
@@ -98,7 +99,15 @@ class Challengers:
         metrics = {"look": float(look), "n": float(evidence["n"])}
         # Of a version that was judged before, this run has evaluated more points, and it has learnt nothing.
         given = {**outputs, "labels": None} if before else outputs
-        return _note(context, record, given, tags=tags, metrics=metrics, challenger=not before)
+        made = _note(context, record, given, tags=tags, metrics=metrics, challenger=not before)
+        self._keep_reference(context, evidence["version"], run)
+        return made
+
+    def _keep_reference(self, context: Context, number: Any, run: str) -> None:
+        """Keep with a version what it was trained on, whoever promotes it: its predictions are compared with that."""
+        version = self._model.version(context, number) if isinstance(number, int) else None
+        if version is not None and REFERENCE not in version.tags:
+            self._model.tag(context, number, {REFERENCE: bookmarks.reference_of(context, run)})
 
     def _evidence(
         self, context: Context, record: RunRecord, outputs: Mapping[str, Any], look: int

@@ -26,6 +26,7 @@ from scanflow.app.model import Whole
 from scanflow.backends.records import RunRecord
 from scanflow.drift.contract import DetectionOutputs, outputs_of_detection
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UnavailableError
+from scanflow.knowledge.version_tags import CHAMPION, REFERENCE
 from scanflow.plugins import not_installed, plugin_names
 from scanflow_agents.templates import bookmarks, label_queue
 from scanflow_agents.templates.confirmation import DriftVerdict, verdict_on
@@ -47,7 +48,7 @@ from scanflow_agents.templates.detections import (
     version_in_use,
 )
 from scanflow_agents.templates.label_requests import LabelRequests, samples_to_request, some_of
-from scanflow_agents.templates.model_registry import REFERENCE, RegisteredModel
+from scanflow_agents.templates.model_registry import RegisteredModel
 from scanflow_agents.templates.options import Starting, has_parameter, takes, workflow_named
 from scanflow_agents.templates.planner import PlannerOptions
 
@@ -81,7 +82,7 @@ class CheckerOptions(Starting):
     model_name: str | None = None
     """The model whose tag that is; needed with ``reference_parameter``."""
 
-    alias: str = "champion"
+    alias: str = CHAMPION
     """What names its version in use."""
 
     detector_parameters: dict[str, Any] = Field(default_factory=dict)

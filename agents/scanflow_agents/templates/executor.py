@@ -24,24 +24,23 @@ from scanflow.app.application import Application
 from scanflow.app.model import Number, Whole
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import NotFoundError
-from scanflow.knowledge.labels import LABELS_FILE
 from scanflow.knowledge.records import ModelVersion
-from scanflow_agents.templates import bookmarks, model_changes
-from scanflow_agents.templates.control_plane import HAPPENS, control_plane_of, tell, tracker_of
-from scanflow_agents.templates.model_changes import ON_APPROVAL, STRATEGY, served, version_address, went_wrong
-from scanflow_agents.templates.model_registry import (
+from scanflow.knowledge.version_tags import (
     ACTION,
     AGAIN,
     BEFORE,
+    BY_HAND,
     OUT_OF_USE,
     PROMOTED,
     PROMOTION,
     REFERENCE,
-    RegisteredModel,
-    address_of,
     rejected,
     rejection,
 )
+from scanflow_agents.templates import bookmarks, model_changes
+from scanflow_agents.templates.control_plane import HAPPENS, control_plane_of, tell, tracker_of
+from scanflow_agents.templates.model_changes import ON_APPROVAL, STRATEGY, served, version_address, went_wrong
+from scanflow_agents.templates.model_registry import RegisteredModel, address_of
 from scanflow_agents.templates.options import OfModel, model_named, service_named
 from scanflow_agents.templates.service_metrics import declare_metrics
 
@@ -207,7 +206,7 @@ def _out_of_use(
     if again:
         model.tag(context, version.version, {PROMOTION: AGAIN} | ({} if out is None else {ACTION: out.id}))
         return None
-    if said not in {PROMOTED, OUT_OF_USE}:
+    if said not in {PROMOTED, BY_HAND, OUT_OF_USE}:
         model.tag(context, version.version, {PROMOTION: OUT_OF_USE})
     return "another client took it out of use. Ask for it with again=True"
 
@@ -220,10 +219,8 @@ def _promote(context: Context, model: RegisteredModel, version: ModelVersion, ac
     model.name_champion(context, number)
     tell(context, "model.promoted", f"model/{model.name}", version=number, before=before, action=action.id)
     tags = {PROMOTION: PROMOTED, ACTION: action.id}
-    run = version.tags.get(bookmarks.OF_RUN, "")
-    if run:
-        labels = bookmarks.learnt_labels(context, run)
-        tags[REFERENCE] = f"run/{run}" if labels is None else f"runs:/{labels}/{LABELS_FILE}"
+    if run := version.tags.get(bookmarks.OF_RUN, ""):
+        tags[REFERENCE] = bookmarks.reference_of(context, run)
     model.tag(context, number, tags)
 
 

@@ -12,7 +12,7 @@ from scanflow.agent.context import Context
 from scanflow.agent.records import Action, Intent
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.knowledge.records import ModelVersion
-from scanflow_agents.templates.model_registry import ACTION, AGAIN, PROMOTED, PROMOTION, rejection
+from scanflow.knowledge.version_tags import ACTION, AGAIN, BY_HAND, PROMOTED, PROMOTION, rejection
 
 STRATEGY = "change_model_transition"
 ON_APPROVAL = "change_model_on_approval"
@@ -149,9 +149,11 @@ def by_version(actions: Sequence[Action], model: str) -> list[tuple[int, Action]
 
 def is_noted(action: Action, version: ModelVersion) -> bool:
     """Say whether the registry says what became of an action, and nothing else did since."""
+    said = version.tags.get(PROMOTION, "")
+    if said == BY_HAND:  # by a person, after whatever became of it before
+        return True
     if version.tags.get(ACTION) != action.id:
         return False
-    said = version.tags.get(PROMOTION, "")
     if action.state == "reverted":
         return said != PROMOTED and not is_stuck(version)
     return said != AGAIN or went_wrong(action) is not None

@@ -13,6 +13,7 @@ from scanflow.app.application import Application
 from scanflow.app.model import Model
 from scanflow.app.workflow import Workflow
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
+from scanflow.knowledge.version_tags import CHAMPION
 
 
 class Options(Model):
@@ -65,7 +66,7 @@ class OfModel(Options):
     model_name: str | None = None
     """The model. None: that node's."""
 
-    alias: str = "champion"
+    alias: str = CHAMPION
     """What names the version in use."""
 
 

@@ -25,18 +25,12 @@ from scanflow.app.model import Whole
 from scanflow.drift.contract import purpose_of
 from scanflow.errors import InvalidError
 from scanflow.knowledge.records import ModelVersion
+from scanflow.knowledge.version_tags import BY_HAND, OUT_OF_USE, PROMOTED, PROMOTION, rejected
 from scanflow_agents.templates import bookmarks, infrastructure, scaling, spreading
 from scanflow_agents.templates.challengers import RETRAIN, Challengers, PromotionOptions
 from scanflow_agents.templates.control_plane import control_plane_of, tell
 from scanflow_agents.templates.live_accuracy import LossOptions, expected, loss_of, realised
-from scanflow_agents.templates.model_registry import (
-    OUT_OF_USE,
-    PROMOTED,
-    PROMOTION,
-    RegisteredModel,
-    address_of,
-    rejected,
-)
+from scanflow_agents.templates.model_registry import RegisteredModel, address_of
 from scanflow_agents.templates.options import (
     OfModel,
     Starting,
@@ -281,7 +275,7 @@ def stands_against(
         return f"it was rejected: {why}"
     if champion is not None and champion.version > version.version:
         return f"the version in use, {champion.version}, is newer"
-    if version.tags.get(PROMOTION) in {PROMOTED, OUT_OF_USE}:
+    if version.tags.get(PROMOTION) in {PROMOTED, BY_HAND, OUT_OF_USE}:
         return "another client took it out of use"
     if champion is not None and judged_against is not None and judged_against != champion.version:
         return f"it was compared with version {judged_against}, and {champion.version} is in use"

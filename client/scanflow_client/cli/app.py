@@ -17,6 +17,7 @@ from scanflow_client.cli import (
     environments,
     images,
     machine,
+    models,
     mpi,
     projects,
     runs,
@@ -67,6 +68,7 @@ for _command in (
     machine.topology,
 ):
     app.command()(_command)
+app.add_typer(models.models, name="models")
 app.add_typer(drift.drift, name="drift")
 app.add_typer(mpi.mpi, name="mpi")
 app.add_typer(control.tokens, name="token")

@@ -81,6 +81,11 @@ def client() -> ControlClient:
     return ControlClient(server)
 
 
+def existing_client() -> ControlClient | None:
+    """Return the client of the server that is named or up, if there is one."""
+    return None if _address(settings()) is None else client()
+
+
 def server() -> ServerClient:
     from scanflow.transport import ServerClient
 

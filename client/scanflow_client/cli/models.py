@@ -1,0 +1,119 @@
+"""Commands on models: what became of their versions, and a person's word on them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Argument, Option
+from typer.core import TyperGroup
+
+from scanflow_client.cli.options import PLAIN_HELP, JsonOption, deployer, existing_client, settings
+from scanflow_client.cli.output import progress_stream, respond
+
+if TYPE_CHECKING:
+    from scanflow_client.model_client import ModelChange, ModelClient
+
+_LIST = "list"
+
+NameArgument = Annotated[str, Argument(metavar="NAME", help="The model's name.")]
+VersionArgument = Annotated[int, Argument(metavar="VERSION", min=1, help="The number of its version.")]
+WhyOption = Annotated[str, Option("--why", metavar="TEXT", help="Why; it is kept with it.")]
+AliasOption = Annotated[str, Option("--alias", metavar="NAME", help="What names the version in use.")]
+
+
+class _ListByDefault(TyperGroup):
+    """``scanflow models [NAME]`` lists, whatever NAME is that is no command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        named = bool(args) and args[0] in {*self.commands, *ctx.help_option_names}
+        return super().parse_args(ctx, args if named else [_LIST, *args])
+
+
+models = typer.Typer(
+    name="models",
+    cls=_ListByDefault,
+    help="List models and what became of their versions: scanflow models [NAME]. Promote or reject one.",
+    **PLAIN_HELP,
+)
+
+
+@models.command(_LIST)
+def list_models(
+    name: Annotated[str | None, Argument(metavar="[NAME]", help="One of them: its versions, and why.")] = None,
+    alias: AliasOption = "champion",
+    as_json: JsonOption = False,
+) -> None:
+    """List models; with a name, its versions: which is in use since when, what it was compared on, and why."""
+    from scanflow_client.formatting.models import models_table, versions_screen
+
+    found = _models().histories(name, alias=alias)
+    nothing = "There is no model yet. Train one and register it: scanflow init tabular"
+    if name is not None:
+        respond(found, as_json, lambda: versions_screen(found))
+    else:
+        respond(found, as_json, lambda: [models_table(found), _more(found[0].model)] if found else [nothing])
+
+
+@models.command()
+def promote(
+    name: NameArgument,
+    version: VersionArgument,
+    why: WhyOption = "",
+    service: Annotated[
+        list[str] | None, Option("--service", metavar="NAME", help="Which service. Default: the only one with it.")
+    ] = None,
+    alias: AliasOption = "champion",
+    as_json: JsonOption = False,
+) -> None:
+    """Put a version to use, without a failed request, and name it the champion; or approve what would."""
+    from scanflow_client.progress import changes_on
+
+    with changes_on(progress_stream(as_json)) as observe:
+        made = _models().promote(name, version, why=why, services=service or (), alias=alias, observe=observe)
+    respond(made, as_json, lambda: _promoted_lines(made))
+
+
+@models.command()
+def reject(
+    name: NameArgument,
+    version: VersionArgument,
+    why: WhyOption = "",
+    alias: AliasOption = "champion",
+    as_json: JsonOption = False,
+) -> None:
+    """Say that a version is not to be used. Where it is in use, the one from before takes over again."""
+    from scanflow_client.progress import changes_on
+
+    with changes_on(progress_stream(as_json)) as observe:
+        made = _models().reject(name, version, why=why, alias=alias, observe=observe)
+    respond(made, as_json, lambda: _rejected_lines(made))
+
+
+def _models() -> ModelClient:
+    from scanflow_client.model_client import ModelClient, knowledge_of
+
+    control = existing_client()
+    return ModelClient(knowledge_of(settings(), control), deployer(), control)
+
+
+def _more(name: str) -> str:
+    return f"The versions of one, and why: scanflow models {name}"
+
+
+def _promoted_lines(made: ModelChange) -> list[str]:
+    of = f"version {made.version} of {made.model}"
+    services = ", ".join(made.services)
+    if made.done == "approved":
+        then = f"{services} will answer with {of}, and it is the champion once an agent has watched it for a while."
+        return [f"Approved: {', '.join(made.actions)}. {then}", f"See: scanflow why {made.actions[0]}"]
+    where = f", and {services} answers with it" if services else "; no service answers with the model"
+    back = f"Take it back: scanflow models reject {made.model} {made.version}"
+    return [f"In use: {of}{where}.", back if made.before not in {None, made.version} else _more(made.model)]
+
+
+def _rejected_lines(made: ModelChange) -> list[str]:
+    after = f" Version {made.before} is in use again." if made.before is not None else ""
+    refused = f" Refused: {', '.join(made.actions)}." if made.actions else ""
+    again = f"Have it used after all: scanflow models promote {made.model} {made.version}"
+    return [f"Rejected: version {made.version} of {made.model}.{after}{refused}", again]

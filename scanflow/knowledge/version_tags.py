@@ -1,0 +1,48 @@
+"""What is kept with a model version about its use: tags that agents and people write alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from scanflow.printable import one_line
+
+PROMOTION: Final = "scanflow.promotion"
+"""``promoted``, ``promoted by hand``, ``rejected: why`` or ``taken out of use``. The last two, and one that was
+promoted and is not the champion any more, are not tried again unless a caller asks for them: ``asked for again``."""
+
+PROMOTED: Final = "promoted"
+BY_HAND: Final = "promoted by hand"
+"""By a person: what became of an agent's action of before is no news any more."""
+
+OUT_OF_USE: Final = "taken out of use"
+"""By another client than the executor, before it was promoted."""
+
+AGAIN: Final = "asked for again"
+"""After what became of the action in the tag ``scanflow.action``."""
+
+ACTION: Final = "scanflow.action"
+"""The action that led to it."""
+
+BEFORE: Final = "scanflow.before"
+"""The version that was in use before."""
+
+REFERENCE: Final = "scanflow.reference"
+"""What the version was trained on, for detectors to compare with: ``runs:/ID/labels.json``, or ``run/NAME``."""
+
+CHAMPION: Final = "champion"
+"""The alias of the version in use, where nothing else is said."""
+
+_REJECTED = "rejected: "
+_LONGEST = 1000
+
+
+def rejected(tags: Mapping[str, str]) -> str | None:
+    """Return why a version was rejected, if it was."""
+    text = tags.get(PROMOTION, "")
+    return text.removeprefix(_REJECTED) if text.startswith(_REJECTED) else None
+
+
+def rejection(why: str) -> str:
+    """Return the tag's value for a version that is not to be tried again."""
+    return _REJECTED + one_line(why, _LONGEST)

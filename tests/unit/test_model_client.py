@@ -1,0 +1,216 @@
+"""A person's word on model versions: services are changed, the registry says so, agents' questions are answered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import scanflow as sf
+from scanflow.agent.records import JSON, Action, Event
+from scanflow.backends.memory import Memory
+from scanflow.backends.service_change import Deployment
+from scanflow.deployer import EmbeddedDeployer
+from scanflow.errors import NotFoundError, UsageError
+from scanflow.knowledge import MemoryKnowledge
+from scanflow.knowledge.version_tags import ACTION, BEFORE, BY_HAND, PROMOTION, rejected
+from scanflow.settings import Settings
+from scanflow_client.control_client import ControlClient
+from scanflow_client.formatting.models import VersionList, models_table, versions_screen
+from scanflow_client.formatting.table import Table, lay_out
+from scanflow_client.model_client import ModelClient
+from tests.unit.test_agents_command_line import action
+
+CNN = "cnn"
+
+
+class Constant:
+    def predict(self, x: Any) -> Any:
+        return x
+
+
+class Server(ControlClient):
+    """Stands for the server: what waits for a person, and what it was told."""
+
+    def __init__(self, *waiting: Action) -> None:
+        self.waiting, self.told, self.said = list(waiting), list[Event](), list[tuple[str, str, str]]()
+
+    def approvals(self, *, limit: int = 1000) -> list[Action]:
+        return self.waiting[:limit]
+
+    def _decide(self, action: str, word: str, reason: str) -> Action:
+        self.said.append((word, action, reason))
+        return next(one for one in self.waiting if one.id == action)
+
+    def events_so_far(self, after: int = 0, *, type: Any = None, app: str | None = None) -> list[Event]:
+        return [one for one in self.told if one.type in type and after == 0 and app is None]
+
+    def tell(self, events: Sequence[Event]) -> None:
+        self.told += events
+
+
+class Shop:
+    def __init__(self, settings: Settings, folder: Path, *waiting: Action) -> None:
+        self.knowledge, self.server = MemoryKnowledge(), Server(*waiting)
+        models = {f"models:/{CNN}/{number}": Constant() for number in (1, 2, 3)}
+        self.deployer = EmbeddedDeployer(settings, backend=Memory(models=models))
+        (folder / "weights").mkdir()
+        (folder / "weights" / "w").write_bytes(b"1")
+        for _ in models:
+            self.knowledge.register_model(CNN, folder / "weights", app="shop", team="default")
+        self.knowledge.set_model_alias(CNN, "champion", 1)
+        self.client = ModelClient(self.knowledge, self.deployer, self.server)
+
+    def deploy(self, *names: str) -> None:
+        node = sf.Service(name="node", model=f"models:/{CNN}/1")
+        for name in names:
+            app = sf.Application(name="shop", workflows=[sf.Workflow(name=name, type="online", nodes=[node])])
+            self.deployer.deploy(Deployment(app, name))
+
+    def served(self, name: str = "digits") -> str:
+        current = self.deployer.service(name).current
+        assert current is not None
+        return current.models["node"]
+
+    def tags(self, version: int) -> dict[str, str]:
+        return dict(self.knowledge.get_model(CNN, version).tags)
+
+    @property
+    def champion(self) -> int:
+        return self.knowledge.get_model(CNN, "champion").version
+
+
+@pytest.fixture
+def shop(settings: Settings, tmp_path: Path) -> Shop:
+    return Shop(settings, tmp_path)
+
+
+def wish(version: int, service: str = "digits") -> Action:
+    known = action()
+    arguments = {"service": service, "model": f"models:/{CNN}/{version}"}
+    intent = known.intent.model_copy(update={"arguments": arguments, "target": f"service/{service}"})
+    return known.model_copy(update={"id": f"a{version}", "intent": intent, "state": "pending"})
+
+
+def test_a_version_is_promoted_by_hand_and_taken_back(shop: Shop) -> None:
+    shop.deploy("digits")
+    made = shop.client.promote(CNN, 3, why="the audit says so")
+    assert (made.done, made.services, made.before) == ("promoted", ("digits",), 1)
+    assert (shop.served(), shop.champion) == (f"models:/{CNN}/3", 3)
+    assert shop.tags(3).items() >= {PROMOTION: BY_HAND, BEFORE: "1"}.items()
+    (told,) = shop.server.told
+    assert (told.type, told.app, told.subject) == ("model.promoted", "shop", f"model/{CNN}")
+    assert told.data == {"agent": "person", "version": 3, "before": 1, "why": "the audit says so"}
+
+    back = shop.client.reject(CNN, 3, why="it was wrong")
+    assert (back.done, back.services, back.before) == ("rejected", ("digits",), 1)
+    assert (shop.served(), shop.champion, rejected(shop.tags(3))) == (f"models:/{CNN}/1", 1, "it was wrong")
+    assert [one.type for one in shop.server.told] == ["model.promoted", "model.rejected"]
+
+
+def test_the_same_again_completes_what_was_cut_off(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.deploy("digits")
+    with monkeypatch.context() as patch:
+        patch.setattr(shop.knowledge, "set_model_alias", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            shop.client.promote(CNN, 2)
+    assert (shop.served(), shop.champion) == (f"models:/{CNN}/2", 1)
+    shop.client.promote(CNN, 2)
+    assert (shop.champion, shop.tags(2)[BEFORE]) == (2, "1")
+    shop.client.promote(CNN, 2)
+    assert shop.tags(2)[BEFORE] == "1"
+
+
+def test_what_waits_for_a_person_is_approved_and_left_to_the_agent(settings: Settings, tmp_path: Path) -> None:
+    shop = Shop(settings, tmp_path, wish(2), wish(3))
+    shop.deploy("digits")
+    made = shop.client.promote(CNN, 3, why="yes")
+    assert (made.done, made.actions, shop.server.said) == ("approved", ("a3",), [("approve", "a3", "yes")])
+    assert (shop.served(), shop.champion, PROMOTION in shop.tags(3)) == (f"models:/{CNN}/1", 1, False)
+
+
+def test_what_agents_want_with_a_version_is_refused_with_it(settings: Settings, tmp_path: Path) -> None:
+    shop = Shop(settings, tmp_path, wish(2), wish(3))
+    shop.deploy("digits")
+    made = shop.client.reject(CNN, 3)
+    assert (made.actions, shop.server.said, made.before) == (("a3",), [("refuse", "a3", "")], None)
+    assert (rejected(shop.tags(3)), shop.tags(3)[ACTION], shop.champion) == ("by hand", "a3", 1)
+
+
+def test_of_several_services_one_has_to_be_named(shop: Shop) -> None:
+    shop.deploy("digits", "backup")
+    with pytest.raises(UsageError, match=r"digits.*scanflow models promote cnn 2 --service (digits|backup)"):
+        shop.client.promote(CNN, 2)
+    with pytest.raises(UsageError, match="'letters' does not answer with the model 'cnn'"):
+        shop.client.promote(CNN, 2, services=["letters"])
+    shop.client.promote(CNN, 2, services=["digits"])
+    assert (shop.served("digits"), shop.served("backup")) == (f"models:/{CNN}/2", f"models:/{CNN}/1")
+
+
+def test_without_a_service_or_a_server_the_registry_says_it(shop: Shop) -> None:
+    alone = ModelClient(shop.knowledge, shop.deployer, None)
+    assert alone.promote(CNN, 2).services == ()
+    assert shop.champion == 2
+    assert alone.reject(CNN, 2).before == 1
+    assert (shop.champion, shop.server.told) == (1, [])
+
+
+def test_what_cannot_be_done_changes_nothing(shop: Shop) -> None:
+    shop.deploy("digits")
+    with pytest.raises(UsageError, match=r"Version 1 of 'cnn' is in use, and none from before is known"):
+        shop.client.reject(CNN, 1)
+    with pytest.raises(NotFoundError, match=r"no version 9\. Known: 1, 2, 3"):
+        shop.client.promote(CNN, 9)
+    assert (shop.champion, PROMOTION in shop.tags(1), shop.server.told) == (1, False, [])
+
+
+def judged(version: int, verdict: str, *, at: float) -> Event:
+    current: JSON = {
+        "name": "current",
+        "n": 120,
+        "champion_right": 82,
+        "challenger_right": 109,
+        "low": 0.147,
+        "high": 0.296,
+    }
+    evidence: JSON = {"verdict": verdict, "reason": "by a lot", "champion": 1, "drifted": ["age"], "slices": [current]}
+    return Event(
+        at=at,
+        type="model.judged",
+        app="shop",
+        subject=f"model/{CNN}",
+        data={
+            "agent": "planner", "version": version, "champion": 1, "run": "training-1", "better": verdict == "promote",
+            "champion_metric": 0.683, "challenger_metric": 0.908, "evidence": evidence,
+        },
+    )  # fmt: skip
+
+
+def shown(versions: VersionList) -> str:
+    screen = [*versions_screen(versions), models_table(versions)]
+    return "\n".join(line for part in screen for line in (lay_out(part) if isinstance(part, Table) else [part]))
+
+
+def test_the_versions_say_what_became_of_them(shop: Shop) -> None:
+    shop.deploy("digits")
+    drift = Event(at=1.0, type="drift.found", app="shop", subject="workflow/w", data={"agent": "checker", "run": "d-7"})
+    shop.server.told = [drift, judged(2, "wait", at=2.0), judged(3, "ask", at=3.0)]
+    shop.client.promote(CNN, 2, why="why not")
+    shop.client.reject(CNN, 3, why="too odd")
+    third, second, first = shop.client.histories(CNN)
+    assert (second.champion, second.services, second.before, second.verdict) == (True, ("digits",), 1, BY_HAND)
+    assert second.since == shop.server.told[3].at
+    assert (third.verdict, third.reason, third.in_use, third.drift) == ("rejected", "too odd", False, "d-7")
+    assert (third.against, third.drifted, third.compared[0].n) == (1, ("age",), 120)
+    assert (first.verdict, first.in_use, first.compared) == ("", False, ())
+    assert shop.client.histories() == [third, second, first]
+
+    text = shown(shop.client.histories(CNN))
+    assert "current: 68.3 to 90.8 %, +22.5 points (+14.7 to +29.6), n = 120, with version 1" in text
+    assert "Take version 2 out of use: scanflow models reject cnn 2" in text
+    assert "2 (champion, in digits)" in text
+    page = VersionList(shop.client.histories(CNN))._repr_html_()
+    assert "too odd" in page
+    assert "1 model, 3 versions" in page
