@@ -90,6 +90,7 @@ def loop_report(
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{escape(title)}</title>
+<link rel="icon" href="data:,">
 <style>{STYLE}</style>
 </head>
 <body>

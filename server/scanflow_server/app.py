@@ -21,9 +21,9 @@ from scanflow_server.control.notifications import NotificationsController
 from scanflow_server.control.operations import OperationsController, ServicesController
 from scanflow_server.control.retention import RetentionController
 from scanflow_server.control.runs import RunsController
-from scanflow_server.label_pages import LabelPages
 from scanflow_server.limits import BodyLimit
 from scanflow_server.metrics import Counted, Meters
+from scanflow_server.pages import Pages
 from scanflow_server.problems import Problem, handle_problems
 from scanflow_server.routes import (
     agents,
@@ -97,7 +97,7 @@ def create_app(context: ServerContext, *, control: bool = True) -> FastAPI:
         open_paths=OPEN_PATHS,
         json_only=True,
     )
-    app.add_middleware(LabelPages, context=context, callers=app.state.callers.caller)
+    app.add_middleware(Pages, context=context, callers=app.state.callers.caller)
     app.add_middleware(BodyLimit)
     app.add_middleware(Counted, meters=app.state.meters, prefix=BASE)
     _describe(app)

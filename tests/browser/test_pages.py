@@ -11,7 +11,7 @@ import pytest
 
 from scanflow.agent.records import Event
 from scanflow.drift.thumbnail import thumbnail
-from scanflow_client.report import report_page
+from scanflow.reports.event_report import report_page
 from tests.browser.conftest import Browser
 from tests.server import ServerProcess
 
@@ -37,6 +37,26 @@ def log_in(browser: Browser, server: ServerProcess) -> None:
     browser.open(f"{server.url}/labels", "Log in")
     browser.press(server.api.post("/tokens", json={"name": "ada"}).json()["token"], ENTER)
     browser.wait_for("Log out")
+
+
+def test_the_address_of_the_server_leads_to_what_runs_and_what_waits(
+    browser: Browser, server: ServerProcess, width: int
+) -> None:
+    queue(server, {"id": "r/0", "row": ROW})
+    told = report(1, "predictions.counted", predictions=3, new=3).model_dump(mode="json")
+    server.api.post("/events", json=[told]).raise_for_status()
+    browser.resize(width)
+    browser.open(server.url, "Log in")
+    browser.press(server.api.post("/tokens", json={"name": "ada"}).json()["token"], ENTER)
+    browser.wait_for("1 sample to label")
+    assert browser.measure("first") == (width, [])
+    browser.find("a[href='/reports/shop']").click()
+    browser.wait_for("The loop of shop")
+    browser.open(server.url, "1 sample to label")
+    browser.find("a[href='/labels']").click()
+    browser.wait_for("0 of 1 labelled")
+    assert browser.list_hosts() == {server.url}
+    assert browser.read_console() == []
 
 
 def test_a_person_labels_by_keyboard_and_by_mouse_and_the_server_has_the_labels(

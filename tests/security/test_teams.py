@@ -19,7 +19,7 @@ from scanflow_server.access import PERMISSIONS, Permission, TokenHolder, may
 from scanflow_server.app import create_app
 from scanflow_server.context import ServerContext
 from scanflow_server.control.agents import AgentsController
-from scanflow_server.label_pages import LabelPages
+from scanflow_server.pages import Pages
 from scanflow_server.store import agents, applications, events, intents, labels, operations, runs
 from scanflow_server.store.labels import Wanted
 from scanflow_server.store.operations import OperationRow
@@ -362,7 +362,7 @@ def test_a_page_of_labels_shows_its_own_team_s(two: Two) -> None:
         with http_client(
             base_url=two.root, follow_redirects=True, headers={"origin": two.root}, timeout=patient(60)
         ) as browser:
-            shown[team] = browser.post("/labels/login", data={"token": token}).text
+            shown[team] = browser.post("/login", data={"token": token, "next": "/labels"}).text
             key = {"app": "alpha-app", "team": "alpha", "id": "alpha-sample"}
             given = browser.post("/labels", data={**key, "label": "3"})
             assert given.status_code == (403 if team == "alpha" else 404), given.text
@@ -370,9 +370,9 @@ def test_a_page_of_labels_shows_its_own_team_s(two: Two) -> None:
                 assert browser.get("/labels", params=key).status_code == 404
                 assert browser.get("/labels/picture", params=key).status_code == 404
     assert ("alpha-sample" in shown["alpha"], "alpha-" in shown["beta"]) == (True, False)
-    pages = LabelPages(_nothing, context=two.context, callers=_nobody)
+    pages = Pages(_nothing, context=two.context, callers=_nobody)
     paths = {route.path for route in pages.routes}
-    assert paths == {"/labels", "/labels/picture", "/labels/login", "/labels/logout"}, "each is attacked here"
+    assert paths == {"/", "/labels", "/labels/picture", "/reports/{app}", "/login", "/logout"}, "each is attacked here"
 
 
 async def _nothing(*_: Any) -> None:

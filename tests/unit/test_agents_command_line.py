@@ -343,6 +343,8 @@ def test_the_queue_goes_into_a_file_with_its_columns_names_which_comes_back_with
     file = tmp_path / "rows.csv"
     told = run({"GET /labels": queue}, "labels", "--export", str(file)).stdout
     assert told == f"{file}: 2 samples. Fill in its column 'label', then: scanflow labels --from {file}\n"
+    assert "no file was written" in run({"GET /labels": []}, "labels", "--export", str(tmp_path / "none.csv")).stdout
+    assert not (tmp_path / "none.csv").exists()
     text = file.read_text()
     assert text.splitlines() == [
         "id,row.label,city,rooms,guess,purpose,label",

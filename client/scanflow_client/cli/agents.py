@@ -137,9 +137,11 @@ def labels(
         rest = f"; rows without a label: {unlabelled}" if unlabelled else ""
         respond(done, as_json, lambda: [f"Labels given: {len(done)}{rest}. See what is left: scanflow labels"])
     elif export is not None:
-        some = label_files.write(export, where.labels(app=application, team=team, limit=None))
+        waiting = where.labels(app=application, team=team, limit=None)
+        some = label_files.write(export, waiting) if waiting else 0
         after = f"Fill in its column 'label', then: scanflow labels --from {export}"
-        respond(some, as_json, lambda: [f"{export}: {counted(some, 'sample')}. {after}"])
+        told = f"{export}: {counted(some, 'sample')}. {after}"
+        respond(some, as_json, lambda: [told if some else "No sample waits for a label: no file was written."])
     elif labelled or disagreements:
         among = True if disagreements else None
         found = where.labels(app=application, team=team, state="given", disputed=among, limit=limit)

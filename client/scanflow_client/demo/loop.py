@@ -18,12 +18,13 @@ from typing import Any
 from scanflow.agent.records import Event
 from scanflow.app.application import Application
 from scanflow.errors import ScanflowError, StepFailedError, UnavailableError
+from scanflow.reports.event_report import report_page
 from scanflow.reports.loop_events import loop_events, request_counts, versions_of
 from scanflow.reports.records import Answers
 from scanflow_client.control_client import ControlClient
 from scanflow_client.demo.traffic import Responses, TrafficProgram
 from scanflow_client.formatting.text import percent
-from scanflow_client.report import labels_so_far, report_page
+from scanflow_client.report import labels_so_far
 
 TIMEOUT_S, TIMEOUT_TIMES = 600.0, 6.0  # the longest that a promotion may take: so long, or so often the start-up
 LEAST_ANSWERS = 40  # of which the report draws the share of right ones

@@ -26,7 +26,10 @@ def up_lines(result: UpResult, *, elsewhere: str | None = None) -> list[str]:
     lines += result.notes
     if elsewhere is not None:
         lines.append(f"SCANFLOW_URL names another server, {elsewhere}: commands use that. Unset it to use this one.")
-    return [*lines, "Status: scanflow status. Stop: scanflow down"]
+    return [
+        *lines,
+        "In a browser: its address, and the token of scanflow token show. Status: scanflow status. Stop: scanflow down",
+    ]
 
 
 def down_lines(result: DownResult) -> list[str]:

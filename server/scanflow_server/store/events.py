@@ -59,6 +59,14 @@ def after(
     return [_event(row) for row in connection.execute(query).mappings()]
 
 
+def apps(connection: Connection, *, type: Sequence[str], team: str | None = None) -> list[str]:
+    """Return the applications that events of some types are of, in order."""
+    query = select(events.c.app).where(or_(*map(_is_of, type)), events.c.app != "").distinct().order_by(events.c.app)
+    if team is not None:
+        query = query.where(events.c.team == team)
+    return list(connection.execute(query).scalars())
+
+
 def newest(connection: Connection, *, team: str | None = None) -> int:
     query = select(func.max(events.c.id))
     return int(connection.execute(query if team is None else query.where(events.c.team == team)).scalar_one() or 0)

@@ -14,15 +14,20 @@ import httpx
 import numpy as np
 import pytest
 
+from scanflow.agent.records import JSON, AgentView, Sample
+from scanflow.backends.records import RunRecord
 from scanflow.drift.thumbnail import thumbnail
+from scanflow.names import RunName
 from scanflow_server.access import TokenHolder
-from scanflow_server.label_pages import SESSION_S, Sessions
+from scanflow_server.overview_html import Overview, overview
+from scanflow_server.page_sessions import SESSION_S, Sessions
 from tests.asking import HTTP, http_client
 from tests.server import bearer
+from tests.unit.server.arbiter.making import action, intent
 from tests.unit.server.keeping import Api
 from tests.waiting import patient
 
-_VOID = {"meta", "link", "input", "img"}
+_VOID = {"meta", "link", "input", "img", "br"}
 
 
 class _Page(HTMLParser):
@@ -63,7 +68,7 @@ def ada(api: Api) -> Iterator[httpx.Client]:
     with http_client(
         base_url=str(api.base_url).removesuffix("/api/v1/"), follow_redirects=True, timeout=patient(60)
     ) as browser:
-        page = browser.post("/labels/login", data={"token": token}, headers={"origin": str(browser.base_url)})
+        page = browser.post("/login", data={"token": token}, headers={"origin": str(browser.base_url)})
         assert page.status_code == 200, page.text
         yield browser
 
@@ -75,25 +80,83 @@ def ask_for(api: Api, *items: dict[str, Any], **more: Any) -> None:
 def test_nobody_gets_in_without_a_token_and_the_cookie_is_for_these_pages_alone(api: Api, ada: httpx.Client) -> None:
     ask_for(api, {"id": "p"})
     with http_client(base_url=ada.base_url) as stranger:
-        for method, path in (("GET", "/labels"), ("POST", "/labels"), ("GET", "/labels/picture")):
+        for method, path, leads in (
+            ("GET", "/", "/login"),
+            ("GET", "/labels", "/login?next=%2Flabels"),
+            ("POST", "/labels", "/login?next=%2Flabels"),
+            ("GET", "/labels/picture", "/login"),
+            ("GET", "/reports/mnist", "/login?next=%2Freports%2Fmnist"),
+        ):
             answer = stranger.request(method, path, data={"id": "p"} if method == "POST" else None)
-            assert (answer.status_code, answer.headers["location"]) == (303, "/labels/login"), (method, path)
-        form = stranger.get("/labels/login")
-        assert [action for action, _ in _Page(form.text).forms] == ["/labels/login"]
+            assert (answer.status_code, answer.headers["location"]) == (303, leads), (method, path)
+        form = stranger.get("/login")
+        assert [action for action, _ in _Page(form.text).forms] == ["/login"]
         for token in ("wrong", "", "é"):
-            refused = stranger.post("/labels/login", data={"token": token})
+            refused = stranger.post("/login", data={"token": token})
             assert (refused.status_code, "set-cookie" in refused.headers) == (401, False)
-        assert stranger.post("/labels/login", json={"token": "x"}).status_code == 415
-        assert stranger.post("/labels/login", content=b"x" * 70_000, headers=FORM).status_code == 413
+        assert stranger.post("/login", json={"token": "x"}).status_code == 415
+        assert stranger.post("/login", content=b"x" * 70_000, headers=FORM).status_code == 413
         token = api.post("/tokens", json={"name": "bob"}).json()["token"]
-        got = stranger.post("/labels/login", data={"token": token})
+        got = stranger.post("/login", data={"token": token})
         cookie = got.headers["set-cookie"]
         assert token not in cookie
-        assert {"HttpOnly", "SameSite=strict", "Path=/labels"} <= set(cookie.split("; "))
+        assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
         assert stranger.get("/labels").status_code == 200
         assert stranger.get("/api/v1/status").status_code == 401, "it is no token of the API"
-    assert ada.post("/labels/logout").url.path == "/labels/login"
-    assert ada.get("/labels").url.path == "/labels/login"
+    assert ada.post("/logout").url.path == "/login"
+    assert ada.get("/labels").url.path == "/login"
+
+
+def test_a_login_leads_to_one_of_these_pages_whatever_a_link_says(api: Api, ada: httpx.Client) -> None:
+    token = api.post("/tokens", json={"name": "eve"}).json()["token"]
+    for after, leads in (
+        ("/labels", "/labels"),
+        ("/reports/mnist", "/reports/mnist"),
+        ("", "/"),
+        ("//evil.example", "/"),
+        ("https://evil.example/labels", "/"),
+        ("/reports/a/../b", "/"),
+        ("/reports/\\evil.example", "/"),
+    ):
+        with http_client(base_url=ada.base_url) as browser:
+            form = _Page(browser.get("/login", params={"next": after}).text).forms[0]
+            assert form == ("/login", {"next": leads, "token": ""})
+            assert browser.post("/login", data={"token": token, "next": after}).headers["location"] == leads
+
+
+def test_the_first_page_says_what_waits_and_leads_to_the_reports(api: Api, ada: httpx.Client) -> None:
+    assert "Nothing does." in ada.get("/").text
+    ask_for(api, {"id": "p"}, {"id": "q"})
+    told = {"at": 1.0, "type": "predictions.counted", "app": "mnist", "data": {"agent": "tracker", "new": 3}}
+    api.post("/events", json=[told]).raise_for_status()
+    read = _Page(ada.get("/").text)
+    assert read.links.items() >= {"2 samples to label": "/labels", "mnist": "/reports/mnist"}.items()
+
+    report = ada.get("/reports/mnist")
+    assert "The loop of mnist" in report.text
+    style = re.search(r"<style>(.*?)</style>", report.text, re.DOTALL)
+    assert style is not None
+    digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
+    assert f"style-src 'sha256-{digest}'" in report.headers["content-security-policy"]
+    missing = ada.get("/reports/nothing")
+    assert (missing.status_code, "No agent of" in missing.text) == (404, True)
+
+
+def test_what_runs_and_who_waits_for_whom_is_a_table_on_the_first_page() -> None:
+    value: JSON = {"evidence": {"reason": "<better> by far"}}
+    sample = Sample(id="s1", agent="<executor>", sensor="change_model", at=1.0, value=value, cause="call")
+    wanted = intent("a1", agent="<executor>", sample=sample)
+    waits = action(wanted, began=1.0, verdict="approve", state="pending")
+    view = AgentView(name="planner", app="mnist", team="t", state="running")
+    run = RunRecord(name=RunName("fox-1"), app="mnist", team="t", workflow="training", state="running", created=0.0)
+    page = overview(Overview(approvals=[waits], labels=1, agents=[view], services=[], runs=[run], reports=[]), "ada")
+    _Page(page)
+    assert "&lt;executor&gt;</strong> asks for" in page
+    assert "&lt;better&gt; by far<br><code>scanflow approve a1</code>" in page
+    assert "1 sample to label" in page
+    assert "<tr><td>mnist:planner</td><td>running</td></tr>" in page
+    assert "<td>fox-1</td><td>mnist: training</td><td>running</td><td>1970-01-01 00:00 UTC</td>" in page
+    assert "<h2>Services</h2><p>None.</p>" in page
 
 
 FORM = {"content-type": "application/x-www-form-urlencoded"}
@@ -161,7 +224,7 @@ def test_samples_are_labelled_one_after_the_other_by_whose_token_it_is(api: Api,
     read = _Page(page.text)
     (_, by_text), (_, by_choice) = read.forms[1:]
     assert (by_text["id"], by_choice["id"], by_choice["pick"]) == ("r/2", "r/2", '"dog"'), "the most critical first"
-    assert set(read.links) == {"Labels", "Next →"}
+    assert set(read.links) == {"Scanflow", "Labels", "Next →"}
 
     page = ada.post("/labels", data={**by_text, "label": " 3 "})
     read = _Page(page.text)
@@ -231,14 +294,14 @@ def test_a_picture_is_seen_and_nothing_runs_or_comes_from_elsewhere(api: Api, ad
 
 def test_every_field_has_a_label_and_every_page_fits_a_phone(api: Api, ada: httpx.Client) -> None:
     ask_for(api, {"id": "x" * 250, "row": {"y" * 100: "z" * 300}})
-    for page in (ada.get("/labels"), ada.get("/labels/login")):
+    for page in (ada.get("/labels"), ada.get("/login"), ada.get("/")):
         read = _Page(page.text)
         named = {str(given["for"]) for tag, given in read.tags if tag == "label"}
         fields = {str(given["id"]) for tag, given in read.tags if tag == "input" and given.get("type") != "hidden"}
         assert named == fields
         assert ("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}) in read.tags
         assert "overflow-wrap: anywhere" in page.text
-        assert sum("autofocus" in given for _, given in read.tags) == 1
+        assert sum("autofocus" in given for _, given in read.tags) == min(1, len(fields))
 
 
 def test_other_paths_are_the_api_s(api: Api) -> None:

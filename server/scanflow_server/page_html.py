@@ -1,0 +1,99 @@
+"""What all pages of the server share, as HTML. Pure. No scripts, nothing from elsewhere, and readable on a phone."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from html import escape
+from typing import Any
+
+_MOST_TEXT = 500
+
+_STYLE = """
+:root { color-scheme: light dark; font: 1rem/1.4 system-ui, sans-serif }
+body { margin: 0 auto; max-width: 44rem; padding: 0 1rem 1rem; overflow-wrap: anywhere }
+header, nav, .choices, .field { display: flex; flex-wrap: wrap; gap: .5rem; align-items: center }
+header form, nav a:last-child, nav span:last-child { margin-left: auto }
+h1 { font-size: 1.25rem; margin: .5rem 0 } h2 { font-size: 1rem; margin: .5rem 0 .25rem }
+p { margin: .25rem 0 } progress { width: 100% }
+img { display: block; width: min(100%, 20rem); image-rendering: pixelated; border: 1px solid GrayText; margin: .5rem 0 }
+table { border-collapse: collapse; width: 100%; table-layout: fixed }
+th, td { text-align: left; vertical-align: top; padding: .25rem .5rem .25rem 0; border-bottom: 1px solid GrayText }
+th, td { font-weight: 400 } th[scope] { width: 40%; opacity: .8 }
+.answer { position: sticky; bottom: 0; background: Canvas; padding: .5rem 0; max-height: 45vh; overflow: auto }
+.field { flex-wrap: nowrap; padding: .25rem } input { flex: 1; min-width: 0 }
+input, button, nav a, nav span { font: inherit; padding: .5rem .75rem; min-height: 1.5rem; box-sizing: content-box }
+:focus-visible { outline: 3px solid Highlight; outline-offset: 1px }
+.wrong { border-left: 4px solid; padding-left: .75rem }
+small, .quiet { opacity: .8 } summary { padding: .5rem 0 }
+"""
+
+
+def headers(*styles: str) -> dict[str, str]:
+    """Return the headers of a page with these style sheets, beside which nothing is allowed but pictures and forms."""
+    digests = (base64.b64encode(hashlib.sha256(style.encode()).digest()).decode() for style in styles)
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    return {
+        "content-security-policy": (
+            f"default-src 'none'; style-src {allowed}; img-src 'self' data:; form-action 'self'; "
+            "base-uri 'none'; frame-ancestors 'none'"
+        ),
+        "x-content-type-options": "nosniff",
+        "referrer-policy": "same-origin",  # with less a browser would hide where a form comes from, and it be refused
+        "cross-origin-opener-policy": "same-origin",
+        "cross-origin-resource-policy": "same-origin",
+        "cache-control": "no-store",
+    }
+
+
+HEADERS = headers(_STYLE)
+
+
+def page(title: str, body: str) -> str:
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{escape(title)} – Scanflow</title>'
+        '<link rel="icon" href="data:,">'  # without it a browser asks for /favicon.ico, is refused, and says so
+        f"<style>{_STYLE}</style></head><body>{body}</body></html>"
+    )
+
+
+def header(title: str, address: str, caller: str) -> str:
+    """Return a page's head: where one is, the way to the first page, who has logged in, and the way out."""
+    home = "" if address == "/" else '<a href="/">Scanflow</a> '
+    return (
+        f'<header><h1>{home}<a href="{escape(address)}">{escape(title)}</a></h1>'
+        f'<form method="post" action="/logout"><small>{escape(caller)}</small> <button>Log out</button></form></header>'
+    )
+
+
+def login(after: str = "/", problem: str = "") -> str:
+    """Return the page that asks for a token; ``after``: where it leads."""
+    said = f'<p class="wrong" role="alert">{escape(problem)}</p>' if problem else ""
+    return page(
+        "Log in",
+        f"""<header><h1>Scanflow</h1></header><main>{said}
+<form method="post" action="/login"><input type="hidden" name="next" value="{escape(after)}">
+<label for="token">Token</label>
+<div class="field"><input id="token" name="token" type="password" required autofocus autocomplete="current-password">
+<button>Log in</button></div></form>
+<p class="quiet"><code>scanflow token show</code> prints the home's token where the server runs;
+<code>scanflow token make NAME</code> makes one for a person, under whose name labels are kept.</p></main>""",
+    )
+
+
+def wrong(problem: str) -> str:
+    text = f'<p class="wrong" role="alert">{escape(problem)}</p><p><a href="/">To the first page</a></p>'
+    return page("Error", f"<header><h1>Scanflow</h1></header><main>{text}</main>")
+
+
+def text_of(value: Any) -> str:
+    """Return somebody's value, escaped and cut."""
+    if value is None:
+        return "<small>nothing</small>"
+    return escape((value if isinstance(value, str) else json_of(value))[:_MOST_TEXT])
+
+
+def json_of(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,36 @@
+"""What the server's pages take and answer: forms and HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import parse_qsl
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from scanflow_server.page_html import HEADERS
+
+_MOST_FORM: Final = 64 * 1024
+
+
+def page_response(text: str, status: int = 200, headers: Mapping[str, str] = HEADERS) -> Response:
+    return HTMLResponse(text, status, dict(headers))
+
+
+def see_other(address: str) -> Response:
+    return RedirectResponse(address, 303, headers=HEADERS)
+
+
+async def form_of(request: Request) -> dict[str, str]:
+    """Return the fields of a form, without a library for those that hold files."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/x-www-form-urlencoded":
+        raise HTTPException(415, "Send a form: application/x-www-form-urlencoded.")
+    body = bytearray()
+    async for block in request.stream():
+        body += block
+        if len(body) > _MOST_FORM:
+            raise HTTPException(413, f"The form has more than {_MOST_FORM} bytes. Send less.")
+    return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
