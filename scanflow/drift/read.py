@@ -3,34 +3,51 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scanflow.drift.table import DataTable, aligned
+from scanflow.drift.column_types import alike, kind_of
+from scanflow.drift.table import DataTable, aligned, is_missing
 from scanflow.errors import InvalidError, NotFoundError
 
 INPUT = "input:"
 """What the names of recorded inputs begin with in files of recorded predictions."""
 
 
-def read_pair(reference: Path, current: Path) -> tuple[DataTable, DataTable]:
-    """Read two tables that are to be compared.
+_AS_TEXT: Final = ("text", "number")
+
+MISSING: Final = ("", "#N/A", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", "<NA>", "NaT")
+"""Texts that are no values, in files of every kind."""
+
+
+def read_pair(reference: Path, current: Path) -> tuple[DataTable, DataTable, list[str]]:
+    """Read two tables that are to be compared, the second with the first one's types; the last is what was aligned.
 
     Raises:
         NotFoundError: a file is missing, or a folder has no recorded predictions.
         InvalidError: a file is of another kind, cannot be read, or has other columns than the other file.
     """
-    return aligned(read_table(reference), read_table(current))
+    before, after = _read(reference), _read(current)
+    notes = dict[str, str]()
+    texts = [name for name in before.keys() & after.keys() if (kind_of(before[name]), kind_of(after[name])) == _AS_TEXT]
+    if texts:  # as they stand in the file: zeros in front are no part of a number
+        after |= _read(current, texts=texts)
+    for name in before.keys() & after.keys():
+        before[name], after[name], note = alike(name, before[name], after[name])
+        if note or name in texts:
+            notes[name] = note or f"{name!r} is read as text, as in the reference."
+    return *aligned(DataTable.of(before), DataTable.of(after)), [notes[name] for name in before if name in notes]
 
 
 def read_table(path: Path) -> DataTable:
     return DataTable.of(_read(path))
 
 
-def _read(path: Path) -> dict[str, NDArray[Any]]:
+def _read(path: Path, *, texts: Collection[str] = ()) -> dict[str, NDArray[Any]]:
     if path.is_dir():
         return _recorded(path)
     if not path.is_file():
@@ -44,11 +61,18 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
         if ".csv" in endings or ".tsv" in endings:
             import pandas as pd
 
-            frame = pd.read_csv(path, sep="\t" if ".tsv" in endings else ",")
+            frame = pd.read_csv(
+                path,
+                sep="\t" if ".tsv" in endings else ",",
+                dtype=dict.fromkeys(texts, str),
+                keep_default_na=False,
+                na_values=list(MISSING),
+            )
         elif ".parquet" in endings or ".pq" in endings:
             import pandas as pd
 
             frame = pd.read_parquet(path)
+            frame = frame.assign(**{name: _as_text(frame[name]) for name in texts})
         else:
             raise InvalidError(
                 f"{path.name!r} is of no known kind. Give a file that ends in .csv, .tsv, .parquet or .npz."
@@ -61,7 +85,18 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
         if isinstance(error, InvalidError):
             raise
         raise InvalidError(f"{str(path)!r} cannot be read ({error}). Write it again.") from error
-    return {str(name): np.asarray(frame[name]) for name in frame.columns}
+    return {str(name): _without_missing(np.asarray(frame[name])) for name in frame.columns}
+
+
+def _as_text(numbers: Any) -> list[str | None]:
+    return [None if is_missing(one) else str(int(one) if float(one).is_integer() else one) for one in numbers]
+
+
+def _without_missing(values: NDArray[Any]) -> NDArray[Any]:
+    if values.dtype.kind != "O":
+        return values
+    none = set(MISSING)
+    return np.array([None if isinstance(one, str) and one in none else one for one in values] + [None], object)[:-1]
 
 
 def _arrays(path: Path) -> dict[str, NDArray[Any]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import decimal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -57,13 +59,16 @@ class Column:
             numbers = array.astype(np.float32 if array.dtype == np.float32 else np.float64)
             return cls(np.clip(numbers, -FLOAT32_MOST, FLOAT32_MOST))
         if array.dtype.kind in "mM":
-            numbers = array.astype("int64").astype(np.float64)
-            return cls(np.where(np.isnat(array), np.nan, numbers))
+            return cls(_seconds(array))
         missing = np.array([is_missing(one) for one in array], bool)
         present = [one for one, gone in zip(array, missing, strict=True) if not gone]
-        if present and all(isinstance(one, int | float | np.number) and not isinstance(one, bool) for one in present):
+        if present and all(isinstance(one, int | float | np.number | decimal.Decimal) for one in present):
             found = np.full(len(array), np.nan)
             found[~missing] = np.array(present, np.float64)
+            return cls(found)
+        if present and all(isinstance(one, dt.date) for one in present):
+            found = np.full(len(array), np.nan)
+            found[~missing] = [_since_epoch(one) for one in present]
             return cls(found)
         texts = np.full(len(array), None, object)
         texts[~missing] = [str(one) for one in present]
@@ -296,6 +301,19 @@ def main_directions(rows: NDArray[Any], most: int) -> NDArray[np.float64]:
     off = np.linalg.norm(centred - along @ axes.T, axis=1)
     found = np.column_stack([along, off])
     return np.where(np.abs(found) > FLOAT32_DIGITS * np.sqrt(centred.shape[1]), found, 0.0)  # else it is rounding
+
+
+def _seconds(times: NDArray[Any]) -> NDArray[np.float64]:
+    """Return date-times or durations, of whichever unit, in seconds: (n,), NaN where missing."""
+    whole = times.astype(f"{'datetime64' if times.dtype.kind == 'M' else 'timedelta64'}[us]")
+    return np.where(np.isnat(times), np.nan, whole.astype("int64").astype(np.float64) / 1e6)
+
+
+def _since_epoch(day: dt.date) -> float:
+    """Return a date or date-time in seconds since the epoch; without a zone it is in UTC."""
+    if not isinstance(day, dt.datetime):
+        day = dt.datetime.combine(day, dt.time())
+    return (day if day.tzinfo is not None else day.replace(tzinfo=dt.UTC)).timestamp()
 
 
 def _rounded(values: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -37,7 +37,7 @@ def check(
     from scanflow.drift.two_sample import compare
     from scanflow_client.formatting.drift import comparison_json, comparison_screen
 
-    before, after = read_pair(reference, current)
+    before, after, aligned = read_pair(reference, current)
     within: list[Segment] = []
     if by:
         found, within = compare_by(before, after, by, level=level, least_effect=min_effect)
@@ -47,8 +47,8 @@ def check(
         from scanflow.reports.distributions import draw_columns
 
         plot.write_text(draw_columns(found), encoding="utf-8")
-    told = comparison_json(found, within)
-    respond(told, as_json, lambda: comparison_screen(found, before, after, within))
+    told = comparison_json(found, within) | ({"aligned": aligned} if aligned else {})
+    respond(told, as_json, lambda: [*aligned, *comparison_screen(found, before, after, within)])
     if fail_on_drift and told["drifted"]:
         raise typer.Exit(EXIT_DRIFTED)
 
