@@ -9,8 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from scanflow.drift.column_tests import RARE
 from scanflow.drift.table import DataTable, aligned
-from scanflow.drift.two_sample import RARE, joint_features, whitened
+from scanflow.drift.two_sample import joint_features, whitened
 
 FEATURES = 512
 """So many random Fourier features (Rahimi and Recht, 2007) stand for the kernel: time is linear in the rows."""

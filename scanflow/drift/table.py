@@ -279,7 +279,8 @@ def aligned(reference: DataTable, current: DataTable) -> tuple[DataTable, DataTa
         along = main_directions(np.concatenate([before.values, after.values]), DIRECTIONS)
         for at, values in enumerate(along.T):
             one = f"{name}[{at}]" if name else str(at)
-            old[one], new[one] = Column(values[: reference.rows]), Column(values[reference.rows :])
+            single = values.astype(np.float32)  # so that equal pictures are equal along them, whatever rounding did
+            old[one], new[one] = Column(single[: reference.rows]), Column(single[reference.rows :])
     return DataTable(old), DataTable(new)
 
 

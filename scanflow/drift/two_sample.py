@@ -15,25 +15,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse, special, stats
+from scipy import stats
 
-from scanflow.drift.table import (
-    LEAST_ROWS,
-    Column,
-    DataTable,
-    Shares,
-    aligned,
-    main_directions,
-    normal_scores,
-    shares_of,
+from scanflow.drift.column_tests import (
+    RARE,
+    Divisions,
+    Floats,
+    Tested,
+    chi2,
+    ks,
+    lepage,
+    of_many,
+    repeated_value,
+    standardised,
 )
+from scanflow.drift.table import LEAST_ROWS, Column, DataTable, Shares, aligned, main_directions, shares_of
 from scanflow.errors import InvalidError
-
-Floats = NDArray[np.float64]
 
 MOST_ROWS = 2000
 """So many rows of either table are compared; of more, as many at random. The discrepancy's time grows as its square."""
@@ -41,14 +41,8 @@ MOST_ROWS = 2000
 MOST_FEATURES = 64
 """Of more features, so many main directions are looked at together; each column is still looked at by itself."""
 
-RARE = 5
-"""Categories with fewer rows than this in both tables together are taken as one."""
-
 LEAST_P = 1e-12
 """No p-value is told to be less."""
-
-MOST_CUTS = 256
-"""At so many values distribution functions are compared, evenly drawn from those there are."""
 
 _JOINT = ("means", "products", "mmd")
 
@@ -62,8 +56,9 @@ class ColumnDrift:
 
     name: str
     test: str
-    """``ks`` (numbers), ``chi2`` (categories and numbers with few values), ``missing`` where that changed most;
-    ``means`` or ``products`` where it changed together with others, not by itself."""
+    """``ks`` (numbers), ``chi2`` (categories and numbers with few values), ``value`` where the share of one value grew
+    most, ``missing`` where that changed most; ``means`` or ``products`` where it changed together with others, not by
+    itself."""
 
     statistic: float
     p: float
@@ -71,7 +66,8 @@ class ColumnDrift:
 
     effect: float
     """0 to 1: the largest difference between the distribution functions (``ks``), by how much the shares of categories
-    differ in all (total variation), or half of the deviations that a mean or product moved by (1 at most)."""
+    differ in all (total variation), by how much a value's share grew, or half of the deviations that a mean or product
+    moved by (1 at most)."""
 
     reference: dict[str, float]
     current: dict[str, float]
@@ -177,9 +173,9 @@ def compare(
     smallest = np.min([look.p for look in looks], axis=0)
     many = np.log(0.5) / np.log1p(-min(float(np.median(smallest)), 0.5))
     among = 1 / COLUMNS_SHARE if families else 1.0
-    least = np.min([among * _of_many(smallest, many), *(one.scaled(len(families)) for one in families)], axis=0)
+    least = np.min([among * of_many(smallest, many), *(one.scaled(len(families)) for one in families)], axis=0)
     adjusted = _adjustment(least)
-    columns = [look.found(adjusted(among * float(_of_many(look.p[0], many))), before.rows) for look in looks]
+    columns = [look.found(adjusted(among * float(of_many(look.p[0], many))), before.rows) for look in looks]
     by_owner = [columns[at] for at in owners]
     joint = [one.found(adjusted(float(one.scaled(len(families))[0])), by_owner) for one in families]
     strict = np.sort(least)[math.floor(level * len(least))]
@@ -207,47 +203,6 @@ def check_options(level: float, permutations: int, least_effect: float) -> None:
         raise InvalidError(f"least_effect={least_effect} is not between 0 and 1. Give 0.1, say.")
 
 
-@dataclass(frozen=True, slots=True)
-class Divisions:
-    """Divisions of all rows into two tables: the given one, and random ones."""
-
-    members: NDArray[np.float32]
-    """(rows, 1 + permutations): 1 where a row counts as current. The first is the given division."""
-
-    old: int
-    new: int
-
-    @classmethod
-    def drawn(cls, old: int, new: int, permutations: int, generator: np.random.Generator) -> Divisions:
-        members = np.zeros((old + new, 1 + permutations), np.float32)
-        members[old:] = 1
-        members[:, 1:] = generator.permuted(members[:, 1:], axis=0)
-        return cls(members, old, new)
-
-    def difference(self, values: NDArray[np.float32]) -> Floats:
-        """Return (1 + permutations, features): new mean less old mean of ``values``, (rows, features)."""
-        new = (self.members.T @ values).astype(np.float64)
-        whole = values.sum(axis=0, dtype=np.float64)
-        apart: Floats = new / self.new - (whole - new) / self.old
-        return apart
-
-    @property
-    def weight(self) -> float:
-        """What a squared difference of means of unit variance is multiplied by to be about a chi square."""
-        return self.old * self.new / (self.old + self.new)
-
-
-@dataclass(slots=True)
-class _Tested:
-    """A test under all divisions; statistic and effect are those of the given one."""
-
-    p: Floats
-    """(1 + permutations,): not adjusted."""
-
-    statistic: float = 0.0
-    effect: float = 0.0
-
-
 @dataclass(slots=True)
 class _Look:
     """One column under all divisions."""
@@ -255,7 +210,7 @@ class _Look:
     column: Column
     name: str
     test: str
-    shown: _Tested
+    shown: Tested
     p: Floats
     """(1 + permutations,): of all that is tested in it, not adjusted for other columns."""
 
@@ -263,14 +218,18 @@ class _Look:
     """(rows,): the category of each row, -1 for none; None where the column is of numbers."""
 
     def found(self, p: float, old: int) -> ColumnDrift:
+        before, now = self.column.summary(slice(0, old)), self.column.summary(slice(old, None))
+        if self.shown.value is not None:
+            value, *shares = self.shown.value
+            before, now = ({value: share} for share in shares)
         return ColumnDrift(
             name=self.name,
             test=self.test,
             statistic=self.shown.statistic,
             p=p,
             effect=self.shown.effect,
-            reference=self.column.summary(slice(0, old)),
-            current=self.column.summary(slice(old, None)),
+            reference=before,
+            current=now,
             shares=shares_of(self.column, old),
         )
 
@@ -279,75 +238,24 @@ def _look(name: str, column: Column, divisions: Divisions) -> _Look:
     codes = column.codes(rare=RARE)
     missing = column.missing
     if codes is None:
-        test, shown = "ks", _ks(column.values, missing, divisions)
-        p = np.minimum(1.0, 2 * np.minimum(shown.p, _lepage(column.values, missing, divisions)))
+        test, shown = "ks", ks(column.values, missing, divisions)
+        tests = [shown.p, lepage(column.values, missing, divisions)]
     else:
-        test, shown = "chi2", _chi2(codes, divisions)
-        p = shown.p
+        test, shown = "chi2", chi2(codes, divisions)
+        tests = [shown.p]
+    least = np.min(tests, axis=0)
+    if (by_value := repeated_value(column, divisions)) is not None:
+        tests.append(by_value.p)
+        if by_value.p[0] < least[0]:
+            test, shown = "value", by_value
+        least = np.minimum(least, by_value.p)
+    p = np.minimum(1.0, len(tests) * least)
     if missing.any() and not missing.all():
-        by_missing = _chi2(missing.astype(np.intp), divisions)
+        by_missing = chi2(missing.astype(np.intp), divisions)
         if by_missing.p[0] < p[0]:
             test, shown = "missing", by_missing
         p = np.minimum(1.0, 2 * np.minimum(p, by_missing.p))
     return _Look(column, name, test, shown, p, codes)
-
-
-def _ks(numbers: NDArray[Any], missing: NDArray[np.bool_], divisions: Divisions) -> _Tested:
-    """Kolmogorov and Smirnov's distance at ``MOST_CUTS`` values, with Stephens' approximation of its p-value."""
-    rows = np.flatnonzero(~missing)
-    order = rows[np.argsort(numbers[rows], kind="stable")]
-    if len(order) == 0:
-        return _Tested(np.ones(divisions.members.shape[1]))
-    last = np.flatnonzero(np.append(np.diff(numbers[order]) != 0, True)) + 1
-    if len(last) > MOST_CUTS:
-        last = last[np.linspace(0, len(last) - 1, MOST_CUTS).round().astype(np.intp)]
-    starts = np.concatenate([[0], last])
-    between = sparse.csr_array(
-        (np.ones(len(order), np.float32), order, starts), shape=(len(last), len(divisions.members))
-    )
-    new = np.cumsum(between @ divisions.members, axis=0)
-    totals = new[-1]
-    olds = np.maximum(len(order) - totals, 1)
-    ranks = last.astype(np.float32)[:, None]
-    distance = np.abs(new / np.maximum(totals, 1) - (ranks - new) / olds).max(axis=0).astype(np.float64)
-    root = np.sqrt(totals * olds / len(order)).astype(np.float64)
-    p = special.kolmogorov((root + 0.12 + 0.11 / np.maximum(root, 1e-9)) * distance)
-    return _Tested(np.asarray(p, np.float64), float(distance[0]), float(distance[0]))
-
-
-def _lepage(numbers: NDArray[Any], missing: NDArray[np.bool_], divisions: Divisions) -> Floats:
-    """Return the p-values of a test of place and spread (Lepage, 1971), with normal scores in place of Wilcoxon's and
-    Ansari's ranks: it sees small shifts that the largest distance does not."""
-    rows = np.flatnonzero(~missing)
-    if len(rows) < 2:
-        return np.ones(divisions.members.shape[1])
-    scores = normal_scores(numbers[rows])
-    both = _standardised(np.stack([scores, scores**2], axis=1))
-    members = divisions.members[rows] if missing.any() else divisions.members
-    totals = members.sum(axis=0, dtype=np.float64) if missing.any() else float(divisions.new)
-    sums = (members.T @ both).astype(np.float64)
-    variance = totals * (len(rows) - totals) / (len(rows) - 1)
-    statistic = (sums**2).sum(axis=1) / np.maximum(variance, 1e-9)
-    return np.asarray(special.chdtrc(2, statistic), np.float64)
-
-
-def _chi2(codes: NDArray[np.intp], divisions: Divisions) -> _Tested:
-    """Pearson's chi square of the table of categories, those that are missing (-1) left out."""
-    kept = codes >= 0
-    levels, index = np.unique(codes[kept], return_inverse=True)
-    if len(levels) < 2:
-        return _Tested(np.ones(divisions.members.shape[1]))
-    ones = np.zeros((int(kept.sum()), len(levels)), np.float32)
-    ones[np.arange(len(index)), index] = 1
-    new = (divisions.members[kept].T @ ones).astype(np.float64)
-    both = ones.sum(axis=0, dtype=np.float64)
-    old = both - new
-    news, olds = new.sum(axis=1, keepdims=True), old.sum(axis=1, keepdims=True)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        shares = np.nan_to_num(new / news - old / olds)
-        statistic = (shares**2 * news * olds / both).sum(axis=1)
-    p = np.asarray(special.chdtrc(len(levels) - 1, statistic), np.float64)
-    return _Tested(p, float(statistic[0]), float(0.5 * np.abs(shares[0]).sum()))
 
 
 def joint_features(columns: Sequence[tuple[Column, NDArray[np.intp] | None]]) -> tuple[NDArray[np.float32], list[int]]:
@@ -359,13 +267,7 @@ def joint_features(columns: Sequence[tuple[Column, NDArray[np.intp] | None]]) ->
     found = [(values, at) for values, at in found if values.std() > 1e-9]
     if not found:
         return np.empty((0, 0), np.float32), []
-    return _standardised(np.stack([values for values, _ in found], axis=1)), [at for _, at in found]
-
-
-def _standardised(features: NDArray[Any]) -> NDArray[np.float32]:
-    spread = features.std(axis=0)
-    result: NDArray[np.float32] = (features - features.mean(axis=0)) / np.where(spread > 1e-6, spread, 1)
-    return result.astype(np.float32)
+    return standardised(np.stack([values for values, _ in found], axis=1)), [at for _, at in found]
 
 
 @dataclass(slots=True)
@@ -406,13 +308,13 @@ def _joint(features: NDArray[np.float32], divisions: Divisions) -> list[_Family]
         return []
     few = features
     if features.shape[1] > MOST_FEATURES:
-        few = _standardised(main_directions(features, MOST_FEATURES - 1))
+        few = standardised(main_directions(features, MOST_FEATURES - 1))
     white = whitened(few)
     weight = divisions.weight
     means = weight * (divisions.difference(white) ** 2).sum(axis=1)
     moved = weight * divisions.difference(features)[0] ** 2 if few is features else None
     first, second = np.triu_indices(few.shape[1])
-    squares = weight * divisions.difference(_standardised(few[:, first] * few[:, second])) ** 2
+    squares = weight * divisions.difference(standardised(few[:, first] * few[:, second])) ** 2
     largest = None
     if few is features:
         largest = np.zeros(features.shape[1])
@@ -456,11 +358,6 @@ def _discrepancy(features: NDArray[np.float32], divisions: Divisions) -> Floats:
     new, old = divisions.new, divisions.old
     result: Floats = inside / (new * (new - 1)) + outside / (old * (old - 1)) - 2 * across / (new * old)
     return result
-
-
-def _of_many(p: Any, many: float) -> Any:
-    """Return how often the smallest of ``many`` independent p-values is as small as ``p``."""
-    return -np.expm1(many * np.log1p(-np.minimum(p, 1 - 1e-12)))
 
 
 def _adjustment(least: Floats) -> Callable[[float], float]:

@@ -36,6 +36,23 @@ def ours(reference: Rows, current: Rows) -> bool:
     return compare(DataTable.of(reference), DataTable.of(current), level=LEVEL).drifted
 
 
+def customers(generator: np.random.Generator, n: int, *, default: float = 0.0) -> Rows:
+    """Return a table in which a share of the ages is one that a form has filled in."""
+    age = np.where(generator.random(n) < default, 40.0, generator.integers(18, 90, n))
+    return {"age": age, "income": generator.normal(30, 8, n), "debt": generator.exponential(3, n)}
+
+
+@pytest.mark.parametrize(("share", "of_8"), [(0.05, 7), (0.10, 8)])
+def test_a_default_that_a_form_fills_in_is_seen_and_named(share: float, of_8: int) -> None:
+    named = 0
+    for seed in range(8):
+        generator = np.random.default_rng(seed)
+        reference, current = customers(generator, REFERENCE), customers(generator, CURRENT, default=share)
+        columns = compare(DataTable.of(reference), DataTable.of(current), level=LEVEL).drifted_columns
+        named += [(one.name, one.test, *one.current) for one in columns[:1]] == [("age", "value", "40")]
+    assert named >= of_8
+
+
 def _p_values(reference: Rows, current: Rows) -> np.ndarray:
     """Return SciPy's p-value of each column: Kolmogorov-Smirnov for numbers, chi square for others."""
     found = []

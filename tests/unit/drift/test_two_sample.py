@@ -6,8 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
 
-from scanflow.drift.table import DataTable, shares
+from scanflow.drift.column_tests import RARE, Divisions, repeated_value
+from scanflow.drift.table import Column, DataTable, shares
 from scanflow.drift.two_sample import Comparison, compare
 from scanflow.errors import InvalidError
 
@@ -50,6 +54,64 @@ def test_the_column_that_changed_is_named(column: str, values: Any, test: str) -
     assert (first.name, first.test) == (column, test)
     assert first.p <= changed.level
     assert 0 < first.effect <= 1
+
+
+def ages(generator: np.random.Generator, n: int, default: float = 0.0) -> np.ndarray:
+    return np.where(generator.random(n) < default, 40, generator.integers(18, 90, n))
+
+
+@pytest.mark.parametrize(("kind", "value"), [(float, "40"), (str, "40.0")])
+def test_a_value_that_came_often_is_named(kind: type, value: str) -> None:
+    generator = np.random.default_rng(3)
+    before, now = ages(generator, 1000), ages(generator, 500, default=0.1)
+    first, second = (DataTable.of({"age": one.astype(float).astype(kind)}) for one in (before, now))
+    (column, *_) = compare(first, second).drifted_columns
+    assert (column.test, column.statistic) == ("value", (now == 40).sum())
+    assert column.reference == {value: (before == 40).mean()}
+    assert column.current == {value: (now == 40).mean()}
+    assert column.effect == pytest.approx((now == 40).mean() - (before == 40).mean())
+    assert not compare(second, second).drifted
+
+
+def fisher(now: np.ndarray, before: np.ndarray) -> float:
+    counts = [[int(now.sum()), int((~now).sum())], [int(before.sum()), int((~before).sum())]]
+    return float(np.asarray(stats.fisher_exact(counts, alternative="greater"))[1])
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(20, 120), st.integers(20, 120), st.integers(11, 14))
+def test_a_value_s_share_is_tested_exactly(seed: int, old: int, new: int, most: int) -> None:
+    generator = np.random.default_rng(seed)
+    values = generator.integers(0, most, old + new)
+    divisions = Divisions.drawn(old, new, 99, generator)
+    tested = repeated_value(Column.of("x", values), divisions)
+    different, counts = np.unique(values, return_counts=True)
+    repeated = different[counts >= RARE]
+    if len(different) <= 10 or not len(repeated):
+        assert tested is None
+        return
+    assert tested is not None
+    for at in (0, 7):
+        current = values[divisions.members[:, at] == 1]
+        reference = values[divisions.members[:, at] == 0]
+        exact = [fisher(current == one, reference == one) for one in repeated]
+        assert tested.p[at] == pytest.approx(1 - (1 - min(exact)) ** len(repeated), abs=1e-9)
+
+
+def test_what_was_rounded_otherwise_is_the_same_value() -> None:
+    generator = np.random.default_rng(0)
+    before = generator.integers(-20, 20, 800) / 10
+    now = (generator.integers(-20, 20, 400) + 1) / 10 - 0.1  # 0 is 1e-17 then
+    assert set(now) != set(before)
+    assert not compare(DataTable.of({"x": before}), DataTable.of({"x": now})).drifted
+
+
+def test_blank_pictures_are_seen() -> None:
+    generator = np.random.default_rng(0)
+    pictures = generator.random((1500, 20, 20)) * generator.random((1500, 1, 1))
+    before, now = pictures[:1000], pictures[1000:].copy()
+    assert not compare(DataTable.of({"x": before}), DataTable.of({"x": now})).drifted
+    now[::50] = 0
+    assert compare(DataTable.of({"x": before}), DataTable.of({"x": now})).drifted
 
 
 def test_dependence_that_is_gone_is_seen_though_no_column_changed() -> None:

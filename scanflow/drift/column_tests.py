@@ -1,0 +1,184 @@
+"""Tests of one column in two tables, each under all divisions of their rows at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse, special, stats
+
+from scanflow.drift.table import FEW_VALUES, Column, normal_scores
+
+Floats = NDArray[np.float64]
+
+RARE = 5
+"""Categories with fewer rows than this in both tables together are taken as one."""
+
+
+MOST_CUTS = 256
+"""At so many values distribution functions are compared, evenly drawn from those there are."""
+
+
+NEAR = 1e-9
+"""Numbers that differ by less than this share of the distance between the quartiles are one: their sums were rounded
+otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Divisions:
+    """Divisions of all rows into two tables: the given one, and random ones."""
+
+    members: NDArray[np.float32]
+    """(rows, 1 + permutations): 1 where a row counts as current. The first is the given division."""
+
+    old: int
+    new: int
+
+    @classmethod
+    def drawn(cls, old: int, new: int, permutations: int, generator: np.random.Generator) -> Divisions:
+        members = np.zeros((old + new, 1 + permutations), np.float32)
+        members[old:] = 1
+        members[:, 1:] = generator.permuted(members[:, 1:], axis=0)
+        return cls(members, old, new)
+
+    def difference(self, values: NDArray[np.float32]) -> Floats:
+        """Return (1 + permutations, features): new mean less old mean of ``values``, (rows, features)."""
+        new = (self.members.T @ values).astype(np.float64)
+        whole = values.sum(axis=0, dtype=np.float64)
+        apart: Floats = new / self.new - (whole - new) / self.old
+        return apart
+
+    @property
+    def weight(self) -> float:
+        """What a squared difference of means of unit variance is multiplied by to be about a chi square."""
+        return self.old * self.new / (self.old + self.new)
+
+
+@dataclass(slots=True)
+class Tested:
+    """A test under all divisions; statistic and effect are those of the given one."""
+
+    p: Floats
+    """(1 + permutations,): not adjusted."""
+
+    statistic: float = 0.0
+    effect: float = 0.0
+    value: tuple[str, float, float] | None = None
+    """What it is about, where that is one value; its share of the rows before, and now."""
+
+
+def ks(numbers: NDArray[Any], missing: NDArray[np.bool_], divisions: Divisions) -> Tested:
+    """Kolmogorov and Smirnov's distance at ``MOST_CUTS`` values, with Stephens' approximation of its p-value."""
+    rows = np.flatnonzero(~missing)
+    order = rows[np.argsort(numbers[rows], kind="stable")]
+    if len(order) == 0:
+        return Tested(np.ones(divisions.members.shape[1]))
+    last = np.flatnonzero(np.append(np.diff(numbers[order]) != 0, True)) + 1
+    if len(last) > MOST_CUTS:
+        last = last[np.linspace(0, len(last) - 1, MOST_CUTS).round().astype(np.intp)]
+    starts = np.concatenate([[0], last])
+    between = sparse.csr_array(
+        (np.ones(len(order), np.float32), order, starts), shape=(len(last), len(divisions.members))
+    )
+    new = np.cumsum(between @ divisions.members, axis=0)
+    totals = new[-1]
+    olds = np.maximum(len(order) - totals, 1)
+    ranks = last.astype(np.float32)[:, None]
+    distance = np.abs(new / np.maximum(totals, 1) - (ranks - new) / olds).max(axis=0).astype(np.float64)
+    root = np.sqrt(totals * olds / len(order)).astype(np.float64)
+    p = special.kolmogorov((root + 0.12 + 0.11 / np.maximum(root, 1e-9)) * distance)
+    return Tested(np.asarray(p, np.float64), float(distance[0]), float(distance[0]))
+
+
+def lepage(numbers: NDArray[Any], missing: NDArray[np.bool_], divisions: Divisions) -> Floats:
+    """Return the p-values of a test of place and spread (Lepage, 1971), with normal scores in place of Wilcoxon's and
+    Ansari's ranks: it sees small shifts that the largest distance does not."""
+    rows = np.flatnonzero(~missing)
+    if len(rows) < 2:
+        return np.ones(divisions.members.shape[1])
+    scores = normal_scores(numbers[rows])
+    both = standardised(np.stack([scores, scores**2], axis=1))
+    members = divisions.members[rows] if missing.any() else divisions.members
+    totals = members.sum(axis=0, dtype=np.float64) if missing.any() else float(divisions.new)
+    sums = (members.T @ both).astype(np.float64)
+    variance = totals * (len(rows) - totals) / (len(rows) - 1)
+    statistic = (sums**2).sum(axis=1) / np.maximum(variance, 1e-9)
+    return np.asarray(special.chdtrc(2, statistic), np.float64)
+
+
+def chi2(codes: NDArray[np.intp], divisions: Divisions) -> Tested:
+    """Pearson's chi square of the table of categories, those that are missing (-1) left out."""
+    kept = codes >= 0
+    levels, index = np.unique(codes[kept], return_inverse=True)
+    if len(levels) < 2:
+        return Tested(np.ones(divisions.members.shape[1]))
+    ones = np.zeros((int(kept.sum()), len(levels)), np.float32)
+    ones[np.arange(len(index)), index] = 1
+    new = (divisions.members[kept].T @ ones).astype(np.float64)
+    both = ones.sum(axis=0, dtype=np.float64)
+    old = both - new
+    news, olds = new.sum(axis=1, keepdims=True), old.sum(axis=1, keepdims=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shares = np.nan_to_num(new / news - old / olds)
+        statistic = (shares**2 * news * olds / both).sum(axis=1)
+    p = np.asarray(special.chdtrc(len(levels) - 1, statistic), np.float64)
+    return Tested(p, float(statistic[0]), float(0.5 * np.abs(shares[0]).sum()))
+
+
+def repeated_value(column: Column, divisions: Divisions) -> Tested | None:
+    """Look whether the share of any one value has grown, by Fisher's exact test (one-sided).
+
+    None: no value is repeated, or there are so few that all are compared at once. The commonest faults of data look
+    so: a form's default, a sensor that hangs, a picture that is blank.
+    """
+    levels, codes, counts = _levels(column)
+    repeated = np.flatnonzero(counts >= RARE)
+    if len(levels) <= FEW_VALUES or not len(repeated):
+        return None
+    place = np.full(len(levels) + 1, -1)  # the last is of what is missing
+    place[repeated] = np.arange(len(repeated))
+    rows = np.flatnonzero(place[codes] >= 0)
+    among = sparse.csr_array(
+        (np.ones(len(rows), np.float32), (place[codes[rows]], rows)), shape=(len(repeated), len(codes))
+    )
+    new = np.rint(among @ divisions.members).astype(np.intp)
+    p = np.empty(new.shape)
+    for both in np.unique(counts[repeated]):
+        as_many = stats.hypergeom.sf(np.arange(-1, both), len(codes), both, divisions.new)
+        same = counts[repeated] == both
+        p[same] = as_many[new[same]]
+    at = int(p[:, 0].argmin())
+    level, grown = levels[repeated[at]], int(new[at, 0])
+    shares = (int(counts[repeated[at]]) - grown) / divisions.old, grown / divisions.new
+    value = f"{level:g}" if column.is_numeric else str(level)
+    of_all = np.asarray(of_many(p.min(axis=0), len(repeated)), np.float64)
+    return Tested(of_all, float(grown), max(0.0, shares[1] - shares[0]), (value, *shares))
+
+
+def _levels(column: Column) -> tuple[NDArray[Any], NDArray[np.intp], NDArray[np.intp]]:
+    """Return what :attr:`Column.levels` says, of numbers those that are nearly the same as one."""
+    if not column.is_numeric or column.missing.all():
+        return column.levels
+    kept = column.values[~column.missing].astype(np.float64)
+    spread = float(np.subtract(*np.quantile(kept, [0.75, 0.25])))
+    if spread == 0:
+        return column.levels
+    _, first, index, counts = np.unique(
+        np.round(kept / (NEAR * spread)), return_index=True, return_inverse=True, return_counts=True
+    )
+    codes = np.full(len(column.values), -1, np.intp)
+    codes[~column.missing] = index
+    return kept[first], codes, counts
+
+
+def standardised(features: NDArray[Any]) -> NDArray[np.float32]:
+    spread = features.std(axis=0)
+    result: NDArray[np.float32] = (features - features.mean(axis=0)) / np.where(spread > 1e-6, spread, 1)
+    return result.astype(np.float32)
+
+
+def of_many(p: Any, many: float) -> Any:
+    """Return how often the smallest of ``many`` independent p-values is as small as ``p``."""
+    return -np.expm1(many * np.log1p(-np.minimum(p, 1 - 1e-12)))
