@@ -6,12 +6,16 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from scanflow.errors import InvalidError
 
 Role = Literal["MODEL", "TRANSFORMER", "ROUTER", "COMBINER", "OUTPUT_TRANSFORMER"]
 _T = TypeVar("_T")
+
+DRAIN_IDLE_S: Final = 15.0
+SHORT_IDLE_S: Final = 2.0
+"""The same where memory is short, or the whole service goes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,8 +158,9 @@ class InstanceSpec:
     cores: float = 1.0
     limits: Limits = field(default_factory=Limits)
     recording: Recording | None = None
-    drain_idle_s: float = 2.0
-    """While draining, and after ``ignore``: how long a connection may be idle before it is closed."""
+    drain_idle_s: float = DRAIN_IDLE_S
+    """While draining, and after ``ignore``: how long a connection may be idle before it is closed. Who sends at the
+    very instant at which it is gets no answer, so it is as long as clients keep connections that they do not use."""
 
     linger_s: float = 0.0
     """How long it still takes connections after it was told to end, each for one answer: where others send clients to
@@ -175,7 +180,8 @@ class ControlMessage:
     ``listen``   accept on this listening socket too (one fd), until ``ignore`` with the same ``key``, or until the
                  connection that this came by is closed
     ``ignore``   accept there no longer; its connections get ``Connection: close`` on their next response
-    ``drain``    accept no more, finish what was read, close connections, exit with 0
+    ``drain``    accept no more, finish what was read, close connections, exit with 0; ``body["idle_s"]`` in place of
+                 :attr:`InstanceSpec.drain_idle_s`
     ``reply``    from the instance: ``body`` answers the message of the same ``key``
     """
 

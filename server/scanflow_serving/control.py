@@ -112,6 +112,7 @@ class Control:
                 self._peers[peer].discard(message.key)
                 self._http.ignore(message.key)
             case "drain":
+                self._http.drain_idle_s = float(message.body.get("idle_s", self._http.drain_idle_s))
                 self._drain()
             case _:
                 raise InvalidError(f"An instance does not take {message.kind!r} with {len(fds)} files.")

@@ -220,7 +220,9 @@ class HttpServer:
         self.leaving = False
         """Whether each connection gets one more response, also new ones."""
 
-        self._drain_idle_s = drain_idle_s
+        self.drain_idle_s = drain_idle_s
+        """How long a connection that is to close with its next response waits for the request."""
+
         self._listeners: dict[str, socket.socket] = {}
         self._opening: set[asyncio.Task[None]] = set()
         self._fewer = asyncio.Event()
@@ -355,7 +357,7 @@ class HttpServer:
         self.state.default_headers = [(b"date", date), (b"server", b"scanflow")]
         self._head = b"date: %b\r\nserver: scanflow\r\n" % date
         for connection in self._connections():
-            connection.expire(now, self._drain_idle_s if connection.closing else IDLE_S)
+            connection.expire(now, self.drain_idle_s if connection.closing else IDLE_S)
 
 
 def _without_upgrade(data: bytes) -> bytes:

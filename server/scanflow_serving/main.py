@@ -99,7 +99,7 @@ async def _serve(spec: InstanceSpec, folder: Path, token: str | None) -> int:
 
 async def drain(http: HttpServer, grpc: GrpcApi | None, limits: Limits) -> None:
     """Take no more connections, and answer what was read."""
-    within_s = limits.deadline_s + _GRACE_S
+    within_s = max(limits.deadline_s, http.drain_idle_s) + _GRACE_S
     stopping = None if grpc is None else asyncio.create_task(grpc.stop())
     if not await http.drain(within_s):
         _log.warning("%d connections were cut off after %.0f s", len(http), within_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import random
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -94,6 +96,27 @@ def assert_few_fail(
     assert set(result.statuses) <= {200, 0}, result.reasons  # an answer, or a connection that was broken
     assert result.failed <= at_most, result.reasons
     until(lambda: services.local.service("w").state == "ready", "it is noted that it serves")
+
+
+def ask_on(connection: http.client.HTTPConnection) -> http.client.HTTPResponse:
+    connection.request("POST", "/v2/models/w/infer", BODY, {"content-type": "application/json"})
+    answer = connection.getresponse()
+    answer.read()
+    return answer
+
+
+def test_who_was_idle_while_instances_leave_is_answered_once_more_and_told_to_close(services: Services) -> None:
+    url = urlsplit(services.deploy(instances=3).url)
+    idle = [http.client.HTTPConnection(str(url.hostname), url.port, timeout=patient(60)) for _ in range(12)]
+    served = [ask_on(one).headers["x-scanflow-instance"] for one in idle]
+    assert len(set(served)) > 1
+    services.change(instances=1)
+    (stays,) = (one.instance for one in services.local.service("w").instances if one.state == "ready")
+    for connection, instance in zip(idle, served, strict=True):
+        answer = ask_on(connection)
+        assert (answer.status, answer.headers.get("connection") == "close") == (200, instance != stays)
+        connection.close()
+    services.eventually(lambda record: len(record.instances) == 1, "those that left are gone")
 
 
 def test_what_is_planned_fails_no_request_and_a_kill_what_was_read(services: Services) -> None:

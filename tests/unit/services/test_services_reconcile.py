@@ -72,7 +72,7 @@ OLD = [ready("1", spec_hash="b"), ready("2", spec_hash="b")]
 
 
 SILENT, LOADING = ready("1", silent_s=SILENT_S + 0.1), ready("1", silent_s=SILENT_S + 0.1, applying=True)
-LEAVING = one("1", "draining", spec_hash="b", in_phase_s=60)
+LEAVING = one("1", "draining", spec_hash="b", in_phase_s=61)
 USELESS = [one("1", "waiting", was_ready=True), one("2", "starting")]
 
 NEXT: dict[str, tuple[PoolTarget, list[Instance], str]] = {
@@ -107,7 +107,10 @@ def test_what_is_done_next(want: PoolTarget, there: list[Instance], actions: str
 
 def test_when_all_is_well_there_is_nothing_to_do() -> None:
     there = [ready("1"), ready("2")]
-    assert settled(wanted(2), there)
+    assert settled(wanted(2), there, NOW)
+    for in_phase_s, in_flight, over in ((1.0, 0, False), (3.0, 0, True), (3.0, 1, False)):
+        leaving = one("3", "draining", spec_hash="b", in_phase_s=in_phase_s, state={"in_flight": in_flight})
+        assert settled(wanted(2), [*there, leaving], NOW) is over
     assert reconcile(wanted(2), there, NOW) == []
 
 
@@ -163,7 +166,7 @@ def test_cutting_anew_always_leaves_enough_and_always_ends(
         for action in reconcile(want, list(world.seen.values()), NOW):
             world.do(want, action)
             assert world.serving >= least
-        if settled(want, list(world.seen.values())):
+        if settled(want, list(world.seen.values()), NOW):
             break
         world.happen(choice)
         assert any(each.phase == "ready" for each in world.seen.values())

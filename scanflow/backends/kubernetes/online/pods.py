@@ -22,7 +22,7 @@ from scanflow.backends.recorder import LOG_PREDICTIONS
 from scanflow.backends.service_records import Shape
 from scanflow.backends.service_spec import ServiceSpec
 from scanflow.placement.threads import check_overrides, thread_variables
-from scanflow.wire import Desired, InstanceSpec, Recording, Revision, encode
+from scanflow.wire import DRAIN_IDLE_S, Desired, InstanceSpec, Recording, Revision, encode
 
 MANAGEMENT_PORT: Final = 8082
 CONTAINER: Final = "instance"
@@ -133,7 +133,7 @@ def pod_template(definition: ServiceSpec, revision: Revision, given: Given, *, c
         **({"imagePullSecrets": [{"name": given.pull_secret}]} if given.pull_secret else {}),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": int(LINGER_S + definition.limits.deadline_s)
+        "terminationGracePeriodSeconds": int(LINGER_S + max(definition.limits.deadline_s, DRAIN_IDLE_S))
         + _SLACK_S
         + (_LAST_S if recorder else 0),
         "securityContext": pod_security(),

@@ -28,7 +28,7 @@ LOG_BYTES = 8 * 1024 * 1024  # A log larger than this is moved aside, and starte
 HEALTHY_S = 60.0  # what was well for so long starts with a clean record
 LONGEST_PAUSE_S = 30.0
 
-_DRAIN_EXTRA_S = 10.0
+_DRAIN_EXTRA_S = 25.0
 
 
 @dataclass(frozen=True, slots=True)

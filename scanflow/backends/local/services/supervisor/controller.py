@@ -30,7 +30,7 @@ from scanflow.backends.local.services.supervisor.listener import (
     listening_socket,
     reserving_socket,
 )
-from scanflow.backends.local.services.supervisor.metrics import ServiceMetrics
+from scanflow.backends.local.services.supervisor.metrics import ServiceMetrics, memory_is_short
 from scanflow.backends.local.services.supervisor.pool import EAGER_S, InstancePool
 from scanflow.backends.local.services.supervisor.reconcile import InstanceAction, PoolTarget, reconcile, settled
 from scanflow.backends.local.services.supervisor.recorder_process import RecorderProcess
@@ -40,6 +40,7 @@ from scanflow.errors import ScanflowError
 from scanflow.placement.sysfs import read_topology
 from scanflow.private import private_folder
 from scanflow.processes.shims import Shims
+from scanflow.wire import SHORT_IDLE_S
 
 _log = logging.getLogger(__name__)
 
@@ -126,7 +127,7 @@ class ServiceController:
             self._act(wanted, now)
         self._wake(now)
         self._refuse(now)
-        if not self.desired.in_effect and not self.desired.hopeless and settled(wanted, self.pool.known):
+        if not self.desired.in_effect and not self.desired.hopeless and settled(wanted, self.pool.known, now):
             self._settle()
         self._report(now)
         self.recording.look(self.desired, now)
@@ -310,8 +311,11 @@ class ServiceController:
         elif action.kind == "apply":
             self.pool.apply(one, self.desired)
         elif action.kind == "drain":
-            self._say(f"instance {one.name} is draining")
-            self.pool.drain(one, now)
+            short = one.usage is not None and memory_is_short(one.usage.rss_bytes)
+            why = f": memory is short, so it keeps idle connections for {SHORT_IDLE_S:g} s only" if short else ""
+            self._say(f"instance {one.name} is draining{why}")
+            # With the service goes whoever would take a request in its place.
+            self.pool.drain(one, now, idle_s=SHORT_IDLE_S if short or self._stopping else None)
         elif action.kind == "forget":
             self.pool.forget(one.name)
         elif action.kind == "kill" or one.phase == "draining":

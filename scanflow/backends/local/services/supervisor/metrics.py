@@ -68,3 +68,13 @@ def read_usage(pid: int) -> Usage | None:
     except (OSError, IndexError, ValueError):
         return None
     return Usage((int(stat[11]) + int(stat[12])) / _TICKS, pages * _PAGE, int(stat[17]))
+
+
+def memory_is_short(rss_bytes: int) -> bool:
+    """Say whether another process of that size would hardly fit beside those there are."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, ValueError, LookupError, StopIteration):  # this system does not say
+        return False
+    return available < rss_bytes

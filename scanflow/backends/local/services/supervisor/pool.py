@@ -213,10 +213,12 @@ class InstancePool:
             one.refused = None
             one.channel.ask("apply", body)
 
-    def drain(self, one: Instance, now: float) -> None:
+    def drain(self, one: Instance, now: float, *, idle_s: float | None) -> None:
+        """Have an instance finish; ``idle_s``: how long it keeps connections that are not used, if not as long as it
+        was started with."""
         one.enter("draining", now)
         if one.channel is not None:
-            one.channel.ask("drain")
+            one.channel.ask("drain", {} if idle_s is None else {"idle_s": idle_s})
         else:
             one.stop()
 

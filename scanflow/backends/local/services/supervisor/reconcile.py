@@ -20,7 +20,8 @@ from scanflow.backends.local.services.supervisor.instance import Instance, Phase
 SILENT_S = 9.0  # three looks, three seconds apart, without an answer: the instance is taken for stuck
 APPLY_SILENT_S = 60.0  # while it loads a model; a library that is being imported may hold the interpreter for long
 START_S = 300.0  # longest from its start until an instance is ready
-DRAIN_S = 15.0  # beyond its deadline for requests, how long an instance may take to go
+DRAIN_S = 30.0  # beyond its deadline for requests, how long an instance may take to go
+LEAVING_S = 2.0  # so long a change waits for those that leave, whose connections may all be idle
 TRIES = 3  # failed starts of an instance until a change is given up
 
 
@@ -70,13 +71,19 @@ def reconcile(wanted: PoolTarget, instances: Sequence[Instance], now: float) -> 
     return actions
 
 
-def settled(wanted: PoolTarget, instances: Sequence[Instance]) -> bool:
+def settled(wanted: PoolTarget, instances: Sequence[Instance], now: float) -> bool:
+    """Say whether all that is wanted is there, and nothing else but what has nothing to do any more than to wait for
+    its idle connections."""
     good = [
         one
         for one in instances
         if one.spec_hash == wanted.spec_hash and one.phase == "ready" and one.serves >= wanted.serves
     ]
-    return len(good) == wanted.count and len(instances) == wanted.count
+    return len(good) == wanted.count and all(one in good or _only_waits(one, now) for one in instances)
+
+
+def _only_waits(one: Instance, now: float) -> bool:
+    return one.phase == "draining" and now - one.since > LEAVING_S and not one.in_flight
 
 
 def _unwell(wanted: PoolTarget, one: Instance, now: float) -> InstanceAction | None:
