@@ -93,8 +93,9 @@ class ModelClient:
             alias: What names the version in use.
             observe: Is told of the services' progress.
         """
-        wanted, champion = self._knowledge.get_model(name, version), self._champion(name, alias)
+        wanted = self._knowledge.get_model(name, version)
         chosen = self._chosen(name, services, f"promote {name} {version}")
+        before = self._in_use(wanted, chosen, alias)
         waiting = {one.intent.target: one for one in self._waiting(wanted)}
         approved: list[Action] = []
         for record in chosen:
@@ -102,18 +103,17 @@ class ModelClient:
                 approved.append(self._control.approve(action.id, reason=why))
             else:
                 self._change(record, wanted, observe)
-        changed, before = tuple(one.name for one in chosen), None if champion is None else champion.version
         made = ModelChange(
             model=name,
             version=version,
             done="approved" if approved else "promoted",
-            services=changed,
+            services=tuple(one.name for one in chosen),
             actions=tuple(one.id for one in approved),
             before=before,
         )
         if approved:
             return made
-        kept = {} if before in {None, version} else {BEFORE: str(before)}
+        kept = {} if before is None else {BEFORE: str(before)}
         self._knowledge.set_model_tags(name, version, {PROMOTION: BY_HAND, **kept})
         self._knowledge.set_model_alias(name, alias, version)
         self._tell("model.promoted", wanted, chosen, before=before, why=why)
@@ -134,7 +134,8 @@ class ModelClient:
         UsageError: it is in use, and there is none from before.
         """
         unwanted, champion = self._knowledge.get_model(name, version), self._champion(name, alias)
-        answering = [one for one in self._deployer.services() if unwanted.uri in serves(one, name).values()]
+        of_model = [one for one in self._deployer.services() if serves(one, name)]
+        answering = [one for one in of_model if unwanted.uri in serves(one, name).values()]
         is_champion = champion is not None and champion.version == version
         before = self._before(unwanted) if answering or is_champion else None
         for record in answering:
@@ -145,7 +146,7 @@ class ModelClient:
         refused = self._refused(unwanted, why)
         noted = {ACTION: refused[0]} if refused else {}
         self._knowledge.set_model_tags(name, version, {PROMOTION: rejection(why or "by hand"), **noted})
-        self._tell("model.rejected", unwanted, answering, why=why or "by hand")
+        self._tell("model.rejected", unwanted, of_model, why=why or "by hand")
         return ModelChange(
             model=name,
             version=version,
@@ -154,6 +155,14 @@ class ModelClient:
             actions=refused,
             before=None if before is None else before.version,
         )
+
+    def _in_use(self, wanted: ModelVersion, services: Sequence[ServiceRecord], alias: str) -> int | None:
+        """Return the version in use that is not the one wanted: that services answer with, else the champion."""
+        served = [uri for one in services for uri in serves(one, wanted.name).values() if uri != wanted.uri]
+        versions = self._knowledge.list_model_versions(wanted.name)
+        used = [one.version for one in versions if one.uri in served]
+        champions = [one.version for one in versions if alias in one.aliases and one.version != wanted.version]
+        return next(iter([*used, *champions]), None)
 
     def _champion(self, name: str, alias: str) -> ModelVersion | None:
         versions = self._knowledge.list_model_versions(name)

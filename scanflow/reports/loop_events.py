@@ -45,28 +45,38 @@ def versions_of(events: Iterable[Event], *, model: str | None = None) -> list[Ve
     """Return the versions that were judged, with the accuracy (from 0 to 1) that each had when it was first judged.
 
     Only versions judged side by side on the same samples can be compared; a champion's figure is that of its first
-    comparison. Who is the champion is what was told last: by a comparison, which names it (a person may have moved the
-    alias), by a promotion, or by a champion's rejection, after which the one before it is back.
+    comparison. Who is the champion, :func:`champions_of` says.
 
     Args:
         events: in the order told.
         model: of one model.
     """
+    mine = [event for event in _once(events) if model is None or event.subject == f"model/{model}"]
     found: dict[int, Version] = {}
+    for event in mine:
+        if event.type == "model.judged":
+            champion, challenger = (_number(event.data.get(name)) for name in ("champion", "version"))
+            for one in (_version(event, champion, "champion_metric"), _version(event, challenger, "challenger_metric")):
+                if one is not None:
+                    found.setdefault(one.version, one)
+    uses = _uses(champions_of(mine))
+    return [one.model_copy(update={"uses": tuple(uses.get(one.version, ()))}) for _, one in sorted(found.items())]
+
+
+def champions_of(events: Iterable[Event]) -> list[tuple[float, int | None]]:
+    """Return which version became the champion when, as far as it was told of one model; None: nobody is any more.
+
+    It is what was told last: by a comparison, which names it (a person may have moved the alias), by a promotion, or by
+    a champion's rejection, after which the one before it is back.
+    """
     changes: list[tuple[float, int | None]] = []
     before: dict[int, int] = {}
     champion: int | None = None
-    for event in _once(events):
-        if model is not None and event.subject != f"model/{model}":
-            continue
-        number = _number(event.data.get("version"))
-        now = champion
+    for event in events:
+        number, now = _number(event.data.get("version")), champion
         if event.type == "model.judged":
             against = _number(event.data.get("champion"))
             now = champion if against is None else against
-            for one in (_version(event, against, "champion_metric"), _version(event, number, "challenger_metric")):
-                if one is not None:
-                    found.setdefault(one.version, one)
         elif event.type == "model.promoted" and number is not None:
             now, last = number, _number(event.data.get("before"))
             if last is not None and last != number:
@@ -76,8 +86,7 @@ def versions_of(events: Iterable[Event], *, model: str | None = None) -> list[Ve
         if now != champion:
             champion = now
             changes.append((event.at, champion))
-    uses = _uses(changes)
-    return [one.model_copy(update={"uses": tuple(uses.get(one.version, ()))}) for _, one in sorted(found.items())]
+    return changes
 
 
 def request_counts(events: Iterable[Event]) -> list[RequestCounts]:

@@ -16,7 +16,7 @@ from scanflow.backends.service_records import ServiceRecord, Shape
 from scanflow.knowledge.model_cache import SHAPE_TAG, split_model_uri
 from scanflow.knowledge.records import ModelVersion
 from scanflow.knowledge.version_tags import BEFORE, CHAMPION, PROMOTION, rejected
-from scanflow.reports.loop_events import verdict_text, versions_of
+from scanflow.reports.loop_events import champions_of, verdict_text
 
 TYPES = ("drift.found", "model.judged", "model.promoted", "model.rejected")
 """The types of the events that tell of versions."""
@@ -81,8 +81,7 @@ def histories(
     found: list[VersionHistory] = []
     for one in versions:
         mine = [event for event in events if event.subject == f"model/{one.name}"]
-        uses = {known.version: known.uses for known in versions_of(mine, model=one.name)}
-        last = uses.get(one.version, ())
+        last = champions_of(mine)[-1:]
         champion = alias in one.aliases
         judged = next((event for event in reversed(mine) if _is_about(event, one.version)), None)
         before = one.tags.get(BEFORE, "")
@@ -93,7 +92,7 @@ def histories(
             aliases=one.aliases,
             services=tuple(dict.fromkeys(name for name, uri in serving if uri == one.uri)),
             champion=champion,
-            since=last[-1].began if champion and last and last[-1].ended is None else None,
+            since=next((at for at, number in last if champion and number == one.version), None),
             before=int(before) if before.isdecimal() else None,
             resources=_resources(one.tags.get(SHAPE_TAG)),
             run=one.tags.get("scanflow.run") or None,

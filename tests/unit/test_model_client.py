@@ -110,6 +110,16 @@ def test_a_version_is_promoted_by_hand_and_taken_back(shop: Shop) -> None:
     assert [one.type for one in shop.server.told] == ["model.promoted", "model.rejected"]
 
 
+def test_what_was_in_use_before_is_what_was_answered_with_whatever_the_alias_says(shop: Shop) -> None:
+    shop.deploy("digits")
+    shop.knowledge.set_model_alias(CNN, "champion", 2)  # as a script does that trains
+    assert shop.client.promote(CNN, 2).before == 1
+    shop.client.reject(CNN, 2)
+    assert (shop.served(), shop.champion) == (f"models:/{CNN}/1", 1)
+    *_, first = shop.client.histories(CNN)
+    assert first.since == shop.server.told[-1].at
+
+
 def test_the_same_again_completes_what_was_cut_off(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.deploy("digits")
     with monkeypatch.context() as patch:

@@ -109,7 +109,7 @@ def _promoted_lines(made: ModelChange) -> list[str]:
         return [f"Approved: {', '.join(made.actions)}. {then}", f"See: scanflow why {made.actions[0]}"]
     where = f", and {services} answers with it" if services else "; no service answers with the model"
     back = f"Take it back: scanflow models reject {made.model} {made.version}"
-    return [f"In use: {of}{where}.", back if made.before not in {None, made.version} else _more(made.model)]
+    return [f"In use: {of}{where}.", back if made.before is not None else _more(made.model)]
 
 
 def _rejected_lines(made: ModelChange) -> list[str]:
