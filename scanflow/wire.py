@@ -14,6 +14,8 @@ Role = Literal["MODEL", "TRANSFORMER", "ROUTER", "COMBINER", "OUTPUT_TRANSFORMER
 _T = TypeVar("_T")
 
 DRAIN_IDLE_S: Final = 15.0
+"""How long an instance that leaves keeps connections that are idle."""
+
 SHORT_IDLE_S: Final = 2.0
 """The same where memory is short, or the whole service goes."""
 

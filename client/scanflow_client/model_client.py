@@ -14,7 +14,16 @@ from scanflow.errors import UsageError
 from scanflow.knowledge import open_knowledge
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow.knowledge.records import ModelVersion
-from scanflow.knowledge.version_tags import ACTION, BEFORE, BY_HAND, CHAMPION, PROMOTION, rejected, rejection
+from scanflow.knowledge.version_tags import (
+    ACTION,
+    BEFORE,
+    BY_HAND,
+    CHAMPION,
+    PROMOTION,
+    rejected,
+    rejection,
+    version_before,
+)
 from scanflow.reports.model_history import TYPES, histories, serves
 from scanflow.settings import Settings
 from scanflow_client.formatting.models import VersionList
@@ -133,10 +142,10 @@ class ModelClient:
 
         UsageError: it is in use, and there is none from before.
         """
-        unwanted, champion = self._knowledge.get_model(name, version), self._champion(name, alias)
+        unwanted = self._knowledge.get_model(name, version)
         of_model = [one for one in self._deployer.services() if serves(one, name)]
         answering = [one for one in of_model if unwanted.uri in serves(one, name).values()]
-        is_champion = champion is not None and champion.version == version
+        is_champion = alias in unwanted.aliases
         before = self._before(unwanted) if answering or is_champion else None
         for record in answering:
             assert before is not None
@@ -164,14 +173,10 @@ class ModelClient:
         champions = [one.version for one in versions if alias in one.aliases and one.version != wanted.version]
         return next(iter([*used, *champions]), None)
 
-    def _champion(self, name: str, alias: str) -> ModelVersion | None:
-        versions = self._knowledge.list_model_versions(name)
-        return next((one for one in versions if alias in one.aliases), None)
-
     def _before(self, version: ModelVersion) -> ModelVersion:
-        number = version.tags.get(BEFORE, "")
+        number = version_before(version.tags)
         versions = self._knowledge.list_model_versions(version.name)
-        found = next((one for one in versions if str(one.version) == number and rejected(one.tags) is None), None)
+        found = next((one for one in versions if one.version == number and rejected(one.tags) is None), None)
         if found is None:
             raise UsageError(
                 f"Version {version.version} of {version.name!r} is in use, and none from before is known that was not "

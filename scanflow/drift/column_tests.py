@@ -16,10 +16,8 @@ Floats = NDArray[np.float64]
 RARE = 5
 """Categories with fewer rows than this in both tables together are taken as one."""
 
-
 MOST_CUTS = 256
 """At so many values distribution functions are compared, evenly drawn from those there are."""
-
 
 NEAR = 1e-9
 """Numbers that differ by less than this share of the distance between the quartiles are one: their sums were rounded
@@ -161,16 +159,12 @@ def _levels(column: Column) -> tuple[NDArray[Any], NDArray[np.intp], NDArray[np.
     """Return what :attr:`Column.levels` says, of numbers those that are nearly the same as one."""
     if not column.is_numeric or column.missing.all():
         return column.levels
-    kept = column.values[~column.missing].astype(np.float64)
-    spread = float(np.subtract(*np.quantile(kept, [0.75, 0.25])))
-    if spread == 0:
+    numbers = column.values.astype(np.float64)
+    unit = NEAR * float(np.subtract(*np.nanquantile(numbers, [0.75, 0.25])))
+    if unit == 0:
         return column.levels
-    _, first, index, counts = np.unique(
-        np.round(kept / (NEAR * spread)), return_index=True, return_inverse=True, return_counts=True
-    )
-    codes = np.full(len(column.values), -1, np.intp)
-    codes[~column.missing] = index
-    return kept[first], codes, counts
+    levels, codes, counts = Column(np.round(numbers / unit)).levels
+    return levels * unit + 0.0, codes, counts  # without it a zero may be -0
 
 
 def standardised(features: NDArray[Any]) -> NDArray[np.float32]:

@@ -43,6 +43,12 @@ def rejected(tags: Mapping[str, str]) -> str | None:
     return text.removeprefix(_REJECTED) if text.startswith(_REJECTED) else None
 
 
+def version_before(tags: Mapping[str, str]) -> int | None:
+    """Return the version that was in use before, if that is known."""
+    number = tags.get(BEFORE, "")
+    return int(number) if number.isdecimal() else None
+
+
 def rejection(why: str) -> str:
     """Return the tag's value for a version that is not to be tried again."""
     return _REJECTED + one_line(why, _LONGEST)

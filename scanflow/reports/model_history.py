@@ -15,7 +15,7 @@ from scanflow.agent.records import Event
 from scanflow.backends.service_records import ServiceRecord, Shape
 from scanflow.knowledge.model_cache import SHAPE_TAG, split_model_uri
 from scanflow.knowledge.records import ModelVersion
-from scanflow.knowledge.version_tags import BEFORE, CHAMPION, PROMOTION, rejected
+from scanflow.knowledge.version_tags import CHAMPION, PROMOTION, rejected, version_before
 from scanflow.reports.loop_events import champions_of, verdict_text
 
 TYPES = ("drift.found", "model.judged", "model.promoted", "model.rejected")
@@ -78,13 +78,12 @@ def histories(
         alias: What names the version in use.
     """
     serving = [(one.name, uri) for one in services if one.current is not None for uri in one.current.models.values()]
+    mine = [event for event in events if versions and event.subject == f"model/{versions[0].name}"]
+    last = champions_of(mine)[-1:]
     found: list[VersionHistory] = []
     for one in versions:
-        mine = [event for event in events if event.subject == f"model/{one.name}"]
-        last = champions_of(mine)[-1:]
         champion = alias in one.aliases
         judged = next((event for event in reversed(mine) if _is_about(event, one.version)), None)
-        before = one.tags.get(BEFORE, "")
         known = VersionHistory(
             model=one.name,
             version=one.version,
@@ -93,7 +92,7 @@ def histories(
             services=tuple(dict.fromkeys(name for name, uri in serving if uri == one.uri)),
             champion=champion,
             since=next((at for at, number in last if champion and number == one.version), None),
-            before=int(before) if before.isdecimal() else None,
+            before=version_before(one.tags),
             resources=_resources(one.tags.get(SHAPE_TAG)),
             run=one.tags.get("scanflow.run") or None,
         )

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from html import escape
 
 from scanflow.agent.records import JSON
-from scanflow_server.page_html import header, json_of, page, text_of
+from scanflow_server.page_html import header, json_of, moment_of, page, text_of
 from scanflow_server.store.labels import Label
 
 MOST_CHOICES = 12
@@ -82,8 +81,7 @@ def _others(one: Label) -> str:
     if not one.votes:
         return ""
     rows = "".join(
-        f"<tr><td>{escape(vote.by)}</td><td>{text_of(vote.label)}</td>"
-        f"<td>{datetime.fromtimestamp(vote.at, UTC):%Y-%m-%d %H:%M} UTC</td></tr>"
+        f"<tr><td>{escape(vote.by)}</td><td>{text_of(vote.label)}</td><td>{moment_of(vote.at)}</td></tr>"
         for vote in one.votes
     )
     disputed = " Not all agree." if one.disputed else ""

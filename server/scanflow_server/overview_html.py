@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from html import escape
 from urllib.parse import quote
 
@@ -13,7 +12,7 @@ from scanflow.app.quantities import counted
 from scanflow.backends.records import RunRecord
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.drift.promotion import sentence
-from scanflow_server.page_html import header, page, text_of
+from scanflow_server.page_html import header, moment_of, page, text_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +66,7 @@ def _service(one: ServiceRecord) -> tuple[str, str, str]:
 
 
 def _run(one: RunRecord) -> tuple[str, str, str, str]:
-    begun = f"{datetime.fromtimestamp(one.created, UTC):%Y-%m-%d %H:%M} UTC"
-    return str(one.name), f"{one.app}: {one.workflow}", one.state, begun
+    return str(one.name), f"{one.app}: {one.workflow}", one.state, moment_of(one.created)
 
 
 def _reports(apps: Sequence[str]) -> str:

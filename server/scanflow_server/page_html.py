@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
@@ -93,6 +94,10 @@ def text_of(value: Any) -> str:
     if value is None:
         return "<small>nothing</small>"
     return escape((value if isinstance(value, str) else json_of(value))[:_MOST_TEXT])
+
+
+def moment_of(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def json_of(value: Any) -> str:

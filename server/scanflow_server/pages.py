@@ -16,7 +16,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from scanflow.agent.records import Event
 from scanflow.errors import NotFoundError, ScanflowError, UnsupportedError
 from scanflow.http_security import App, Receive, RequestGuard, Scope, Send
 from scanflow.problems import problem_of
@@ -38,7 +37,7 @@ _BELOW: Final = ("/labels", "/reports", "/login", "/logout")
 _NEXT: Final = re.compile(r"/(labels|reports/[^/\\?#]{1,128})?")
 _STYLES: Final = re.compile(r"<style>(.*?)</style>", re.DOTALL)
 _SHOWN: Final = 20
-_MOST_EVENTS: Final = 10_000
+_ALL: Final = 2**31 - 1  # of the events that are kept
 _MOST_LABELS: Final = 2_000
 
 
@@ -119,13 +118,7 @@ class Pages:
 
     def _reported(self, app: str, caller: TokenHolder) -> str:
         with self._context.store.read() as connection:
-            told = list[Event]()
-            while len(told) % _MOST_EVENTS == 0:
-                after = told[-1].id if told else 0
-                more = events.after(connection, after, type=TYPES, app=app, team=caller.team, limit=_MOST_EVENTS)
-                if not more:
-                    break
-                told += more
+            told = events.after(connection, 0, type=TYPES, app=app, team=caller.team, limit=_ALL)
             given = label_queue.listed(
                 connection, app=app, own=caller.team, state="given", details=True, limit=_MOST_LABELS
             )

@@ -36,6 +36,7 @@ from scanflow.knowledge.version_tags import (
     REFERENCE,
     rejected,
     rejection,
+    version_before,
 )
 from scanflow_agents.templates import bookmarks, model_changes
 from scanflow_agents.templates.control_plane import HAPPENS, control_plane_of, tell, tracker_of
@@ -225,10 +226,10 @@ def _promote(context: Context, model: RegisteredModel, version: ModelVersion, ac
 
 
 def _reject(context: Context, model: RegisteredModel, version: ModelVersion, action: Action) -> None:
-    before, champion, number = version.tags.get(BEFORE, ""), model.champion(context), version.version
+    before, champion, number = version_before(version.tags), model.champion(context), version.version
     is_champion = champion is not None and champion.version == number
-    if is_champion and before.isdecimal() and model.version(context, int(before)) is not None:
-        model.name_champion(context, int(before))
+    if is_champion and before is not None and model.version(context, before) is not None:
+        model.name_champion(context, before)
     why = went_wrong(action) or action.state
     if not (model_changes.is_stuck(version) and version.tags.get(ACTION) == action.id):  # of that, people were told
         tell(context, "model.rejected", f"model/{model.name}", version=number, why=why, action=action.id)

@@ -20,7 +20,7 @@ from scanflow.errors import InvalidError
 from scanflow.placement.place import Grant
 from scanflow.private import private_folder, write_private
 from scanflow.processes.shims import Exit, Spec, attempt_folder
-from scanflow.wire import InstanceSpec, Recording, decode, encode
+from scanflow.wire import DRAIN_IDLE_S, InstanceSpec, Recording, decode, encode
 
 CONFIGURATION = 78  # the exit code of an instance that will not get better by being started again
 KEPT = 3  # attempts of an instance whose logs are kept
@@ -28,7 +28,7 @@ LOG_BYTES = 8 * 1024 * 1024  # A log larger than this is moved aside, and starte
 HEALTHY_S = 60.0  # what was well for so long starts with a clean record
 LONGEST_PAUSE_S = 30.0
 
-_DRAIN_EXTRA_S = 25.0
+_DRAIN_EXTRA_S = DRAIN_IDLE_S + 10.0
 
 
 @dataclass(frozen=True, slots=True)

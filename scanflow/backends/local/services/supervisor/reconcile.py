@@ -16,11 +16,12 @@ from itertools import count, islice
 from typing import Literal
 
 from scanflow.backends.local.services.supervisor.instance import Instance, Phase
+from scanflow.wire import DRAIN_IDLE_S
 
 SILENT_S = 9.0  # three looks, three seconds apart, without an answer: the instance is taken for stuck
 APPLY_SILENT_S = 60.0  # while it loads a model; a library that is being imported may hold the interpreter for long
 START_S = 300.0  # longest from its start until an instance is ready
-DRAIN_S = 30.0  # beyond its deadline for requests, how long an instance may take to go
+DRAIN_S = DRAIN_IDLE_S + 15.0  # beyond its deadline for requests, how long an instance may take to go
 LEAVING_S = 2.0  # so long a change waits for those that leave, whose connections may all be idle
 TRIES = 3  # failed starts of an instance until a change is given up
 
