@@ -71,6 +71,20 @@ class TestMlflowOnSqlite(MlflowContract):
     def knowledge(self, sqlite_knowledge: KnowledgeBase) -> KnowledgeBase:
         return sqlite_knowledge
 
+    def test_what_another_client_writes_is_seen_at_once(self, knowledge: KnowledgeBase, team: str, model: str) -> None:
+        from mlflow import MlflowClient
+
+        variables = knowledge.prepare("shop", team)
+        client = MlflowClient(variables["MLFLOW_TRACKING_URI"])
+        knowledge.register_model(model, Path(__file__), app="shop", team=team)
+        assert knowledge.search_runs("shop", team) == knowledge.search_runs("shop", team) == []
+        assert knowledge.get_model(model).aliases == ()
+        client.create_run(variables["MLFLOW_EXPERIMENT_ID"])
+        client.set_registered_model_alias(model, "champion", "1")
+        assert len(knowledge.search_runs("shop", team)) == 1
+        assert knowledge.get_model(model).aliases == ("champion",)
+        assert knowledge.list_model_versions(model)[0].aliases == ("champion",)
+
 
 @pytest.mark.processes
 @pytest.mark.slow

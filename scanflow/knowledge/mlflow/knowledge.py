@@ -24,9 +24,10 @@ from scanflow.knowledge.mlflow.experiments import (
     make_experiment,
     write_run,
 )
+from scanflow.knowledge.mlflow.unchanged import UnchangedReads
 from scanflow.knowledge.port import Kept, KnowledgeBase, NewRun
-from scanflow.knowledge.records import ModelVersion, RunStatus, SavedVersion, TrackedRun
-from scanflow.knowledge.step_environment import TrackerPlace, known_environment, remember, step_environment
+from scanflow.knowledge.records import LATEST, ModelVersion, RunStatus, SavedVersion, TrackedRun
+from scanflow.knowledge.step_environment import TrackerPlace, known_environment, remember, sqlite_path, step_environment
 from scanflow.names import environment_name
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class MlflowKnowledge(KnowledgeBase):
     """MLflow as the knowledge base. See :class:`~scanflow.knowledge.port.KnowledgeBase` for the contract.
 
     MLflow is loaded by the first operation that needs it, which takes seconds; ``prepare`` needs it once per
-    environment.
+    environment. What agents read again and again is read anew from SQLite only when somebody wrote to it.
     """
 
     def __init__(
@@ -61,6 +62,24 @@ class MlflowKnowledge(KnowledgeBase):
         super().__init__(clock=clock)
         self._place = place
         self._connection = MlflowConnection(place, connect_timeout_s=connect_timeout_s)
+        path = sqlite_path(place.tracking_uri)
+        self._unchanged = None if path is None else UnchangedReads(path)
+
+    def get_model(self, name: str, version: int | str = LATEST) -> ModelVersion:
+        """See the port."""
+        read = partial(super().get_model, name, version)
+        return read() if self._unchanged is None else self._unchanged.get(("model", name, version), read)
+
+    def list_model_versions(self, name: str) -> list[ModelVersion]:
+        """See the port."""
+        read = partial(super().list_model_versions, name)
+        return read() if self._unchanged is None else list(self._unchanged.get(("versions", name), read))
+
+    def search_runs(self, app: str, team: str, filter_text: str = "", *, limit: int = 100) -> list[TrackedRun]:
+        """See the port."""
+        read = partial(super().search_runs, app, team, filter_text, limit=limit)
+        key = ("runs", app, team, filter_text, limit)
+        return read() if self._unchanged is None else list(self._unchanged.get(key, read))
 
     @contextmanager
     def _open(self, doing: str, /) -> Generator[_MlflowStore, None, None]:

@@ -16,8 +16,12 @@ _log = logging.getLogger(__name__)
 _BREATH_S = 0.01
 """Between two looks, however many changes there are."""
 
+LOOK_S = 0.2
+"""Until a controller looks again at what goes on."""
+
 PAUSE_S = 1.0
-"""Until a controller looks again that cannot say when."""
+"""Until a controller looks again that cannot say when, or where nothing goes on: what this server is asked for wakes
+it, what another replica is asked for does not."""
 
 
 class ErrorIsolation:

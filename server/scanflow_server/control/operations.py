@@ -14,7 +14,7 @@ from scanflow.processes.jobs import Job, Lines
 from scanflow.processes.starts import MOST_STARTS, Processes
 from scanflow_server.arbiter.engine import ArbiterEngine
 from scanflow_server.context import ServerContext, driver_command
-from scanflow_server.control.loop import ErrorIsolation
+from scanflow_server.control.loop import LOOK_S, PAUSE_S, ErrorIsolation
 from scanflow_server.requests import request_operation
 from scanflow_server.store import events, operations
 from scanflow_server.store.operations import OperationRow
@@ -28,15 +28,18 @@ _UNWELL = frozenset({"degraded", "backup", "failed"})
 
 
 class OperationsController:
-    period_s = 0.2
-
     def __init__(self, context: ServerContext) -> None:
-        self._context = context
+        self._context, self._has_work = context, True
         self._processes, self._isolation = Processes(context.work.notify), ErrorIsolation()
+
+    @property
+    def period_s(self) -> float:
+        return LOOK_S if self._has_work else PAUSE_S
 
     def tick(self) -> None:
         with self._context.store.read() as connection:
             running = operations.running(connection)
+        self._has_work = bool(running)
         busy: set[str] = set()
         for one in running:
             if one.service in busy or one.state == "queued":

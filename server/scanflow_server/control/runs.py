@@ -20,7 +20,7 @@ from scanflow.processes.jobs import Job, Lines
 from scanflow.processes.starts import MOST_STARTS, Processes
 from scanflow_server.context import ServerContext, driver_command
 from scanflow_server.control.job_queue import JobQueue
-from scanflow_server.control.loop import ErrorIsolation
+from scanflow_server.control.loop import LOOK_S, PAUSE_S, ErrorIsolation
 from scanflow_server.store import events, runs
 from scanflow_server.store.runs import WantedRun
 
@@ -29,16 +29,19 @@ _LONGEST = 500
 
 
 class RunsController:
-    period_s = 0.2
-
     def __init__(self, context: ServerContext) -> None:
-        self._context = context
+        self._context, self._has_work = context, True
         self._processes, self._isolation = Processes(context.work.notify), ErrorIsolation()
         self._queue = JobQueue(context.deployer)
+
+    @property
+    def period_s(self) -> float:
+        return LOOK_S if self._has_work else PAUSE_S
 
     def tick(self) -> None:
         with self._context.store.read() as connection:
             wanted = runs.active(connection)
+        self._has_work = bool(wanted)
         looked: list[tuple[WantedRun, Job, bool]] = []
         for run in wanted:
             with self._isolation.of(f"The process of the run {run.name!r}"):

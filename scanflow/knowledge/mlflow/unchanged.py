@@ -1,0 +1,73 @@
+"""What was read from a SQLite tracker, kept for as long as nobody writes to it.
+
+Agents look at the tracker again and again, and mostly nothing happened; MLflow's store takes tens of milliseconds to
+find that out. SQLite tells it in microseconds: ``PRAGMA data_version`` is another number, on a connection that stays
+open, after every commit of another one (https://www.sqlite.org/pragma.html#pragma_data_version).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+MOST_KEPT = 64
+"""So many answers are kept; one more, and all are read again."""
+
+_Version = tuple[int, int]
+"""Which connection it is, by its number, and what it says: two connections' words cannot be compared."""
+
+
+class UnchangedReads:
+    """Thread-safe. Where the file's version cannot be told, everything is read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._opened = 0
+        self._file: tuple[int, int] | None = None
+        self._version: _Version | None = None
+        self._kept: dict[Hashable, object] = {}
+
+    def get(self, key: Hashable, read: Callable[[], T]) -> T:
+        """Return what ``read`` returned for ``key`` if nobody wrote since, else what it returns now."""
+        with self._lock:
+            version = self._version_now()
+            if version != self._version or len(self._kept) >= MOST_KEPT:
+                self._kept.clear()
+                self._version = version
+            if version is not None and key in self._kept:
+                return self._kept[key]  # type: ignore[return-value]  # what this key's ``read`` returned
+        found = read()
+        with self._lock:
+            if version is not None and version == self._version:  # else it may be older than what others keep
+                self._kept[key] = found
+        return found
+
+    def _version_now(self) -> _Version | None:
+        """Return None where it cannot be told."""
+        try:
+            stat = self._path.stat()
+            if self._connection is None or self._file != (stat.st_dev, stat.st_ino):
+                self._close()
+                self._connection = sqlite3.connect(
+                    f"{self._path.absolute().as_uri()}?mode=ro", uri=True, timeout=0.0, check_same_thread=False
+                )
+                self._file, self._opened = (stat.st_dev, stat.st_ino), self._opened + 1
+            (number,) = self._connection.execute("PRAGMA data_version").fetchone()
+        except (OSError, sqlite3.Error):  # it is not there yet, or cannot be read
+            self._close()
+            return None
+        return self._opened, int(number)
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            with suppress(sqlite3.Error):
+                self._connection.close()
+        self._connection = None
