@@ -20,6 +20,11 @@ _WORKS = or_(
 )
 """What has begun to change its target and is not over: it runs, is tried again later, or is being undone."""
 
+_IN_DOCUMENT = {
+    name: intents.c.document["intent"][name].as_string() for name in ("agent", "strategy", "primitive", "target")
+}
+"""Made once: SQLAlchemy takes as long to tell a new one's type apart as all else of a query takes."""
+
 
 class ActionRow(Row):
     """An action, and what only the engine needs to know of it."""
@@ -99,12 +104,11 @@ def listed(
     for column, among in ((intents.c.state, state), (intents.c.verdict, verdict)):
         if among:
             query = query.where(column.in_([among] if isinstance(among, str) else list(among)))
-    wanted = intents.c.document["intent"]
     named = {"agent": agent, "strategy": strategy, "primitive": primitive, "target": target}
     for found, value in (
         (intents.c.app, app),
         (intents.c.team, team),
-        *((wanted[name].as_string(), value) for name, value in named.items()),
+        *((_IN_DOCUMENT[name], value) for name, value in named.items()),
     ):
         if value is not None:
             query = query.where(found == value)
