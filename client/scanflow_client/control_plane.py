@@ -90,11 +90,12 @@ def up(settings: Settings, *, port: int | None = None, tracker: bool = True) -> 
                 raise UsageError(f"The server is up on port {before.server.port} already. Stop it first: scanflow down")
             found, fresh = before.model_copy(update={"tracker": _living(before.tracker)}), False
         write_up(home, found)
-        _wait_until_ready(found.server, settings)
+        # Before the server's agents begin: they read through it, and would each load MLflow where it is not there.
         begun = _start_tracker(home, settings, before, found, notes) if tracker and found.tracker is None else None
         if begun is not None:
             found = found.model_copy(update={"tracker": begun})
             write_up(home, found)
+        _wait_until_ready(found.server, settings)
         return UpResult(up=found, server=fresh, tracker=begun is not None, notes=notes)
 
 

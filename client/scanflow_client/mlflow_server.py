@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
+from scanflow.knowledge.mlflow.served import hold_served
 from scanflow.knowledge.step_environment import TrackerPlace, sqlite_path, tracker_place
 from scanflow.settings import Settings
 
@@ -49,7 +50,9 @@ def main(words: Sequence[str]) -> None:
         from scanflow.knowledge.mlflow.database import make_database
 
         make_database(path, place.artifact_root)
-    os.execve(sys.executable, command(int(words[0])), environment(place, os.environ))  # noqa: S606  no shell is wanted
+    port = int(words[0])
+    hold_served(place, f"http://127.0.0.1:{port}")
+    os.execve(sys.executable, command(port), environment(place, os.environ))  # noqa: S606  no shell is wanted
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,6 +21,11 @@ _HOMES = {
     "json_of": "server_client",
     "path_of": "server_client",
 }
+
+# httpx has a command line, which it imports with rich, click and pygments: 5 MiB and a tenth of a second of every
+# program. Where that cannot be imported, it does without.
+if "httpx" not in sys.modules:
+    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
 
 __all__ = ["Answer", "HttpServiceClient", "Message", "Reply", "ServerClient", "is_reachable", "json_of", "path_of"]
 

@@ -89,6 +89,15 @@ class TestMlflowOnSqlite(MlflowContract):
 @pytest.mark.processes
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
+class TestMlflowThroughTheServerOfTheHome(MlflowContract):
+    @pytest.fixture
+    def knowledge(self, served_home: Path) -> KnowledgeBase:
+        return open_knowledge(served_home, served=True)
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
 class TestMlflowServer(MlflowContract):
     @pytest.fixture
     def knowledge(self, tmp_path: Path, tracking_server: str) -> KnowledgeBase:
@@ -110,15 +119,29 @@ def tracking_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield from served(folder, port)
 
 
+@pytest.fixture(scope="session")
+def served_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return a home whose tracker has a server, as ``scanflow up`` starts it."""
+    pytest.importorskip("mlflow")
+    home = tmp_path_factory.mktemp("sérved home, #2")
+    with held_port() as port:
+        command = [sys.executable, "-m", "scanflow_client.mlflow_server", str(port)]
+        yield from (home for _ in answering(command, home, port, SCANFLOW_HOME=str(home)))
+
+
 def served(folder: Path, port: int) -> Iterator[str]:
     """Start MLflow's server there, and return its address."""
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     command += ["--backend-store-uri", f"sqlite:///{folder / 'db.sqlite'}"]
     command += ["--artifacts-destination", str(folder / "files")]
+    no_jobs = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    yield from answering(command, folder, port, **no_jobs)
+
+
+def answering(command: list[str], folder: Path, port: int, **variables: str) -> Iterator[str]:
     log = folder / "log"
     with log.open("wb") as out:
-        no_jobs = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-        environment = {**os.environ, **no_jobs}
+        environment = {**os.environ, **variables}
         server = subprocess.Popen(command, cwd=folder, env=environment, stdout=out, stderr=out, start_new_session=True)
     url = f"http://127.0.0.1:{port}"
 

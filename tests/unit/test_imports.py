@@ -26,7 +26,7 @@ HEAVY = frozenset(
 
 OWN = {
     "scanflow.drift": {"numpy", "scipy"},
-    "scanflow_agents": {"fastapi", "numpy"},
+    "scanflow_agents": {"numpy"},
     "scanflow_server": {"fastapi", "sqlalchemy"},
     "scanflow_serving": {"numpy"},
 }

@@ -1,13 +1,14 @@
 """Who pays a loan back: a table, a model of scikit-learn, and agents that keep it right when other people ask."""
 
 import numpy as np
-import pandas as pd
 
 import scanflow as sf
 
 
 def people(count, ages, seed):
     """Return people who want a loan, and whether each pays it back: by income, and from 50 on by savings."""
+    import pandas as pd  # here, and not above: each agent loads this file, and needs no pandas
+
     draw = np.random.default_rng(seed)
     low, high = ages
     columns = {"age": draw.uniform(low, high, count), "income": draw.lognormal(10.3, 0.4, count)}

@@ -106,6 +106,6 @@ def tokens_of(spec: AgentSpec) -> set[str]:
 
 def _tracker(spec: AgentSpec) -> KnowledgeBase | None:
     try:
-        return open_knowledge(Path(spec.home), spec.tracker_uri)
+        return open_knowledge(Path(spec.home), spec.tracker_uri, served=True)
     except MissingExtraError:
         return None  # sensors that look at runs are told so by what they ask for

@@ -88,7 +88,7 @@ async def _serve(folder: Path, spec: AgentSpec) -> int:
         watched = loop.create_task(host.state.writer.broken.wait())
         ended = loop.create_task(ending.wait())
         await asyncio.wait([ended, api, watched], return_when=asyncio.FIRST_COMPLETED)
-        server.should_exit = True
+        server.end()
         await asyncio.wait([api], timeout=1.5)
         for task in (watched, ended):
             task.cancel()

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from scanflow.errors import NotFoundError
 from scanflow.knowledge.checks import unknown_path
 from scanflow.knowledge.mlflow.experiments import items
+from scanflow.knowledge.mlflow.rest_client import Client, LocalFiles, RestClient, is_local
 
 if TYPE_CHECKING:
-    from mlflow import MlflowClient
     from mlflow.entities import LoggedModel, Run
     from mlflow.store.artifact.artifact_repo import ArtifactRepository
 
@@ -23,12 +23,12 @@ class Found(NamedTuple):
     file: str = ""
 
 
-def find_artifact(client: MlflowClient, run: Run, path: str) -> Found:
+def find_artifact(client: Client, run: Run, path: str) -> Found:
     """Return where ``path`` of a run lies: among its artifacts or, as ``mlflow.<flavor>.log_model(model, name=...)``
     puts a model, beside them."""
     # Not client.list_artifacts and not runs:/ addresses: those hide every error, so a store that does not answer looks
     # empty.
-    root = _repository(root_of(run), client.tracking_uri)
+    root = _repository(root_of(run), client)
     if root.list_artifacts(path or None):
         return Found(inside(root_of(run), path))
     if not path:
@@ -43,8 +43,8 @@ def find_artifact(client: MlflowClient, run: Run, path: str) -> Found:
     raise unknown_path(run.info.run_id, path, beside)
 
 
-def download(found: Found, staging: Path, tracking_uri: str) -> None:
-    _repository(found.folder, tracking_uri).download_artifacts(found.file, str(staging))
+def download(found: Found, staging: Path, client: Client) -> None:
+    _repository(found.folder, client).download_artifacts(found.file, str(staging))
     if not any(staging.iterdir()):
         raise NotFoundError(
             f"There are no files at {found.folder!r}. They were never logged, or removed since: look there."
@@ -56,18 +56,24 @@ def root_of(run: Run) -> str:
 
 
 def inside(uri: str, path: str) -> str:
+    if not path:
+        return uri
+    if is_local(uri):
+        return f"{uri.rstrip('/')}/{path}"
     from mlflow.utils.uri import append_to_uri_path
 
-    return str(append_to_uri_path(uri, path)) if path else uri
+    return str(append_to_uri_path(uri, path))
 
 
-def _repository(uri: str, tracking_uri: str) -> ArtifactRepository:
+def _repository(uri: str, client: Client) -> ArtifactRepository | LocalFiles:
+    if isinstance(client, RestClient) and is_local(uri):
+        return LocalFiles(uri)
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
-    return get_artifact_repository(uri, tracking_uri=tracking_uri, registry_uri=tracking_uri)
+    return get_artifact_repository(uri, tracking_uri=client.tracking_uri, registry_uri=client.tracking_uri)
 
 
-def _logged_model(client: MlflowClient, run: Run, name: str) -> LoggedModel | None:
+def _logged_model(client: Client, run: Run, name: str) -> LoggedModel | None:
     if "'" in name:
         return None
     ask = partial(client.search_logged_models, [run.info.experiment_id], f"name = '{name}'")

@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import ssl
+import sys
 import threading
 import time
 import urllib.error
@@ -19,11 +20,13 @@ from urllib.parse import SplitResult, urlsplit
 
 from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, ScanflowError, UnavailableError, UsageError
 from scanflow.knowledge.mlflow.database import check_database, make_database
+from scanflow.knowledge.mlflow.rest_client import Client, RestClient
+from scanflow.knowledge.mlflow.served import served_url
 from scanflow.knowledge.step_environment import TrackerPlace, sqlite_path
+from scanflow.transport.mlflow_api import MlflowApiError
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.exceptions import MlflowException
 
 _log = logging.getLogger(__name__)
 
@@ -38,42 +41,46 @@ _CONNECT_S = 2.0
 """After so long a connection is tried anew. One to a cluster's Service of this moment may lead nowhere for ever, since
 the kernel goes on as it began; the next one is led to a pod."""
 
+_STARTS_S = 30.0
+"""So long the server over the home's tracker may take until it listens: its process has to load MLflow first."""
+
+_LISTENS_AGAIN_S = 0.1
 _PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 
 
 class MlflowConnection:
     """Gives a client for one tracker. Making one does not load MLflow."""
 
-    def __init__(self, place: TrackerPlace, *, connect_timeout_s: float) -> None:
+    def __init__(self, place: TrackerPlace, *, connect_timeout_s: float, served: bool = False) -> None:
+        """``served``: speak to the server over the home's tracker, while there is one, and leave MLflow to it."""
         if importlib.util.find_spec("mlflow") is None:
             raise MissingExtraError(
                 "The knowledge base needs MLflow, which is not installed. Install it: pip install 'scanflow[local]'"
             )
         self.place = place
-        self._connect_timeout_s = connect_timeout_s
+        self._connect_timeout_s, self._served = connect_timeout_s, served
         self._lock = threading.Lock()
-        self._client: MlflowClient | None = None
+        self._clients: dict[str, Client] = {}
 
     @contextmanager
-    def open(self, doing: str) -> Generator[MlflowClient, None, None]:
+    def open(self, doing: str) -> Generator[Client, None, None]:
         """Give the client for one operation; ``doing`` completes "could not ..." in the error.
 
         The tracker is asked for a sign of life first: MLflow itself would retry for minutes where there is none. One
         that stops answering half-way is retried by MLflow (MLFLOW_HTTP_REQUEST_MAX_RETRIES,
         MLFLOW_HTTP_REQUEST_TIMEOUT).
         """
-        where = shown(self.place.tracking_uri)
-        _check_reachable(self.place.tracking_uri, self._connect_timeout_s)
-        for name, value in _DEFAULTS.items():
-            os.environ.setdefault(name, value)
-        from mlflow.exceptions import MlflowException
-
+        ours = served_url(self.place) if self._served else None
+        uri = self.place.tracking_uri if ours is None else ours
+        where = shown(uri)
+        _check_reachable(uri, self._connect_timeout_s if ours is None else _STARTS_S, starts=ours is not None)
         with _quiet():
             try:
                 with self._lock:
-                    client = self._client = self._client or self._load()
-                yield client
-            except MlflowException as error:
+                    if uri not in self._clients:
+                        self._clients[uri] = self._load() if ours is None else RestClient(ours)
+                yield self._clients[uri]
+            except refusals() as error:
                 raise _translated(error, doing, where) from error
             except _outside_errors() as error:
                 raise UnavailableError(
@@ -81,6 +88,8 @@ class MlflowConnection:
                 ) from error
 
     def _load(self) -> MlflowClient:
+        for name, value in _DEFAULTS.items():
+            os.environ.setdefault(name, value)
         from mlflow import MlflowClient
 
         path = sqlite_path(self.place.tracking_uri)
@@ -97,11 +106,11 @@ def shown(uri: str) -> str:
     return parts._replace(netloc=f"{who.partition(':')[0]}:***@{host}").geturl()
 
 
-def _check_reachable(uri: str, timeout_s: float) -> None:
+def _check_reachable(uri: str, timeout_s: float, *, starts: bool = False) -> None:
     parts = urlsplit(uri)
     try:
         if parts.scheme in {"http", "https"}:
-            _ask_health(parts, timeout_s)
+            _ask_health(parts, timeout_s, starts=starts)
         elif parts.scheme == "sqlite":
             path = sqlite_path(uri)
             assert path is not None
@@ -118,7 +127,7 @@ def _check_reachable(uri: str, timeout_s: float) -> None:
         ) from error
 
 
-def _ask_health(parts: SplitResult, timeout_s: float) -> None:
+def _ask_health(parts: SplitResult, timeout_s: float, *, starts: bool) -> None:
     address = parts._replace(netloc=parts.netloc.rpartition("@")[2], path=parts.path.rstrip("/") + "/health").geturl()
     give_up, wait_s = time.monotonic() + timeout_s, min(_CONNECT_S, timeout_s)
     while True:
@@ -135,18 +144,26 @@ def _ask_health(parts: SplitResult, timeout_s: float) -> None:
         except urllib.error.URLError as error:
             if isinstance(error.reason, ssl.SSLError):  # MLflow has settings of its own for certificates
                 return
-            if not isinstance(error.reason, TimeoutError) or time.monotonic() >= give_up:
+            may_pass = isinstance(error.reason, TimeoutError) or starts
+            if not may_pass or time.monotonic() >= give_up:
                 raise
+            if not isinstance(error.reason, TimeoutError):  # its process is there, and does not listen yet
+                time.sleep(_LISTENS_AGAIN_S)
+
+
+def refusals() -> tuple[type[MlflowApiError], ...]:
+    """Return the exceptions with which either client refuses; MLflow's own, which is alike, where it is loaded."""
+    loaded = sys.modules.get("mlflow.exceptions")
+    return (MlflowApiError,) if loaded is None else (MlflowApiError, loaded.MlflowException)
 
 
 def _outside_errors() -> tuple[type[Exception], ...]:
-    """Return what MLflow lets through of others' errors: requests' are OSErrors, too. Asked only when one happened."""
-    from sqlalchemy.exc import SQLAlchemyError
+    """Return what MLflow lets through of others' errors: requests' are OSErrors, too."""
+    loaded = sys.modules.get("sqlalchemy.exc")
+    return (OSError,) if loaded is None else (OSError, loaded.SQLAlchemyError)
 
-    return OSError, SQLAlchemyError
 
-
-def _translated(error: MlflowException, doing: str, where: str) -> ScanflowError:
+def _translated(error: MlflowApiError, doing: str, where: str) -> ScanflowError:
     text = str(error).strip().partition("\n")[0][:2000]
     said = f"Could not {doing} in {where}: {text}"
     if "out-of-date database schema" in text:

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from scanflow.errors import UsageError
 from scanflow.knowledge.checks import RESERVED, check_environment, check_owner
+from scanflow.knowledge.mlflow import rest_client
+from scanflow.knowledge.mlflow.connection import refusals
+from scanflow.knowledge.mlflow.rest_client import Client, RestClient
 from scanflow.knowledge.port import NewRun
 from scanflow.knowledge.step_environment import TrackerPlace
 
 if TYPE_CHECKING:
-    from mlflow import MlflowClient
     from mlflow.entities import Run
 
 KIND = f"{RESERVED}kind"
@@ -33,7 +35,7 @@ _PARAMS_AT_ONCE = 25  # a request may be 1 MB: 25 parameters of 6,000 characters
 _METRICS_AT_ONCE = 1000
 
 
-def find_experiment(client: MlflowClient, app: str, team: str, *, records: bool = False) -> str | None:
+def find_experiment(client: Client, app: str, team: str, *, records: bool = False) -> str | None:
     """Return the id of the environment's experiment, or None if there is none, or it is another application's."""
     experiment = client.get_experiment_by_name(_name(app, team, records=records))
     if experiment is None or experiment.lifecycle_stage != "active":
@@ -42,10 +44,8 @@ def find_experiment(client: MlflowClient, app: str, team: str, *, records: bool 
     return str(experiment.experiment_id) if owner in {None, (app, team)} else None
 
 
-def make_experiment(client: MlflowClient, place: TrackerPlace, app: str, team: str, *, records: bool = False) -> str:
+def make_experiment(client: Client, place: TrackerPlace, app: str, team: str, *, records: bool = False) -> str:
     """Return the id of the environment's experiment, which is made if need be."""
-    from mlflow.exceptions import MlflowException
-
     if records:
         make_experiment(client, place, app, team)  # which settles whose the environment is
     name = _name(app, team, records=records)
@@ -54,7 +54,7 @@ def make_experiment(client: MlflowClient, place: TrackerPlace, app: str, team: s
         location = None if place.artifact_root is None else (place.artifact_root / name).as_uri()
         try:
             return str(client.create_experiment(name, location, tags={"scanflow.app": app, "scanflow.team": team}))
-        except MlflowException as error:
+        except refusals() as error:
             experiment = client.get_experiment_by_name(name)
             if experiment is None:  # else another process was quicker
                 raise error from None
@@ -84,19 +84,17 @@ def items(ask: Callable[..., Any]) -> Iterator[Any]:
             return
 
 
-def find_runs(client: MlflowClient, experiment_id: str, filter_string: str) -> Iterator[Run]:
+def find_runs(client: Client, experiment_id: str, filter_string: str) -> Iterator[Run]:
     order = ["attributes.start_time DESC"]
     ask = partial(client.search_runs, [experiment_id], filter_string, max_results=200, order_by=order)
     return (run for run in items(ask) if WRITING not in run.data.tags)
 
 
-def write_run(client: MlflowClient, experiment_id: str, new: NewRun, *, below: str | None = None) -> Run:
+def write_run(client: Client, experiment_id: str, new: NewRun, *, below: str | None = None) -> Run:
     """Write a run, its files under ``below`` among its artifacts, or at the root.
 
     Killed on the way, it leaves a run that no reader of ours sees.
     """
-    from mlflow.exceptions import MlflowException
-
     start = _milliseconds(new.began)
     run = client.create_run(experiment_id, start_time=start, tags={**new.tags, WRITING: "true"}, run_name=new.name)
     run_id = str(run.info.run_id)
@@ -108,21 +106,29 @@ def write_run(client: MlflowClient, experiment_id: str, new: NewRun, *, below: s
         client.set_terminated(run_id, new.status.upper(), _milliseconds(new.ends()))
         client.delete_tag(run_id, WRITING)
     except BaseException:
-        with suppress(MlflowException, OSError):
+        with suppress(*refusals(), OSError):
             client.delete_run(run_id)
         raise
     return client.get_run(run_id)
 
 
-def _log_numbers(client: MlflowClient, run_id: str, new: NewRun, timestamp: int) -> None:
-    from mlflow.entities import Metric, Param
-
-    params = iter([Param(key, value) for key, value in new.params.items()])
+def _log_numbers(client: Client, run_id: str, new: NewRun, timestamp: int) -> None:
+    metric, param = _entities(client)
+    params = iter([param(key, value) for key, value in new.params.items()])
     while some_params := list(islice(params, _PARAMS_AT_ONCE)):
         client.log_batch(run_id, params=some_params)
-    metrics = iter([Metric(key, value, timestamp, 0) for key, value in new.metrics.items()])
+    metrics = iter([metric(key, value, timestamp, 0) for key, value in new.metrics.items()])
     while some_metrics := list(islice(metrics, _METRICS_AT_ONCE)):
         client.log_batch(run_id, metrics=some_metrics)
+
+
+def _entities(client: Client) -> tuple[Any, Any]:
+    """Return the types of a metric and of a parameter, as the client takes them."""
+    if isinstance(client, RestClient):
+        return rest_client.Metric, rest_client.Param
+    from mlflow.entities import Metric, Param
+
+    return Metric, Param
 
 
 def _name(app: str, team: str, *, records: bool) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from scanflow.knowledge.checks import RESERVED
 from scanflow.knowledge.filters import Clause, matches, to_mlflow
 from scanflow.knowledge.mlflow.artifacts import Found, download, find_artifact, inside, root_of
-from scanflow.knowledge.mlflow.connection import MlflowConnection
+from scanflow.knowledge.mlflow.connection import MlflowConnection, refusals
 from scanflow.knowledge.mlflow.experiments import (
     KIND,
     WRITING,
@@ -24,6 +24,7 @@ from scanflow.knowledge.mlflow.experiments import (
     make_experiment,
     write_run,
 )
+from scanflow.knowledge.mlflow.rest_client import Client
 from scanflow.knowledge.mlflow.unchanged import UnchangedReads
 from scanflow.knowledge.port import Kept, KnowledgeBase, NewRun
 from scanflow.knowledge.records import LATEST, ModelVersion, RunStatus, SavedVersion, TrackedRun
@@ -31,7 +32,6 @@ from scanflow.knowledge.step_environment import TrackerPlace, known_environment,
 from scanflow.names import environment_name
 
 if TYPE_CHECKING:
-    from mlflow import MlflowClient
     from mlflow.entities import Run
 
 _MODEL = "model"
@@ -56,12 +56,14 @@ class MlflowKnowledge(KnowledgeBase):
         place: TrackerPlace,
         *,
         connect_timeout_s: float = 5.0,
+        served: bool = False,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """``connect_timeout_s`` is how long a tracker may take to give a sign of life."""
+        """``connect_timeout_s`` is how long a tracker may take to give a sign of life. ``served``: speak to the server
+        over the home's tracker, while there is one, in place of loading MLflow."""
         super().__init__(clock=clock)
         self._place = place
-        self._connection = MlflowConnection(place, connect_timeout_s=connect_timeout_s)
+        self._connection = MlflowConnection(place, connect_timeout_s=connect_timeout_s, served=served)
         path = sqlite_path(place.tracking_uri)
         self._unchanged = None if path is None else UnchangedReads(path)
 
@@ -99,7 +101,7 @@ class MlflowKnowledge(KnowledgeBase):
 
 @dataclass(frozen=True, slots=True)
 class _MlflowStore:
-    client: MlflowClient
+    client: Client
     tracker: TrackerPlace
 
     def save(self, kept: Kept, source: Path, now: datetime) -> SavedVersion:
@@ -119,13 +121,11 @@ class _MlflowStore:
         return Found(root, kept.path) if kept.kind == "application" else Found(inside(root, kept.path))
 
     def add_version(self, name: str, source: Path, run_id: str | None, tags: Mapping[str, str], now: datetime) -> int:
-        from mlflow.exceptions import MlflowException
-
         app, team = tags["scanflow.app"], tags["scanflow.team"]
         holder = self._write(app, team, name, {KIND: "model", _NAME: name}, source, _MODEL, now)
         try:
             self.client.create_registered_model(name)
-        except MlflowException as error:
+        except refusals() as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
         # Where the files are, and not models:/<model id>: MLflow's registry looks that up in whatever tracker the
@@ -139,11 +139,9 @@ class _MlflowStore:
         return (model.name for model in models if model.latest_versions)
 
     def versions(self, name: str) -> list[ModelVersion]:
-        from mlflow.exceptions import MlflowException
-
         try:
             aliases = self.client.get_registered_model(name).aliases
-        except MlflowException as error:
+        except refusals() as error:
             if error.error_code == "RESOURCE_DOES_NOT_EXIST":
                 return []
             raise
@@ -178,11 +176,9 @@ class _MlflowStore:
         return str(write_run(self.client, experiment_id, replace(run, tags=tags)).info.run_id)
 
     def run(self, run_id: str) -> TrackedRun | None:
-        from mlflow.exceptions import MlflowException
-
         try:
             run = self.client.get_run(run_id)
-        except MlflowException as error:
+        except refusals() as error:
             if error.error_code in {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}:
                 return None
             raise
@@ -204,7 +200,7 @@ class _MlflowStore:
         return find_artifact(self.client, self.client.get_run(run_id), path)
 
     def download(self, place: Found, staging: Path) -> None:
-        download(place, staging, self.tracker.tracking_uri)
+        download(place, staging, self.client)
 
     def _write(
         self, app: str, team: str, name: str, tags: Mapping[str, str], source: Path, below: str | None, now: datetime

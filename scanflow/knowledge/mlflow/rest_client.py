@@ -1,0 +1,254 @@
+"""MLflow's client, as far as the knowledge base needs it, over the REST API: without MLflow.
+
+To load MLflow takes a process a second of CPU and 90 to 150 MiB, in each of an application's agents anew. The server
+that ``scanflow up`` starts has it loaded already. Methods and what they return are named as ``mlflow.MlflowClient``
+names them, so :mod:`scanflow.knowledge.mlflow` works with either. Artifacts are files of this machine: that server lets
+its clients write them themselves.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from scanflow.transport.mlflow_api import MlflowApi, MlflowApiError
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+Client: TypeAlias = "MlflowClient | RestClient"
+"""MLflow's own, or ours."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    key: str
+    value: float
+    timestamp: int
+    step: int
+
+
+@dataclass(frozen=True)
+class Param:
+    key: str
+    value: str
+
+
+class Page(list[Any]):
+    """What MLflow lists at once."""
+
+    token: str | None
+    """Asks for the next page; None: this is the last."""
+
+
+class RestClient:
+    """Thread-safe. Every method may raise a ``MlflowApiError`` or an ``UnavailableError``."""
+
+    def __init__(self, url: str) -> None:
+        self.tracking_uri = url
+        self._api = MlflowApi(url)
+
+    # -- experiments
+
+    def get_experiment(self, experiment_id: str) -> Any:
+        return _experiment(self._api.get("/experiments/get", {"experiment_id": experiment_id})["experiment"])
+
+    def get_experiment_by_name(self, name: str) -> Any:
+        try:
+            return _experiment(self._api.get("/experiments/get-by-name", {"experiment_name": name})["experiment"])
+        except MlflowApiError as error:
+            if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+                return None
+            raise
+
+    def create_experiment(self, name: str, location: str | None, tags: Mapping[str, str]) -> str:
+        body = {"name": name, "artifact_location": location, "tags": _pairs(tags)}
+        return str(self._api.post("/experiments/create", body)["experiment_id"])
+
+    def set_experiment_tag(self, experiment_id: str, key: str, value: str) -> None:
+        body = {"experiment_id": experiment_id, "key": key, "value": value}
+        self._api.post("/experiments/set-experiment-tag", body)
+
+    # -- runs
+
+    def get_run(self, run_id: str) -> Any:
+        return _run(self._api.get("/runs/get", {"run_id": run_id})["run"])
+
+    def search_runs(
+        self,
+        experiment_ids: Sequence[str],
+        filter_string: str,
+        *,
+        max_results: int,
+        order_by: Sequence[str],
+        page_token: str | None,
+    ) -> Page:
+        body = {"experiment_ids": experiment_ids, "filter": filter_string, "order_by": order_by}
+        found = self._api.post("/runs/search", {**body, "max_results": max_results, "page_token": page_token})
+        return _page(found, "runs", _run)
+
+    def create_run(self, experiment_id: str, *, start_time: int, tags: Mapping[str, str], run_name: str | None) -> Any:
+        body = {"experiment_id": experiment_id, "start_time": start_time, "tags": _pairs(tags), "run_name": run_name}
+        return _run(self._api.post("/runs/create", body)["run"])
+
+    def log_batch(self, run_id: str, *, params: Sequence[Param] = (), metrics: Sequence[Metric] = ()) -> None:
+        body = {"params": [vars(one) for one in params], "metrics": [vars(one) for one in metrics]}
+        self._api.post("/runs/log-batch", {"run_id": run_id, **body})
+
+    def set_terminated(self, run_id: str, status: str, end_time: int) -> None:
+        self._api.post("/runs/update", {"run_id": run_id, "status": status, "end_time": end_time})
+
+    def delete_tag(self, run_id: str, key: str) -> None:
+        self._api.post("/runs/delete-tag", {"run_id": run_id, "key": key})
+
+    def delete_run(self, run_id: str) -> None:
+        self._api.post("/runs/delete", {"run_id": run_id})
+
+    def log_artifact(self, run_id: str, local_path: str, artifact_path: str | None) -> None:
+        shutil.copy(local_path, self._artifacts(run_id).made(artifact_path))
+
+    def log_artifacts(self, run_id: str, local_dir: str, artifact_path: str | None) -> None:
+        shutil.copytree(local_dir, self._artifacts(run_id).made(artifact_path), dirs_exist_ok=True)
+
+    def _artifacts(self, run_id: str) -> LocalFiles:
+        return LocalFiles(self.get_run(run_id).info.artifact_uri)
+
+    def search_logged_models(
+        self, experiment_ids: Sequence[str], filter_string: str, *, page_token: str | None
+    ) -> Page:
+        body = {"experiment_ids": experiment_ids, "filter": filter_string, "page_token": page_token}
+        return _page(self._api.post("/logged-models/search", body), "models", _logged_model)
+
+    # -- registered models
+
+    def create_registered_model(self, name: str) -> None:
+        self._api.post("/registered-models/create", {"name": name})
+
+    def get_registered_model(self, name: str) -> Any:
+        found = self._api.get("/registered-models/get", {"name": name})["registered_model"]
+        aliases = {one["alias"]: one["version"] for one in found.get("aliases", ())}
+        return SimpleNamespace(name=found["name"], aliases=aliases)
+
+    def search_registered_models(self, *, max_results: int, page_token: str | None) -> Page:
+        given = {"max_results": max_results, "page_token": page_token}
+        return _page(self._api.get("/registered-models/search", given), "registered_models", _registered_model)
+
+    def set_registered_model_alias(self, name: str, alias: str, version: str) -> None:
+        self._api.post("/registered-models/alias", {"name": name, "alias": alias, "version": version})
+
+    def create_model_version(self, name: str, source: str, *, run_id: str, tags: Mapping[str, str]) -> Any:
+        body = {"name": name, "source": source, "run_id": run_id, "tags": _pairs(tags)}
+        return _version(self._api.post("/model-versions/create", body)["model_version"])
+
+    def search_model_versions(self, filter_string: str, *, max_results: int, page_token: str | None) -> Page:
+        given: dict[str, str | int | None] = {"filter": filter_string, "max_results": max_results}
+        given["page_token"] = page_token
+        return _page(self._api.get("/model-versions/search", given), "model_versions", _version)
+
+    def set_model_version_tag(self, name: str, version: str, key: str, value: str) -> None:
+        self._api.post("/model-versions/set-tag", {"name": name, "version": version, "key": key, "value": value})
+
+    def get_model_version_download_uri(self, name: str, version: str) -> str:
+        given = {"name": name, "version": version}
+        found = str(self._api.get("/model-versions/get-download-uri", given)["artifact_uri"])
+        model = found.removeprefix("models:/")  # as training logs one, kept beside its run
+        if model == found:
+            return found
+        return str(self._api.get(f"/logged-models/{model}", {})["model"]["info"]["artifact_uri"])
+
+
+class LocalFiles:
+    """Artifacts in a folder of this machine, as MLflow's ``ArtifactRepository`` gives them."""
+
+    def __init__(self, uri: str) -> None:
+        self.root = local_path(uri)
+
+    def made(self, path: str | None) -> Path:
+        """Return a folder of it, which is made if need be."""
+        return _made(self.root, path)
+
+    def list_artifacts(self, path: str | None) -> list[Any]:
+        folder = self.root if path is None else self.root / path
+        if not folder.is_dir():  # as MLflow has it, a file holds nothing
+            return []
+        below = sorted(folder.iterdir())
+        return [SimpleNamespace(path=one.relative_to(self.root).as_posix(), is_dir=one.is_dir()) for one in below]
+
+    def download_artifacts(self, path: str, destination: str) -> None:
+        """Copy a file, or all that is in a folder, below ``destination``; what is not there is not."""
+        found = self.root / path
+        if found.is_dir():
+            shutil.copytree(found, Path(destination, path), dirs_exist_ok=True)
+        elif found.is_file():
+            shutil.copy(found, _made(Path(destination), str(PurePosixPath(path).parent)))
+
+
+def is_local(uri: str) -> bool:
+    return urlsplit(uri).scheme in {"", "file"}
+
+
+def local_path(uri: str) -> Path:
+    """Return the folder that a ``file:`` address, or a plain path, names."""
+    parts = urlsplit(uri)
+    return Path(url2pathname(parts.path) if parts.scheme else uri)
+
+
+def _made(root: Path, path: str | None) -> Path:
+    folder = root / path if path else root
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _page(found: Mapping[str, Any], name: str, of: Callable[[Mapping[str, Any]], SimpleNamespace]) -> Page:
+    page = Page(of(one) for one in found.get(name, ()))
+    page.token = found.get("next_page_token") or None
+    return page
+
+
+def _pairs(tags: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"key": key, "value": value} for key, value in tags.items()]
+
+
+def _mapping(pairs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {one["key"]: one.get("value", "") for one in pairs}
+
+
+def _experiment(found: Mapping[str, Any]) -> SimpleNamespace:
+    return SimpleNamespace(**{**found, "tags": _mapping(found.get("tags", ()))})
+
+
+def _run(found: Mapping[str, Any]) -> SimpleNamespace:
+    info, data = found["info"], found.get("data", {})
+    times = {"start_time": int(info["start_time"]), "end_time": int(info["end_time"]) if "end_time" in info else None}
+    metrics = {key: float(value) for key, value in _mapping(data.get("metrics", ())).items()}
+    return SimpleNamespace(
+        info=SimpleNamespace(**{"run_name": None, **info, **times}),
+        data=SimpleNamespace(
+            metrics=metrics, params=_mapping(data.get("params", ())), tags=_mapping(data.get("tags", ()))
+        ),
+    )
+
+
+def _registered_model(found: Mapping[str, Any]) -> SimpleNamespace:
+    return SimpleNamespace(name=found["name"], latest_versions=found.get("latest_versions", ()))
+
+
+def _logged_model(found: Mapping[str, Any]) -> SimpleNamespace:
+    info = found["info"]
+    return SimpleNamespace(source_run_id=info.get("source_run_id"), artifact_location=info["artifact_uri"])
+
+
+def _version(found: Mapping[str, Any]) -> SimpleNamespace:
+    return SimpleNamespace(
+        name=found["name"],
+        version=found["version"],
+        run_id=found.get("run_id"),
+        creation_timestamp=int(found["creation_timestamp"]),
+        tags=_mapping(found.get("tags", ())),
+    )

@@ -1,0 +1,42 @@
+"""The server over a tracker of this machine: where it is, told by a file that its process keeps locked.
+
+The kernel gives the lock up when the process ends, however it does; so what is locked is served.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from pathlib import Path
+
+from scanflow.knowledge.step_environment import TrackerPlace
+from scanflow.private import private_folder
+from scanflow.processes.files import is_locked, try_lock
+
+
+def hold_served(place: TrackerPlace, url: str) -> bool:
+    """Tell that the tracker is served at ``url`` for as long as this process lives, whatever program it becomes; return
+    False where another serves it."""
+    path = _file(place)
+    private_folder(path.parent)
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    if not try_lock(file, fcntl.LOCK_EX):
+        os.close(file)
+        return False
+    os.truncate(file, 0)
+    os.write(file, url.encode())
+    os.set_inheritable(file, True)
+    return True
+
+
+def served_url(place: TrackerPlace) -> str | None:
+    """Return where the tracker's server is, or is about to be; None: there is none."""
+    path = _file(place)
+    return path.read_text(encoding="ascii") or None if is_locked(path) else None
+
+
+def _file(place: TrackerPlace) -> Path:
+    # Addresses may hold a password, so only their digest is written.
+    digest = hashlib.sha256(place.tracking_uri.encode(errors="surrogateescape")).hexdigest()[:16]
+    return place.notes.with_name(f"served-{digest}")

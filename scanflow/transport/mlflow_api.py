@@ -1,0 +1,69 @@
+"""One MLflow server by its REST API (https://mlflow.org/docs/latest/api_reference/rest-api.html)."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+
+from scanflow.errors import UnavailableError
+from scanflow.transport.clients import client_options
+
+TIMEOUT_S = 60.0
+"""Without a byte for so long an answer is not waited for any more: SQLite lets one write after the other."""
+
+
+class MlflowApiError(Exception):
+    """What MLflow refuses."""
+
+    def __init__(self, error_code: str, text: str) -> None:
+        super().__init__(text)
+        self.error_code = error_code
+        """As MLflow's own exceptions have it, such as ``RESOURCE_DOES_NOT_EXIST``."""
+
+
+class MlflowApi:
+    """Thread-safe. It keeps its connections."""
+
+    def __init__(self, url: str, *, transport: httpx.BaseTransport | None = None) -> None:
+        self.url = url
+        self._client = httpx.Client(
+            transport=transport, **client_options(f"{url}/api/2.0/mlflow", token=None, timeout_s=TIMEOUT_S)
+        )
+        weakref.finalize(self, self._client.close)
+
+    def get(self, path: str, parameters: Mapping[str, str | int | None]) -> dict[str, Any]:
+        """Return what it answers; parameters that are None are left out.
+
+        Raises:
+            MlflowApiError: it refuses.
+            UnavailableError: it does not answer.
+        """
+        return self._ask("GET", path, params=_given(parameters))
+
+    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Send a document, less the fields that are None, and return what it answers. Errors: see :meth:`get`."""
+        return self._ask("POST", path, json=_given(body))
+
+    def _ask(self, method: str, path: str, **content: Any) -> dict[str, Any]:
+        try:
+            reply = self._client.request(method, path, **content)
+        except httpx.HTTPError as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise UnavailableError(f"The tracker at {self.url} does not answer: {reason}. Try again.") from error
+        try:
+            found = json.loads(reply.content)
+        except ValueError:
+            found = None
+        if reply.status_code >= 300 or not isinstance(found, dict):
+            told = found if isinstance(found, dict) else {}
+            text = told.get("message") or f"{method} {path}: {reply.status_code} {reply.text[:200]}"
+            raise MlflowApiError(str(told.get("error_code", "INTERNAL_ERROR")), str(text))
+        return found
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}

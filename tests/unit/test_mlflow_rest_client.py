@@ -1,0 +1,178 @@
+"""MLflow's REST API without MLflow, and how it is known whether there is a server to speak it to."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from scanflow.errors import NotFoundError, UnavailableError, UsageError
+from scanflow.knowledge.mlflow.artifacts import inside
+from scanflow.knowledge.mlflow.connection import MlflowConnection
+from scanflow.knowledge.mlflow.experiments import items
+from scanflow.knowledge.mlflow.rest_client import LocalFiles, RestClient
+from scanflow.knowledge.mlflow.served import hold_served, served_url
+from scanflow.knowledge.step_environment import tracker_place
+from scanflow.transport.mlflow_api import MlflowApi, MlflowApiError
+from tests.waiting import PATIENCE_S, until
+
+Handler = Callable[[httpx.Request], httpx.Response]
+
+
+def api(handler: Handler) -> MlflowApi:
+    return MlflowApi("http://127.0.0.1:5000", transport=httpx.MockTransport(handler))
+
+
+def client(handler: Handler) -> RestClient:
+    made = RestClient("http://127.0.0.1:5000")
+    made._api = api(handler)
+    return made
+
+
+def refused(status: int, code: str) -> Handler:
+    return lambda _: httpx.Response(status, json={"error_code": code, "message": "No."})
+
+
+def test_what_it_refuses_keeps_mlflows_code() -> None:
+    with pytest.raises(MlflowApiError, match=r"^No\.$") as caught:
+        api(refused(404, "RESOURCE_DOES_NOT_EXIST")).get("/runs/get", {"run_id": "r"})
+    assert caught.value.error_code == "RESOURCE_DOES_NOT_EXIST"
+    assert client(refused(404, "RESOURCE_DOES_NOT_EXIST")).get_experiment_by_name("shop") is None
+    with pytest.raises(MlflowApiError):
+        client(refused(400, "INVALID_PARAMETER_VALUE")).get_experiment_by_name("shop")
+
+
+def test_what_is_no_mlflow_and_what_does_not_answer_are_told_apart() -> None:
+    def lost(request: httpx.Request) -> httpx.Response:
+        raise httpx.ReadError("gone", request=request)
+
+    with pytest.raises(MlflowApiError, match="POST /runs/delete: 502 <html>") as caught:
+        api(lambda _: httpx.Response(502, text="<html>")).post("/runs/delete", {"run_id": "r"})
+    assert caught.value.error_code == "INTERNAL_ERROR"
+    with pytest.raises(MlflowApiError, match="200 hello"):
+        api(lambda _: httpx.Response(200, text="hello")).get("/runs/get", {})
+    with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:5000 does not answer: ReadError: gone"):
+        api(lost).get("/runs/get", {})
+
+
+def test_what_is_not_given_is_not_sent() -> None:
+    seen: list[tuple[str, Any]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append((str(request.url.query, "ascii"), json.loads(request.content or "null")))
+        return httpx.Response(200, json={})
+
+    api(answer).get("/model-versions/search", {"filter": "name = 'a'", "page_token": None})
+    api(answer).post("/experiments/create", {"name": "shop", "artifact_location": None})
+    assert seen == [("filter=name+%3D+%27a%27", None), ("", {"name": "shop"})]
+
+
+def test_all_pages_are_read() -> None:
+    def page(request: httpx.Request) -> httpx.Response:
+        first = request.url.params.get("page_token") is None
+        models = [{"name": "a", "latest_versions": [{}]}] if first else [{"name": "b"}]
+        return httpx.Response(200, json={"registered_models": models, "next_page_token": "2" if first else ""})
+
+    found = items(partial(client(page).search_registered_models, max_results=1))
+    assert [(one.name, len(one.latest_versions)) for one in found] == [("a", 1), ("b", 0)]
+
+
+def test_the_address_of_a_model_that_mlflow_keeps_is_followed() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/get-download-uri"):
+            return httpx.Response(200, json={"artifact_uri": "models:/m-1"})
+        assert request.url.path.endswith("/logged-models/m-1")
+        return httpx.Response(200, json={"model": {"info": {"artifact_uri": "file:///models/m-1"}}})
+
+    assert client(answer).get_model_version_download_uri("net", "3") == "file:///models/m-1"
+
+
+@pytest.mark.parametrize("name", ["plain", "with spaces, #1 & 数据"])
+def test_artifacts_are_files_here(tmp_path: Path, name: str) -> None:
+    root = tmp_path / name
+    (root / "model" / "below").mkdir(parents=True)
+    (root / "model" / "below" / "file").write_text("1")
+    for uri in (root.as_uri(), str(root)):
+        files = LocalFiles(inside(uri, "model"))
+        assert [(one.path, one.is_dir) for one in files.list_artifacts(None)] == [("below", True)]
+        assert [(one.path, one.is_dir) for one in files.list_artifacts("below")] == [("below/file", False)]
+        assert files.list_artifacts("below/file") == files.list_artifacts("nothing") == []
+        for number, path in enumerate(("", "below/file", "nothing")):
+            out = tmp_path / f"{len(uri)}-{number}"
+            out.mkdir()
+            files.download_artifacts(path, str(out))
+            assert [one.relative_to(out).as_posix() for one in out.rglob("*") if one.is_file()] == (
+                [] if path == "nothing" else ["below/file"]
+            )
+
+
+_HOLD = """
+import sys, time
+from pathlib import Path
+from scanflow.knowledge.mlflow.served import hold_served
+from scanflow.knowledge.step_environment import tracker_place
+print(hold_served(tracker_place(Path(sys.argv[1])), "http://127.0.0.1:5000"), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.processes
+def test_a_tracker_is_served_for_as_long_as_the_process_that_said_so_lives(tmp_path: Path) -> None:
+    place, other = tracker_place(tmp_path), tracker_place(tmp_path, "sqlite:////elsewhere.db")
+    assert served_url(place) is None
+    command = [sys.executable, "-c", _HOLD, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "True\n"
+            assert served_url(place) == "http://127.0.0.1:5000"
+            assert served_url(other) is None
+            assert not hold_served(place, "http://127.0.0.1:6000")
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait(PATIENCE_S)
+    until(lambda: served_url(place) is None, "the lock is given up")
+
+
+def test_a_tracker_that_is_served_is_asked_without_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And it is waited for while its process starts, which a tracker elsewhere is not."""
+    served, waited = ["http://127.0.0.1:9"], list[bool]()
+    monkeypatch.setattr("scanflow.knowledge.mlflow.connection.served_url", lambda _: next(iter(served), None))
+    monkeypatch.setattr(
+        "scanflow.knowledge.mlflow.connection._check_reachable", lambda *_, starts: waited.append(starts)
+    )
+    monkeypatch.setattr(MlflowConnection, "_load", lambda _: "MLflow")
+    light = MlflowConnection(tracker_place(tmp_path), connect_timeout_s=1, served=True)
+    full = MlflowConnection(tracker_place(tmp_path), connect_timeout_s=1)
+    with light.open("look") as one, full.open("look") as two:
+        assert (type(one), two) == (RestClient, "MLflow")
+    served.clear()
+    with light.open("look") as one:
+        assert one == "MLflow"
+    assert waited == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("RESOURCE_DOES_NOT_EXIST", NotFoundError),
+        ("PERMISSION_DENIED", UsageError),
+        ("INTERNAL_ERROR", UnavailableError),
+    ],
+)
+def test_what_the_server_refuses_is_raised_as_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, kind: type[Exception]
+) -> None:
+    monkeypatch.setattr("scanflow.knowledge.mlflow.connection.served_url", lambda _: "http://127.0.0.1:9")
+    monkeypatch.setattr("scanflow.knowledge.mlflow.connection._check_reachable", lambda *_, starts: None)
+    light = MlflowConnection(tracker_place(tmp_path), connect_timeout_s=1, served=True)
+    with pytest.raises(kind, match=r"Could not look in http://127\.0\.0\.1:9: No\."), light.open("look"):
+        raise MlflowApiError(code, "No.")
