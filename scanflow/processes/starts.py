@@ -22,10 +22,11 @@ _DOUBLINGS = 5
 
 class Processes:
     def __init__(self, ended: Callable[[], None], *, clock: Callable[[], float] = time.monotonic) -> None:
-        """``ended`` is called, in another thread, when one that was started here has ended."""
+        """``ended`` is called, in another thread, when one that is known here has ended."""
         self._ended, self._clock = ended, clock
         self._not_before: dict[Job, float] = {}
         self._lives_since: dict[Job, float] = {}
+        self._watched: set[Job] = set()
 
     def start(self, job: Job, environ: Mapping[str, str], *, command: Sequence[str], grace_s: float = GRACE_S) -> bool:
         now = self._clock()
@@ -36,12 +37,14 @@ class Processes:
         if not job.start(environ, command=command, grace_s=grace_s):
             self._not_before.pop(job)
             return False
-        threading.Thread(target=self._watch, args=(job,), name="watcher", daemon=True).start()
+        self._watch(job)
         return True
 
     def lives(self, job: Job) -> None:
-        """Take note that a job's process lives; when it has for long, its starts are counted anew."""
+        """Take note that a job's process lives; when it has for long, its starts are counted anew. Of one that another
+        program has started ``ended`` is called, too."""
         now = self._clock()
+        self._watch(job)
         if now - self._lives_since.setdefault(job, now) >= WELL_S:
             job.reset_starts()
             self._lives_since[job] = now
@@ -51,8 +54,14 @@ class Processes:
         self._lives_since.pop(job, None)
 
     def _watch(self, job: Job) -> None:
+        if job not in self._watched:
+            self._watched.add(job)
+            threading.Thread(target=self._wait, args=(job,), name="watcher", daemon=True).start()
+
+    def _wait(self, job: Job) -> None:
         with suppress(FileNotFoundError):  # its folder was removed
             job.daemon.wait()
+        self._watched.discard(job)
         self._ended()
 
 

@@ -13,6 +13,9 @@ from scanflow.transport.clients import CONNECT_TIMEOUT_S, client_options, read_r
 from scanflow.transport.sse import Message, Parser
 
 TIMEOUT_S = 10.0
+KEPT_S = 60.0
+"""So long a connection is kept for the next request."""
+
 SILENCE_S = 40.0
 """After so long without a byte a stream counts as dead: a server that has nothing to say says so every 15 s."""
 
@@ -29,7 +32,10 @@ class AsyncClient:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.url = url.rstrip("/")
-        self._client = httpx.AsyncClient(transport=transport, **client_options(self.url, token, timeout_s))
+        limits = httpx.Limits(keepalive_expiry=KEPT_S)
+        self._client = httpx.AsyncClient(
+            transport=transport, limits=limits, **client_options(self.url, token, timeout_s)
+        )
 
     async def ask(self, method: str, path: str, body: Any = None, *, key: str | None = None) -> Any:
         """Return what the answer holds. ``body``: text is JSON already; ``key``: the idempotency key."""

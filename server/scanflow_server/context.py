@@ -20,6 +20,7 @@ from scanflow.errors import UnsupportedError
 from scanflow.knowledge.registry_subprocess import RegistrySubprocess
 from scanflow.processes.jobs import Job
 from scanflow_server.change_notifier import ChangeNotifier
+from scanflow_server.heartbeats import Heartbeats
 from scanflow_server.limits import StreamLimit
 from scanflow_server.settings import ServerSettings
 from scanflow_server.store.base import Store, open_store
@@ -44,6 +45,7 @@ class ServerContext:
     ending: threading.Event = field(default_factory=threading.Event)
     """Set when the server ends: nobody waits for what takes long from then on."""
 
+    heartbeats: Heartbeats = field(default_factory=lambda: Heartbeats(0.0))
     started: float = 0.0
     url: str = ""
     _moments: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -118,6 +120,7 @@ def make_context(settings: ServerSettings, *, clock: Callable[[], float] = time.
         streams=StreamLimit(settings.max_streams),
         clock=clock,
         started=clock(),
+        heartbeats=Heartbeats(clock()),
     )
 
 

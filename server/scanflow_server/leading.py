@@ -26,6 +26,9 @@ DEADLINE_S: Final = 10.0
 """A holder that could not keep it for so long ends, well before another may take it."""
 
 PERIOD_S: Final = 2.0
+KEEP_ALIVE_S: Final = 75
+"""So long an idle connection is kept, in seconds: longer than agents keep theirs."""
+
 
 _log = logging.getLogger(__name__)
 _WAITING = {"/healthz": (200, b'{"status": "alive"}'), "/readyz": (200, b'{"status": "standby"}')}
@@ -139,6 +142,7 @@ def http_options(settings: ServerSettings) -> dict[str, Any]:
         "log_config": None,
         "access_log": False,
         "server_header": False,
+        "timeout_keep_alive": KEEP_ALIVE_S,
         "ssl_certfile": settings.tls_cert and settings.tls_cert.expanduser(),
         "ssl_keyfile": settings.tls_key and settings.tls_key.expanduser(),
     }

@@ -101,6 +101,7 @@ def _serve(settings: ServerSettings, listener: socket.socket) -> None:
     from scanflow_server.app import create_app
     from scanflow_server.auth import register_home
     from scanflow_server.context import make_context
+    from scanflow_server.http_server import Server
     from scanflow_server.store.migrations import migrate
 
     context = make_context(settings)
@@ -114,6 +115,6 @@ def _serve(settings: ServerSettings, listener: socket.socket) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _heard)
         _log.info("serving %s on %s", settings.home, context.url)
-        uvicorn.Server(config).run(sockets=[listener])
+        Server(config).run(sockets=[listener])
     finally:
         context.store.close()

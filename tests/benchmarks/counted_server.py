@@ -35,11 +35,12 @@ def _count(name: str) -> None:
 def _time_ticks() -> None:
     own = ServicesController.tick
 
-    def timed(self: ServicesController) -> None:
+    def timed(self: ServicesController) -> float:
         began = time.monotonic()
-        own(self)
+        pause_s = own(self)
         with _lock:
             _ticks.append(time.monotonic() - began)
+        return pause_s
 
     ServicesController.tick = timed  # type: ignore[method-assign]
 

@@ -27,6 +27,9 @@ from scanflow_agents.host.server_client import DeliveryClient, EventReporter
 from scanflow_agents.host.store import AgentStore
 
 TRIM_S = 60.0
+QUIET_S = 20.0
+"""So often the server is told where the agent is while none of its sensors fires."""
+
 MOST_FAILURES = 3
 """So many firings of a sensor that fail one after the other are told as what is wrong with the agent."""
 
@@ -57,7 +60,8 @@ class AgentHost:
         source: EventSource | None = None,
         report_trouble: Callable[[str | None], None] = lambda _why: None,
     ) -> None:
-        """``client`` reports to the server every ``beat_s``. Without a ``source``, events come by the agent's own API.
+        """``client`` reports to the server every ``beat_s``, less often where there is nothing to say. Without a
+        ``source``, events come by the agent's own API.
         ``report_trouble`` is told what is wrong with the agent, and None when nothing is any more."""
         self.app, self.agent, self.state = app, agent, state
         self._outbox, self._scheduler, self._clock = outbox, scheduler, clock
@@ -66,6 +70,9 @@ class AgentHost:
         self._beating: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
         self._met = False
+        self._told: tuple[Any, float] = (None, 0.0)
+        """What the server was last told of the sensors, and when by the loop's clock."""
+
         self._schedules: list[_Schedule] = []
         self._report_trouble, self._failing, self._reported_trouble = report_trouble, set[str](), ""
         sensors = list(sensors)
@@ -246,8 +253,12 @@ class AgentHost:
             await asyncio.sleep(self._beat_s)
 
     async def _is_met(self, client: DeliveryClient, url: str) -> bool:
+        reports, now = self.reports(), asyncio.get_running_loop().time()
+        said, at = self._told
+        if self._met and reports == said and now - at < QUIET_S:
+            return True
         try:
-            await client.here(url, os.getpid(), self.reports())
+            await client.here(url, os.getpid(), reports)
         except UnavailableError as error:
             self._met = False
             _log.info("the server does not answer: %s", error)
@@ -255,8 +266,7 @@ class AgentHost:
             self._met = False
             _log.warning("the server does not want this agent: %s", error)
         else:
-            if not self._met:
-                self._met = True
+            self._met, self._told = True, (reports, now)
         return self._met
 
     def _missed(self) -> int:

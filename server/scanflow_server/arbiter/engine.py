@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Self
 
@@ -20,7 +20,7 @@ from scanflow_server.arbiter.identity import place_of
 from scanflow_server.arbiter.intent_service import IntentService, Look
 from scanflow_server.arbiter.objections import FOREIGN_S
 from scanflow_server.change_notifier import ChangeNotifier
-from scanflow_server.control.loop import Loop
+from scanflow_server.control.loop import IDLE_S, Loop
 from scanflow_server.store import intents as kept
 from scanflow_server.store.base import Store
 from scanflow_server.store.intents import ActionRow
@@ -31,8 +31,7 @@ WORKERS = 16
 """How many actions are carried out at the same time, of different targets."""
 
 LOOK_S = 1.0
-"""How often the engine looks for what is due, and guards for what they watch, in seconds."""
-
+"""How often the engine looks for what is due, and guards for what they watch, in seconds, while there is any."""
 
 LONGEST_PAUSE_S = 60.0
 """The longest pause before the engine goes on with what it stumbles over, in seconds; the first is ``LOOK_S``."""
@@ -116,17 +115,15 @@ class ArbiterEngine:
 
     def settle(self) -> None:
         """Do all that is due at this moment, here, and return: for tests, and for who has no thread to spare."""
-        while jobs := self._jobs():
+        while jobs := self._jobs(self._due()):
             for id, job in jobs:
                 self._do(id, job)
 
-    @property
-    def period_s(self) -> float:
-        return LOOK_S
-
-    def tick(self) -> None:
-        for id, job in self._jobs():
+    def tick(self) -> float:
+        found = self._due()
+        for id, job in self._jobs(found):
             self._begin(id, job)
+        return LOOK_S if found else IDLE_S
 
     def _wait(self, so: Callable[[], bool], timeout_s: float) -> None:
         until = time.monotonic() + timeout_s
@@ -147,10 +144,12 @@ class ArbiterEngine:
             with self._lock:
                 self._busy.pop(id, None)
 
-    def _jobs(self) -> list[tuple[str, Callable[[], None]]]:
-        now = self._clock()
+    def _due(self) -> list[ActionRow]:
         with self._store.read() as connection:
-            found = kept.due(connection)
+            return kept.due(connection)
+
+    def _jobs(self, found: Sequence[ActionRow]) -> list[tuple[str, Callable[[], None]]]:
+        now = self._clock()
         jobs: list[tuple[str, Callable[[], None]]] = []
         for stored in sorted(found, key=lambda one: one.action.state != "running"):
             place = place_of(stored.intent)

@@ -16,31 +16,38 @@ from scanflow.agent.records import AgentView
 from scanflow.backends.agents import AgentProcess, HostedAgent
 from scanflow.home_token import agents_token, home_token, token_hash
 from scanflow_server.context import ServerContext
-from scanflow_server.control.loop import ErrorIsolation
+from scanflow_server.control.loop import IDLE_S, ErrorIsolation
 from scanflow_server.store import agents, events
 from scanflow_server.store.agents import AgentRow
 
 _log = logging.getLogger(__name__)
 
-SILENT_S = 15.0
-"""After so long without a word an agent is silent; it says every 5 s where it is."""
+SILENT_S = 45.0
+"""After so long without a word an agent is silent; it says at least every 20 s where it is."""
+
+_UNSETTLED_S = 0.5
+"""Until agents are looked at again while one is starting or stopping."""
+
+_SETTLED = frozenset({"running", "stopped", "silent"})
 
 
 class AgentsController:
-    period_s = 0.5
-
     def __init__(self, context: ServerContext) -> None:
         self._context, self._isolation = context, ErrorIsolation()
         self._states: dict[tuple[str, str], str] = {}
 
-    def tick(self) -> None:
+    def tick(self) -> float:
         with self._context.store.read() as connection:
             known = agents.listed(connection)
+        settled = True
         for one in known:
+            state = None
             with self._isolation.of(f"The agent {one.app}/{one.name}"):
                 if one.document is not None:
                     self._look(one)
-                self._tell(one)
+                state = self._tell(one)
+            settled = settled and state in _SETTLED
+        return IDLE_S if settled else _UNSETTLED_S
 
     def _look(self, one: AgentRow) -> None:
         process = process_of(self._context, one)
@@ -57,19 +64,21 @@ class AgentsController:
         with self._context.store.write() as connection:
             events.tell(connection, "agent.mended", subject, at=at, app=one.app, team=one.team, data=told)
 
-    def _tell(self, one: AgentRow) -> None:
+    def _tell(self, one: AgentRow) -> str:
         state, place = view_of(self._context, one).state, (one.app, one.name)
         before, at = self._states.get(place), self._context.clock()
         if state == "silent" and before not in {None, "silent"}:
             with self._context.store.write() as connection:
-                told = {"seen": one.seen}
+                told = {"seen": self._context.heartbeats.latest(one).seen}
                 events.tell(
                     connection, "agent.missed", f"agent/{one.name}", at=at, app=one.app, team=one.team, data=told
                 )
         self._states[place] = state
+        return state
 
 
 def view_of(context: ServerContext, one: AgentRow) -> AgentView:
+    one = context.heartbeats.latest(one)
     heard = one.seen is not None and context.clock() - one.seen <= SILENT_S
     ours = one.document is not None
     process = process_of(context, one) if ours else AgentProcess(one.app, one.team, one.name)

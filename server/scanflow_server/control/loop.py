@@ -19,9 +19,11 @@ _BREATH_S = 0.01
 LOOK_S = 0.2
 """Until a controller looks again at what goes on."""
 
-PAUSE_S = 1.0
-"""Until a controller looks again that cannot say when, or where nothing goes on: what this server is asked for wakes
-it, what another replica is asked for does not."""
+FAILED_S = 1.0
+"""Until a controller looks again that failed."""
+
+IDLE_S = 5.0
+"""Until a controller looks again where nothing goes on: what the server is asked for wakes it before."""
 
 
 class ErrorIsolation:
@@ -47,10 +49,9 @@ class ErrorIsolation:
 
 
 class Controller(Protocol):
-    @property
-    def period_s(self) -> float: ...
-
-    def tick(self) -> None: ...
+    def tick(self) -> float:
+        """Look, and return after how many seconds to look again where nothing wakes it before."""
+        ...
 
 
 class Loop:
@@ -74,10 +75,8 @@ class Loop:
     def _look(self, controller: Controller) -> None:
         isolation, name = ErrorIsolation(), type(controller).__name__
         while not self._over.is_set():
-            since, pause_s = self._notifier.changes, PAUSE_S
+            since, pause_s = self._notifier.changes, FAILED_S
             with isolation.of(f"What the {name} does"):  # what does not answer now may answer at the next look
-                controller.tick()
-            with isolation.of(f"The pause of the {name}"):
-                pause_s = controller.period_s
+                pause_s = controller.tick()
             self._over.wait(_BREATH_S)
             self._notifier.wait(since, pause_s)

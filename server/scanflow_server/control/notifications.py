@@ -21,6 +21,7 @@ from scanflow.errors import InvalidError, ScanflowError, UnavailableError
 from scanflow.transport.webhook import post
 from scanflow.wire import read_token
 from scanflow_server.context import ServerContext
+from scanflow_server.control.loop import IDLE_S
 from scanflow_server.notices import TYPES, body_of, is_news
 from scanflow_server.store import applications, events, intents, notified
 from scanflow_server.store.applications import ApplicationRow
@@ -66,11 +67,7 @@ class NotificationsController:
         self._context, self._clock, self._send = context, clock, send
         self._known: dict[tuple[str, str], tuple[int, list[_Target]]] = {}
 
-    @property
-    def period_s(self) -> float:
-        return PERIOD_S
-
-    def tick(self) -> None:
+    def tick(self) -> float:
         with self._context.store.read() as connection:
             revisions = applications.revisions(connection)
             changed = [one for one, revision in revisions.items() if self._known.get(one, (0,))[0] != revision]
@@ -80,9 +77,11 @@ class NotificationsController:
         for row in rows:
             if row is not None:
                 self._known[row.name, row.team] = row.revision, targets_of(row)
-        for target in [target for _, targets in self._known.values() for target in targets]:
+        told = [target for _, targets in self._known.values() for target in targets]
+        for target in told:
             if target.seen < newest and self._clock() >= target.due and not self._context.ending.is_set():
                 self._tell(target, newest)
+        return PERIOD_S if told else IDLE_S
 
     def _tell(self, target: _Target, newest: int) -> None:
         if target.seen < 0:

@@ -14,7 +14,7 @@ from scanflow.processes.jobs import Job, Lines
 from scanflow.processes.starts import MOST_STARTS, Processes
 from scanflow_server.arbiter.engine import ArbiterEngine
 from scanflow_server.context import ServerContext, driver_command
-from scanflow_server.control.loop import LOOK_S, PAUSE_S, ErrorIsolation
+from scanflow_server.control.loop import IDLE_S, LOOK_S, ErrorIsolation
 from scanflow_server.requests import request_operation
 from scanflow_server.store import events, operations
 from scanflow_server.store.operations import OperationRow
@@ -24,22 +24,20 @@ _log = logging.getLogger(__name__)
 _CONTROLLER = "services"
 """Who asks for changes that are due, as told of them."""
 
+_SERVICES_S = 1.0
+"""Until services are looked at again: nobody is told when an instance falls ill."""
+
 _UNWELL = frozenset({"degraded", "backup", "failed"})
 
 
 class OperationsController:
     def __init__(self, context: ServerContext) -> None:
-        self._context, self._has_work = context, True
+        self._context = context
         self._processes, self._isolation = Processes(context.work.notify), ErrorIsolation()
 
-    @property
-    def period_s(self) -> float:
-        return LOOK_S if self._has_work else PAUSE_S
-
-    def tick(self) -> None:
+    def tick(self) -> float:
         with self._context.store.read() as connection:
             running = operations.running(connection)
-        self._has_work = bool(running)
         busy: set[str] = set()
         for one in running:
             if one.service in busy or one.state == "queued":
@@ -47,6 +45,7 @@ class OperationsController:
             busy.add(one.service)
             with self._isolation.of(f"The change {one.id!r} of a service"):
                 self._look(one, self._context.operation_job(one.id))
+        return LOOK_S if running else IDLE_S
 
     def _look(self, one: OperationRow, job: Job) -> None:
         if job.alive:
@@ -88,14 +87,12 @@ class OperationsController:
 
 
 class ServicesController:
-    period_s = 1.0
-
     def __init__(self, context: ServerContext, engine: ArbiterEngine) -> None:
         self._context, self._engine = context, engine
         self._states: dict[str, str] = {}
         self._isolation = ErrorIsolation()
 
-    def tick(self) -> None:
+    def tick(self) -> float:
         found: dict[str, str] = {}
         for record in self._context.deployer.services():
             before = self._states.get(record.name)
@@ -108,6 +105,7 @@ class ServicesController:
             with self._isolation.of(f"What is due for the service {record.name!r}"):
                 self._reconcile(record)
         self._states = found
+        return _SERVICES_S if found else IDLE_S
 
     def _reconcile(self, record: ServiceRecord) -> None:
         """Have done what is due, as a change like everyone's; one that is due longer is asked for once."""

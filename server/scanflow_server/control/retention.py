@@ -109,13 +109,12 @@ class RetentionController:
         self._pass: Iterator[None] | None = None
         self._isolation = ErrorIsolation()
 
-    @property
-    def period_s(self) -> float:
+    def tick(self) -> float:
+        if self._clock() >= self._next:
+            self._go_on()
         return max(_BREATH_S, self._next - self._clock())
 
-    def tick(self) -> None:
-        if self._clock() < self._next:
-            return
+    def _go_on(self) -> None:
         work = self._pass if self._pass is not None else self._everything()
         self._pass = None  # a pass that fails is not gone on with
         try:

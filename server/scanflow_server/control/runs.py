@@ -20,7 +20,7 @@ from scanflow.processes.jobs import Job, Lines
 from scanflow.processes.starts import MOST_STARTS, Processes
 from scanflow_server.context import ServerContext, driver_command
 from scanflow_server.control.job_queue import JobQueue
-from scanflow_server.control.loop import LOOK_S, PAUSE_S, ErrorIsolation
+from scanflow_server.control.loop import IDLE_S, LOOK_S, ErrorIsolation
 from scanflow_server.store import events, runs
 from scanflow_server.store.runs import WantedRun
 
@@ -30,18 +30,13 @@ _LONGEST = 500
 
 class RunsController:
     def __init__(self, context: ServerContext) -> None:
-        self._context, self._has_work = context, True
+        self._context = context
         self._processes, self._isolation = Processes(context.work.notify), ErrorIsolation()
         self._queue = JobQueue(context.deployer)
 
-    @property
-    def period_s(self) -> float:
-        return LOOK_S if self._has_work else PAUSE_S
-
-    def tick(self) -> None:
+    def tick(self) -> float:
         with self._context.store.read() as connection:
             wanted = runs.active(connection)
-        self._has_work = bool(wanted)
         looked: list[tuple[WantedRun, Job, bool]] = []
         for run in wanted:
             with self._isolation.of(f"The process of the run {run.name!r}"):
@@ -54,6 +49,7 @@ class RunsController:
             with self._isolation.of(f"The run {run.name!r}"):
                 self._tell_waiting(run, job, waits.get(run.name))
                 free -= self._look(run, job, alive=alive, may_start=free > 0 and run.name not in waits)
+        return LOOK_S if wanted else IDLE_S
 
     def _tell_waiting(self, run: WantedRun, job: Job, what: str | None) -> None:
         """Tell whoever watches a job, once, that it is in the queue, and for what it waits."""

@@ -82,13 +82,18 @@ def stop(context: Given, caller: Editor, agent: OwnAgent) -> AgentView:
 
 @router.post("/{app}/{agent}/here", status_code=204)
 def here(context: Given, caller: Proposer, app: Name, agent: Name, body: HereBody) -> Response:
-    """Take note of where an agent is, and how its sensors fare; it says so every 5 s."""
+    """Take note of where an agent is, and how its sensors fare. It says so every 5 s while they fire, else every 20."""
     at = context.clock()
     sensors = None if body.sensors is None else [one.model_dump(mode="json") for one in body.sensors]
+    with context.store.read() as connection:
+        before = stored.get(connection, app, agent)
+    if before is not None and not caller.sees(before.team):
+        raise NotFoundError(f"There is no agent {app}/{agent}.")
+    if before is not None and (before.url, before.pid) == (body.url, body.pid):
+        context.heartbeats.note(before, at=at, sensors=sensors)
+        return Response(status_code=204)
     with context.store.write() as connection:
         before = stored.get(connection, app, agent)
-        if before is not None and not caller.sees(before.team):
-            raise NotFoundError(f"There is no agent {app}/{agent}.")
         team = before.team if before is not None else caller.team or "default"
         news = stored.here(
             connection, app=app, name=agent, team=team, url=body.url, pid=body.pid, at=at, sensors=sensors

@@ -16,6 +16,7 @@ from scanflow.processes.jobs import Job
 from scanflow.processes.starts import WELL_S
 from scanflow_server.context import ServerContext
 from scanflow_server.control.agents import SILENT_S, AgentsController, has_other_code, view_of
+from scanflow_server.heartbeats import Heartbeats
 from scanflow_server.store import agents, events
 from scanflow_server.store.agents import AgentRow
 from tests.unit.server.keeping import known_by
@@ -147,6 +148,7 @@ def test_an_agent_that_does_not_end_when_asked_is_made_to(hosting: Hosting) -> N
 def test_an_agent_that_says_nothing_for_long_is_missed_once(hosting: Hosting, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(hosting.context, "clock", lambda: now)
+    monkeypatch.setattr(hosting.context, "heartbeats", Heartbeats(0.0))
     with hosting.context.store.write() as connection:
         agents.here(connection, app="a", name="tracker", team="t", url="http://127.0.0.1:1", pid=7, at=now)
     hosting.tick()

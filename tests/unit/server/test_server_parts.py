@@ -57,27 +57,21 @@ def test_a_server_starts_without_what_is_heavy() -> None:
 
 
 class Troubled:
-    """A controller that fails before it succeeds, and cannot say at first when to look again."""
+    """A controller that fails before it succeeds."""
 
-    def __init__(self, *errors: BaseException, period_s: float = 0.0) -> None:
-        self._errors, self._unasked, self._period_s = list(errors), True, period_s
+    def __init__(self, *errors: BaseException) -> None:
+        self._errors = list(errors)
         self.well = threading.Event()
 
-    @property
-    def period_s(self) -> float:
-        if self._unasked:
-            self._unasked = False
-            raise ZeroDivisionError
-        return self._period_s
-
-    def tick(self) -> None:
+    def tick(self) -> float:
         if self._errors:
             raise self._errors.pop(0)
         self.well.set()
+        return 1e9
 
 
 def test_a_controller_that_fails_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops, "PAUSE_S", 0.0)
+    monkeypatch.setattr(loops, "FAILED_S", 0.0)
     # The last is how a library would end the whole program.
     troubled = Troubled(UnavailableError("The database is away."), RuntimeError("a defect"), SystemExit(1))
     loop = Loop([troubled], ChangeNotifier())
@@ -86,8 +80,9 @@ def test_a_controller_that_fails_looks_again(monkeypatch: pytest.MonkeyPatch) ->
     loop.stop()
 
 
-def test_a_ring_is_followed_by_a_look() -> None:
-    troubled, bell = Troubled(UnavailableError("away"), UnavailableError("away"), period_s=1e9), ChangeNotifier()
+def test_a_ring_is_followed_by_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loops, "FAILED_S", 1e9)
+    troubled, bell = Troubled(UnavailableError("away"), UnavailableError("away")), ChangeNotifier()
     loop = Loop([troubled], bell)
     loop.start()
 

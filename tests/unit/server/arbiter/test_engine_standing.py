@@ -187,13 +187,13 @@ def test_an_engine_that_cannot_look_or_begin_goes_on_when_it_can(world: World, m
     failing = [RuntimeError("can't start new thread"), MemoryError(), ValueError("a row that cannot be read")]
     jobs = world.engine._jobs
 
-    def stumble() -> Any:
+    def stumble(found: Any) -> Any:
         if failing:
             raise failing.pop()
-        return jobs()
+        return jobs(found)
 
     monkeypatch.setattr(world.engine, "_jobs", stumble)
-    monkeypatch.setattr("scanflow_server.arbiter.engine.LOOK_S", 0.01)
+    monkeypatch.setattr("scanflow_server.control.loop.FAILED_S", 0.01)
     with world.engine:
         world.engine.submit(wanted("i1"))
         until(lambda: action(world, "i1").state == "succeeded", "it goes on")

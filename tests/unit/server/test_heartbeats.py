@@ -1,0 +1,56 @@
+"""When agents were last heard of, and what of that is written down."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scanflow_server.heartbeats import Heartbeats
+from scanflow_server.store import agents
+from scanflow_server.store.agents import AgentRow
+from tests.unit.server.keeping import Api, known_by
+
+HERE = "/agents/shop/watcher/here"
+REPORT = {"name": "count", "trigger": {"kind": "call"}, "fired": 3, "missed": 0, "errors": 0}
+
+
+def row(**fields: Any) -> AgentRow:
+    return AgentRow.model_validate(
+        {"app": "shop", "name": "watcher", "url": "http://127.0.0.1:1", "pid": 7, "seen": 100.0, **fields}
+    )
+
+
+def test_an_agent_counts_as_heard_of_when_the_server_began_until_it_says_more() -> None:
+    beats = Heartbeats(since=200.0)
+    assert beats.latest(row()).seen == 200.0
+    assert beats.latest(row(seen=300.0)).seen == 300.0
+    assert beats.latest(row(seen=None)).seen is None, "it never said that it is there"
+    beats.note(row(), at=400.0, sensors=[{"name": "count"}])
+    assert (beats.latest(row()).seen, beats.latest(row()).sensors) == (400.0, [{"name": "count"}])
+    assert beats.latest(row(team="blue", generation=3)).generation == 3, "all else is as the store has it"
+
+
+@pytest.mark.parametrize("other", [{"pid": 8}, {"url": "http://127.0.0.1:2"}, {"name": "other"}])
+def test_what_another_process_said_does_not_count(other: dict[str, Any]) -> None:
+    beats = Heartbeats(since=0.0)
+    beats.note(row(), at=400.0, sensors=None)
+    assert beats.latest(row(**other)).seen == 100.0
+
+
+def test_a_heartbeat_that_is_no_news_is_not_written(api: Api) -> None:
+    store, news = api.context.store, api.context.news
+
+    def say(**changes: Any) -> None:
+        reply = api.post(HERE, json={"url": "http://127.0.0.1:1", "pid": 7, "sensors": [REPORT], **changes})
+        assert reply.status_code == 204
+
+    say()
+    before, changes = known_by(store, agents.get, "shop", "watcher"), news.changes
+    say(sensors=[REPORT | {"fired": 4}])
+    assert (known_by(store, agents.get, "shop", "watcher"), news.changes) == (before, changes)
+    shown = api.get("/agents/shop/watcher").json()
+    assert (shown["state"], shown["sensors"][0]["fired"]) == ("running", 4)
+    say(pid=8)
+    assert known_by(store, agents.get, "shop", "watcher").pid == 8
+    assert news.changes > changes
