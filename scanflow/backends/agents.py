@@ -37,6 +37,10 @@ class HostedAgent:
     server: str | None = None
     """Where the agent finds its server. None: it has none."""
 
+    store: str | None = None
+    """The server's database, where that is a SQLite file of the server's machine: what is kept in it is as it was for
+    as long as nobody writes to it."""
+
     tracker: str | None = None
     """The tracker's address. None: the one in the home."""
 

@@ -19,7 +19,10 @@ from scanflow_server.store import agents, tokens
 from scanflow_server.store.tokens import TokenRow
 
 _FRESH_S = 2.0
-"""How long tokens are kept; another server on the same database may have revoked one since."""
+"""How long tokens are kept where another server may use the same database, and may have revoked one since."""
+
+_OWN_FRESH_S = 60.0
+"""How long they are kept where nobody else changes any: what this server changes it reads again at once."""
 
 
 class Callers:
@@ -28,11 +31,12 @@ class Callers:
         self._tokens: dict[str, TokenRow] = {}
         self._home = home_token(context.settings.home)
         self._read = float("-inf")
+        self._fresh_s = _OWN_FRESH_S if context.store.engine.dialect.name == "sqlite" else _FRESH_S
         self._lock = threading.Lock()
 
     async def caller(self, token: str) -> TokenHolder | None:
         """Return who sent the token; the home's is its user's, who may do everything. None: it is not valid."""
-        if self._clock() - self._read > _FRESH_S:
+        if self._clock() - self._read > self._fresh_s:
             await run_in_threadpool(self.reload)
         found = self._tokens.get(token_hash(token))
         if found is None or (found.expires is not None and self._context.clock() >= found.expires):

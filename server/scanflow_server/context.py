@@ -129,7 +129,7 @@ def driver_command(job: Job) -> list[str]:
     return [sys.executable, "-P", "-m", "scanflow_server.driver", str(job.path)]
 
 
-def _context(request: Request) -> ServerContext:
+async def _context(request: Request) -> ServerContext:  # FastAPI calls what is not async in a thread
     context: ServerContext = request.app.state.context
     return context
 

@@ -103,7 +103,7 @@ def find_agent(context: ServerContext, caller: TokenHolder, app: str, agent: str
     return found
 
 
-def engine_of(request: Request) -> ArbiterEngine:
+async def engine_of(request: Request) -> ArbiterEngine:
     engine: ArbiterEngine = request.app.state.engine
     return engine
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.benchmarks.agents_lag import measure, percentiles
 from tests.benchmarks.control_server import API, acting_agent, ask, asked, fill, ours, outcome_of
+from tests.benchmarks.idle import idle
 from tests.benchmarks.measure import Benchmark, Metric, NotMeasuredError, Places, Sampler, Section, run, wall_s
 from tests.benchmarks.servers import Probe, free_port, started
 from tests.waiting import until
@@ -42,15 +43,25 @@ class Sizes:
     pause_s: float = 0.1
     strategies: int = 1000
     lag_seconds: float = 20.0
+    idle_settles_s: float = 45.0
+    idle_seconds: float = 60.0
 
 
 FULL = Sizes()
-QUICK = Sizes(runs=30, rate=20.0, seconds=0.5, samples=3, strategies=20, lag_seconds=2.5)
+QUICK = Sizes(
+    runs=30, rate=20.0, seconds=0.5, samples=3, strategies=20, lag_seconds=2.5, idle_settles_s=1.0, idle_seconds=1.0
+)
 """Long enough to show that everything runs, and too short to tell anything."""
 
 
 def control(places: Places, sizes: Sizes = FULL) -> list[Benchmark]:
-    return [_api(places, sizes), _up(places), _action(places, sizes), _lag(sizes)]
+    return [
+        _api(places, sizes),
+        _up(places),
+        _action(places, sizes),
+        _lag(sizes),
+        idle(places, settles_s=sizes.idle_settles_s, seconds=sizes.idle_seconds),
+    ]
 
 
 _READS = {

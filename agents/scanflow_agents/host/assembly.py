@@ -13,6 +13,7 @@ from scanflow.home_token import ensure_home_token, home_token
 from scanflow.knowledge import KnowledgeBase, open_knowledge
 from scanflow.transport.async_client import AsyncClient
 from scanflow.transport.server_client import ServerClient
+from scanflow.unchanged_reads import UnchangedReads
 from scanflow_agents.host.agent_host import AgentHost
 from scanflow_agents.host.control_loop import Strategies
 from scanflow_agents.host.outbox import Outbox
@@ -54,7 +55,7 @@ def build(
         workers=workers,
         outbox=lambda: outbox,
         tracker=_tracker(spec),
-        services=None if spec.server is None else ControlPlane(ServerClient(spec.server, token=token)),
+        services=None if spec.server is None else _control_plane(spec, spec.server, token),
     )
     misfire: Any = spec.misfire
     host = AgentHost(
@@ -91,6 +92,11 @@ def build(
             await server.close()
 
     return host, closing
+
+
+def _control_plane(spec: AgentSpec, server: str, token: str) -> ControlPlane:
+    store = None if spec.store is None else Path(spec.store)
+    return ControlPlane(ServerClient(server, token=token), unchanged=UnchangedReads(store))
 
 
 def token_of(spec: AgentSpec) -> str:

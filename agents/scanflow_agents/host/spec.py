@@ -27,6 +27,9 @@ class AgentSpec(BaseModel):
     server: str | None = None
     """``http://127.0.0.1:46666``. None: nobody is told where the agent is, and what it wants waits."""
 
+    store: str | None = None
+    """The server's database, a SQLite file of this machine. None: it has another."""
+
     token: str | None = None
     port: int = Field(default=0, ge=0, le=65535)
     """Where it listens. 0: any."""

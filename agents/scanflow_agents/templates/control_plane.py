@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from hashlib import sha256
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import NotFoundError, UsageError
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow.transport.server_client import ServerClient, path_of
+from scanflow.unchanged_reads import UnchangedReads
 
 RECENT = 100
 """How many of the newest runs of a workflow, and of the newest actions of a strategy, the agents look at."""
@@ -31,8 +33,9 @@ _LABELS = 250  # each takes the server some milliseconds, in which nobody else w
 class ControlPlane:
     """The server, as far as the built-in agents need it. Every method may raise ``UnavailableError``."""
 
-    def __init__(self, server: ServerClient) -> None:
-        self._server = server
+    def __init__(self, server: ServerClient, *, unchanged: UnchangedReads | None = None) -> None:
+        """``unchanged`` keeps what comes from the server's database alone: actions and labels."""
+        self._server, self._unchanged = server, unchanged or UnchangedReads(None)
 
     def services(self) -> list[ServiceRecord]:
         return [ServiceRecord.model_validate(one) for one in self._server.get("/services")]
@@ -60,7 +63,7 @@ class ControlPlane:
         found: dict[str, dict[str, Any]] = {}
         asked = 0
         while True:
-            part = self._server.get("/labels", app=app, team=team, state=state, limit=MOST_LABELS, offset=asked or None)
+            part = self._kept("/labels", app=app, team=team, state=state, limit=MOST_LABELS, offset=asked or None)
             fresh = {one["id"]: one for one in part if one["id"] not in found}  # the last given move the others on
             found |= fresh
             asked += len(part)
@@ -100,7 +103,7 @@ class ControlPlane:
         verdicts: Collection[Verdict] = (),
     ) -> list[Action]:
         """Return what agents of the application wanted and what became of it, the newest first, ``RECENT`` at most."""
-        found = self._server.get(
+        found = self._kept(
             "/intents",
             app=app,
             team=team,
@@ -113,6 +116,12 @@ class ControlPlane:
             limit=RECENT,
         )
         return [Action.model_validate(one) for one in found]
+
+    def _kept(self, path: str, **parameters: Any) -> list[dict[str, Any]]:
+        """Return what the server answers, which nobody is to change: it may be returned again."""
+        key = (path, *sorted((name, repr(value)) for name, value in parameters.items()))
+        found: list[dict[str, Any]] = self._unchanged.get(key, partial(self._server.get, path, **parameters))
+        return found
 
     def tell(self, event: Event) -> None:
         self._server.post("/events", [event.model_dump(mode="json")])

@@ -143,13 +143,15 @@ def _declare_watching(
         wanted, refused = _changes(context, service), _changes(context, service, ("refuse",))
         actions = model_changes.settled(wanted)
         made: list[dict[str, Any]] = []
-        record = _record(context, service) if actions else None
+        fresh = [
+            (version, action)
+            for newest, action in model_changes.by_version(actions, model.name)
+            if (version := model.version(context, newest)) is not None and not model_changes.is_noted(action, version)
+        ]
+        record = _record(context, service) if fresh else None
         now_served = None if record is None else served(record, node)
         in_effect = next((one.id for one in actions if model_changes.took_effect(one, now_served)), None)
-        for newest, action in model_changes.by_version(actions, model.name):
-            version = model.version(context, newest)
-            if version is None or model_changes.is_noted(action, version):
-                continue
+        for version, action in fresh:
             verdict = model_changes.verdict_on(
                 action,
                 now=context.clock(),

@@ -106,6 +106,7 @@ class LocalAgents:
             "source": agent.source,
             "agent": agent.name,
             "server": agent.server,
+            "store": agent.store,
             "token": None if agent.token is None else agent.token.get_secret_value(),
             "home": str(self._home),
             "tracker_uri": agent.tracker,

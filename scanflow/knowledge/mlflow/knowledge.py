@@ -25,11 +25,11 @@ from scanflow.knowledge.mlflow.experiments import (
     write_run,
 )
 from scanflow.knowledge.mlflow.rest_client import Client
-from scanflow.knowledge.mlflow.unchanged import UnchangedReads
 from scanflow.knowledge.port import Kept, KnowledgeBase, NewRun
 from scanflow.knowledge.records import LATEST, ModelVersion, RunStatus, SavedVersion, TrackedRun
 from scanflow.knowledge.step_environment import TrackerPlace, known_environment, remember, sqlite_path, step_environment
 from scanflow.names import environment_name
+from scanflow.unchanged_reads import UnchangedReads
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -64,24 +64,21 @@ class MlflowKnowledge(KnowledgeBase):
         super().__init__(clock=clock)
         self._place = place
         self._connection = MlflowConnection(place, connect_timeout_s=connect_timeout_s, served=served)
-        path = sqlite_path(place.tracking_uri)
-        self._unchanged = None if path is None else UnchangedReads(path)
+        self._unchanged = UnchangedReads(sqlite_path(place.tracking_uri))
 
     def get_model(self, name: str, version: int | str = LATEST) -> ModelVersion:
         """See the port."""
-        read = partial(super().get_model, name, version)
-        return read() if self._unchanged is None else self._unchanged.get(("model", name, version), read)
+        return self._unchanged.get(("model", name, version), partial(super().get_model, name, version))
 
     def list_model_versions(self, name: str) -> list[ModelVersion]:
         """See the port."""
-        read = partial(super().list_model_versions, name)
-        return read() if self._unchanged is None else list(self._unchanged.get(("versions", name), read))
+        return list(self._unchanged.get(("versions", name), partial(super().list_model_versions, name)))
 
     def search_runs(self, app: str, team: str, filter_text: str = "", *, limit: int = 100) -> list[TrackedRun]:
         """See the port."""
         read = partial(super().search_runs, app, team, filter_text, limit=limit)
         key = ("runs", app, team, filter_text, limit)
-        return read() if self._unchanged is None else list(self._unchanged.get(key, read))
+        return list(self._unchanged.get(key, read))
 
     @contextmanager
     def _open(self, doing: str, /) -> Generator[_MlflowStore, None, None]:

@@ -43,14 +43,14 @@ class AgentsController:
         for one in known:
             state = None
             with self._isolation.of(f"The agent {one.app}/{one.name}"):
+                process = process_of(self._context, one)
                 if one.document is not None:
-                    self._look(one)
-                state = self._tell(one)
+                    self._look(one, process)
+                state = self._tell(one, process)
             settled = settled and state in _SETTLED
         return IDLE_S if settled else _UNSETTLED_S
 
-    def _look(self, one: AgentRow) -> None:
-        process = process_of(self._context, one)
+    def _look(self, one: AgentRow, process: AgentProcess) -> None:
         if one.wanted:
             if self._context.agents.start(_hosted(self._context, one, process), observe=partial(self._mended, one)):
                 with self._context.store.write() as connection:
@@ -64,8 +64,8 @@ class AgentsController:
         with self._context.store.write() as connection:
             events.tell(connection, "agent.mended", subject, at=at, app=one.app, team=one.team, data=told)
 
-    def _tell(self, one: AgentRow) -> str:
-        state, place = view_of(self._context, one).state, (one.app, one.name)
+    def _tell(self, one: AgentRow, process: AgentProcess) -> str:
+        state, place = view_of(self._context, one, process).state, (one.app, one.name)
         before, at = self._states.get(place), self._context.clock()
         if state == "silent" and before not in {None, "silent"}:
             with self._context.store.write() as connection:
@@ -77,11 +77,12 @@ class AgentsController:
         return state
 
 
-def view_of(context: ServerContext, one: AgentRow) -> AgentView:
+def view_of(context: ServerContext, one: AgentRow, process: AgentProcess | None = None) -> AgentView:
+    """``process``: as it was just seen, by whoever has looked."""
     one = context.heartbeats.latest(one)
     heard = one.seen is not None and context.clock() - one.seen <= SILENT_S
     ours = one.document is not None
-    process = process_of(context, one) if ours else AgentProcess(one.app, one.team, one.name)
+    process = process or process_of(context, one)
     alive = process.alive if ours else heard
     told = not ours or (
         process.started and process.pid in {None, one.pid} and process.version == version_of(context, one)
@@ -110,6 +111,8 @@ def view_of(context: ServerContext, one: AgentRow) -> AgentView:
 
 
 def process_of(context: ServerContext, one: AgentRow) -> AgentProcess:
+    if one.document is None:  # it is hosted elsewhere
+        return AgentProcess(one.app, one.team, one.name)
     return context.agents.show(one.app, one.team, one.name)
 
 
@@ -125,6 +128,7 @@ def _hosted(context: ServerContext, one: AgentRow, process: AgentProcess) -> Hos
         source=one.source,
         code=process.code or "" if as_wanted else code_of(document, one.source, one.name),
         server=context.public_url or None,
+        store=context.store.file,
         tracker=context.settings.library.tracker_uri,
         token=None if token is None else SecretStr(token),
         ca=None if (ca := context.settings.tls_ca) is None else ca.expanduser().read_text(encoding="ascii"),
@@ -133,9 +137,10 @@ def _hosted(context: ServerContext, one: AgentRow, process: AgentProcess) -> Hos
 
 
 def version_of(context: ServerContext, one: AgentRow) -> str:
-    # An agent that knows another address of ours, or a token that is not valid any more, would never be heard.
-    token = _token(context, one)
-    return f"{one.generation} {context.public_url} {'' if token is None else token_hash(token)[:8]}".rstrip()
+    # An agent that knows another address of ours, or a token that is not valid any more, would never be heard; one that
+    # looks at another database would take for unchanged what is not.
+    known = [token_hash(word)[:8] for word in (_token(context, one), context.store.file) if word is not None]
+    return " ".join((str(one.generation), context.public_url, *known)).rstrip()
 
 
 def _token(context: ServerContext, one: AgentRow) -> str | None:

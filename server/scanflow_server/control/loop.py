@@ -14,7 +14,7 @@ from scanflow_server.change_notifier import ChangeNotifier
 _log = logging.getLogger(__name__)
 
 _BREATH_S = 0.01
-"""Between two looks, however many changes there are."""
+"""Before a look at a change: more may come with it, and however many there are, others have a turn."""
 
 LOOK_S = 0.2
 """Until a controller looks again at what goes on."""
@@ -22,7 +22,7 @@ LOOK_S = 0.2
 FAILED_S = 1.0
 """Until a controller looks again that failed."""
 
-IDLE_S = 5.0
+IDLE_S = 10.0
 """Until a controller looks again where nothing goes on: what the server is asked for wakes it before."""
 
 
@@ -78,5 +78,6 @@ class Loop:
             since, pause_s = self._notifier.changes, FAILED_S
             with isolation.of(f"What the {name} does"):  # what does not answer now may answer at the next look
                 pause_s = controller.tick()
-            self._over.wait(_BREATH_S)
             self._notifier.wait(since, pause_s)
+            if self._notifier.changes != since:
+                self._over.wait(_BREATH_S)

@@ -30,8 +30,8 @@ _MOST = 10_000
 _LONGEST = 128
 _BLOCK = 100
 _MOST_TYPES = 50
-_QUIET_S = 5.0
-"""How long to wait for a change: one that another server makes in the same database is not notified here."""
+_QUIET_S = 15.0
+"""How long to wait for a change: one that another program makes in the same database is not notified here."""
 
 GONE = "Scanflow-Events-Gone"
 """The header of a list that says up to which number events are gone, where the list should begin before it."""

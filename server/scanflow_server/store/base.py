@@ -55,6 +55,12 @@ class Store:
         """Where it is, without its password and its options, which may hold one too."""
         return _shown(self.engine.url)
 
+    @property
+    def file(self) -> str | None:
+        """Its file, by its whole path; None: it has none."""
+        url = self.engine.url
+        return str(Path(url.database).absolute()) if self.engine.dialect.name == "sqlite" and url.database else None
+
     @contextmanager
     def read(self) -> Iterator[Connection]:
         with translated(self.engine), self.engine.connect() as connection:

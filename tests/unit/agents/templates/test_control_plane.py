@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from sqlalchemy import insert
 
@@ -15,6 +17,7 @@ from scanflow.errors import InvalidError, NotFoundError
 from scanflow.home_token import ensure_home_token
 from scanflow.settings import Settings
 from scanflow.transport.server_client import ServerClient
+from scanflow.unchanged_reads import UnchangedReads
 from scanflow_agents.templates.control_plane import MOST_LABELS, ControlPlane, acted_on, newest_runs
 from scanflow_server.auth import register_home
 from scanflow_server.context import ServerContext, make_context
@@ -40,10 +43,12 @@ def parts(tmp_path: Path) -> Iterator[ServerContext]:
     made.store.close()
 
 
-@pytest.fixture
-def control_plane(parts: ServerContext) -> Iterator[ControlPlane]:
+@pytest.fixture(params=["asked for each time", "kept while unchanged"])
+def control_plane(parts: ServerContext, request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
+    assert parts.store.file is not None
+    store = Path(parts.store.file) if request.param == "kept while unchanged" else None
     with answering(parts) as url, closing(ServerClient(url, token=ensure_home_token(parts.settings.home))) as server:
-        yield ControlPlane(server)
+        yield ControlPlane(server, unchanged=UnchangedReads(store))
 
 
 def test_points_go_into_the_queue_once_and_come_back_labelled(control_plane: ControlPlane) -> None:
@@ -137,3 +142,33 @@ def test_runs_and_actions_are_asked_for_by_what_they_are_of(control_plane: Contr
     assert len(control_plane.actions("mnist")) == 100
     assert control_plane.actions("mnist", states=["running", "lost"]) == []
     assert len(control_plane.actions("mnist", target="service/serve", primitive="update_workflow_replica")) == 100
+
+
+def test_actions_and_labels_are_asked_for_again_only_when_the_servers_database_was_written(tmp_path: Path) -> None:
+    database, asked = tmp_path / "server.db", list[str]()
+
+    def write() -> None:
+        with closing(sqlite3.connect(database)) as connection, connection:
+            connection.execute("CREATE TABLE IF NOT EXISTS lines (line TEXT)")
+            connection.execute("INSERT INTO lines VALUES ('one')")
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path.rpartition("/")[2])
+        return httpx.Response(200, json=[])
+
+    write()
+    server = ServerClient("http://127.0.0.1:1", token="t", transport=httpx.MockTransport(answer))
+    plane = ControlPlane(server, unchanged=UnchangedReads(database))
+
+    def look() -> None:
+        plane.actions("shop", target="service/a")
+        plane.actions("shop", target="service/b")
+        plane.labels("shop", state="given")
+        plane.runs()
+
+    look()
+    look()
+    assert asked == ["intents", "intents", "labels", "runs", "runs"], "runs are kept elsewhere"
+    write()
+    look()
+    assert asked[5:] == ["intents", "intents", "labels", "runs"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from scanflow.backends.local.services.layout import ServiceFolder, ServicesHome
 from scanflow.backends.service_desired import DesiredState
@@ -12,13 +13,18 @@ from scanflow.processes.files import locked, write_atomically
 
 def read_desired(folder: ServiceFolder) -> DesiredState | None:
     try:
-        return DesiredState.model_validate_json(folder.desired.read_bytes())
+        return _parsed(folder.desired.read_bytes())
     except FileNotFoundError:
         return None
     except OSError as error:
         raise UnavailableError(f"{str(folder.desired)!r} cannot be read: {error.strerror}.") from error
     except ValueError as error:
         raise InternalError(f"{str(folder.desired)!r} cannot be read: {error}") from error
+
+
+@lru_cache(maxsize=64)  # it is read each second, and seldom changes
+def _parsed(text: bytes) -> DesiredState:
+    return DesiredState.model_validate_json(text)
 
 
 def change(folder: ServiceFolder, make: Callable[[DesiredState | None], DesiredState | None]) -> DesiredState | None:

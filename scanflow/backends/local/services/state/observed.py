@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from pydantic import BaseModel, ConfigDict
 
 from scanflow.backends.local.services.layout import ServiceFolder
@@ -32,9 +34,14 @@ class ObservedState(BaseModel):
 
 def read_observed(folder: ServiceFolder) -> ObservedState | None:
     try:
-        return ObservedState.model_validate_json(folder.state.read_bytes())
+        return _parsed(folder.state.read_bytes())
     except (FileNotFoundError, ValueError):
         return None
+
+
+@lru_cache(maxsize=64)  # it is read each second, and seldom changes
+def _parsed(text: bytes) -> ObservedState:
+    return ObservedState.model_validate_json(text)
 
 
 def write_observed(folder: ServiceFolder, state: ObservedState) -> None:

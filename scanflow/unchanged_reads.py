@@ -1,7 +1,7 @@
-"""What was read from a SQLite tracker, kept for as long as nobody writes to it.
+"""What whoever keeps a SQLite database answered, kept for as long as nobody writes to that.
 
-Agents look at the tracker again and again, and mostly nothing happened; MLflow's store takes tens of milliseconds to
-find that out. SQLite tells it in microseconds: ``PRAGMA data_version`` is another number, on a connection that stays
+Agents look at the tracker and at the server again and again, and mostly nothing happened; to ask takes milliseconds of
+CPU. SQLite tells it in microseconds: ``PRAGMA data_version`` is another number, on a connection that stays
 open, after every commit of another one (https://www.sqlite.org/pragma.html#pragma_data_version).
 """
 
@@ -26,7 +26,8 @@ _Version = tuple[int, int]
 class UnchangedReads:
     """Thread-safe. Where the file's version cannot be told, everything is read."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None) -> None:
+        """``path``: the database that all answers come from. None: they come from elsewhere, and nothing is kept."""
         self._path = path
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
@@ -52,6 +53,8 @@ class UnchangedReads:
 
     def _version_now(self) -> _Version | None:
         """Return None where it cannot be told."""
+        if self._path is None:
+            return None
         try:
             stat = self._path.stat()
             if self._connection is None or self._file != (stat.st_dev, stat.st_ino):
