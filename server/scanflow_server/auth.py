@@ -31,7 +31,7 @@ class Callers:
         self._tokens: dict[str, TokenRow] = {}
         self._home = home_token(context.settings.home)
         self._read = float("-inf")
-        self._fresh_s = _OWN_FRESH_S if context.store.engine.dialect.name == "sqlite" else _FRESH_S
+        self._fresh_s = _FRESH_S if context.store.file is None else _OWN_FRESH_S
         self._lock = threading.Lock()
 
     async def caller(self, token: str) -> TokenHolder | None:

@@ -43,8 +43,8 @@ class Sizes:
     pause_s: float = 0.1
     strategies: int = 1000
     lag_seconds: float = 20.0
-    idle_settles_s: float = 45.0
-    idle_seconds: float = 60.0
+    idle_settles_s: float = 30.0
+    idle_seconds: float = 40.0
 
 
 FULL = Sizes()

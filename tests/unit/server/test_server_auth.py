@@ -31,7 +31,7 @@ def test_a_request_that_comes_while_the_tokens_are_first_read_is_let_in(
         assert go_on.wait(PATIENCE_S)
         yield
 
-    context: Any = SimpleNamespace(store=SimpleNamespace(read=read), settings=SimpleNamespace(home=tmp_path))
+    context: Any = SimpleNamespace(store=SimpleNamespace(read=read, file=None), settings=SimpleNamespace(home=tmp_path))
     monkeypatch.setattr(
         tokens,
         "valid",
@@ -50,3 +50,23 @@ def test_a_request_that_comes_while_the_tokens_are_first_read_is_let_in(
         return [await first, await second]
 
     assert asyncio.run(two()) == [TokenHolder("ada", "viewer", "vision")] * 2
+
+
+@pytest.mark.parametrize(("file", "kept_s"), [("/home/server.db", 60.0), (None, 2.0)])
+def test_tokens_are_read_again_sooner_where_another_server_may_change_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str | None, kept_s: float
+) -> None:
+    now, readings = [0.0], list[float]()
+
+    @contextmanager
+    def read() -> Iterator[None]:
+        readings.append(now[0])
+        yield
+
+    context: Any = SimpleNamespace(store=SimpleNamespace(read=read, file=file), settings=SimpleNamespace(home=tmp_path))
+    monkeypatch.setattr(tokens, "valid", lambda _connection: {})
+    monkeypatch.setattr(agents, "listed", lambda _connection: [])
+    names = Callers(context, clock=lambda: now[0])
+    for now[0] in (0.0, kept_s - 0.1, kept_s + 0.1, kept_s + 0.2):
+        assert asyncio.run(names.caller("secret")) is None
+    assert readings == [0.0, kept_s + 0.1]
