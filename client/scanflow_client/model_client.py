@@ -12,8 +12,10 @@ from scanflow.backends.service_change import ServiceChange
 from scanflow.backends.service_records import ServiceObserver, ServiceRecord
 from scanflow.errors import UsageError
 from scanflow.knowledge import open_knowledge
+from scanflow.knowledge.mlflow.served import served_url
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow.knowledge.records import ModelVersion
+from scanflow.knowledge.step_environment import tracker_place
 from scanflow.knowledge.version_tags import (
     ACTION,
     BEFORE,
@@ -39,8 +41,10 @@ def knowledge_of(settings: Settings, control: ControlClient | None) -> Knowledge
     """Return the knowledge base that a server's agents use, where it says its address; else that of the settings."""
     tracker = {} if control is None else control.status().get("tracker") or {}
     url = str(tracker.get("url") or "")
-    reachable = url.startswith("http") and tracker.get("ready")
-    return open_knowledge(settings.home.expanduser(), url if reachable else settings.tracker_uri)
+    home = settings.home.expanduser()
+    if url.startswith("http") and tracker.get("ready") and url != served_url(tracker_place(home, settings.tracker_uri)):
+        return open_knowledge(home, url)
+    return open_knowledge(home, settings.tracker_uri, served=True)
 
 
 @dataclass(frozen=True, kw_only=True)

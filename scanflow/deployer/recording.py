@@ -34,4 +34,4 @@ def log_predictions(
 
 @cache
 def _knowledge(home: str, tracker_uri: str | None) -> KnowledgeBase:
-    return open_knowledge(Path(home), tracker_uri)
+    return open_knowledge(Path(home), tracker_uri, served=True)

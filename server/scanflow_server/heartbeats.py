@@ -23,12 +23,16 @@ class Heartbeats:
         with self._lock:
             self._latest[one.app, one.name] = one.model_copy(update={"seen": at, "sensors": sensors})
 
+    def known(self, app: str, name: str) -> AgentRow | None:
+        """Return the agent as it was when it was last noted."""
+        with self._lock:
+            return self._latest.get((app, name))
+
     def latest(self, one: AgentRow) -> AgentRow:
         """Return a row with when its agent was last heard of, and how its sensors fared then."""
         if one.seen is None:
             return one
-        with self._lock:
-            heard = self._latest.get((one.app, one.name))
+        heard = self.known(one.app, one.name)
         if heard is None or (heard.pid, heard.url) != (one.pid, one.url):
             return one.model_copy(update={"seen": max(one.seen, self._since)})
         return one.model_copy(update={"seen": heard.seen, "sensors": heard.sensors})

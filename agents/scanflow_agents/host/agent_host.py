@@ -253,12 +253,12 @@ class AgentHost:
             await asyncio.sleep(self._beat_s)
 
     async def _is_met(self, client: DeliveryClient, url: str) -> bool:
-        reports, now = self.reports(), asyncio.get_running_loop().time()
-        said, at = self._told
-        if self._met and reports == said and now - at < QUIET_S:
+        fared = [(one.last, one.fired, one.errors, one.missed.copy()) for one in self.loop.sensor_states.values()]
+        (said, at), now = self._told, asyncio.get_running_loop().time()
+        if self._met and fared == said and now - at < QUIET_S:
             return True
         try:
-            await client.here(url, os.getpid(), reports)
+            await client.here(url, os.getpid(), self.reports())
         except UnavailableError as error:
             self._met = False
             _log.info("the server does not answer: %s", error)
@@ -266,7 +266,7 @@ class AgentHost:
             self._met = False
             _log.warning("the server does not want this agent: %s", error)
         else:
-            self._met, self._told = True, (reports, now)
+            self._met, self._told = True, (fared, now)
         return self._met
 
     def _missed(self) -> int:

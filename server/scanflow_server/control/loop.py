@@ -14,7 +14,7 @@ from scanflow_server.change_notifier import ChangeNotifier
 _log = logging.getLogger(__name__)
 
 _BREATH_S = 0.01
-"""Before a look at a change: more may come with it, and however many there are, others have a turn."""
+"""After a look at a change: however many there are, others have a turn."""
 
 LOOK_S = 0.2
 """Until a controller looks again at what goes on."""
@@ -73,11 +73,12 @@ class Loop:
             thread.join(timeout_s)
 
     def _look(self, controller: Controller) -> None:
-        isolation, name = ErrorIsolation(), type(controller).__name__
+        isolation, name, woken = ErrorIsolation(), type(controller).__name__, False
         while not self._over.is_set():
             since, pause_s = self._notifier.changes, FAILED_S
             with isolation.of(f"What the {name} does"):  # what does not answer now may answer at the next look
                 pause_s = controller.tick()
-            self._notifier.wait(since, pause_s)
-            if self._notifier.changes != since:
+            if woken:
                 self._over.wait(_BREATH_S)
+            self._notifier.wait(since, pause_s)
+            woken = self._notifier.changes != since

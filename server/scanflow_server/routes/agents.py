@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+from starlette.concurrency import run_in_threadpool
 
 from scanflow.agent.records import AgentView
 from scanflow.errors import AlreadyRunningError, NotFoundError, did_you_mean
 from scanflow_server import requests
+from scanflow_server.access import TokenHolder
 from scanflow_server.auth import Editor, Proposer, Reader
 from scanflow_server.bodies import AppBody, HereBody, Name, check_name
 from scanflow_server.context import Given, ServerContext
@@ -81,27 +83,34 @@ def stop(context: Given, caller: Editor, agent: OwnAgent) -> AgentView:
 
 
 @router.post("/{app}/{agent}/here", status_code=204)
-def here(context: Given, caller: Proposer, app: Name, agent: Name, body: HereBody) -> Response:
+async def here(context: Given, caller: Proposer, app: Name, agent: Name, body: HereBody) -> Response:
     """Take note of where an agent is, and how its sensors fare. It says so every 5 s while they fire, else every 20."""
+    known = context.heartbeats.known(app, agent)
+    if known is None or (known.url, known.pid) != (body.url, body.pid) or not caller.sees(known.team):
+        known = await run_in_threadpool(_met, context, caller, app, agent, body)
+    context.heartbeats.note(known, at=context.clock(), sensors=_sensors(body))
+    return Response(status_code=204)
+
+
+def _met(context: ServerContext, caller: TokenHolder, app: str, agent: str, body: HereBody) -> AgentRow:
+    """Return the agent that says where it is, which is written down and told where it is news."""
     at = context.clock()
-    sensors = None if body.sensors is None else [one.model_dump(mode="json") for one in body.sensors]
-    with context.store.read() as connection:
-        before = stored.get(connection, app, agent)
-    if before is not None and not caller.sees(before.team):
-        raise NotFoundError(f"There is no agent {app}/{agent}.")
-    if before is not None and (before.url, before.pid) == (body.url, body.pid):
-        context.heartbeats.note(before, at=at, sensors=sensors)
-        return Response(status_code=204)
     with context.store.write() as connection:
         before = stored.get(connection, app, agent)
+        if before is not None and not caller.sees(before.team):
+            raise NotFoundError(f"There is no agent {app}/{agent}.")
         team = before.team if before is not None else caller.team or "default"
-        news = stored.here(
-            connection, app=app, name=agent, team=team, url=body.url, pid=body.pid, at=at, sensors=sensors
-        )
-        if news:
-            data: dict[str, Any] = {"url": body.url, "pid": body.pid}
+        sensors, url, pid = _sensors(body), body.url, body.pid
+        if stored.here(connection, app=app, name=agent, team=team, url=url, pid=pid, at=at, sensors=sensors):
+            data: dict[str, Any] = {"url": url, "pid": pid}
             events.tell(connection, "agent.started", f"agent/{agent}", at=at, app=app, team=team, data=data)
-    return Response(status_code=204)
+        found = stored.get(connection, app, agent)
+    assert found is not None
+    return found
+
+
+def _sensors(body: HereBody) -> list[dict[str, Any]] | None:
+    return None if body.sensors is None else [one.model_dump(mode="json") for one in body.sensors]
 
 
 def _check_ended(context: ServerContext, before: AgentRow | None, *, team: str) -> None:

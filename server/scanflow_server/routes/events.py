@@ -30,8 +30,9 @@ _MOST = 10_000
 _LONGEST = 128
 _BLOCK = 100
 _MOST_TYPES = 50
-_QUIET_S = 15.0
-"""How long to wait for a change: one that another program makes in the same database is not notified here."""
+_QUIET_S, _OWN_QUIET_S = 5.0, 60.0
+"""How long to wait for a change: one that another server makes in the same database is not notified here. And the same
+where the database is this server's own."""
 
 GONE = "Scanflow-Events-Gone"
 """The header of a list that says up to which number events are gone, where the list should begin before it."""
@@ -129,7 +130,7 @@ async def _stream(
         with context.store.read() as connection:
             return [one for one in stored.after(connection, number - 1, team=team, limit=1) if one.id == number]
 
-    loop = asyncio.get_running_loop()
+    loop, quiet_s = asyncio.get_running_loop(), _QUIET_S if context.store.file is None else _OWN_QUIET_S
     told, told_at = after, loop.time()
     while True:
         since = context.news.changes
@@ -148,4 +149,4 @@ async def _stream(
             told, told_at = after, loop.time()
             for one in await run_in_threadpool(numbered, after):
                 yield event(one.model_dump_json(), name=SEEN, id=str(one.id))
-        await context.news.wait_async(since, _QUIET_S)
+        await context.news.wait_async(since, _SEEN_S if seen and after > told else quiet_s)
