@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import logging
 import os
@@ -74,6 +75,8 @@ class MlflowConnection:
         uri = self.place.tracking_uri if ours is None else ours
         where = shown(uri)
         _check_reachable(uri, self._connect_timeout_s if ours is None else _STARTS_S, starts=ours is not None)
+        if ours is None:
+            _import_mlflow()  # before it is kept quiet: it brings the handlers that would print
         with _quiet():
             try:
                 with self._lock:
@@ -88,14 +91,18 @@ class MlflowConnection:
                 ) from error
 
     def _load(self) -> MlflowClient:
-        for name, value in _DEFAULTS.items():
-            os.environ.setdefault(name, value)
         from mlflow import MlflowClient
 
         path = sqlite_path(self.place.tracking_uri)
         if path is not None:
             make_database(path, self.place.artifact_root or path.parent / "artifacts")
         return MlflowClient(tracking_uri=self.place.tracking_uri, registry_uri=self.place.tracking_uri)
+
+
+def _import_mlflow() -> None:
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    importlib.import_module("mlflow.exceptions")
 
 
 def shown(uri: str) -> str:
