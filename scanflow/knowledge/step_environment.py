@@ -37,6 +37,11 @@ class TrackerPlace:
 
     notes: Path
 
+    @property
+    def digest(self) -> str:
+        """By what files are named that tell of it: its address may hold a password."""
+        return hashlib.sha256(self.tracking_uri.encode(errors="surrogateescape")).hexdigest()[:16]
+
 
 def tracker_place(home: Path, tracker_uri: str | None = None) -> TrackerPlace:
     """Return the place of the tracker at ``tracker_uri``; unset: SQLite and a folder inside ``home``."""
@@ -139,9 +144,7 @@ def remember(place: TrackerPlace, *, app: str, team: str, experiment_id: str) ->
 
 
 def _note(place: TrackerPlace, environment: str) -> Path:
-    # Addresses may hold a password, so only their digest is written.
-    digest = hashlib.sha256(place.tracking_uri.encode(errors="surrogateescape")).hexdigest()[:16]
-    return place.notes / f"{environment}.{digest}.json"
+    return place.notes / f"{environment}.{place.digest}.json"
 
 
 def _read(note: Path) -> dict[str, Any] | None:

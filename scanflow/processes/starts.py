@@ -44,7 +44,8 @@ class Processes:
         """Take note that a job's process lives; when it has for long, its starts are counted anew. Of one that another
         program has started ``ended`` is called, too."""
         now = self._clock()
-        self._watch(job)
+        if job not in self._watched:
+            self._watch(job)
         if now - self._lives_since.setdefault(job, now) >= WELL_S:
             job.reset_starts()
             self._lives_since[job] = now
@@ -54,9 +55,8 @@ class Processes:
         self._lives_since.pop(job, None)
 
     def _watch(self, job: Job) -> None:
-        if job not in self._watched:
-            self._watched.add(job)
-            threading.Thread(target=self._wait, args=(job,), name="watcher", daemon=True).start()
+        self._watched.add(job)
+        threading.Thread(target=self._wait, args=(job,), name="watcher", daemon=True).start()
 
     def _wait(self, job: Job) -> None:
         with suppress(FileNotFoundError):  # its folder was removed

@@ -176,3 +176,21 @@ def test_what_the_server_refuses_is_raised_as_ours(
     light = MlflowConnection(tracker_place(tmp_path), connect_timeout_s=1, served=True)
     with pytest.raises(kind, match=r"Could not look in http://127\.0\.0\.1:9: No\."), light.open("look"):
         raise MlflowApiError(code, "No.")
+
+
+def test_what_a_run_keeps_elsewhere_is_written_there_by_mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow.store.artifact import artifact_repository_registry
+
+    written: list[tuple[str, ...]] = []
+
+    class Repository:
+        def __init__(self, uri: str, **_: str) -> None:
+            self.uri = uri
+
+        def log_artifacts(self, *given: str) -> None:
+            written.append((self.uri, *given))
+
+    info = {"run_id": "r", "start_time": 1, "artifact_uri": "s3://bucket/r"}
+    monkeypatch.setattr(artifact_repository_registry, "get_artifact_repository", Repository)
+    client(lambda _: httpx.Response(200, json={"run": {"info": info}})).log_artifacts("r", "/here", "below")
+    assert written == [("s3://bucket/r", "/here", "below")]

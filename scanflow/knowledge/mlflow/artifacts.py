@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from scanflow.errors import NotFoundError
 from scanflow.knowledge.checks import unknown_path
 from scanflow.knowledge.mlflow.experiments import items
-from scanflow.knowledge.mlflow.rest_client import Client, LocalFiles, RestClient, is_local
+from scanflow.knowledge.mlflow.rest_client import Client, artifact_repository, is_local
 
 if TYPE_CHECKING:
     from mlflow.entities import LoggedModel, Run
-    from mlflow.store.artifact.artifact_repo import ArtifactRepository
 
 
 class Found(NamedTuple):
@@ -28,7 +27,7 @@ def find_artifact(client: Client, run: Run, path: str) -> Found:
     puts a model, beside them."""
     # Not client.list_artifacts and not runs:/ addresses: those hide every error, so a store that does not answer looks
     # empty.
-    root = _repository(root_of(run), client)
+    root = artifact_repository(root_of(run), client)
     if root.list_artifacts(path or None):
         return Found(inside(root_of(run), path))
     if not path:
@@ -44,7 +43,7 @@ def find_artifact(client: Client, run: Run, path: str) -> Found:
 
 
 def download(found: Found, staging: Path, client: Client) -> None:
-    _repository(found.folder, client).download_artifacts(found.file, str(staging))
+    artifact_repository(found.folder, client).download_artifacts(found.file, str(staging))
     if not any(staging.iterdir()):
         raise NotFoundError(
             f"There are no files at {found.folder!r}. They were never logged, or removed since: look there."
@@ -63,14 +62,6 @@ def inside(uri: str, path: str) -> str:
     from mlflow.utils.uri import append_to_uri_path
 
     return str(append_to_uri_path(uri, path))
-
-
-def _repository(uri: str, client: Client) -> ArtifactRepository | LocalFiles:
-    if isinstance(client, RestClient) and is_local(uri):
-        return LocalFiles(uri)
-    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
-
-    return get_artifact_repository(uri, tracking_uri=client.tracking_uri, registry_uri=client.tracking_uri)
 
 
 def _logged_model(client: Client, run: Run, name: str) -> LoggedModel | None:

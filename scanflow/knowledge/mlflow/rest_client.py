@@ -2,8 +2,8 @@
 
 To load MLflow takes a process a second of CPU and 90 to 150 MiB, in each of an application's agents anew. The server
 that ``scanflow up`` starts has it loaded already. Methods and what they return are named as ``mlflow.MlflowClient``
-names them, so :mod:`scanflow.knowledge.mlflow` works with either. Artifacts are files of this machine: that server lets
-its clients write them themselves.
+names them, so :mod:`scanflow.knowledge.mlflow` works with either. Artifacts are files of this machine, as a rule: that
+server lets its clients write them themselves.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from scanflow.transport.mlflow_api import MlflowApi, MlflowApiError
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.store.artifact.artifact_repo import ArtifactRepository
 
 Client: TypeAlias = "MlflowClient | RestClient"
 """MLflow's own, or ours."""
@@ -111,13 +112,13 @@ class RestClient:
         self._api.post("/runs/delete", {"run_id": run_id})
 
     def log_artifact(self, run_id: str, local_path: str, artifact_path: str | None) -> None:
-        shutil.copy(local_path, self._artifacts(run_id).made(artifact_path))
+        self._artifacts(run_id).log_artifact(local_path, artifact_path)
 
     def log_artifacts(self, run_id: str, local_dir: str, artifact_path: str | None) -> None:
-        shutil.copytree(local_dir, self._artifacts(run_id).made(artifact_path), dirs_exist_ok=True)
+        self._artifacts(run_id).log_artifacts(local_dir, artifact_path)
 
-    def _artifacts(self, run_id: str) -> LocalFiles:
-        return LocalFiles(self.get_run(run_id).info.artifact_uri)
+    def _artifacts(self, run_id: str) -> ArtifactRepository | LocalFiles:
+        return artifact_repository(self.get_run(run_id).info.artifact_uri, self)
 
     def search_logged_models(
         self, experiment_ids: Sequence[str], filter_string: str, *, page_token: str | None
@@ -169,9 +170,11 @@ class LocalFiles:
     def __init__(self, uri: str) -> None:
         self.root = local_path(uri)
 
-    def made(self, path: str | None) -> Path:
-        """Return a folder of it, which is made if need be."""
-        return _made(self.root, path)
+    def log_artifact(self, local_path: str, artifact_path: str | None) -> None:
+        shutil.copy(local_path, _made(self.root, artifact_path))
+
+    def log_artifacts(self, local_dir: str, artifact_path: str | None) -> None:
+        shutil.copytree(local_dir, _made(self.root, artifact_path), dirs_exist_ok=True)
 
     def list_artifacts(self, path: str | None) -> list[Any]:
         folder = self.root if path is None else self.root / path
@@ -187,6 +190,15 @@ class LocalFiles:
             shutil.copytree(found, Path(destination, path), dirs_exist_ok=True)
         elif found.is_file():
             shutil.copy(found, _made(Path(destination), str(PurePosixPath(path).parent)))
+
+
+def artifact_repository(uri: str, client: Client) -> ArtifactRepository | LocalFiles:
+    """Return the files at an address: MLflow's own, which is loaded for that, where they are not of this machine."""
+    if isinstance(client, RestClient) and is_local(uri):
+        return LocalFiles(uri)
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+    return get_artifact_repository(uri, tracking_uri=client.tracking_uri, registry_uri=client.tracking_uri)
 
 
 def is_local(uri: str) -> bool:

@@ -6,7 +6,6 @@ The kernel gives the lock up when the process ends, however it does; so what is 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 from pathlib import Path
 
@@ -37,6 +36,4 @@ def served_url(place: TrackerPlace) -> str | None:
 
 
 def _file(place: TrackerPlace) -> Path:
-    # Addresses may hold a password, so only their digest is written.
-    digest = hashlib.sha256(place.tracking_uri.encode(errors="surrogateescape")).hexdigest()[:16]
-    return place.notes.with_name(f"served-{digest}")
+    return place.notes.with_name(f"served-{place.digest}")
