@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Connection
 
@@ -51,7 +51,7 @@ def want(engine: WithEngine, caller: Proposer, intent: Intent) -> Decision:
     return engine.submit(intent)
 
 
-@router.get("")
+@router.get("", response_model=list[Action])
 def intents(
     context: Given,
     caller: Reader,
@@ -64,14 +64,14 @@ def intents(
     primitive: Named = None,
     target: Named = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-) -> list[Action]:
+) -> Response:
     """List actions and their status, the newest first. Those that wait for approval: ``verdict=approve``.
 
     ``state`` and ``verdict`` may be given several times, for any of those: what was acted on or may be, and not what
     was refused, is ``verdict=act&verdict=queue&verdict=approve``.
     """
     with context.store.read() as connection:
-        return kept.listed(
+        text = kept.listed_json(
             connection,
             state=state,
             verdict=verdict,
@@ -83,6 +83,7 @@ def intents(
             target=target,
             limit=limit,
         )
+    return Response(text, media_type="application/json")
 
 
 @router.get("/{id}")

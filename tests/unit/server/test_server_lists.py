@@ -51,6 +51,7 @@ def test_what_a_strategy_wanted_is_found_beside_another_that_is_refused_all_the_
     assert len(ids(api, {**of, "limit": 100})) == 22
     assert ids(api, {"agent": "executor", "app": "mnist", "state": "pending"}) == ["waits"]
     assert ids(api, {**acted, "strategy": "change"}) == []
+    assert api.get("/intents", params=acted).json() == [api.get(f"/intents/{id}").json() for id in ("waits", "mine")]
     assert api.get("/intents", params={"verdict": "perhaps"}).status_code == 422
 
 
