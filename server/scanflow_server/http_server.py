@@ -3,26 +3,43 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from email.utils import formatdate
 from types import FrameType
 
 import uvicorn
+from uvicorn.server import ServerState
 
-_DATE_S = 1.0
-"""Until the header ``Date`` is written anew."""
+Headers = list[tuple[bytes, bytes]]
+
+
+class _State(ServerState):
+    """uvicorn's, but for the header ``Date``: written when a response needs it, and not once a second."""
+
+    _at = 0
+    _headers: Headers = []  # noqa: RUF012 - replaced, never changed
+
+    @property
+    def default_headers(self) -> Headers:
+        if (now := int(time.time())) != self._at:
+            self._at, self._headers = now, [(b"date", formatdate(now, usegmt=True).encode())]
+        return self._headers
+
+    @default_headers.setter
+    def default_headers(self, _none: Headers) -> None: ...  # pyright: ignore[reportIncompatibleVariableOverride]
 
 
 class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
+        self.server_state = _State()
         self._ending: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
 
     async def main_loop(self) -> None:
         loop, ending = asyncio.get_running_loop(), asyncio.Event()
         self._ending = loop, ending
-        while not await self.on_tick(0):
-            loop.call_later(_DATE_S, ending.set)
+        if not self.should_exit:
             await ending.wait()
-            ending.clear()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         super().handle_exit(sig, frame)

@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +128,14 @@ def test_a_run_is_driven_and_told_of_from_its_beginning_to_its_end_and_spun(
     assert server.run_events(spun)[-1][1]["record"]["state"] == "succeeded"
     assert server.api.get(f"/runs/{spun}/steps/second/outputs").json() == {"result": "OTHER"}
     assert Counter(ledger(tmp_path))["first one"] == 1
+
+
+def test_a_response_says_when_it_was_made(server: ServerProcess) -> None:
+    for _ in range(2):
+        before = int(time.time())
+        told = parsedate_to_datetime(HTTP.get(f"{server.url}/readyz").headers["date"]).timestamp()
+        assert before <= told <= time.time()
+        until(lambda: int(time.time()) > told, "another second has begun")  # noqa: B023
 
 
 def _loaded(server: ServerProcess) -> str:
