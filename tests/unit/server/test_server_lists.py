@@ -44,7 +44,7 @@ def test_what_a_strategy_wanted_is_found_beside_another_that_is_refused_all_the_
             intents.add(connection, stored(f"team-{number}", "succeeded", "act", **swap, team=f"t{number}"))
             intents.add(connection, stored(f"app-{number}", "succeeded", "act", **swap, app=f"a{number}"))
     of = {"app": "mnist", "team": "tests", "agent": "executor", "strategy": "change_model_transition"}
-    acted = {**of, "verdict": ["act", "queue", "approve"], "limit": 5}
+    acted: dict[str, Any] = {**of, "verdict": ["act", "queue", "approve"], "limit": 5}
     assert ids(api, acted) == ["waits", "mine"]
     assert ids(api, {**acted, "verdict": "act"}) == ["mine"]
     assert ids(api, {**acted, "state": ["pending", "running"]}) == ["waits"]

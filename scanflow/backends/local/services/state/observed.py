@@ -48,6 +48,17 @@ def write_observed(folder: ServiceFolder, state: ObservedState) -> None:
     write_atomically(folder.state, state.model_dump_json().encode())
 
 
+def tell_the_same(one: ObservedState, other: ObservedState) -> bool:
+    """Say whether nothing but time has passed between two."""
+
+    def timeless(state: ObservedState) -> ObservedState:
+        if state.explanation is None:
+            return state
+        return state.model_copy(update={"explanation": state.explanation.model_copy(update={"at": 0.0})})
+
+    return timeless(one) == timeless(other)
+
+
 def is_supervised(folder: ServiceFolder) -> bool:
     """Say whether a supervisor lives, or a shim that starts it again."""
     return is_locked(folder.supervised) or is_locked(folder.shim)

@@ -70,12 +70,12 @@ def _instance(one: Instance, service: str) -> InstanceRecord:
     return InstanceRecord(
         instance=one.name,
         state=one.phase,
-        began=time.time() - (now - one.began) if one.alive else None,
+        began=round(time.time() - (now - one.began), 1) if one.alive else None,
         restarts=one.restarts,
         cores=one.cores,
         threads=_whole(one.state.get("threads")) or (one.usage.threads if one.usage else None),
         rss_bytes=one.usage.rss_bytes if one.usage else None,
-        cpu_share=None if one.cpu_share is None else round(one.cpu_share, 3),
+        cpu_share=None if one.cpu_share is None else round(one.cpu_share, 2),
         in_flight=_whole(one.state.get("in_flight")) or 0,
         error=error,
     ).with_details(

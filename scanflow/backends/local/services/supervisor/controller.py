@@ -88,6 +88,7 @@ class ServiceController:
         self._unanswered_since: float | None = None
         self._retry_at = 0.0
         self._dirty = True
+        self._reported: observed.ObservedState | None = None
 
     # Beginning and end
 
@@ -419,9 +420,12 @@ class ServiceController:
         state = observed.ObservedState(
             record=record, events=tuple(self._events), explanation=explanation, by=os.getpid()
         )
+        if not surely and self._reported is not None and observed.tell_the_same(state, self._reported):
+            self._dirty = False
+            return
         try:
             observed.write_observed(self.folder, state)
-            self._dirty = False
+            self._dirty, self._reported = False, state
         except ScanflowError as error:  # a full disk: what serves goes on serving
             if self._gate.due("unwritten", 10.0, now):
                 _log.warning("%s", error)
