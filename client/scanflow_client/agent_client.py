@@ -1,4 +1,4 @@
-"""Which agents are meant by what a person writes, and an agent's journal, by its HTTP API."""
+"""Which agents are meant by what a person writes, and an agent's journal, as its server reads it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from typing import Any
 
 from scanflow.agent.records import AgentView
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError, did_you_mean
-from scanflow.settings import Settings
-from scanflow.transport.clients import is_loopback, reply_of
+from scanflow.transport import ServerClient, path_of
 
-JOURNAL_TIMEOUT_S = 30.0  # the longest that it may take to send a page of its journal
 PAGE = 5000  # entries of a journal that are requested at once
 
 
@@ -40,22 +38,13 @@ def one_of(found: Sequence[AgentView]) -> AgentView:
     return found[0]
 
 
-def entries_of(agent: AgentView, *, also: str = "") -> Iterator[dict[str, Any]]:
-    """Yield the entries of an agent's journal, the oldest first. ``also``: advice for when it is not running."""
-    if agent.url is None:
-        raise UnavailableError(
-            f"The agent {agent.full_name} is {agent.state}, so its journal cannot be read. Start it: scanflow "
-            f"agents --start app.py:{agent.name}{also}"
-        )
-    after, page = 0, PAGE
+def entries_of(server: ServerClient, agent: AgentView, *, also: str = "") -> Iterator[dict[str, Any]]:
+    """Yield the entries of an agent's journal, the oldest first. ``also``: advice for when it cannot be read."""
+    path, after, page = path_of("agents", agent.app, agent.name, "journal"), 0, PAGE
     while page == PAGE:
-        answer = _get(agent.url, f"/journal?after={after}&limit={PAGE}")
+        try:
+            answer = server.get(path, after=after, limit=PAGE)
+        except UnavailableError as error:
+            raise UnavailableError(f"{error}{also}") from error
         yield from answer
         page, after = len(answer), answer[-1]["id"] if answer else after
-
-
-def _get(url: str, path: str) -> Any:
-    if not is_loopback(url):  # whoever says so, is sent no token of ours
-        raise UnavailableError(f"It is not on this machine, but at {url}, which takes only its own team's agents.")
-    token = Settings.from_environment().token_for(url)
-    return reply_of(url, path, token=token, timeout_s=JOURNAL_TIMEOUT_S)

@@ -108,7 +108,7 @@ class ControlClient:
         from scanflow_client.agent_client import entries_of, one_of
 
         one = one_of(self.agents(agent))
-        return one.app, one.name, list(entries_of(one, also=also))
+        return one.app, one.name, list(entries_of(self.server, one, also=also))
 
     # Actions
 

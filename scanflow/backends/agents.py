@@ -74,6 +74,9 @@ class AgentProcess:
     pid: int | None = None
     """Its process, where that is on the server's machine."""
 
+    url: str | None = None
+    """Where it answers, where the place decides that; None: where it says that it is, on the server's machine."""
+
     restarts: int = 0
     """How often the place itself started it again."""
 

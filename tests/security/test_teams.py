@@ -10,11 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from scanflow.agent.records import AgentView
 from scanflow.backends.agents import HostedAgent
-from scanflow.errors import UnavailableError
 from scanflow.home_token import agents_token, home_token
-from scanflow_client.agent_client import entries_of
 from scanflow_server.access import PERMISSIONS, Permission, TokenHolder, may
 from scanflow_server.app import create_app
 from scanflow_server.context import ServerContext
@@ -37,6 +34,7 @@ NEEDED: Mapping[Permission, tuple[str, ...]] = {
         "GET /runs/{run}/tasks/{task}/logs", "GET /services", "GET /services/{name}", "GET /services/{name}/explain",
         "GET /services/{name}/logs", "GET /operations/{id}", "GET /operations/{id}/events", "GET /applications",
         "GET /applications/{app}", "GET /events", "GET /events/newest", "GET /agents", "GET /agents/{app}/{agent}",
+        "GET /agents/{app}/{agent}/journal",
         "GET /intents", "GET /intents/{id}", "GET /intents/{id}/why", "GET /labels", "GET /status", "GET /metrics",
     ),
     "propose": (
@@ -448,14 +446,16 @@ def test_a_server_on_a_cluster_hands_none_of_its_files_to_a_team(two: Two, tmp_p
     assert HTTP.put(f"{two.url}/applications/mine", json=app, headers=beta).status_code == 200
 
 
-def test_an_agent_elsewhere_is_sent_no_token(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SCANFLOW_TOKEN", "secret")
+@pytest.mark.parametrize("place", ["http://evil.example:80", "http://127.0.0.1:80"])
+def test_an_agent_elsewhere_is_not_asked_for_its_journal_and_sent_no_token(
+    two: Two, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
     asked: list[str] = []
-    monkeypatch.setattr("httpx.Client.get", lambda _, url: asked.append(url))
-    evil = AgentView(name="a", app="b", team="t", state="running", url="http://evil.example:80", restarts=0)
-    with pytest.raises(UnavailableError, match="not on this machine"):
-        list(entries_of(evil))
-    assert asked == []
+    monkeypatch.setattr("scanflow_server.control.agents.reply_of", lambda url, *_, **__: asked.append(url))
+    at = {"url": place, "pid": 5}
+    HTTP.post(f"{two.url}/agents/any/evil/here", json=at, headers=two.token("beta", "agent")).raise_for_status()
+    reply = HTTP.get(f"{two.url}/agents/any/evil/journal", headers=two.token("beta", "viewer"))
+    assert (reply.status_code, "was started elsewhere" in reply.text, asked) == (503, True, [])
 
 
 def test_why_a_caller_may_not_says_who_can_help() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from collections.abc import Callable
@@ -94,19 +93,6 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 @pytest.fixture
-def agent(home: Path, monkeypatch: pytest.MonkeyPatch) -> Answers:
-    found = Answers({})
-
-    def handle(request: httpx.Request) -> httpx.Response:
-        assert "authorization" not in request.headers
-        return found(request)
-
-    client = functools.partial(httpx.Client, transport=httpx.MockTransport(handle))
-    monkeypatch.setattr(httpx, "Client", client)
-    return found
-
-
-@pytest.fixture
 def folder(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "app.py").write_text(APP)
     monkeypatch.chdir(tmp_path)
@@ -170,19 +156,16 @@ def test_all_agents_of_an_application_are_started_and_stopped_or_one(run: Run, f
         run({}, "agents", "--start", "alone.py")
 
 
-def test_a_journal_ends_with_the_newest_entries_however_long_it_is(
-    run: Run, agent: Answers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_journal_ends_with_the_newest_entries_however_long_it_is(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = [{"id": one, "at": 1.0, "kind": "sample", "subject": "count", "body": {}} for one in range(1, 8)]
 
     def journal(request: httpx.Request) -> Any:
         after, limit = (int(request.url.params[name]) for name in ("after", "limit"))
         return [one for one in entries if int(str(one["id"])) > after][:limit]
 
-    agent.answers["GET /journal"] = journal
     monkeypatch.setattr(agent_client, "PAGE", 3)
     words = ("agents", "tracker", "--journal", "--limit", "4")
-    known = {"GET /agents": [TRACKER]}
+    known = {"GET /agents": [TRACKER], "GET /agents/mnist/tracker/journal": journal}
     assert [one["id"] for one in json.loads(run(known, *words, "--json").stdout)] == [4, 5, 6, 7]
     assert len(run(known, *words).stdout.splitlines()) == 4
     entries.clear()
@@ -194,16 +177,17 @@ def test_a_journal_ends_with_the_newest_entries_however_long_it_is(
     [
         ([CHECKER, TRACKER], "mnist --journal", InvalidError, "mnist:checker, mnist:tracker"),
         ([CHECKER], "checker --journal", UnavailableError, "mnist:checker is stopped"),
-        ([TRACKER], "tracker --journal", NotFoundError, "There is no GET /journal"),
+        ([TRACKER], "tracker --journal", NotFoundError, "There is no GET /agents/mnist/tracker/journal"),
         ([TRACKER], "--stop", InvalidError, "Say which agent"),
         ([TRACKER], "mnist --stop --journal", InvalidError, "exclude each other"),
     ],
 )
 def test_what_cannot_be_done_with_agents_says_why(
-    run: Run, agent: Answers, known: list[Any], words: str, error: type[Exception], told: str
+    run: Run, known: list[Any], words: str, error: type[Exception], told: str
 ) -> None:
+    stopped = UnavailableError("The agent mnist:checker is stopped, so its journal cannot be read.")
     with pytest.raises(error, match=told):
-        run({"GET /agents": known}, "agents", *words.split())
+        run({"GET /agents": known, "GET /agents/mnist/checker/journal": stopped}, "agents", *words.split())
 
 
 def test_why_lists_what_was_wanted_and_tells_the_story_of_one(run: Run) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 import time
@@ -14,6 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError, UsageError
+from scanflow.problems import problem_of
 from scanflow.transport import ServerClient
 from scanflow_client import agent_client
 from scanflow_client.cli.app import app
@@ -21,7 +21,6 @@ from scanflow_client.control_client import ControlClient
 from scanflow_client.replay import moment_of, read_trace
 
 URL = "http://127.0.0.1:46666"
-FACE = "http://127.0.0.1:5001"
 APP = """
 import scanflow as sf
 
@@ -108,19 +107,22 @@ def journal(monkeypatch: pytest.MonkeyPatch) -> Journal:
     note(entries, 3, 900)
     entries.append(entry(entries, "decision", "count", {"key": "tracker/count/c2", "answer": {"sample": "s9"}}))
 
-    def face(request: httpx.Request) -> httpx.Response:
+    monkeypatch.setattr(agent_client, "PAGE", 2)
+    told = [
+        {"name": "tracker", "app": "mnist", "team": "default", "state": "running"},
+        {"name": "checker", "app": "mnist", "team": "default", "state": "stopped"},
+    ]
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/agents"):
+            return httpx.Response(200, json=told)
+        if "/checker/" in request.url.path:
+            status, document = problem_of(UnavailableError("mnist:checker is stopped: --start app.py:checker"))
+            return httpx.Response(status, json=document)
         after, limit = (int(request.url.params[name]) for name in ("after", "limit"))
         return httpx.Response(200, json=[one for one in entries if one["id"] > after][:limit])
 
-    answering = functools.partial(httpx.Client, transport=httpx.MockTransport(face))
-    monkeypatch.setattr(httpx, "Client", answering)
-    monkeypatch.setattr(agent_client, "PAGE", 2)
-    told = [
-        {"name": "tracker", "app": "mnist", "team": "default", "state": "running", "url": FACE},
-        {"name": "checker", "app": "mnist", "team": "default", "state": "stopped"},
-    ]
-    answer = httpx.MockTransport(lambda _: httpx.Response(200, json=told))
-    standin = ControlClient(lambda: ServerClient(URL, transport=answer))
+    standin = ControlClient(lambda: ServerClient(URL, transport=httpx.MockTransport(answer)))
     monkeypatch.setattr("scanflow_client.cli.strategies.client", lambda: standin)
     return entries
 

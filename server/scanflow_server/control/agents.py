@@ -14,7 +14,9 @@ from pydantic import SecretStr
 
 from scanflow.agent.records import AgentView
 from scanflow.backends.agents import AgentProcess, HostedAgent
+from scanflow.errors import UnavailableError
 from scanflow.home_token import agents_token, home_token, token_hash
+from scanflow.transport.clients import is_loopback, reply_of
 from scanflow_server.context import ServerContext
 from scanflow_server.control.loop import IDLE_S, ErrorIsolation
 from scanflow_server.store import agents, events
@@ -24,6 +26,12 @@ _log = logging.getLogger(__name__)
 
 SILENT_S = 45.0
 """After so long without a word an agent is silent; it says at least every 20 s where it is."""
+
+MOST_ENTRIES = 5000
+"""Of an agent's journal, that are asked for at once."""
+
+_JOURNAL_S = 30.0
+"""Longest that an agent may take to answer with them."""
 
 _UNSETTLED_S = 0.5
 """Until agents are looked at again while one is starting or stopping."""
@@ -108,6 +116,33 @@ def view_of(context: ServerContext, one: AgentRow, process: AgentProcess | None 
             "error": (process.ailment if there else process.failure) if one.wanted else None,
         }
     )
+
+
+def journal_of(context: ServerContext, one: AgentRow, *, after: int, limit: int) -> list[dict[str, Any]]:
+    """Return what an agent says that it noted after an entry of that number.
+
+    Raises:
+        UnavailableError: it is not running, or not where this server may ask it.
+    """
+    process = process_of(context, one)
+    view = view_of(context, one, process)
+    if view.url is None:
+        raise UnavailableError(
+            f"The agent {view.full_name} is {view.state}, so its journal cannot be read. Start it: scanflow agents "
+            f"--start app.py:{view.name}"
+        )
+    url = process.url or view.url
+    if process.url is None and not (one.document is not None and is_loopback(url)):
+        # Whoever says where an agent is, could have this server ask anything there, and send it the team's token.
+        raise UnavailableError(
+            f"The agent {view.full_name} was started elsewhere, at {url}, where this server does not ask it: GET "
+            f"{url}/journal, with the token of its team"
+        )
+    token = _token(context, one)
+    found: list[dict[str, Any]] = reply_of(
+        url, f"/journal?after={after}&limit={limit}", token=token, timeout_s=_JOURNAL_S
+    )
+    return found
 
 
 def process_of(context: ServerContext, one: AgentRow) -> AgentProcess:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from scanflow.agent.records import AgentView
@@ -14,7 +14,7 @@ from scanflow_server.access import TokenHolder
 from scanflow_server.auth import Editor, Proposer, Reader
 from scanflow_server.bodies import AppBody, HereBody, Name, check_name
 from scanflow_server.context import Given, ServerContext
-from scanflow_server.control.agents import has_other_code, process_of, view_of
+from scanflow_server.control.agents import MOST_ENTRIES, has_other_code, journal_of, process_of, view_of
 from scanflow_server.problems import PROBLEMS
 from scanflow_server.scope import OwnAgent, find_agent, read_own_application
 from scanflow_server.store import agents as stored
@@ -80,6 +80,19 @@ def stop(context: Given, caller: Editor, agent: OwnAgent) -> AgentView:
         context.agents.stop(agent.app, agent.team, agent.name)  # at once, since this server may be about to end too
     context.work.notify()
     return view_of(context, find_agent(context, caller, agent.app, agent.name))
+
+
+@router.get("/{app}/{agent}/journal")
+def journal(
+    context: Given,
+    _caller: Reader,
+    agent: OwnAgent,
+    after: Annotated[int, Query(ge=0)] = 0,
+    limit: Annotated[int, Query(ge=1, le=MOST_ENTRIES)] = 1000,
+) -> list[dict[str, Any]]:
+    """Return what an agent has noted after that number, the oldest first: samples, intents, calls, decisions, misses
+    and errors. The agent is asked, and has to be running."""
+    return journal_of(context, agent, after=after, limit=limit)
 
 
 @router.post("/{app}/{agent}/here", status_code=204)

@@ -6,16 +6,20 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from scanflow.backends.agents import HostedAgent
+from scanflow.backends.agents import AgentProcess, HostedAgent
 from scanflow.backends.local.agents import LocalAgents
+from scanflow.errors import UnavailableError
+from scanflow.home_token import agents_token, home_token
 from scanflow.processes.jobs import Job
 from scanflow.processes.starts import WELL_S
 from scanflow_server.context import ServerContext
-from scanflow_server.control.agents import SILENT_S, AgentsController, has_other_code, view_of
+from scanflow_server.control.agents import SILENT_S, AgentsController, has_other_code, journal_of, version_of, view_of
 from scanflow_server.heartbeats import Heartbeats
 from scanflow_server.store import agents, events
 from scanflow_server.store.agents import AgentRow
@@ -159,6 +163,43 @@ def test_an_agent_that_says_nothing_for_long_is_missed_once(hosting: Hosting, mo
     assert hosting.state == "silent"
     with hosting.context.store.read() as connection:
         assert [event.type for event in events.after(connection, 0)] == ["agent.missed"]
+
+
+def test_a_journal_is_read_where_the_agent_is_hosted_whatever_it_says_of_its_place(
+    hosting: Hosting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str, object]] = []
+
+    def reply_of(url: str, path: str, *, token: str, timeout_s: float) -> list[dict[str, Any]]:
+        asked.append((url, path, token))
+        return [{"id": 8, "within": timeout_s}]
+
+    monkeypatch.setattr("scanflow_server.control.agents.reply_of", reply_of)
+    hosting.want()
+    with pytest.raises(UnavailableError, match=r"a:tracker is starting.*agents --start app.py:tracker"):
+        journal_of(hosting.context, hosting.known, after=0, limit=10)
+    version, here = version_of(hosting.context, hosting.known), "http://127.0.0.1:5"
+    process = AgentProcess("a", "t", "tracker", alive=True, started=True, version=version)
+    monkeypatch.setattr(hosting.context.agents, "show", lambda *_: process)
+    for told, url, seen in (
+        (here, None, here),
+        ("http://evil.example", None, None),
+        ("http://evil.example", "http://agent-tracker.a.svc:8080", "http://agent-tracker.a.svc:8080"),
+    ):
+        process = replace(process, url=url)
+        with hosting.context.store.write() as connection:
+            now = hosting.context.clock()
+            agents.here(connection, app="a", name="tracker", team="t", url=told, pid=7, at=now)
+        asked.clear()
+        if seen is None:
+            with pytest.raises(UnavailableError, match="started elsewhere"):
+                journal_of(hosting.context, hosting.known, after=7, limit=10)
+        else:
+            assert [one["id"] for one in journal_of(hosting.context, hosting.known, after=7, limit=10)] == [8]
+        home = home_token(hosting.context.settings.home)
+        assert home is not None
+        wanted = [(seen, "/journal?after=7&limit=10", agents_token(home, "a", "t"))]
+        assert asked == ([] if seen is None else wanted)
 
 
 def test_an_agent_that_has_died_a_thousand_times_is_hosted_again_and_holds_up_nobody(hosting: Hosting) -> None:

@@ -14,7 +14,7 @@ from scanflow.app.agents import Agent
 from scanflow.app.application import Application
 from scanflow.app.files import load_json
 from scanflow.backends.agents import AgentProcess, HostedAgent, ignored
-from scanflow.backends.kubernetes.agents.manifests import CODE, VERSION, agent_of, name_of, objects_of
+from scanflow.backends.kubernetes.agents.manifests import CODE, VERSION, address_of, agent_of, name_of, objects_of
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.code import CODE_VOLUME, Code, code_of
 from scanflow.backends.kubernetes.differences import made_again
@@ -222,6 +222,7 @@ def process_of(key: _Key, deployment: Manifest | None, pods: Sequence[Manifest])
         started=started,
         version=version,
         code=noted.get(CODE),
+        url=address_of(*key),
         restarts=max((int(one.get("restartCount", 0)) for one in containers), default=0),
         failure=None if started or deployment is None else _failure(deployment, current, containers),
     )
