@@ -13,6 +13,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -191,8 +192,15 @@ def test_instances_sit_on_cores_of_their_own_however_they_are_cut(services: Serv
     first, second = (one.cpus for one in record.instances)
     assert len(first) == len(second) == 1
     assert first != second
-    together = services.change(instances=1, cores=2)
-    assert [one.cpus for one in together.instances] == [tuple(sorted(first + second))]
+    with ExitStack() as callers:  # for whom instances that are replaced wait, so that they are still there
+        for _ in range(12):
+            caller = callers.enter_context(closing(http.client.HTTPConnection(urlsplit(record.url).netloc)))
+            caller.request("GET", "/v2/health/live")
+            caller.getresponse().read()
+        together = services.change(instances=1, cores=2)
+        assert [one.cpus for one in together.instances if one.state == "ready"] == [tuple(sorted(first + second))]
+        again = services.change(instances=2, cores=1)
+        assert sorted(one.cpus for one in again.instances if one.state == "ready") == sorted([first, second])
     with pytest.raises(InvalidError, match="Write at most instances="):
         services.change(instances=len(os.sched_getaffinity(0)) + 1, cores=1)
     assert infer(record.url)[0] == 200

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scanflow.backends.local.services.control.channel import Channel
 from scanflow.backends.local.services.supervisor.attempts import Template
 from scanflow.backends.local.services.supervisor.instance import Instance, Phase
+from scanflow.backends.local.services.supervisor.pool import grants_beside
 from scanflow.backends.local.services.supervisor.reconcile import (
     APPLY_SILENT_S,
     SILENT_S,
@@ -174,3 +175,19 @@ def test_cutting_anew_always_leaves_enough_and_always_ends(
     else:
         raise AssertionError("it never came to rest")
     assert reconcile(want, list(world.seen.values()), NOW) == []
+
+
+def test_instances_that_drain_hold_no_place_of_a_service_that_is_cut_back() -> None:
+    phases: list[tuple[Phase, str]] = [
+        ("draining", "a"),  # of the cut before the last, which is wanted again
+        ("ready", "b"),
+        ("starting", "a"),
+        ("waiting", "a"),
+        ("failed", "b"),
+    ]
+    others = [one(str(place), phase, spec_hash=spec_hash) for place, (phase, spec_hash) in enumerate(phases)]
+    for place, other in enumerate(others):
+        other.template = replace(other.template, grant=Grant(cpus=(place,), memory_nodes=()))
+    staying, leaving = grants_beside(others, "a")
+    assert [one.cpus for one in staying] == [(2,), (3,)]
+    assert [one.cpus for one in leaving] == [(0,), (1,)], "of one that has no process nothing is held"

@@ -38,6 +38,10 @@ START_S: Final = 30.0
 WRITTEN_S: Final = 15.0
 """How long ``perf`` may take to write down what it saw, once the program is to end."""
 
+MOST_CACHE_BYTES: Final = 32 * 2**20
+"""Of the last cache, for one rank. A virtual machine of two CPUs may be told of 480 MiB, which are its host's, whose
+other CPUs use them too. Processors have 1 to 12 MiB for each core."""
+
 _POLL_S: Final = 0.05
 
 
@@ -203,7 +207,7 @@ def _pid(folder: Path, rank: int, child: bool) -> int | None:
 
 
 def _cache_share(topology: Topology, n_tasks: int) -> int:
-    """Return a rank's share of the last caches of this machine."""
+    """Return a rank's share of the last caches of this machine, as far as they can be its own."""
     level = max((cache.level for cache in topology.caches), default=0)
     whole = sum(cache.size_bytes or 0 for cache in topology.caches if cache.level == level)
-    return whole // n_tasks
+    return min(whole // n_tasks, MOST_CACHE_BYTES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from selectors import BaseSelector
@@ -18,6 +18,7 @@ from scanflow.backends.local.services.supervisor.instance import Instance
 from scanflow.backends.local.services.supervisor.metrics import ServiceMetrics
 from scanflow.backends.service_desired import DesiredState
 from scanflow.disk import disk_error
+from scanflow.placement.place import Grant
 from scanflow.placement.topology import Topology
 from scanflow.processes.shims import Exit, Shims, stop_attempt
 from scanflow.wire import ControlMessage, encode
@@ -93,8 +94,7 @@ class InstancePool:
             template = before.template
         else:
             before, others = None, [one for one in self.known if one.name != name]
-            own = [one.template.grant for one in others if one.spec_hash == spec_hash]
-            leaving = [one.template.grant for one in others if one.spec_hash != spec_hash and one.alive]
+            own, leaving = grants_beside(others, spec_hash)
             grant = choose(self._folder, topology, shape, count, own, leaving)
             template = attempts.Template(spec_hash, shape.cores or 1.0, grant)
         try:
@@ -226,3 +226,11 @@ class InstancePool:
         """Let go of all of them; they run on."""
         for one in self.known:
             one.hang_up()
+
+
+def grants_beside(others: Sequence[Instance], spec_hash: str) -> tuple[list[Grant], list[Grant]]:
+    """Return the grants beside which an instance of a specification is placed: of those that stay, and of those that
+    leave. One that drains leaves, also where it is of that specification: as when a service is cut back."""
+    staying = [one for one in others if one.spec_hash == spec_hash and one.phase != "draining"]
+    leaving = [one for one in others if one not in staying and one.alive]
+    return [one.template.grant for one in staying], [one.template.grant for one in leaving]
