@@ -10,8 +10,10 @@ import scanflow as sf
 from scanflow.agent import primitives as do
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import selector
+from scanflow.backends.service_records import CanaryPolicy
 from tests.cluster.acting import Acting
 from tests.cluster.online import Place
+from tests.waiting import until
 
 pytestmark = [pytest.mark.cluster_slow, pytest.mark.timeout(600)]
 
@@ -106,3 +108,13 @@ def test_versions_of_a_model_are_tried_and_swapped_and_each_is_taken_back(
         assert (here.answer(), acting.kept.workflow(here.name).services[0].model) == ([3], "models:/multiply/2")
         acting.take_back(swapped)
         assert (here.answer(), acting.kept) == ([2], acting.app)
+
+        policy = CanaryPolicy(metric="errors", after_requests=20)
+        here.change(model="models:/multiply/2", weight=0.5, policy=policy)
+
+        def is_promoted() -> bool:
+            here.answer()
+            revisions = here.deployer.service(here.name).revisions
+            return [(one.role, one.models) for one in revisions] == [("current", {"multiply": "models:/multiply/2"})]
+
+        until(is_promoted, "the server has the canary promoted, as its policy says", patience_s=120)
