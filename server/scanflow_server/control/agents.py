@@ -18,7 +18,7 @@ from scanflow.errors import UnavailableError
 from scanflow.home_token import agents_token, home_token, token_hash
 from scanflow.transport.clients import is_loopback, reply_of
 from scanflow_server.context import ServerContext
-from scanflow_server.control.loop import IDLE_S, ErrorIsolation
+from scanflow_server.control.loop import OUTSIDE_S, ErrorIsolation
 from scanflow_server.store import agents, events
 from scanflow_server.store.agents import AgentRow
 
@@ -56,7 +56,7 @@ class AgentsController:
                     self._look(one, process)
                 state = self._tell(one, process)
             settled = settled and state in _SETTLED
-        return IDLE_S if settled else _UNSETTLED_S
+        return OUTSIDE_S if settled else _UNSETTLED_S
 
     def _look(self, one: AgentRow, process: AgentProcess) -> None:
         if one.wanted:

@@ -22,8 +22,11 @@ LOOK_S = 0.2
 FAILED_S = 1.0
 """Until a controller looks again that failed."""
 
-IDLE_S = 10.0
+IDLE_S = 30.0
 """Until a controller looks again where nothing goes on: what the server is asked for wakes it before."""
+
+OUTSIDE_S = 10.0
+"""The same of what others do without the server: nobody wakes it."""
 
 
 class ErrorIsolation:

@@ -14,7 +14,7 @@ from scanflow.processes.jobs import Job, Lines
 from scanflow.processes.starts import MOST_STARTS, Processes
 from scanflow_server.arbiter.engine import ArbiterEngine
 from scanflow_server.context import ServerContext, driver_command
-from scanflow_server.control.loop import IDLE_S, LOOK_S, ErrorIsolation
+from scanflow_server.control.loop import IDLE_S, LOOK_S, OUTSIDE_S, ErrorIsolation
 from scanflow_server.requests import request_operation
 from scanflow_server.store import events, operations
 from scanflow_server.store.operations import OperationRow
@@ -105,7 +105,7 @@ class ServicesController:
             with self._isolation.of(f"What is due for the service {record.name!r}"):
                 self._reconcile(record)
         self._states = found
-        return _SERVICES_S if found else IDLE_S
+        return _SERVICES_S if found else OUTSIDE_S
 
     def _reconcile(self, record: ServiceRecord) -> None:
         """Have done what is due, as a change like everyone's; one that is due longer is asked for once."""
