@@ -88,9 +88,11 @@ class Release:
         return base64.b64decode(found["data"][key]).decode()
 
     def pod(self) -> str:
-        """Return the pod of the server that acts."""
+        """Return the pod of the server that acts, once its kubelet says that it runs: a server that has just begun may
+        act before that, and nobody is forwarded to it yet."""
         pods, _ = self.cluster.find("Pod", self.namespace, labels="scanflow.dev/leader=true")
-        return str(pods[0]["metadata"]["name"]) if pods else ""
+        running = [str(one["metadata"]["name"]) for one in pods if one.get("status", {}).get("phase") == "Running"]
+        return running[0] if running else ""
 
     @contextmanager
     def reached(self) -> Iterator[Callable[..., str]]:
