@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from urllib.parse import quote
 
 from scanflow.errors import InvalidError, NotFoundError, UsageError
@@ -56,31 +56,58 @@ def read_request(*, file: str | None, data: str | None, npy: Path | None, stdin:
     return _of_json(content.decode(errors="replace"), file) if path.suffix == ".json" else _of_bytes(content, file)
 
 
+class HttpRequest(NamedTuple):
+    """A request for a prediction as it is sent to a service."""
+
+    path: str
+    body: bytes
+    headers: Mapping[str, str]
+
+
+def to_http(
+    deployer: Deployer, name: str, request: PredictRequest, *, node: str | None, dtype: str | None, seldon: bool
+) -> HttpRequest:
+    """Return a request as it is sent. Rows go as binary tensors, of the type that the service declares."""
+    if _is_seldon(request, seldon):
+        return HttpRequest("/api/v1.0/predictions", json.dumps(_seldon(request)).encode(), _JSON)
+    path = f"/v2/models/{quote(node or name, safe='')}/infer"
+    if request.message is not None:
+        return HttpRequest(path, json.dumps(request.message).encode(), _JSON)
+    if request.raw is not None:
+        wanted = {"content-type": "application/octet-stream", "accept": "application/octet-stream, application/json"}
+        return HttpRequest(path, request.raw, wanted)
+    from scanflow.transport.tensors import as_arrays, encode_request
+
+    inputs = as_arrays(request.inputs, dtype=_dtype(deployer, name, request, node, dtype))
+    return HttpRequest(path, *encode_request(inputs))
+
+
 def send(
     deployer: Deployer, name: str, request: PredictRequest, *, node: str | None, dtype: str | None, seldon: bool
 ) -> Answer | dict[str, Any] | bytes:
     """Return a service's response: arrays for arrays, a document for a document, bytes for bytes."""
-    from scanflow.deployer.service_client import predict
+    if request.inputs is not None and not _is_seldon(request, seldon):
+        from scanflow.deployer.service_client import predict
 
-    if seldon or (request.message is not None and _SELDON & request.message.keys()):
-        reply = _post(deployer, name, "/api/v1.0/predictions", json.dumps(_seldon(request)).encode(), _JSON)
-        return _document(reply.content)
-    path = f"/v2/models/{quote(node or name, safe='')}/infer"
-    if request.message is not None:
-        return _document(_post(deployer, name, path, json.dumps(request.message).encode(), _JSON).content)
-    if request.raw is not None:
-        wanted = {"content-type": "application/octet-stream", "accept": "application/octet-stream, application/json"}
-        reply = _post(deployer, name, path, request.raw, wanted)
-        is_json = "json" in reply.headers.get("content-type", "")
-        return _document(reply.content) if is_json else reply.content
+        return predict(deployer, name, request.inputs, node=node, dtype=_dtype(deployer, name, request, node, dtype))
+    reply = _post(deployer, name, to_http(deployer, name, request, node=node, dtype=dtype, seldon=seldon))
+    is_json = request.raw is None or seldon or "json" in reply.headers.get("content-type", "")
+    return _document(reply.content) if is_json else reply.content
+
+
+def _is_seldon(request: PredictRequest, seldon: bool) -> bool:
+    return seldon or (request.message is not None and bool(_SELDON & request.message.keys()))
+
+
+def _dtype(deployer: Deployer, name: str, request: PredictRequest, node: str | None, dtype: str | None) -> str | None:
     if dtype is None and not hasattr(request.inputs, "dtype"):
-        dtype = _declared(deployer, name, node)  # what is typed says nothing of its type: 1 may be meant as 1.0
-    return predict(deployer, name, request.inputs, node=node, dtype=dtype)
+        return _declared(deployer, name, node)  # what is typed says nothing of its type: 1 may be meant as 1.0
+    return dtype
 
 
-def _post(deployer: Deployer, name: str, path: str, body: bytes, headers: Mapping[str, str]) -> Reply:
+def _post(deployer: Deployer, name: str, request: HttpRequest) -> Reply:
     with deployer.connect(name) as client:
-        reply: Reply = client.post(path, body, headers)
+        reply: Reply = client.post(*request)
         return reply
 
 

@@ -42,12 +42,14 @@ def chart(
     limits: tuple[float | None, float | None] = (None, None),
     names: Sequence[str] = (),
     colours: Sequence[str] = LINES,
+    legend: bool = False,
     width: float = svg.NARROW,
 ) -> str:
     """Return the plot of things that have a point each at least, in order, as SVG.
 
     ``span`` are the ends of the axis of time, in seconds since the epoch; or of one along which ``names`` are 0, 1, 2 …
     ``form`` writes a value at the other axis, ``{:.0%}``; where an end of its ``limits`` is None, the figures say it.
+    ``legend``: each line's name stands at its end.
     """
     begin, end = span[0], max(span[1], span[0] + 1)
     ends = [end for points in lines.values() for one in points for end in (one.value, one.low, one.high)]
@@ -82,10 +84,13 @@ def chart(
         parts.append(svg.line(x, top + 4, x, foot, mark.colour, stroke_dasharray="4 4"))
         if label:
             parts.append(svg.text(mark.words, label.middle, top, mark.colour))
-    for at, points in enumerate(lines.values()):
+    for at, (word, points) in enumerate(lines.items()):
         parts.append(_line([(x_of(one.at), y_of(one.value)) for one in points], colours[at % len(colours)]))
         for one in points:
             parts += _point(one, x_of(one.at), y_of, colours[at % len(colours)])
+        if legend:
+            last, colour = points[-1], colours[at % len(colours)]
+            parts.append(svg.text(word, x_of(last.at), y_of(last.value) - 8, colour, anchor="end"))
     if not names:
         parts.append(svg.time_axis(begin, end, left=LEFT, right=right, y=foot))
     spans = svg.place([(x_of(at), svg.text_width(one)) for at, one in enumerate(names)], left=0, right=width, rows=1)

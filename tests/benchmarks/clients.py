@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.benchmarks import bulk
 from tests.benchmarks.measure import NotMeasuredError, report_of
 from tests.benchmarks.servers import pinned
-from tests.load import LoadError, Result, steady_load
+from tests.load import LoadError, LoadResult, steady_load
 
 LUA = Path(__file__).parent / "serving" / "peers" / "wrk.lua"
 
@@ -33,7 +33,7 @@ def busy(
 
 def _second(url: str, body: bytes, *, connections: int, cpus: Sequence[int], folder: Path) -> dict[str, float]:
     if (wrk := shutil.which("wrk")) is None:
-        figures = callers(url, body, connections=connections, seconds=1, cpus=cpus).figures()
+        figures = callers(url, body, connections=connections, seconds=1, cpus=cpus).metrics()
         return {"p50_us": figures.p50_s * 1e6, "p99_us": figures.p99_s * 1e6, "requests_s": figures.rate}
     options = ["-t1", f"-c{connections}", "-d1s", "--timeout", "10s", "--latency", "-s", str(LUA)]
     command = pinned([wrk, *options, url, "--", body.decode()], cpus)
@@ -52,7 +52,7 @@ def callers(
     cpus: Sequence[int] = (),
     headers: Mapping[str, str] | None = None,
     tally: str | None = None,
-) -> Result:
+) -> LoadResult:
     try:
         with steady_load(
             url,
@@ -87,7 +87,7 @@ def rate_of(ends: Mapping[str, Sequence[float]]) -> float:
     return sum(len(mine) / max(mine) for mine in ends.values())
 
 
-def ends_of(result: Result) -> dict[str, list[float]]:
+def ends_of(result: LoadResult) -> dict[str, list[float]]:
     began, ends = min(result.due), dict[str, list[float]]()
     for place, due in enumerate(result.due):
         ends.setdefault(result.names[result.who[place]], []).append(due + result.took[place] - began)

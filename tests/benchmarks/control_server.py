@@ -170,7 +170,7 @@ def asked(
         raise NotMeasuredError(str(error)) from error
     if result.failed:
         raise NotMeasuredError(f"{path}: {result.failed} of {result.requests} failed: {dict(result.reasons)}")
-    figures = result.figures()
+    figures = result.metrics()
     return {"p50": figures.p50_s * 1000, "p99": figures.p99_s * 1000}
 
 

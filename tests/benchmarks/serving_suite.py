@@ -298,7 +298,7 @@ def _resnet(places: Places, sizes: Sizes) -> Benchmark:
                 for count in CALLERS:
                     figures = callers(
                         url, probe.body, connections=count, seconds=sizes.resnet_seconds, headers=probe.headers
-                    ).figures()
+                    ).metrics()
                     found[f"requests_s_{count}"] = figures.rate
                     found[f"p50_ms_{count}"] = figures.p50_s * 1000
                     found[f"p99_ms_{count}"] = figures.p99_s * 1000

@@ -87,6 +87,16 @@ def test_a_service_is_deployed_asked_scaled_followed_and_deleted(
     assert wrong.returncode == 2, wrong.stderr
     assert "scaling by 2.0" in quick_cli("logs", "means").stdout
 
+    steady = ["--data", "[[1, 2, 3]]", "--rate", "100", "--seconds", "1", "--out", str(tmp_path / "load")]
+    loaded = cli("load", "means", *steady, "--json")
+    told = json.loads(loaded.stdout)
+    assert (loaded.returncode, told["requests"], told["failed"], told["loop"]) == (0, 100, 0, "open"), loaded.stderr
+    rows = (tmp_path / "load" / "requests.csv").read_text().splitlines()
+    assert (rows[0], len(rows)) == ("due_s,took_s,status", 101)
+    assert json.loads((tmp_path / "load" / "summary.json").read_text()) == told
+    refused = cli("load", "means", "--data", "[1, 2, 3]", "--seconds", "1", "-c", "1").stdout
+    assert ": 500: " in refused or "× 500: " in refused, "each fails, and is counted with its reason"
+
     scaled = cli("scale", "means", "2")
     assert (scaled.returncode, "(2 instances, any)" in scaled.stdout) == (0, True), scaled.stderr
     record = json.loads(quick_cli("services", "means", "--json").stdout)
@@ -96,6 +106,7 @@ def test_a_service_is_deployed_asked_scaled_followed_and_deleted(
     assert "revision" in told
     assert told.splitlines()[-1].startswith("Request a prediction: scanflow predict means")
     client = Client(home=home, progress=False)
+    assert client.load("means", [[1, 2, 3]], rate=50, seconds=0.2).result.requests == 10
     assert client.predict("means", [[1, 2, 3]]).tolist() == [4.0], "Python sees what the terminal started"
     assert [(one.name, one.state) for one in client.services()] == [("means", "ready")]
 

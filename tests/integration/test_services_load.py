@@ -26,7 +26,7 @@ from scanflow.backends.service_records import CanaryPolicy
 from scanflow.deployer.service_client import explanation_of
 from scanflow.errors import InvalidError
 from tests.integration.local_services import Services, kill, processes
-from tests.load import SteadyLoad, steady_load
+from tests.load import LoadGenerator, steady_load
 from tests.waiting import patient, until
 
 pytestmark = [pytest.mark.endurance, pytest.mark.timeout(900)]
@@ -77,7 +77,7 @@ LONGEST_S = patient(600)
 """How long a load goes on that is not stopped before."""
 
 
-def under_load(url: str, *, connections: int, rate: float, expect: str | None = None) -> SteadyLoad:
+def under_load(url: str, *, connections: int, rate: float, expect: str | None = None) -> LoadGenerator:
     path = f"{url}/v2/models/w/infer"
     return steady_load(
         path, BODY, connections=connections, duration_s=LONGEST_S, rate=rate, expect=expect, timeout_s=patient(60)

@@ -63,7 +63,7 @@ def test_every_request_is_counted_and_so_is_who_answered() -> None:
     ):
         result = load.result()
     assert (result.requests, result.failed, result.tally, result.statuses) == (200, 0, {"me": 200}, {200: 200})
-    figures = result.figures()
+    figures = result.metrics()
     assert 0 < figures.p50_s <= figures.p95_s <= figures.p99_s <= figures.max_s
 
 

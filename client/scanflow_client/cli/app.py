@@ -16,6 +16,7 @@ from scanflow_client.cli import (
     drift,
     environments,
     images,
+    load,
     machine,
     models,
     mpi,
@@ -63,7 +64,7 @@ for _command in (
     *(control.up, control.down, control.status, control.events),
     *(runs.run, runs.resume, runs.spin, runs.runs, runs.show, runs.output, runs.logs, runs.stop),
     *(services.deploy, services.services, services.scale, services.traffic, services.promote, services.rollback),
-    *(services.delete, services.predict),
+    *(services.delete, services.predict, load.load),
     *(agents.agents, agents.why, agents.approve, agents.labels, strategies.strategies, strategies.replay),
     machine.topology,
 ):

@@ -1,6 +1,8 @@
-"""The process behind :mod:`tests.load`: it sends what ``plan.json`` says, and leaves beside it what became of that.
+"""The process behind :mod:`scanflow.load.load`: it sends what ``plan.json`` says, and leaves beside it what became of
+that.
 
-It is run as a script and imports nothing of the project but what puts it onto a CPU in time: it is the instrument.
+It imports nothing of the project but what puts it onto a CPU in time: it is the instrument. With ``arrivals`` in its
+folder the loop is open: each request is due at its time, answered or not, and its latency counts from then.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import struct
 import sys
 import time
 from array import array
+from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +33,7 @@ from urllib.parse import urlsplit
 import httptools
 
 from scanflow.cpu_priority import take_short_slices
+from scanflow.errors import UnavailableError
 
 SWEEP_S = 0.1
 """How often requests that wait too long are looked for, and the time is compared with the duration."""
@@ -41,12 +45,16 @@ PROGRESS = struct.Struct("QQ")
 """How many requests were finished, and how many of them failed: in the file ``progress``, at any time."""
 
 
-class LoadError(Exception):
+ARRIVALS = "arrivals"
+"""The file of doubles: when each request is due, in seconds from the beginning, in order."""
+
+
+class LoadError(UnavailableError):
     """The load could not be made, which says nothing about the requests; the text has the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class LoadPlan:
     url: str
     method: str = "POST"
     body: str = ""
@@ -56,9 +64,6 @@ class Plan:
     connections: int = 8
     requests: int | None = None
     duration_s: float | None = None
-    rate: float | None = None
-    """Requests a second, all connections together; None: as fast as they are answered."""
-
     timeout_s: float = 30.0
     expect: str | None = None
     """Text that a right answer contains."""
@@ -159,11 +164,12 @@ class _Connection(asyncio.Protocol):
 
 
 class _Run:
-    def __init__(self, plan: Plan, folder: Path) -> None:
+    def __init__(self, plan: LoadPlan, folder: Path, arrivals: Sequence[float] | None) -> None:
         url = urlsplit(plan.url)
         if url.scheme != "http" or url.hostname is None:
             raise LoadError(f"{plan.url} is no http:// address.")
-        self.plan = plan
+        self.plan, self._closed = plan, arrivals is None
+        self._requests = plan.requests if arrivals is None else len(arrivals)
         self.tally = plan.tally.lower().encode() if plan.tally else None
         self.expect = plan.expect.encode() if plan.expect else None
         self.message = _message(plan)
@@ -196,11 +202,10 @@ class _Run:
             self.free(connection)
 
     def due_now(self, times: Sequence[float]) -> None:
-        left = len(times) if self.plan.requests is None else self.plan.requests - self._begun
         if self._stopping:
             return
-        self._waiting.extend(times[:left])
-        self._begun += len(times[:left])
+        self._waiting.extend(times)
+        self._begun += len(times)
         while self._waiting and self._idle:
             connection = self._idle.pop()
             if not connection.closed_meanwhile:  # else another replaces it, once the loop has read of it
@@ -212,7 +217,7 @@ class _Run:
         elif self._waiting:
             if not connection.closed_meanwhile:  # else another replaces it, as in due_now
                 connection.send(self._waiting.popleft())
-        elif self.plan.rate is None and not self._enough():
+        elif self._closed and not self._enough():
             self._begun += 1
             connection.send(time.monotonic())
         else:
@@ -242,7 +247,7 @@ class _Run:
         reason = f"no connection: {errno.errorcode.get(error.errno or 0, error)}"
         if self._waiting:
             self.finished(self._waiting.popleft(), 0, reason, None)
-        elif self.plan.rate is None and self.began and not self._enough():
+        elif self._closed and self.began and not self._enough():
             self._begun += 1
             self.finished(time.monotonic(), 0, reason, None)
         self._maybe_over()
@@ -275,14 +280,14 @@ class _Run:
         self._maybe_over()
 
     def _enough(self) -> bool:
-        return self._stopping or (self.plan.requests is not None and self._begun >= self.plan.requests)
+        return self._stopping or (self._requests is not None and self._begun >= self._requests)
 
     def _maybe_over(self) -> None:
         if self._enough() and len(self.due) >= self._begun and not self.over.done():
             self.over.set_result(None)
 
 
-def _message(plan: Plan) -> bytes:
+def _message(plan: LoadPlan) -> bytes:
     url, body = urlsplit(plan.url), base64.b64decode(plan.body)
     path = (url.path or "/") + (f"?{url.query}" if url.query else "")
     lines = [f"{plan.method} {path} HTTP/1.1", f"host: {url.netloc}"]
@@ -298,36 +303,40 @@ class _Clock:
     See timerfd_create(2); Python has it from 3.13 on.
     """
 
-    def __init__(self, run: _Run, rate: float) -> None:
-        self._run, self._period, self._next = run, 1 / rate, 0
+    def __init__(self, run: _Run, arrivals: Sequence[float]) -> None:
+        self._run, self._arrivals, self._next = run, arrivals, 0
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._timer = self._libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
         if self._timer < 0:
             raise OSError(ctypes.get_errno(), "timerfd_create failed")
+        self._time = (ctypes.c_long * 4)()  # an interval of 0: once; and seconds and nanoseconds
 
     def start(self) -> None:
-        first = (ctypes.c_long * 4)()
-        seconds, rest = divmod(self._period, 1)
-        first[0] = int(seconds)
-        first[1] = int(rest * 1e9)
-        begin, part = divmod(self._run.began, 1)
-        first[2], first[3] = int(begin), int(part * 1e9)
-        if self._libc.timerfd_settime(self._timer, 1, first, None) != 0:  # 1: the time is no distance but a point
-            raise OSError(ctypes.get_errno(), "timerfd_settime failed")
         asyncio.get_running_loop().add_reader(self._timer, self._tick)
+        self._wait()
+
+    def _wait(self) -> None:
+        if self._next == len(self._arrivals):
+            return
+        seconds, part = divmod(self._run.began + self._arrivals[self._next], 1)
+        self._time[2], self._time[3] = int(seconds), int(part * 1e9)
+        if self._libc.timerfd_settime(self._timer, 1, self._time, None) != 0:  # 1: the time is no distance but a point
+            raise OSError(ctypes.get_errno(), "timerfd_settime failed")
 
     def _tick(self) -> None:
         try:
             os.read(self._timer, 8)
         except BlockingIOError:
             return
-        until = int((time.monotonic() - self._run.began) / self._period)
-        self._run.due_now([self._run.began + i * self._period for i in range(self._next, until + 1)])
-        self._next = until + 1
+        until = bisect_right(self._arrivals, time.monotonic() - self._run.began, self._next)
+        self._run.due_now([self._run.began + at for at in self._arrivals[self._next : until]])
+        self._next = until
+        self._wait()
 
 
-async def _make(plan: Plan, folder: Path) -> None:
-    run = _Run(plan, folder)
+async def _make(plan: LoadPlan, folder: Path) -> None:
+    arrivals = _arrivals(folder / ARRIVALS)
+    run = _Run(plan, folder, arrivals)
     await asyncio.gather(*(run.connect() for _ in range(plan.connections)))
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, run.stop)
@@ -336,8 +345,8 @@ async def _make(plan: Plan, folder: Path) -> None:
     sys.stdout.write("go\n")
     sys.stdout.flush()
     run.start()
-    if plan.rate is not None:
-        _Clock(run, plan.rate).start()
+    if arrivals is not None:
+        _Clock(run, arrivals).start()
 
     async def sweeps() -> None:
         while not run.over.done():
@@ -353,11 +362,19 @@ async def _make(plan: Plan, folder: Path) -> None:
     (folder / "rest.json").write_text(json.dumps(rest))
 
 
+def _arrivals(file: Path) -> array[float] | None:
+    if not file.exists():
+        return None
+    found = array("d")
+    found.frombytes(file.read_bytes())
+    return found
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Make a load; started by steady_load.")
+    parser = argparse.ArgumentParser(description="Make a load; started by scanflow.load.load.")
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
-    plan = Plan(**json.loads((folder / "plan.json").read_text()))
+    plan = LoadPlan(**json.loads((folder / "plan.json").read_text()))
     take_short_slices(inherited=True)
     if plan.cpus:
         os.sched_setaffinity(0, plan.cpus)

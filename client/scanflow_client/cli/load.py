@@ -1,0 +1,78 @@
+"""``scanflow load``: what a service does under load."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer import Argument, Option
+
+from scanflow_client.cli.options import JsonOption, ServiceArgument, deployer
+from scanflow_client.cli.output import print_json, progress_stream, say
+from scanflow_client.cli.services import NodeOption
+
+_RATE = "Requests a second, sent whether or not earlier ones have completed. Default: a closed loop."
+
+
+def load(
+    name: ServiceArgument,
+    file: Annotated[
+        str | None, Argument(metavar="[FILE|-]", help="A .npy, .npz or .json file, or any other as raw bytes.")
+    ] = None,
+    data: Annotated[str | None, Option("--data", metavar="JSON", help="Rows: '[[1, 2, 3]]'.")] = None,
+    npy: Annotated[Path | None, Option("--npy", metavar="FILE", help="An array that NumPy saved.")] = None,
+    node: NodeOption = None,
+    dtype: Annotated[
+        str | None, Option("--dtype", metavar="TYPE", help="Send numbers as float32, uint8, ... Default: as is.")
+    ] = None,
+    seldon: Annotated[bool, Option("--seldon", help="Use Seldon's protocol.")] = False,
+    rate: Annotated[float | None, Option("--rate", metavar="R", help=_RATE)] = None,
+    trace: Annotated[
+        str | None,
+        Option("--trace", metavar="TRACE", help="A rate over time: steps:50,100,200, sine:20,200,60, or a .csv file."),
+    ] = None,
+    poisson: Annotated[
+        int | None, Option("--poisson", metavar="SEED", help="Requests are due at random. Default: evenly.")
+    ] = None,
+    seconds: Annotated[float | None, Option("--seconds", metavar="S", help="How long. Default: 10.")] = None,
+    connections: Annotated[int, Option("--connections", "-c", metavar="N", help="How many callers.")] = 16,
+    p99: Annotated[str | None, Option("--p99", metavar="TIME", help="Say whether this bound is kept: 50ms.")] = None,
+    out: Annotated[
+        Path | None, Option("--out", metavar="DIR", help="Write each request, the summary and a plot there.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure a service under load: latency counts from when a request is due. Ctrl-C ends it, and shows what was."""
+    from scanflow.app.quantities import parse_duration
+    from scanflow_client.formatting.load import load_chart, load_screen
+    from scanflow_client.predict_io import read_request, to_http
+    from scanflow_client.progress import output_on
+    from scanflow_client.service_load import LoadSpec, load_service, progress_text, trace_of, write_files
+
+    bound_s = None if p99 is None else parse_duration(p99, what="--p99")
+    spec = LoadSpec.of(trace_of(rate, trace, seconds), poisson=poisson, seconds=seconds, connections=connections)
+    where = deployer()
+    request = to_http(
+        where,
+        name,
+        read_request(file=file, data=data, npy=npy, stdin=sys.stdin.buffer),
+        node=node,
+        dtype=dtype,
+        seldon=seldon,
+    )
+    with output_on(progress_stream(as_json)) as output:
+        report = load_service(where.service(name), request, spec, observe=progress_text(output.update, spec))
+    if as_json:
+        print_json(report.summary())
+    else:
+        say(*load_screen(report, bound_s=bound_s))
+    if out is not None:
+        files = write_files(report, out, load_chart(report))
+        if not as_json:
+            say(f"Wrote {', '.join(str(file) for file in files)}.")
+    elif not as_json:
+        say("Keep each request and a plot: --out DIR. Resize the service: scanflow scale " + name)
+    if report.interrupted:
+        raise typer.Exit(130)

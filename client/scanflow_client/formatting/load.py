@@ -1,0 +1,87 @@
+"""What became of a load, as lines, a table and a plot."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING
+
+from scanflow.app.quantities import counted
+from scanflow.html_table import html_table
+from scanflow_client.formatting.services import shape_text
+from scanflow_client.formatting.table import Screen, Table
+from scanflow_client.formatting.text import latency
+
+if TYPE_CHECKING:
+    from scanflow.load.load import LoadMetrics
+    from scanflow_client.service_load import LoadReport
+
+SLICES = 40
+"""Points of the plot."""
+
+
+def load_screen(report: LoadReport, *, bound_s: float | None) -> Screen:
+    """Return how many requests succeeded, how fast, and why others failed. ``bound_s``: what the p99 is to keep."""
+    result = report.result
+    metrics = result.metrics()
+    failed = f"{metrics.failed:,} failed" if metrics.failed else "none failed"
+    columns = {"completed/s": f"{report.rate:.4g}", "mean": _latency(metrics.mean_s), **_percentiles(metrics)}
+    if report.wanted_rate is not None:
+        columns = {"target/s": f"{report.wanted_rate:.4g}", **columns}
+    ended = " It was interrupted." if report.interrupted else ""
+    requests, shape = counted(metrics.requests, "request"), shape_text(report.shape)
+    sent = f"{requests} to {report.service} ({shape}) in {metrics.seconds:.3g} s"
+    screen: list[str | Table] = [
+        f"{sent} over {counted(report.spec.connections, 'connection')}: {failed}.{ended}",
+        Table(list(columns), [list(columns.values())]),
+    ]
+    screen += [f"  {count:,} × {reason}" for reason, count in sorted(result.reasons.items(), key=lambda one: -one[1])]
+    if bound_s is not None:
+        kept = metrics.p99_s <= bound_s and not metrics.failed
+        rate = f"{report.rate:.4g} requests/s" if kept else "not at this rate"
+        screen.append(f"{'✓' if kept else '✗'} p99 within {latency(bound_s)} and none failed: {rate}")
+    return screen
+
+
+def load_html(report: LoadReport) -> str:
+    """Return the same, and the plot, as a notebook shows it."""
+    head, table, *reasons = load_screen(report, bound_s=None)
+    assert isinstance(table, Table)
+    return html_table(str(head), table.headers, table.rows, *map(str, reasons)) + load_chart(report)
+
+
+def load_chart(report: LoadReport) -> str:
+    """Return latency over time as SVG: of each slice of the load the median and the 99th percentile."""
+    from scanflow.reports import drawing
+    from scanflow.reports.series import Point, chart
+
+    result = report.result
+    begin = min(result.due, default=0.0)
+    width = max(max(result.due, default=0.0) - begin, 1e-3) / SLICES
+    wall = time.time() - time.monotonic()
+    lines: dict[str, list[Point]] = {"p50": [], "p99": []}
+    for place, metrics in enumerate(result.slices(SLICES)):
+        for name, value in (("p50", metrics.p50_s), ("p99", metrics.p99_s)):
+            if not math.isnan(value):  # else none of the slice succeeded
+                words = f"{name} {latency(value)}, {metrics.rate:.4g} completed/s"
+                lines[name].append(Point(wall + begin + (place + 0.5) * width, 1000 * value, words))
+    span = (wall + begin, wall + begin + SLICES * width)
+    name = f"Latency of {report.service}"
+    if not any(lines.values()):
+        return drawing.whole(
+            40.0, name, drawing.text(f"{name}: no request succeeded", 12.0, 24.0, "ink", anchor="start")
+        )
+    drawn = {key: points for key, points in lines.items() if points}
+    return chart(name, drawn, [], span=span, form="{:.3g} ms", limits=(0.0, None), legend=True, width=drawing.WIDTH)
+
+
+def _percentiles(metrics: LoadMetrics) -> dict[str, str]:
+    """Return the percentiles that so many requests can tell: one in a thousand is none of a hundred."""
+    known = metrics.requests - metrics.failed
+    found = (("p50", 2, metrics.p50_s), ("p90", 10, metrics.p90_s), ("p99", 100, metrics.p99_s))
+    told = {name: _latency(value) if known >= least else "-" for name, least, value in found}
+    return {**told, "p99.9": _latency(metrics.p999_s) if known >= 1000 else "-", "max": _latency(metrics.max_s)}
+
+
+def _latency(seconds: float) -> str:
+    return "-" if math.isnan(seconds) else latency(seconds)

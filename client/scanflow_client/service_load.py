@@ -1,0 +1,200 @@
+"""Load on one's own service: what is asked for, made and kept."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from scanflow.errors import InvalidError, MissingExtraError, UnsupportedError
+
+if TYPE_CHECKING:
+    from scanflow.backends.service_records import ServiceRecord, Shape
+    from scanflow.load.arrivals import RateTrace
+    from scanflow.load.load import LoadResult
+    from scanflow_client.predict_io import HttpRequest
+
+LOOK_S = 0.2
+"""Between two looks at how far a load is."""
+
+DEFAULT_S = 10.0
+"""Of one load, where nobody says how long."""
+
+LONGEST_S = 24 * 3600.0
+"""Of one load."""
+
+OnProgress = Callable[[int, int], None]
+"""Told how many requests were finished, and how many of them failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSpec:
+    """The load that is wanted: an open loop where there is a trace, else a closed one."""
+
+    trace: RateTrace | None = None
+    poisson: int | None = None
+    """The seed of a Poisson process; None: requests are evenly due."""
+
+    seconds: float = DEFAULT_S
+    """Of a closed loop."""
+
+    connections: int = 16
+    timeout_s: float = 30.0
+
+    @classmethod
+    def of(cls, trace: RateTrace | None, *, poisson: int | None, seconds: float | None, connections: int) -> LoadSpec:
+        """``seconds`` None: as long as loads are by default."""
+        lasts = DEFAULT_S if seconds is None else seconds
+        return cls(trace=trace, poisson=poisson, seconds=lasts, connections=connections)
+
+    @property
+    def lasts_s(self) -> float:
+        return self.seconds if self.trace is None else self.trace.seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadReport:
+    """What a load was, and what became of it."""
+
+    service: str
+    shape: Shape
+    """The service's."""
+
+    spec: LoadSpec
+    result: LoadResult
+    interrupted: bool = False
+
+    @property
+    def wanted_rate(self) -> float | None:
+        """Requests a second that were due, on average; None in a closed loop."""
+        trace = self.spec.trace
+        return None if trace is None else trace.requests / trace.seconds
+
+    @property
+    def rate(self) -> float:
+        """Requests a second that succeeded, from the first that was due to the last answer or the trace's end."""
+        metrics, trace = self.result.metrics(), self.spec.trace
+        seconds = metrics.seconds if trace is None or self.interrupted else max(metrics.seconds, trace.seconds)
+        return (metrics.requests - metrics.failed) / seconds if seconds else 0.0
+
+    def _repr_html_(self) -> str:
+        from scanflow_client.formatting.load import load_html
+
+        return load_html(self)
+
+    def summary(self) -> dict[str, Any]:
+        """Return all but the single requests, as JSON can hold it."""
+        metrics = {name: None if math.isnan(value) else value for name, value in asdict(self.result.metrics()).items()}
+        return {
+            "service": self.service,
+            "shape": self.shape.model_dump(mode="json"),
+            "loop": "closed" if self.spec.trace is None else "open",
+            "arrivals": None if self.spec.trace is None else "even" if self.spec.poisson is None else "poisson",
+            "connections": self.spec.connections,
+            "wanted_rate": self.wanted_rate,
+            **metrics,
+            "rate": self.rate,
+            "reasons": dict(self.result.reasons),
+            "reconnects": self.result.reconnects,
+            "interrupted": self.interrupted,
+        }
+
+
+def load_service(
+    record: ServiceRecord, request: HttpRequest, spec: LoadSpec, *, observe: OnProgress = lambda *_: None
+) -> LoadReport:
+    """Send a request to a service again and again, and return what became of each. Ctrl-C ends it; nothing is lost.
+
+    Raises:
+        InvalidError: the load has no end, or too many connections.
+        LoadError: no connection could be made.
+        MissingExtraError: what reads HTTP is not installed.
+        UnsupportedError: the service is not reached over plain HTTP.
+    """
+    try:
+        from scanflow.load.load import LoadGenerator, LoadPlan
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("Load needs the serving extra. Install it: pip install 'scanflow[serving]'") from error
+    if urlsplit(record.url).scheme != "http":
+        raise UnsupportedError(f"{record.name!r} is at {record.url}. Load is measured over plain http:// only.")
+    if not 1 <= spec.connections <= 10_000:
+        raise InvalidError(f"{spec.connections} connections cannot be opened. Give 1 to 10000: --connections 16")
+    if not 0 < spec.lasts_s <= LONGEST_S:
+        raise InvalidError("A load lasts more than 0 s and at most a day: --seconds 10")
+    token = os.environ.get("SCANFLOW_SERVICE_TOKEN")
+    plan = LoadPlan(
+        url=f"{record.url.rstrip('/')}{request.path}",
+        body=base64.b64encode(request.body).decode(),
+        headers={**request.headers, **({} if token is None else {"authorization": f"Bearer {token}"})},
+        connections=spec.connections,
+        duration_s=spec.seconds if spec.trace is None else None,
+        timeout_s=spec.timeout_s,
+    )
+    arrivals = None if spec.trace is None else spec.trace.arrivals(poisson=spec.poisson)
+    interrupted, pause = False, threading.Event()
+    with LoadGenerator(plan, arrivals) as load:
+        try:
+            while not load.over:
+                observe(*load.progress)
+                pause.wait(LOOK_S)
+        except KeyboardInterrupt:
+            interrupted = True
+            load.stop()
+        result = load.result()
+    return LoadReport(service=record.name, shape=record.shape, spec=spec, result=result, interrupted=interrupted)
+
+
+def progress_text(show: Callable[[str], None], spec: LoadSpec) -> OnProgress:
+    """Return what shows how far a load is, from now on."""
+    began = time.monotonic()
+
+    def observe(finished: int, failed: int) -> None:
+        left = max(0.0, spec.lasts_s - (time.monotonic() - began))
+        show(f"{finished:,} requests, {failed:,} failed, {left:.0f} s left")
+
+    return observe
+
+
+def trace_of(rate: float | None, trace: str | None, seconds: float | None) -> RateTrace | None:
+    """Return the rate over time that ``--rate`` or ``--trace`` means; None: neither is given.
+
+    Raises:
+        InvalidError: both are given, or one cannot be read.
+    """
+    from scanflow.load import arrivals
+
+    if rate is not None and trace is not None:
+        raise InvalidError("--rate and --trace exclude each other: a trace says the rate.")
+    if rate is not None:
+        return arrivals.constant(rate, DEFAULT_S if seconds is None else seconds)
+    if trace is None:
+        return None
+    if not trace.endswith(".csv"):
+        return arrivals.parse_trace(trace, DEFAULT_S if seconds is None else seconds)
+    if seconds is not None:
+        raise InvalidError(f"--seconds and {trace} exclude each other: a recorded trace says how long it lasts.")
+    try:
+        with Path(trace).open(newline="", encoding="utf-8") as lines:
+            return arrivals.read_csv(lines, trace)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidError(
+            f"{trace!r} cannot be read: {error}. It has rows of seconds and requests a second."
+        ) from error
+
+
+def write_files(report: LoadReport, folder: Path, chart: str) -> Sequence[Path]:
+    """Write a load's ``requests.csv``, ``summary.json`` and ``latency.svg``, and return them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / name for name in ("requests.csv", "summary.json", "latency.svg")]
+    report.result.write_csv(files[0])
+    files[1].write_text(json.dumps(report.summary(), indent=2) + "\n", encoding="utf-8")
+    files[2].write_text(chart, encoding="utf-8")
+    return files

@@ -1,0 +1,110 @@
+"""``scanflow load``, before a server that answers as one is told to."""
+
+from __future__ import annotations
+
+import signal
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scanflow.backends.service_records import ServiceRecord, Shape
+from scanflow.errors import InvalidError, UnsupportedError
+from scanflow.load.arrivals import constant
+from scanflow.load.load import LoadError
+from scanflow_client.formatting.load import load_chart, load_screen
+from scanflow_client.predict_io import HttpRequest
+from scanflow_client.service_load import LoadReport, LoadSpec, load_service, trace_of, write_files
+from tests.unit.test_load import say, server
+
+pytestmark = pytest.mark.processes
+
+REQUEST = HttpRequest("/infer", b"{}", {"content-type": "application/json"})
+
+
+def record(url: str) -> ServiceRecord:
+    shape = Shape(instances=2)
+    return ServiceRecord(name="digits", url=url, app="a", team="t", state="ready", generation=1, shape=shape)
+
+
+def loaded(url: str, spec: LoadSpec, **more: Any) -> LoadReport:
+    return load_service(record(url.removesuffix("/infer")), REQUEST, spec, **more)
+
+
+def test_what_became_of_a_load_is_shown_kept_and_drawn(tmp_path: Path) -> None:
+    def answer(handler: BaseHTTPRequestHandler, number: int) -> None:
+        say(handler, 503 if number == 7 else 200, b"full")
+
+    seen: list[tuple[int, int]] = []
+    with server(answer) as url:
+        spec = LoadSpec(trace=constant(100, 1.2), connections=2)
+        report = loaded(url, spec, observe=lambda *told: seen.append(told))
+    assert seen[0] == (0, 0)
+    head, table, reason, bound = load_screen(report, bound_s=10.0)
+    assert str(head).startswith("120 requests to digits (2 instances, any) in ")
+    assert str(head).endswith("over 2 connections: 1 failed.")
+    assert (reason, bound) == ("  1 × 503: full", "✗ p99 within 10.0 s and none failed: not at this rate")
+    cells = dict(zip(table.headers, table.rows[0], strict=True))  # type: ignore[union-attr]
+    assert (cells["target/s"], cells["p99.9"]) == ("100", "-"), "of 119 answers none is the slowest of a thousand"
+    assert 0 < float(cells["completed/s"]) <= 119 / 1.19
+    files = write_files(report, tmp_path / "out", load_chart(report))
+    assert [one.name for one in files] == ["requests.csv", "summary.json", "latency.svg"]
+    rows = [line.split(",") for line in files[0].read_text().splitlines()[1:]]
+    assert sorted(float(due) for due, _, _ in rows) == pytest.approx([i / 100 for i in range(120)], abs=1e-5)
+    assert [status for _, _, status in rows].count("503") == 1
+    assert "p99" in files[2].read_text()
+    shown = report._repr_html_()
+    assert "<td" in shown
+    assert "1 × 503: full" in shown
+    assert "<svg" in shown
+
+
+def test_a_load_that_is_interrupted_keeps_what_was_measured() -> None:
+    def interrupt(finished: int, _failed: int) -> None:
+        if finished >= 20:
+            signal.raise_signal(signal.SIGINT)
+
+    with server(lambda handler, number: say(handler)) as url:
+        report = loaded(url, LoadSpec(seconds=600.0, connections=1), observe=interrupt)
+    assert report.interrupted
+    assert report.result.requests >= 20
+    assert report.result.failed == 0
+    assert report.summary()["interrupted"] is True
+    assert "It was interrupted." in str(load_screen(report, bound_s=None)[0])
+
+
+def test_a_load_of_which_nothing_succeeds_has_no_latency_and_is_told_all_the_same() -> None:
+    with server(lambda handler, number: say(handler, 500, b"broken")) as url:
+        report = loaded(url, LoadSpec(trace=constant(20, 1), connections=1))
+    _, table, reason, bound = load_screen(report, bound_s=1.0)
+    assert set(table.rows[0][2:]) == {"-"}  # type: ignore[union-attr]
+    assert (reason, str(bound)[0]) == ("  20 × 500: broken", "✗")
+    assert (report.summary()["p50_s"], report.summary()["rate"]) == (None, 0.0)
+    assert "<svg" in load_chart(report)
+
+
+@pytest.mark.parametrize(
+    ("url", "spec", "error", "told"),
+    [
+        ("https://x.example", LoadSpec(), UnsupportedError, "plain http"),
+        ("http://127.0.0.1:1", LoadSpec(connections=0), InvalidError, "--connections 16"),
+        ("http://127.0.0.1:1", LoadSpec(seconds=0), InvalidError, "--seconds 10"),
+        ("http://127.0.0.1:1", LoadSpec(trace=constant(0.001, 1e6)), InvalidError, "at most a day"),
+        ("http://127.0.0.1:1", LoadSpec(), LoadError, "No load could be made"),
+    ],
+)
+def test_a_load_that_cannot_be_is_refused(url: str, spec: LoadSpec, error: type[Exception], told: str) -> None:
+    with pytest.raises(error, match=told):
+        loaded(url, spec)
+
+
+def test_what_a_rate_over_time_is_said_by(tmp_path: Path) -> None:
+    (tmp_path / "day.csv").write_text("seconds,rate\n0,5\n2,5\n")
+    file = str(tmp_path / "day.csv")
+    assert trace_of(None, None, 5.0) is None
+    assert trace_of(5.0, None, None) == constant(5.0, 10.0)
+    assert trace_of(None, file, None) == constant(5.0, 2.0)
+    for words in ((5.0, "steps:1", None), (None, file, 3.0), (None, str(tmp_path / "no.csv"), None)):
+        with pytest.raises(InvalidError):
+            trace_of(*words)
