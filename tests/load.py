@@ -36,7 +36,7 @@ def steady_load(
     plan = LoadPlan(
         url=url,
         method=method or ("GET" if body is None else "POST"),
-        body=base64.b64encode(content).decode(),
+        bodies=(base64.b64encode(content).decode(),),
         headers={**({} if body is None else {"content-type": "application/json"}), **(headers or {})},
         connections=connections,
         requests=requests,

@@ -10,16 +10,18 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
-from scanflow.errors import InvalidError, MissingExtraError, UnsupportedError
+from scanflow.errors import InvalidError, MissingExtraError, UnsupportedError, did_you_mean
 
 if TYPE_CHECKING:
     from scanflow.backends.service_records import ServiceRecord, Shape
     from scanflow.load.arrivals import RateTrace
     from scanflow.load.load import LoadResult
+    from scanflow.load.mlperf import MlperfSettings, Scenario
     from scanflow_client.predict_io import HttpRequest
 
 LOOK_S = 0.2
@@ -46,6 +48,9 @@ class LoadSpec:
     seconds: float = DEFAULT_S
     """Of a closed loop."""
 
+    mlperf: MlperfSettings | None = None
+    """LoadGen decides when requests are due."""
+
     connections: int = 16
     timeout_s: float = 30.0
 
@@ -56,8 +61,17 @@ class LoadSpec:
         return cls(trace=trace, poisson=poisson, seconds=lasts, connections=connections)
 
     @property
-    def lasts_s(self) -> float:
+    def lasts_s(self) -> float | None:
+        """None: as long as LoadGen takes."""
+        if self.mlperf is not None:
+            return None
         return self.seconds if self.trace is None else self.trace.seconds
+
+    @property
+    def loop(self) -> str:
+        if self.mlperf is not None:
+            return f"MLPerf {self.mlperf.scenario}"
+        return "closed" if self.trace is None else "open"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +99,12 @@ class LoadReport:
         seconds = metrics.seconds if trace is None or self.interrupted else max(metrics.seconds, trace.seconds)
         return (metrics.requests - metrics.failed) / seconds if seconds else 0.0
 
+    def _mlperf(self) -> dict[str, Any] | None:
+        wanted, told = self.spec.mlperf, self.result.mlperf
+        if wanted is None:
+            return None
+        return {"settings": asdict(wanted), "summary": None if told is None else asdict(told)}
+
     def _repr_html_(self) -> str:
         from scanflow_client.formatting.load import load_html
 
@@ -96,7 +116,7 @@ class LoadReport:
         return {
             "service": self.service,
             "shape": self.shape.model_dump(mode="json"),
-            "loop": "closed" if self.spec.trace is None else "open",
+            "loop": self.spec.loop,
             "arrivals": None if self.spec.trace is None else "even" if self.spec.poisson is None else "poisson",
             "connections": self.spec.connections,
             "wanted_rate": self.wanted_rate,
@@ -105,6 +125,7 @@ class LoadReport:
             "reasons": dict(self.result.reasons),
             "reconnects": self.result.reconnects,
             "interrupted": self.interrupted,
+            "mlperf": self._mlperf(),
         }
 
 
@@ -127,20 +148,20 @@ def load_service(
         raise UnsupportedError(f"{record.name!r} is at {record.url}. Load is measured over plain http:// only.")
     if not 1 <= spec.connections <= 10_000:
         raise InvalidError(f"{spec.connections} connections cannot be opened. Give 1 to 10000: --connections 16")
-    if not 0 < spec.lasts_s <= LONGEST_S:
+    if spec.lasts_s is not None and not 0 < spec.lasts_s <= LONGEST_S:
         raise InvalidError("A load lasts more than 0 s and at most a day: --seconds 10")
     token = os.environ.get("SCANFLOW_SERVICE_TOKEN")
     plan = LoadPlan(
         url=f"{record.url.rstrip('/')}{request.path}",
-        body=base64.b64encode(request.body).decode(),
+        bodies=(base64.b64encode(request.body).decode(),),
         headers={**request.headers, **({} if token is None else {"authorization": f"Bearer {token}"})},
         connections=spec.connections,
-        duration_s=spec.seconds if spec.trace is None else None,
-        timeout_s=spec.timeout_s,
+        duration_s=spec.seconds if spec.trace is None and spec.mlperf is None else None,
+        timeout_s=spec.timeout_s if spec.mlperf is None else LONGEST_S,  # an offline query is due at once as a whole
     )
     arrivals = None if spec.trace is None else spec.trace.arrivals(poisson=spec.poisson)
     interrupted, pause = False, threading.Event()
-    with LoadGenerator(plan, arrivals) as load:
+    with LoadGenerator(plan, arrivals, mlperf=spec.mlperf) as load:
         try:
             while not load.over:
                 observe(*load.progress)
@@ -157,8 +178,9 @@ def progress_text(show: Callable[[str], None], spec: LoadSpec) -> OnProgress:
     began = time.monotonic()
 
     def observe(finished: int, failed: int) -> None:
-        left = max(0.0, spec.lasts_s - (time.monotonic() - began))
-        show(f"{finished:,} requests, {failed:,} failed, {left:.0f} s left")
+        took = time.monotonic() - began
+        rest = f"{took:.0f} s" if spec.lasts_s is None else f"{max(0.0, spec.lasts_s - took):.0f} s left"
+        show(f"{finished:,} requests, {failed:,} failed, {rest}")
 
     return observe
 
@@ -188,6 +210,23 @@ def trace_of(rate: float | None, trace: str | None, seconds: float | None) -> Ra
         raise InvalidError(
             f"{trace!r} cannot be read: {error}. It has rows of seconds and requests a second."
         ) from error
+
+
+def mlperf_settings(scenario: str, scale: float, *, rate: float | None, bound_s: float | None) -> MlperfSettings:
+    """Return what LoadGen is told of a scenario.
+
+    Raises:
+        InvalidError: there is no such scenario, or a value is none of a load.
+        MissingExtraError: LoadGen is not installed.
+    """
+    from scanflow.load.mlperf import TABLE_4_2, scaled
+
+    if scenario not in TABLE_4_2:
+        known = f"LoadGen has {', '.join(TABLE_4_2)}."
+        raise InvalidError(f"There is no scenario {scenario!r}.{did_you_mean(scenario, TABLE_4_2)} {known}")
+    if find_spec("mlperf_loadgen") is None:
+        raise MissingExtraError("LoadGen is not installed. Install it: pip install 'scanflow[mlperf]'")
+    return scaled(cast("Scenario", scenario), scale, target_qps=rate, target_latency_s=bound_s)
 
 
 def write_files(report: LoadReport, folder: Path, chart: str) -> Sequence[Path]:

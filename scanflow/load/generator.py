@@ -14,6 +14,7 @@ import ctypes
 import errno
 import gc
 import json
+import math
 import mmap
 import os
 import select
@@ -45,6 +46,12 @@ PROGRESS = struct.Struct("QQ")
 """How many requests were finished, and how many of them failed: in the file ``progress``, at any time."""
 
 
+NEVER = math.nan
+"""When a request was sent that was not."""
+
+COLUMNS = {"due": "d", "waited": "d", "took": "d", "status": "h", "who": "h"}
+"""The files that are left, a column of every request each, and their types."""
+
 ARRIVALS = "arrivals"
 """The file of doubles: when each request is due, in seconds from the beginning, in order."""
 
@@ -57,8 +64,8 @@ class LoadError(UnavailableError):
 class LoadPlan:
     url: str
     method: str = "POST"
-    body: str = ""
-    """In base64."""
+    bodies: Sequence[str] = ("",)
+    """In base64, sent in turn."""
 
     headers: Mapping[str, str] = field(default_factory=dict)
     connections: int = 8
@@ -75,7 +82,7 @@ class LoadPlan:
 
 
 class _Connection(asyncio.Protocol):
-    def __init__(self, run: _Run) -> None:
+    def __init__(self, run: RequestSender) -> None:
         self._run = run
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
@@ -83,17 +90,21 @@ class _Connection(asyncio.Protocol):
         self._tally: str | None = None
         self._begun = False
         self.due: float | None = None
+        self.number = 0
+        """Of the request at hand."""
+
+        self._sent = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
 
-    def send(self, due: float) -> None:
-        self.due = due
+    def send(self, due: float, number: int) -> None:
+        self.due, self.number, self._sent = due, number, time.monotonic()
         self._begun = False
         self._body.clear()
         self._tally = None
         assert self._transport is not None
-        self._transport.write(self._run.message)
+        self._transport.write(self._run.message(number))
 
     def data_received(self, data: bytes) -> None:
         self._begun = True
@@ -121,7 +132,9 @@ class _Connection(asyncio.Protocol):
             reason = f"{status}: {body[:200].decode(errors='replace')}"
         elif not right:
             reason = f"another answer: {body[:200].decode(errors='replace')}"
-        self._run.finished(due, status if right or status >= 300 else -status, reason, self._tally)
+        self._run.finished(
+            self.number, due, self._sent, status if right or status >= 300 else -status, reason, self._tally
+        )
         if not self._parser.should_keep_alive():
             self._close()
             self._run.replace(self)
@@ -135,7 +148,7 @@ class _Connection(asyncio.Protocol):
         if self.due is not None:
             how = "cut off in the answer" if self._begun else "closed without an answer"
             due, self.due = self.due, None
-            self._run.finished(due, 0, f"{how}: {exc or 'end of file'}", None)
+            self._run.finished(self.number, due, self._sent, 0, f"{how}: {exc or 'end of file'}", None)
         else:
             self._run.reconnects += 1
         self._run.replace(self)
@@ -154,7 +167,7 @@ class _Connection(asyncio.Protocol):
         due, self.due = self.due, None
         self._close()
         if due is not None:
-            self._run.finished(due, 0, reason, None)
+            self._run.finished(self.number, due, self._sent, 0, reason, None)
         self._run.replace(self)
 
     def _close(self) -> None:
@@ -163,24 +176,25 @@ class _Connection(asyncio.Protocol):
             transport.abort()
 
 
-class _Run:
-    def __init__(self, plan: LoadPlan, folder: Path, arrivals: Sequence[float] | None) -> None:
+class RequestSender:
+    def __init__(self, plan: LoadPlan, folder: Path, *, requests: int | None, closed: bool) -> None:
+        """``requests``: it ends after so many; ``closed``: whether connections that are free send the next."""
         url = urlsplit(plan.url)
         if url.scheme != "http" or url.hostname is None:
             raise LoadError(f"{plan.url} is no http:// address.")
-        self.plan, self._closed = plan, arrivals is None
-        self._requests = plan.requests if arrivals is None else len(arrivals)
+        self.plan, self._requests, self._closed = plan, requests, closed
         self.tally = plan.tally.lower().encode() if plan.tally else None
         self.expect = plan.expect.encode() if plan.expect else None
-        self.message = _message(plan)
+        self._messages = [_message(plan, body) for body in map(base64.b64decode, plan.bodies)]
         self.reconnects = 0
         self.names: dict[str, int] = {}
         self.reasons: Counter[str] = Counter()
-        self.due, self.took, self.status, self.who = array("d"), array("d"), array("h"), array("h")
+        self.due, self.waited, self.took = array("d"), array("d"), array("d")
+        self.status, self.who = array("h"), array("h")
         self.failed = 0
         self._host, self._port = url.hostname, url.port or 80
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[float] = deque()
+        self._waiting: deque[tuple[float, int]] = deque()
         self._idle: list[_Connection] = []
         self._open: set[_Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -201,25 +215,29 @@ class _Run:
         for connection in [self._idle.pop() for _ in range(len(self._idle))]:
             self.free(connection)
 
-    def due_now(self, times: Sequence[float]) -> None:
+    def message(self, number: int) -> bytes:
+        return self._messages[number % len(self._messages)]
+
+    def due_now(self, requests: Sequence[tuple[float, int]]) -> None:
+        """Send what is due, each at a time and with a number, as connections are free."""
         if self._stopping:
             return
-        self._waiting.extend(times)
-        self._begun += len(times)
+        self._waiting.extend(requests)
+        self._begun += len(requests)
         while self._waiting and self._idle:
             connection = self._idle.pop()
             if not connection.closed_meanwhile:  # else another replaces it, once the loop has read of it
-                connection.send(self._waiting.popleft())
+                connection.send(*self._waiting.popleft())
 
     def free(self, connection: _Connection) -> None:
         if not self.began:
             self._idle.append(connection)
         elif self._waiting:
             if not connection.closed_meanwhile:  # else another replaces it, as in due_now
-                connection.send(self._waiting.popleft())
+                connection.send(*self._waiting.popleft())
         elif self._closed and not self._enough():
             self._begun += 1
-            connection.send(time.monotonic())
+            connection.send(time.monotonic(), self._begun - 1)
         else:
             self._idle.append(connection)
             self._maybe_over()
@@ -246,13 +264,19 @@ class _Run:
     def _refused(self, error: OSError) -> None:
         reason = f"no connection: {errno.errorcode.get(error.errno or 0, error)}"
         if self._waiting:
-            self.finished(self._waiting.popleft(), 0, reason, None)
+            due, number = self._waiting.popleft()
+            self.finished(number, due, NEVER, 0, reason, None)
         elif self._closed and self.began and not self._enough():
             self._begun += 1
-            self.finished(time.monotonic(), 0, reason, None)
+            self.finished(self._begun - 1, time.monotonic(), NEVER, 0, reason, None)
         self._maybe_over()
 
-    def finished(self, due: float, status: int, reason: str | None, tally: str | None) -> None:
+    def finished(
+        self, number: int, due: float, sent: float, status: int, reason: str | None, tally: str | None
+    ) -> None:
+        """Note what became of a request; ``number`` is for those who give their own."""
+        del number
+        self.waited.append(sent - due)
         self.due.append(due)
         self.took.append(time.monotonic() - due)
         self.status.append(status)
@@ -267,8 +291,9 @@ class _Run:
         now = time.monotonic()
         for connection in list(self._open):
             connection.expire(now)
-        while self._waiting and now - self._waiting[0] > self.plan.timeout_s:
-            self.finished(self._waiting.popleft(), 0, "timeout before a connection was free", None)
+        while self._waiting and now - self._waiting[0][0] > self.plan.timeout_s:
+            due, number = self._waiting.popleft()
+            self.finished(number, due, NEVER, 0, "timeout before a connection was free", None)
         if self.plan.duration_s is not None and now - self.began >= self.plan.duration_s:
             self.stop()
         self._maybe_over()
@@ -279,6 +304,12 @@ class _Run:
         self._waiting.clear()
         self._maybe_over()
 
+    def write(self, folder: Path) -> None:
+        for name in COLUMNS:
+            (folder / name).write_bytes(getattr(self, name).tobytes())
+        rest = {"reasons": self.reasons, "names": list(self.names), "reconnects": self.reconnects}
+        (folder / "rest.json").write_text(json.dumps(rest))
+
     def _enough(self) -> bool:
         return self._stopping or (self._requests is not None and self._begun >= self._requests)
 
@@ -287,8 +318,8 @@ class _Run:
             self.over.set_result(None)
 
 
-def _message(plan: LoadPlan) -> bytes:
-    url, body = urlsplit(plan.url), base64.b64decode(plan.body)
+def _message(plan: LoadPlan, body: bytes) -> bytes:
+    url = urlsplit(plan.url)
     path = (url.path or "/") + (f"?{url.query}" if url.query else "")
     lines = [f"{plan.method} {path} HTTP/1.1", f"host: {url.netloc}"]
     lines += [f"{name}: {value}" for name, value in plan.headers.items()]
@@ -300,11 +331,15 @@ def _message(plan: LoadPlan) -> bytes:
 class _Clock:
     """Ticks of a timer of the kernel: the event loop's own are a millisecond coarse, which is many a latency.
 
-    See timerfd_create(2); Python has it from 3.13 on.
+    See timerfd_create(2); Python has it from 3.13 on. Where there is none, the event loop's has to do.
     """
 
-    def __init__(self, run: _Run, arrivals: Sequence[float]) -> None:
+    def __init__(self, run: RequestSender, arrivals: Sequence[float]) -> None:
         self._run, self._arrivals, self._next = run, arrivals, 0
+        self._loop = asyncio.get_running_loop()
+        if sys.platform != "linux":
+            self._timer = -1
+            return
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._timer = self._libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
         if self._timer < 0:
@@ -312,13 +347,18 @@ class _Clock:
         self._time = (ctypes.c_long * 4)()  # an interval of 0: once; and seconds and nanoseconds
 
     def start(self) -> None:
-        asyncio.get_running_loop().add_reader(self._timer, self._tick)
+        if self._timer >= 0:
+            self._loop.add_reader(self._timer, self._tick)
         self._wait()
 
     def _wait(self) -> None:
         if self._next == len(self._arrivals):
             return
-        seconds, part = divmod(self._run.began + self._arrivals[self._next], 1)
+        due = self._run.began + self._arrivals[self._next]
+        if self._timer < 0:
+            self._loop.call_later(max(0.0, due - time.monotonic()), self._send)
+            return
+        seconds, part = divmod(due, 1)
         self._time[2], self._time[3] = int(seconds), int(part * 1e9)
         if self._libc.timerfd_settime(self._timer, 1, self._time, None) != 0:  # 1: the time is no distance but a point
             raise OSError(ctypes.get_errno(), "timerfd_settime failed")
@@ -328,15 +368,20 @@ class _Clock:
             os.read(self._timer, 8)
         except BlockingIOError:
             return
+        self._send()
+
+    def _send(self) -> None:
         until = bisect_right(self._arrivals, time.monotonic() - self._run.began, self._next)
-        self._run.due_now([self._run.began + at for at in self._arrivals[self._next : until]])
+        begin, due = self._run.began, self._arrivals
+        self._run.due_now([(begin + due[number], number) for number in range(self._next, until)])
         self._next = until
         self._wait()
 
 
 async def _make(plan: LoadPlan, folder: Path) -> None:
     arrivals = _arrivals(folder / ARRIVALS)
-    run = _Run(plan, folder, arrivals)
+    requests = plan.requests if arrivals is None else len(arrivals)
+    run = RequestSender(plan, folder, requests=requests, closed=arrivals is None)
     await asyncio.gather(*(run.connect() for _ in range(plan.connections)))
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, run.stop)
@@ -356,10 +401,7 @@ async def _make(plan: LoadPlan, folder: Path) -> None:
     sweeping = loop.create_task(sweeps())
     await run.over
     sweeping.cancel()
-    for name in ("due", "took", "status", "who"):
-        (folder / name).write_bytes(getattr(run, name).tobytes())
-    rest = {"reasons": run.reasons, "names": list(run.names), "reconnects": run.reconnects}
-    (folder / "rest.json").write_text(json.dumps(rest))
+    run.write(folder)
 
 
 def _arrivals(file: Path) -> array[float] | None:

@@ -2,7 +2,7 @@
 
 ::
 
-    with LoadGenerator(LoadPlan(url=url, body=body), constant(rate=1000, seconds=20).arrivals()) as load:
+    with LoadGenerator(LoadPlan(url=url, bodies=[body]), constant(rate=1000, seconds=20).arrivals()) as load:
         load.wait_for(5_000)
         load.mark("swap")
         ...
@@ -34,10 +34,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from scanflow.load import generator
-from scanflow.load.generator import ARRIVALS, PROGRESS, LoadError, LoadPlan
+from scanflow.load import mlperf as mlperf_program
+from scanflow.load.generator import ARRIVALS, COLUMNS, PROGRESS, LoadError, LoadPlan
+from scanflow.load.mlperf import SETTINGS, SUMMARY, MlperfSettings, MlperfSummary, read_summary
 
 __all__ = ["LoadError", "LoadGenerator", "LoadMetrics", "LoadPlan", "LoadResult"]
 
@@ -72,7 +74,12 @@ class LoadResult:
     """Every request: when it was due (``time.monotonic``), how long it took, and 0 or why it failed."""
 
     due: Sequence[float]
+    waited: Sequence[float]
+    """Until it was sent, which is while no connection was free (the issue delay of thesis 4.3.2); nan: never."""
+
     took: Sequence[float]
+    """From when it was due until it was answered, or had failed."""
+
     status: Sequence[int]
     """The status that came; 0: none did. A request failed if it is not 2xx, or negated, if the body was not right."""
 
@@ -87,6 +94,8 @@ class LoadResult:
     """Connections opened anew because the server had closed one between two requests."""
 
     marks: Mapping[str, float]
+    mlperf: MlperfSummary | None = None
+    """What LoadGen says of its run; None: it was none of LoadGen's, or was interrupted."""
 
     @property
     def requests(self) -> int:
@@ -97,13 +106,13 @@ class LoadResult:
         return sum(not 200 <= status < 300 for status in self.status)
 
     def write_csv(self, file: Path) -> None:
-        """Write a row for each request: when it was due, how long its answer took, and the status that came."""
+        """Write a row for each request: when it was due, how long until it was sent and answered, and the status."""
         begin = min(self.due, default=0.0)
         with file.open("w", newline="", encoding="ascii") as opened:
             rows = csv.writer(opened)
-            rows.writerow(("due_s", "took_s", "status"))
-            for due, took, status in zip(self.due, self.took, self.status, strict=True):
-                rows.writerow((f"{due - begin:.6f}", f"{took:.6f}", status))
+            rows.writerow(("due_s", "waited_s", "took_s", "status"))
+            for due, waited, took, status in zip(self.due, self.waited, self.took, self.status, strict=True):
+                rows.writerow((f"{due - begin:.6f}", f"{waited:.6f}", f"{took:.6f}", status))
 
     @property
     def tally(self) -> dict[str, int]:
@@ -166,15 +175,24 @@ def _percentile(ordered: Sequence[float], share: float) -> float:
 class LoadGenerator:
     """A load that goes on while the body of ``with`` does."""
 
-    def __init__(self, plan: LoadPlan, arrivals: Sequence[float] | None = None, *, start_s: float = START_S) -> None:
-        """``arrivals``: when each request is due, in seconds from the beginning, in order; None: a closed loop, which
-        ends after ``plan.requests`` or ``plan.duration_s``, whichever is first."""
-        if arrivals is None and plan.requests is None and plan.duration_s is None:
+    def __init__(
+        self,
+        plan: LoadPlan,
+        arrivals: Sequence[float] | None = None,
+        *,
+        mlperf: MlperfSettings | None = None,
+        start_s: float = START_S,
+    ) -> None:
+        """``arrivals``: when each request is due, in seconds from the beginning, in order; ``mlperf``: LoadGen decides
+        when. None of both: a closed loop, which ends after ``plan.requests`` or ``plan.duration_s``, whichever is
+        first."""
+        if arrivals is None and mlperf is None and plan.requests is None and plan.duration_s is None:
             raise ValueError("Say how many requests or how many seconds: a load has an end.")
-        self._plan, self._arrivals, self._start_s = plan, arrivals, start_s
+        self._plan, self._arrivals, self._mlperf, self._start_s = plan, arrivals, mlperf, start_s
         self._folder = tempfile.TemporaryDirectory(prefix="load-")
         self._process: subprocess.Popen[bytes] | None = None
         self._marks: dict[str, float] = {}
+        self._stopped = False
         self._progress: mmap.mmap | None = None
 
     def __enter__(self) -> Self:
@@ -183,9 +201,12 @@ class LoadGenerator:
         (folder / "progress").write_bytes(bytes(PROGRESS.size))
         if self._arrivals is not None:
             (folder / ARRIVALS).write_bytes(array("d", self._arrivals).tobytes())
+        if self._mlperf is not None:
+            (folder / SETTINGS).write_text(json.dumps(asdict(self._mlperf)))
+        program = Path(str((generator if self._mlperf is None else mlperf_program).__file__))
         with (folder / "errors").open("wb") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", generator.__file__, str(folder)],
+                [sys.executable, "-P", program, str(folder)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -236,6 +257,7 @@ class LoadGenerator:
             pause.wait(0.01)
 
     def stop(self) -> None:
+        self._stopped = True
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
 
@@ -248,11 +270,15 @@ class LoadGenerator:
         if code != 0:
             raise LoadError(f"The load ended with {code}. {self._errors()}")
         folder = Path(self._folder.name)
-        due, took, status, who = array("d"), array("d"), array("h"), array("h")
-        for name, column in (("due", due), ("took", took), ("status", status), ("who", who)):
-            column.frombytes((folder / name).read_bytes())
+        columns: dict[str, Any] = {}
+        for name, kind in COLUMNS.items():
+            columns[name] = array(kind)
+            columns[name].frombytes((folder / name).read_bytes())
         rest = json.loads((folder / "rest.json").read_text())
-        return LoadResult(due=due, took=took, status=status, who=who, **rest, marks=dict(self._marks))
+        summary, told = folder / SUMMARY, None
+        if self._mlperf is not None and summary.exists() and not self._stopped:
+            told = read_summary(summary.read_text(), self._mlperf.scenario)
+        return LoadResult(**columns, **rest, marks=dict(self._marks), mlperf=told)
 
     def _errors(self) -> str:
         return (Path(self._folder.name) / "errors").read_text(errors="replace").strip()[-500:] or "it said nothing"

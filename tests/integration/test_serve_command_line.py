@@ -92,7 +92,7 @@ def test_a_service_is_deployed_asked_scaled_followed_and_deleted(
     told = json.loads(loaded.stdout)
     assert (loaded.returncode, told["requests"], told["failed"], told["loop"]) == (0, 100, 0, "open"), loaded.stderr
     rows = (tmp_path / "load" / "requests.csv").read_text().splitlines()
-    assert (rows[0], len(rows)) == ("due_s,took_s,status", 101)
+    assert (rows[0], len(rows)) == ("due_s,waited_s,took_s,status", 101)
     assert json.loads((tmp_path / "load" / "summary.json").read_text()) == told
     refused = cli("load", "means", "--data", "[1, 2, 3]", "--seconds", "1", "-c", "1").stdout
     assert ": 500: " in refused or "× 500: " in refused, "each fails, and is counted with its reason"

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
+from scanflow.errors import UsageError
 from scanflow_client.cli.options import JsonOption, ServiceArgument, deployer
 from scanflow_client.cli.output import print_json, progress_stream, say
 from scanflow_client.cli.services import NodeOption
@@ -39,6 +40,11 @@ def load(
     seconds: Annotated[float | None, Option("--seconds", metavar="S", help="How long. Default: 10.")] = None,
     connections: Annotated[int, Option("--connections", "-c", metavar="N", help="How many callers.")] = 16,
     p99: Annotated[str | None, Option("--p99", metavar="TIME", help="Say whether this bound is kept: 50ms.")] = None,
+    mlperf: Annotated[
+        str | None,
+        Option("--mlperf", metavar="SCENARIO", help="By MLPerf LoadGen: single-stream|multi-stream|server|offline."),
+    ] = None,
+    scale: Annotated[float, Option("--scale", metavar="F", help="Of its numbers of queries (thesis Table 4.2).")] = 1.0,
     out: Annotated[
         Path | None, Option("--out", metavar="DIR", help="Write each request, the summary and a plot there.")
     ] = None,
@@ -49,10 +55,23 @@ def load(
     from scanflow_client.formatting.load import load_chart, load_screen
     from scanflow_client.predict_io import read_request, to_http
     from scanflow_client.progress import output_on
-    from scanflow_client.service_load import LoadSpec, load_service, progress_text, trace_of, write_files
+    from scanflow_client.service_load import (
+        LoadSpec,
+        load_service,
+        mlperf_settings,
+        progress_text,
+        trace_of,
+        write_files,
+    )
 
     bound_s = None if p99 is None else parse_duration(p99, what="--p99")
-    spec = LoadSpec.of(trace_of(rate, trace, seconds), poisson=poisson, seconds=seconds, connections=connections)
+    if mlperf is None:
+        spec = LoadSpec.of(trace_of(rate, trace, seconds), poisson=poisson, seconds=seconds, connections=connections)
+    else:
+        if (trace, poisson, seconds) != (None, None, None):
+            raise UsageError("LoadGen decides when requests are due: leave out --trace, --poisson and --seconds.")
+        settings = mlperf_settings(mlperf, scale, rate=rate, bound_s=bound_s)
+        spec = LoadSpec(mlperf=settings, connections=connections)
     where = deployer()
     request = to_http(
         where,

@@ -14,6 +14,7 @@ from scanflow_client.formatting.text import latency
 
 if TYPE_CHECKING:
     from scanflow.load.load import LoadMetrics
+    from scanflow.load.mlperf import MlperfSettings, MlperfSummary
     from scanflow_client.service_load import LoadReport
 
 SLICES = 40
@@ -36,11 +37,22 @@ def load_screen(report: LoadReport, *, bound_s: float | None) -> Screen:
         Table(list(columns), [list(columns.values())]),
     ]
     screen += [f"  {count:,} × {reason}" for reason, count in sorted(result.reasons.items(), key=lambda one: -one[1])]
-    if bound_s is not None:
+    if result.mlperf is not None and report.spec.mlperf is not None:
+        screen += _mlperf_lines(report.spec.mlperf, result.mlperf)
+    elif bound_s is not None:
         kept = metrics.p99_s <= bound_s and not metrics.failed
         rate = f"{report.rate:.4g} requests/s" if kept else "not at this rate"
         screen.append(f"{'✓' if kept else '✗'} p99 within {latency(bound_s)} and none failed: {rate}")
     return screen
+
+
+def _mlperf_lines(wanted: MlperfSettings, told: MlperfSummary) -> list[str]:
+    value = f"{told.value:.4g}"
+    if told.metric.endswith("(ns)"):
+        value = latency(told.value / 1e9)
+    at = "" if wanted.scale == 1 else f", at {wanted.scale:g} of Table 4.2's queries"
+    head = f"{'✓ valid' if told.valid else '✗ not valid'}: MLPerf {wanted.scenario}{at}; {told.metric}: {value}"
+    return [head.replace(" (ns)", ""), *(f"  {reason}" for reason in told.reasons)]
 
 
 def load_html(report: LoadReport) -> str:

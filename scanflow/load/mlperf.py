@@ -1,0 +1,225 @@
+"""MLPerf LoadGen on a service: the process that LoadGen is in, and what its settings and its summary say.
+
+Reddi et al., "MLPerf Inference Benchmark", ISCA 2020; the scenarios and settings are those of thesis Table 4.2. LoadGen
+decides when which query is issued, and what is valid; the requests are sent as those of any other load are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import math
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from scanflow.cpu_priority import take_short_slices
+from scanflow.errors import InvalidError, UnavailableError
+from scanflow.load.generator import SWEEP_S, LoadError, LoadPlan, RequestSender
+
+Scenario = Literal["single-stream", "multi-stream", "server", "offline"]
+
+SETTINGS: Final = "mlperf.json"
+SUMMARY: Final = "mlperf_log_summary.txt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MlperfSettings:
+    """What LoadGen is told. ``scale`` is what Table 4.2's counts were multiplied by."""
+
+    scenario: Scenario
+    queries: int
+    """At least so many; samples, where the scenario is offline."""
+
+    target_qps: float = 1.0
+    """Of the server scenario; of the offline one what is expected."""
+
+    target_latency_s: float = 20.0
+    """Of the server scenario: 99 % of its queries are to be answered within it."""
+
+    samples_per_query: int = 1
+    scale: float = 1.0
+
+
+TABLE_4_2: Final[Mapping[Scenario, MlperfSettings]] = {
+    "single-stream": MlperfSettings(scenario="single-stream", queries=1664),
+    "multi-stream": MlperfSettings(scenario="multi-stream", queries=2000, target_latency_s=8.0, samples_per_query=8),
+    "server": MlperfSettings(scenario="server", queries=12_800, target_qps=200.0, target_latency_s=20.0),
+    "offline": MlperfSettings(scenario="offline", queries=32_768, target_qps=200.0),
+}
+"""The thesis' settings. Its multi-stream dropped queries that were late, as LoadGen did before version 2; since then it
+sends a query of N samples when the last one was answered, and N is 8."""
+
+
+def scaled(
+    scenario: Scenario,
+    scale: float,
+    *,
+    target_qps: float | None = None,
+    target_latency_s: float | None = None,
+    samples_per_query: int | None = None,
+) -> MlperfSettings:
+    """Return Table 4.2's settings of a scenario with its counts multiplied, and what is given in place of the rest.
+
+    Raises:
+        InvalidError: a value that no load can have.
+    """
+    from dataclasses import replace
+
+    known = TABLE_4_2[scenario]
+    given = {"target_qps": target_qps, "target_latency_s": target_latency_s, "samples_per_query": samples_per_query}
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if not all(math.isfinite(value) and value > 0 for value in (scale, *changes.values())):
+        raise InvalidError("The scale and the targets of a scenario are numbers above 0.")
+    return replace(known, queries=max(1, round(known.queries * scale)), scale=scale, **changes)
+
+
+@dataclass(frozen=True, slots=True)
+class MlperfSummary:
+    """What LoadGen says of a run."""
+
+    valid: bool
+    metric: str
+    """What the scenario is judged by, as LoadGen calls it: ``Completed samples per second``."""
+
+    value: float
+    """Of it: per second, or in nanoseconds where the metric says so."""
+
+    reasons: tuple[str, ...]
+    """Why it is not valid, in LoadGen's words."""
+
+    fields: Mapping[str, str]
+    """Every line ``name : value``."""
+
+
+_METRICS: Final[Mapping[Scenario, tuple[str, ...]]] = {
+    "single-stream": ("90th percentile latency (ns)", "90.0th percentile latency (ns)"),
+    "multi-stream": ("99th percentile latency (ns)", "99.0th percentile latency (ns)"),
+    "server": ("Completed samples per second", "Scheduled samples per second"),
+    "offline": ("Samples per second",),
+}
+_FIELD: Final = re.compile(r"^\s*(.+?)\s*:\s+(\S.*?)\s*$")
+
+
+def read_summary(text: str, scenario: Scenario) -> MlperfSummary:
+    """Return what LoadGen's summary says.
+
+    Raises:
+        UnavailableError: it is not one of that scenario.
+    """
+    lines = [(match[1], match[2]) for line in text.splitlines() if (match := _FIELD.match(line))]
+    fields = dict(lines)
+    metric = next((name for name in _METRICS[scenario] if name in fields), None)
+    if metric is None or "Result is" not in fields:
+        raise UnavailableError(f"LoadGen's summary has no result of the scenario {scenario}: {text[:200]!r}")
+    unmet = tuple(f"{name}: no" for name, value in lines if name.endswith("satisfied") and value.upper() == "NO")
+    advice = tuple(line.strip(" *") for line in text.splitlines() if line.startswith(" * "))
+    return MlperfSummary(fields["Result is"] == "VALID", metric, float(fields[metric]), (*unmet, *advice), fields)
+
+
+class _Queries(RequestSender):
+    """Samples that LoadGen has issued: each is a request, and LoadGen is told of its answer."""
+
+    def __init__(self, plan: LoadPlan, folder: Path, tell: Callable[[int], None]) -> None:
+        super().__init__(plan, folder, requests=None, closed=False)
+        self._tell = tell
+        self._ids: list[int] = []
+        self._rows: list[int] = []
+
+    def issue(self, at: float, samples: Sequence[tuple[int, int]]) -> None:
+        """``samples``: of each the id of its answer and which row it is."""
+        first = len(self._ids)
+        self._ids += [id for id, _ in samples]
+        self._rows += [row for _, row in samples]
+        self.due_now([(at, number) for number in range(first, len(self._ids))])
+
+    def message(self, number: int) -> bytes:
+        return super().message(self._rows[number])
+
+    def finished(
+        self, number: int, due: float, sent: float, status: int, reason: str | None, tally: str | None
+    ) -> None:
+        super().finished(number, due, sent, status, reason, tally)
+        self._tell(self._ids[number])  # also where it failed: LoadGen has no failures, and would wait
+
+
+def _settings_of(wanted: MlperfSettings, loadgen: Any) -> Any:
+    made = loadgen.TestSettings()
+    names = {"single-stream": "SingleStream", "multi-stream": "MultiStream", "server": "Server", "offline": "Offline"}
+    made.scenario = getattr(loadgen.TestScenario, names[wanted.scenario])
+    made.mode = loadgen.TestMode.PerformanceOnly
+    made.min_duration_ms = 0
+    made.min_query_count = wanted.queries
+    made.multi_stream_samples_per_query = wanted.samples_per_query
+    made.server_target_qps = wanted.target_qps
+    made.server_target_latency_ns = round(wanted.target_latency_s * 1e9)
+    made.offline_expected_qps = wanted.target_qps
+    return made
+
+
+async def _make(plan: LoadPlan, wanted: MlperfSettings, folder: Path) -> None:
+    import mlperf_loadgen as loadgen
+
+    loop = asyncio.get_running_loop()
+    run = _Queries(plan, folder, lambda id: loadgen.QuerySamplesComplete([loadgen.QuerySampleResponse(id, 0, 0)]))
+    await asyncio.gather(*(run.connect() for _ in range(plan.connections)))
+
+    def issue(samples: Sequence[Any]) -> None:
+        loop.call_soon_threadsafe(run.issue, time.monotonic(), [(one.id, one.index) for one in samples])
+
+    rows = wanted.queries if wanted.scenario == "offline" else max(len(plan.bodies), wanted.samples_per_query)
+    system = loadgen.ConstructSUT(issue, lambda: None)
+    library = loadgen.ConstructQSL(rows, rows, lambda _: None, lambda _: None)
+    log = loadgen.LogSettings()
+    log.enable_trace = False
+    log.log_output.outdir = str(folder)
+
+    def test() -> None:
+        loadgen.StartTestWithLogSettings(system, library, _settings_of(wanted, loadgen), log)
+        loop.call_soon_threadsafe(run.stop)
+
+    def end() -> None:  # LoadGen itself cannot be stopped
+        run.write(folder)
+        os._exit(0)
+
+    loop.add_signal_handler(signal.SIGTERM, end)
+    gc.freeze()
+    gc.disable()
+    sys.stdout.write("go\n")
+    sys.stdout.flush()
+    run.start()
+    testing = threading.Thread(target=test, daemon=True)
+    testing.start()
+    while not run.over.done():
+        await asyncio.sleep(SWEEP_S)
+        run.sweep()
+    await asyncio.to_thread(testing.join)
+    run.write(folder)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Make a load by MLPerf LoadGen; started by scanflow.load.load.")
+    parser.add_argument("folder", type=Path)
+    folder = parser.parse_args().folder
+    plan = LoadPlan(**json.loads((folder / "plan.json").read_text()))
+    wanted = MlperfSettings(**json.loads((folder / SETTINGS).read_text()))
+    take_short_slices(inherited=True)
+    try:
+        asyncio.run(_make(plan, wanted, folder))
+    except (LoadError, OSError, ModuleNotFoundError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
