@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
@@ -19,6 +20,8 @@ from scanflow.errors import InvalidError, MissingExtraError, UnsupportedError, d
 
 if TYPE_CHECKING:
     from scanflow.backends.service_records import ServiceRecord, Shape
+    from scanflow.knowledge.port import KnowledgeBase
+    from scanflow.knowledge.records import TrackedRun
     from scanflow.load.arrivals import RateTrace
     from scanflow.load.load import LoadResult
     from scanflow.load.mlperf import MlperfSettings, Scenario
@@ -237,3 +240,38 @@ def write_files(report: LoadReport, folder: Path, chart: str) -> Sequence[Path]:
     files[1].write_text(json.dumps(report.summary(), indent=2) + "\n", encoding="utf-8")
     files[2].write_text(chart, encoding="utf-8")
     return files
+
+
+def log_report(knowledge: KnowledgeBase, record: ServiceRecord, report: LoadReport, chart: str) -> TrackedRun:
+    """Keep a load as a run of the service's application: its settings, its metrics, and its files."""
+    summary = report.summary()
+    metrics = {name: value for name, value in summary.items() if isinstance(value, int | float) and name in _METRICS}
+    told = report.result.mlperf
+    if told is not None:
+        metrics["mlperf"] = told.value
+    params = {name: summary[name] for name in ("loop", "arrivals", "connections", "wanted_rate")}
+    params |= {f"shape.{name}": value for name, value in summary["shape"].items()}
+    if report.spec.mlperf is not None:
+        params |= {f"mlperf.{name}": value for name, value in asdict(report.spec.mlperf).items()}
+    tags = {"scanflow.kind": "load", "scanflow.service": report.service}
+    if told is not None:
+        tags |= {"mlperf.valid": str(told.valid).lower(), "mlperf.metric": told.metric}
+    with TemporaryDirectory(prefix="scanflow-load-") as folder:
+        write_files(report, Path(folder), chart)
+        known = {name: value for name, value in params.items() if value is not None}
+        return knowledge.log_run(
+            record.app,
+            record.team,
+            name=f"load-{report.service}",
+            params=known,
+            metrics=metrics,
+            tags=tags,
+            artifacts=Path(folder),
+            status="failed" if report.interrupted else "finished",
+        )
+
+
+_METRICS = frozenset(
+    {"requests", "failed", "seconds", "rate", "mean_s", "p50_s", "p90_s", "p95_s", "p99_s", "p999_s", "max_s"}
+)
+"""Of a summary, what a run has as metrics; where nothing succeeded there are no latencies."""

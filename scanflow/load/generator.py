@@ -113,10 +113,6 @@ class _Connection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self._fail(f"not HTTP: {error}")
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._run.tally is not None and name.lower() == self._run.tally:
-            self._tally = value.decode("latin-1")
-
     def on_body(self, body: bytes) -> None:
         self._body.append(body)
 
@@ -176,6 +172,14 @@ class _Connection(asyncio.Protocol):
             transport.abort()
 
 
+class _TallyingConnection(_Connection):
+    """One that keeps a header of each answer: to be called for every header of every answer costs."""
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() == self._run.tally:
+            self._tally = value.decode("latin-1")
+
+
 class RequestSender:
     def __init__(self, plan: LoadPlan, folder: Path, *, requests: int | None, closed: bool) -> None:
         """``requests``: it ends after so many; ``closed``: whether connections that are free send the next."""
@@ -206,7 +210,8 @@ class RequestSender:
             self._progress = mmap.mmap(file.fileno(), PROGRESS.size)
 
     async def connect(self) -> None:
-        _, connection = await self._loop.create_connection(lambda: _Connection(self), self._host, self._port)
+        kind = _Connection if self.tally is None else _TallyingConnection
+        _, connection = await self._loop.create_connection(lambda: kind(self), self._host, self._port)
         self._open.add(connection)
         self.free(connection)
 

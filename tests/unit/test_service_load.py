@@ -11,11 +11,12 @@ import pytest
 
 from scanflow.backends.service_records import ServiceRecord, Shape
 from scanflow.errors import InvalidError, UnsupportedError
+from scanflow.knowledge.memory import MemoryKnowledge
 from scanflow.load.arrivals import constant
 from scanflow.load.load import LoadError
 from scanflow_client.formatting.load import load_chart, load_screen
 from scanflow_client.predict_io import HttpRequest
-from scanflow_client.service_load import LoadReport, LoadSpec, load_service, trace_of, write_files
+from scanflow_client.service_load import LoadReport, LoadSpec, load_service, log_report, trace_of, write_files
 from tests.unit.test_load import say, server
 
 pytestmark = pytest.mark.processes
@@ -54,6 +55,12 @@ def test_what_became_of_a_load_is_shown_kept_and_drawn(tmp_path: Path) -> None:
     assert sorted(float(row[0]) for row in rows) == pytest.approx([i / 100 for i in range(120)], abs=1e-5)
     assert [row[3] for row in rows].count("503") == 1
     assert "p99" in files[2].read_text()
+    knowledge = MemoryKnowledge()
+    run = log_report(knowledge, record(url), report, load_chart(report))
+    assert (run.name, run.params["loop"], run.params["shape.instances"]) == ("load-digits", "open", "2")
+    assert (run.metrics["requests"], run.metrics["failed"]) == (120, 1)
+    kept = knowledge.fetch_run_artifacts(run.run_id, tmp_path / "kept")
+    assert sorted(one.name for one in kept.iterdir()) == ["latency.svg", "requests.csv", "summary.json"]
     shown = report._repr_html_()
     assert "<td" in shown
     assert "1 × 503: full" in shown

@@ -10,7 +10,7 @@ import typer
 from typer import Argument, Option
 
 from scanflow.errors import UsageError
-from scanflow_client.cli.options import JsonOption, ServiceArgument, deployer
+from scanflow_client.cli.options import JsonOption, ServiceArgument, deployer, existing_client, settings
 from scanflow_client.cli.output import print_json, progress_stream, say
 from scanflow_client.cli.services import NodeOption
 
@@ -48,6 +48,7 @@ def load(
     out: Annotated[
         Path | None, Option("--out", metavar="DIR", help="Write each request, the summary and a plot there.")
     ] = None,
+    log: Annotated[bool, Option("--log", help="Keep it as a run of the application in its tracker.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Measure a service under load: latency counts from when a request is due. Ctrl-C ends it, and shows what was."""
@@ -58,6 +59,7 @@ def load(
     from scanflow_client.service_load import (
         LoadSpec,
         load_service,
+        log_report,
         mlperf_settings,
         progress_text,
         trace_of,
@@ -70,8 +72,8 @@ def load(
     else:
         if (trace, poisson, seconds) != (None, None, None):
             raise UsageError("LoadGen decides when requests are due: leave out --trace, --poisson and --seconds.")
-        settings = mlperf_settings(mlperf, scale, rate=rate, bound_s=bound_s)
-        spec = LoadSpec(mlperf=settings, connections=connections)
+        scenario = mlperf_settings(mlperf, scale, rate=rate, bound_s=bound_s)
+        spec = LoadSpec(mlperf=scenario, connections=connections)
     where = deployer()
     request = to_http(
         where,
@@ -81,8 +83,9 @@ def load(
         dtype=dtype,
         seldon=seldon,
     )
+    record = where.service(name)
     with output_on(progress_stream(as_json)) as output:
-        report = load_service(where.service(name), request, spec, observe=progress_text(output.update, spec))
+        report = load_service(record, request, spec, observe=progress_text(output.update, spec))
     if as_json:
         print_json(report.summary())
     else:
@@ -91,7 +94,13 @@ def load(
         files = write_files(report, out, load_chart(report))
         if not as_json:
             say(f"Wrote {', '.join(str(file) for file in files)}.")
-    elif not as_json:
-        say("Keep each request and a plot: --out DIR. Resize the service: scanflow scale " + name)
+    if log:
+        from scanflow_client.model_client import knowledge_of
+
+        run = log_report(knowledge_of(settings(), existing_client()), record, report, load_chart(report))
+        if not as_json:
+            say(f"Kept as the run {run.name} ({run.run_id}) of {record.app}.")
+    if out is None and not log and not as_json:
+        say(f"Keep each request and a plot: --out DIR, --log. Resize the service: scanflow scale {name}")
     if report.interrupted:
         raise typer.Exit(130)
