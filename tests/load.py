@@ -42,6 +42,7 @@ def steady_load(
         requests=requests,
         duration_s=duration_s,
         timeout_s=timeout_s,
+        queue_s=timeout_s,
         expect=expect,
         tally=tally,
         cpus=tuple(cpus),

@@ -160,7 +160,8 @@ def load_service(
         headers={**request.headers, **({} if token is None else {"authorization": f"Bearer {token}"})},
         connections=spec.connections,
         duration_s=spec.seconds if spec.trace is None and spec.mlperf is None else None,
-        timeout_s=spec.timeout_s if spec.mlperf is None else LONGEST_S,  # an offline query is due at once as a whole
+        timeout_s=spec.timeout_s,
+        queue_s=spec.timeout_s if spec.mlperf is None else LONGEST_S,  # an offline query is due at once as a whole
     )
     arrivals = None if spec.trace is None else spec.trace.arrivals(poisson=spec.poisson)
     interrupted, pause = False, threading.Event()

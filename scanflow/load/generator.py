@@ -72,6 +72,11 @@ class LoadPlan:
     requests: int | None = None
     duration_s: float | None = None
     timeout_s: float = 30.0
+    """Longest that an answer may take, from when the request was sent."""
+
+    queue_s: float = 30.0
+    """Longest that a request may wait for a free connection, from when it was due."""
+
     expect: str | None = None
     """Text that a right answer contains."""
 
@@ -156,7 +161,7 @@ class _Connection(asyncio.Protocol):
         return bool(select.select([self._transport.get_extra_info("socket").fileno()], [], [], 0)[0])
 
     def expire(self, now: float) -> None:
-        if self.due is not None and now - self.due > self._run.plan.timeout_s:
+        if self.due is not None and now - self._sent > self._run.plan.timeout_s:
             self._fail("timeout")
 
     def _fail(self, reason: str) -> None:
@@ -296,7 +301,7 @@ class RequestSender:
         now = time.monotonic()
         for connection in list(self._open):
             connection.expire(now)
-        while self._waiting and now - self._waiting[0][0] > self.plan.timeout_s:
+        while self._waiting and now - self._waiting[0][0] > self.plan.queue_s:
             due, number = self._waiting.popleft()
             self.finished(number, due, NEVER, 0, "timeout before a connection was free", None)
         if self.plan.duration_s is not None and now - self.began >= self.plan.duration_s:
