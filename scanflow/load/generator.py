@@ -209,6 +209,7 @@ class RequestSender:
         self._tasks: set[asyncio.Task[None]] = set()
         self._begun = 0
         self._stopping = False
+        self._parent = os.getppid()
         self.began = 0.0
         self.over = self._loop.create_future()
         with (folder / "progress").open("r+b") as file:
@@ -298,6 +299,8 @@ class RequestSender:
         PROGRESS.pack_into(self._progress, 0, len(self.due), self.failed)
 
     def sweep(self) -> None:
+        if os.getppid() != self._parent:  # whoever wanted the load was killed, and nobody else would end it
+            os._exit(1)
         now = time.monotonic()
         for connection in list(self._open):
             connection.expire(now)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import psutil
 import pytest
 
 from tests.load import steady_load
@@ -98,6 +101,21 @@ def test_a_failure_is_counted_with_its_reason(answer: Answer, reason: str) -> No
         result = load.result()
     assert (result.requests, result.failed) == (10, 10)
     assert all(text.startswith(reason) for text in result.reasons), result.reasons
+
+
+def test_a_load_ends_with_who_wanted_it() -> None:
+    code = (
+        "import sys, threading; from scanflow.load.load import LoadGenerator, LoadPlan\n"
+        "with LoadGenerator(LoadPlan(url=sys.argv[1], duration_s=600)) as load:\n"
+        "    print(load._process.pid, flush=True); threading.Event().wait()"
+    )
+    with server(lambda handler, number: say(handler)) as url:
+        command = [sys.executable, "-c", code, url]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as wanting:
+            assert wanting.stdout is not None
+            sending = psutil.Process(int(wanting.stdout.readline()))
+            wanting.kill()
+        sending.wait(PATIENCE_S)
 
 
 def test_an_answer_that_never_comes_is_a_failure() -> None:
