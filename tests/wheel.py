@@ -14,6 +14,7 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 EXTRAS = {
     "scanflow_serving": "serving",
     "scanflow.drift": "drift",
+    "scanflow.load": "serving",
     "scanflow.backends.kubernetes": "kubernetes",
     "scanflow_agents": "agents",
     "scanflow_server": "server",

@@ -222,7 +222,7 @@ def process_of(key: _Key, deployment: Manifest | None, pods: Sequence[Manifest])
         started=started,
         version=version,
         code=noted.get(CODE),
-        url=address_of(*key),
+        url=None if deployment is None else address_of(*key),
         restarts=max((int(one.get("restartCount", 0)) for one in containers), default=0),
         failure=None if started or deployment is None else _failure(deployment, current, containers),
     )
