@@ -222,6 +222,11 @@ class RequestSender:
         self.free(connection)
 
     def start(self) -> None:
+        """Tell whoever wanted the load that it begins, and begin."""
+        gc.freeze()
+        gc.disable()  # a pause of the one who measures is none of the server's
+        sys.stdout.write("go\n")
+        sys.stdout.flush()
         self.began = time.monotonic()
         for connection in [self._idle.pop() for _ in range(len(self._idle))]:
             self.free(connection)
@@ -311,6 +316,11 @@ class RequestSender:
             self.stop()
         self._maybe_over()
 
+    async def sweep_until_over(self) -> None:
+        while not self.over.done():
+            await asyncio.sleep(SWEEP_S)
+            self.sweep()
+
     def stop(self) -> None:
         self._stopping = True
         self._begun -= len(self._waiting)
@@ -398,20 +408,10 @@ async def _make(plan: LoadPlan, folder: Path) -> None:
     await asyncio.gather(*(run.connect() for _ in range(plan.connections)))
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, run.stop)
-    gc.freeze()
-    gc.disable()  # a pause of the one who measures is none of the server's
-    sys.stdout.write("go\n")
-    sys.stdout.flush()
     run.start()
     if arrivals is not None:
         _Clock(run, arrivals).start()
-
-    async def sweeps() -> None:
-        while not run.over.done():
-            await asyncio.sleep(SWEEP_S)
-            run.sweep()
-
-    sweeping = loop.create_task(sweeps())
+    sweeping = loop.create_task(run.sweep_until_over())
     await run.over
     sweeping.cancel()
     run.write(folder)

@@ -32,6 +32,7 @@ from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -123,6 +124,10 @@ class LoadResult:
         return dict(Counter(abs(status) for status in self.status))
 
     def metrics(self) -> LoadMetrics:
+        return self._metrics
+
+    @cached_property
+    def _metrics(self) -> LoadMetrics:
         return self._of(range(len(self.due)))
 
     def around(self, begin: str, end: str) -> tuple[LoadMetrics, LoadMetrics, LoadMetrics]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import json
 import math
 import os
@@ -18,13 +17,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from scanflow.cpu_priority import take_short_slices
 from scanflow.errors import InvalidError, UnavailableError
-from scanflow.load.generator import SWEEP_S, LoadError, LoadPlan, RequestSender
+from scanflow.load.generator import LoadError, LoadPlan, RequestSender
 
 Scenario = Literal["single-stream", "multi-stream", "server", "offline"]
 
@@ -73,8 +72,6 @@ def scaled(
     Raises:
         InvalidError: a value that no load can have.
     """
-    from dataclasses import replace
-
     known = TABLE_4_2[scenario]
     given = {"target_qps": target_qps, "target_latency_s": target_latency_s, "samples_per_query": samples_per_query}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
@@ -192,16 +189,10 @@ async def _make(plan: LoadPlan, wanted: MlperfSettings, folder: Path) -> None:
         os._exit(0)
 
     loop.add_signal_handler(signal.SIGTERM, end)
-    gc.freeze()
-    gc.disable()
-    sys.stdout.write("go\n")
-    sys.stdout.flush()
     run.start()
     testing = threading.Thread(target=test, daemon=True)
     testing.start()
-    while not run.over.done():
-        await asyncio.sleep(SWEEP_S)
-        run.sweep()
+    await run.sweep_until_over()
     await asyncio.to_thread(testing.join)
     run.write(folder)
 

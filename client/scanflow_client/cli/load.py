@@ -7,28 +7,24 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer import Argument, Option
+from typer import Option
 
 from scanflow.errors import UsageError
 from scanflow_client.cli.options import JsonOption, ServiceArgument, deployer, existing_client, settings
 from scanflow_client.cli.output import print_json, progress_stream, say
-from scanflow_client.cli.services import NodeOption
+from scanflow_client.cli.services import DataOption, DtypeOption, InputArgument, NpyOption, OneNodeOption, SeldonOption
 
 _RATE = "Requests a second, sent whether or not earlier ones have completed. Default: a closed loop."
 
 
 def load(
     name: ServiceArgument,
-    file: Annotated[
-        str | None, Argument(metavar="[FILE|-]", help="A .npy, .npz or .json file, or any other as raw bytes.")
-    ] = None,
-    data: Annotated[str | None, Option("--data", metavar="JSON", help="Rows: '[[1, 2, 3]]'.")] = None,
-    npy: Annotated[Path | None, Option("--npy", metavar="FILE", help="An array that NumPy saved.")] = None,
-    node: NodeOption = None,
-    dtype: Annotated[
-        str | None, Option("--dtype", metavar="TYPE", help="Send numbers as float32, uint8, ... Default: as is.")
-    ] = None,
-    seldon: Annotated[bool, Option("--seldon", help="Use Seldon's protocol.")] = False,
+    file: InputArgument = None,
+    data: DataOption = None,
+    npy: NpyOption = None,
+    node: OneNodeOption = None,
+    dtype: DtypeOption = None,
+    seldon: SeldonOption = False,
     rate: Annotated[float | None, Option("--rate", metavar="R", help=_RATE)] = None,
     trace: Annotated[
         str | None,
@@ -90,14 +86,15 @@ def load(
         print_json(report.summary())
     else:
         say(*load_screen(report, bound_s=bound_s))
+    chart = load_chart(report) if out is not None or log else ""
     if out is not None:
-        files = write_files(report, out, load_chart(report))
+        files = write_files(report, out, chart)
         if not as_json:
             say(f"Wrote {', '.join(str(file) for file in files)}.")
     if log:
         from scanflow_client.model_client import knowledge_of
 
-        run = log_report(knowledge_of(settings(), existing_client()), record, report, load_chart(report))
+        run = log_report(knowledge_of(settings(), existing_client()), record, report, chart)
         if not as_json:
             say(f"Kept as the run {run.name} ({run.run_id}) of {record.app}.")
     if out is None and not log and not as_json:

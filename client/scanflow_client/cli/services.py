@@ -31,6 +31,16 @@ IntoOption = Annotated[int | None, Option("--into", metavar="N", min=1, help="In
 NodeOption = Annotated[
     str | None, Option("--node", metavar="NODE", help="The node with the model. Default: the only one that has one.")
 ]
+InputArgument = Annotated[
+    str | None, Argument(metavar="[FILE|-]", help="A .npy, .npz or .json file, or any other as raw bytes.")
+]
+DataOption = Annotated[str | None, Option("--data", metavar="JSON", help="Rows: '[[1, 2, 3]]'.")]
+NpyOption = Annotated[Path | None, Option("--npy", metavar="FILE", help="An array that NumPy saved.")]
+OneNodeOption = Annotated[str | None, Option("--node", metavar="NODE", help="One node of the graph alone.")]
+DtypeOption = Annotated[
+    str | None, Option("--dtype", metavar="TYPE", help="Send numbers as float32, uint8, ... Default: as is.")
+]
+SeldonOption = Annotated[bool, Option("--seldon", help="Use Seldon's protocol.")]
 
 _NUMBER = r"\d{1,9}(?:\.\d{1,9})?"
 _SHARE = re.compile(rf"\s*({_NUMBER})\s*(%?)\s*")
@@ -169,16 +179,12 @@ def delete(name: ServiceArgument, as_json: JsonOption = False) -> None:
 
 def predict(
     name: ServiceArgument,
-    file: Annotated[
-        str | None, Argument(metavar="[FILE|-]", help="A .npy, .npz or .json file, or any other as raw bytes.")
-    ] = None,
-    data: Annotated[str | None, Option("--data", metavar="JSON", help="Rows: '[[1, 2, 3]]'.")] = None,
-    npy: Annotated[Path | None, Option("--npy", metavar="FILE", help="An array that NumPy saved.")] = None,
-    node: Annotated[str | None, Option("--node", metavar="NODE", help="One node of the graph alone.")] = None,
-    dtype: Annotated[
-        str | None, Option("--dtype", metavar="TYPE", help="Send numbers as float32, uint8, ... Default: as is.")
-    ] = None,
-    seldon: Annotated[bool, Option("--seldon", help="Use Seldon's protocol.")] = False,
+    file: InputArgument = None,
+    data: DataOption = None,
+    npy: NpyOption = None,
+    node: OneNodeOption = None,
+    dtype: DtypeOption = None,
+    seldon: SeldonOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Request a prediction from a service."""

@@ -16,11 +16,12 @@ from scanflow.backends.local.services.state.observed import ObservedState, tell_
 from scanflow.backends.local.services.state.report import record_of
 from scanflow.backends.service_change import ServiceChange
 from scanflow.backends.service_desired import DesiredState
-from scanflow.backends.service_records import CanaryPolicy, Explanation, Shape
+from scanflow.backends.service_records import CanaryPolicy, Shape
 from scanflow.backends.service_spec import ServiceSpec
 from scanflow.backends.service_transitions import Recall, applied
 from scanflow.errors import NotFoundError, UsageError
 from scanflow.wire import ModelFiles, Node, Revision
+from tests.unit.standin import EXPLANATION
 from tests.waiting import until
 
 
@@ -198,27 +199,14 @@ def generation(folder: ServiceFolder) -> int:
 
 
 def test_a_state_is_told_again_only_where_more_than_time_has_passed(tmp_path: Path) -> None:
-    why = Explanation(
-        service="w",
-        at=1.0,
-        metric="rps",
-        sample=3.0,
-        target=20.0,
-        up=1.0,
-        down=1.0,
-        instances=1,
-        wanted=1,
-        formula="ceil(1 x 3.0 / 20.0) = 1",
-        decision="stay",
-    )
     record = record_of(deployed(), ServiceFolder(tmp_path / "w"), count=1)
-    state = ObservedState(record=record, explanation=why)
+    state = ObservedState(record=record, explanation=EXPLANATION)
 
     def told_with(**changes: Any) -> bool:
         return tell_the_same(state, state.model_copy(update=changes))
 
-    assert told_with(explanation=why.model_copy(update={"at": 2.0}))
-    assert not told_with(explanation=why.model_copy(update={"decision": "add 1"}))
+    assert told_with(explanation=EXPLANATION.model_copy(update={"at": 2.0}))
+    assert not told_with(explanation=EXPLANATION.model_copy(update={"decision": "add 1"}))
     assert not told_with(explanation=None)
     assert not told_with(by=7)
     assert not told_with(record=record.model_copy(update={"state": "failed"}))
