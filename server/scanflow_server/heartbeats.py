@@ -8,6 +8,9 @@ from typing import Any
 
 from scanflow_server.store.agents import AgentRow
 
+SILENT_S = 45.0
+"""After so long without a word, in seconds, an agent is silent; it says at least every 20 s that it is there."""
+
 
 class Heartbeats:
     """Thread-safe."""
@@ -36,3 +39,8 @@ class Heartbeats:
         if heard is None or (heard.pid, heard.url) != (one.pid, one.url):
             return one.model_copy(update={"seen": max(one.seen, self._since)})
         return one.model_copy(update={"seen": heard.seen, "sensors": heard.sensors})
+
+    def heard(self, one: AgentRow, now: float) -> bool:
+        """Whether an agent was heard of lately."""
+        seen = self.latest(one).seen
+        return seen is not None and now - seen <= SILENT_S

@@ -120,6 +120,7 @@ def declare(app: Application, agent: Agent) -> None:
             when=change_model,
             if_=partial(_is_to_be_changed, needs_approval=name == ON_APPROVAL),
             then=change,
+            priority=10,  # one for both: what one has put to use, the other replaces
             autonomy=autonomy,
             cool_down=options.cool_down_s,
             budget=options.budget,

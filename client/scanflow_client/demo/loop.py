@@ -196,8 +196,9 @@ def run_loop(
     if promoted is None:
         raise UnavailableError(
             f"No better model was promoted within {limit_s:.0f} s, and start-up took {startup_s:.0f} s. The last "
-            f"{time.time() - since:.0f} s it was {phase.activity}. If the demo has stopped the control plane, start it "
-            "again: scanflow up; then see what the agents did: scanflow why; and what they saw: scanflow events"
+            f"{time.time() - since:.0f} s it was {phase.activity}.{_last_refusal(events)} If the demo has stopped the "
+            "control plane, start it again: scanflow up; then see what the agents did: scanflow why; and what they "
+            "saw: scanflow events"
         )
     traffic.stop()
     known |= models()
@@ -215,6 +216,14 @@ def run_loop(
         seconds=promoted - began,
         history=tuple(traffic.history),
     )
+
+
+def _last_refusal(events: Sequence[Event]) -> str:
+    refused = [one for one in events if one.type == "intent" and one.data.get("verdict") == "refuse"]
+    if not refused:
+        return ""
+    about = refused[-1].data
+    return f" Refused last: {about.get('primitive')} by {about.get('agent')}. {about.get('reason')}"
 
 
 def _is_counted(events: Sequence[Event], responses: Sequence[Responses], models: Mapping[str, str]) -> bool:

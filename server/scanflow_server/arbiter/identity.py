@@ -37,6 +37,12 @@ def related(one: str, other: str) -> bool:
     return one == other or ("running" not in {one, other} and (one.endswith(f".{other}") or other.endswith(f".{one}")))
 
 
+def is_kept(place: str, field: str) -> bool:
+    """Whether a field of a target stays as it was written. Whether a run or a step runs does not, as each ends by
+    itself: strategies that start the same workflow take nothing from each other."""
+    return place.startswith("service/") or (field != "running" and not field.endswith(".running"))
+
+
 def acted(action: Action) -> bool:
     """Whether an action was carried out, is, or will be."""
     return action.decision.verdict == "act"

@@ -16,7 +16,7 @@ from scanflow.agent.records import Action, ActionState, Decision, Intent
 from scanflow.errors import InvalidError, UsageError
 from scanflow.problems import problem_of
 from scanflow_server.arbiter.arbitrate import arbitrate_all, duplicate_of, replaced_by
-from scanflow_server.arbiter.identity import looks_back_s, place_of
+from scanflow_server.arbiter.identity import is_kept, looks_back_s, place_of
 from scanflow_server.arbiter.objections import FOREIGN_S, Owner, World, foreign_fields, same
 from scanflow_server.store import events, operations
 from scanflow_server.store import intents as kept
@@ -124,7 +124,7 @@ class IntentService:
         world = World(
             now=now,
             history=history,
-            owners={name: owner for name, one in fields.items() if (owner := self._owner(one)) is not None},
+            owners=self._owners(place, fields),
             observed=seen,
             last_written=_last_written(steady),
             foreign_since=foreign,
@@ -175,6 +175,10 @@ class IntentService:
             if found is not None:
                 since[name] = found
         return since
+
+    def _owners(self, place: str, fields: Mapping[str, FieldRow]) -> dict[str, Owner]:
+        kept_fields = {name: one for name, one in fields.items() if is_kept(place, name)}
+        return {name: owner for name, one in kept_fields.items() if (owner := self._owner(one)) is not None}
 
     def _owner(self, one: FieldRow) -> Owner | None:
         if one.strategy is None or one.intent is None:

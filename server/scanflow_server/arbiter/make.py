@@ -25,9 +25,6 @@ from scanflow_server.context import ServerContext
 from scanflow_server.store import agents
 from scanflow_server.store.tables import events
 
-LIVES_S = 20.0
-"""For how long after its last word an agent is held to be there, in seconds; it says that it is every 5."""
-
 
 def make_engine(context: ServerContext) -> ArbiterEngine:
     applications = primitives.ApplicationStore(context)
@@ -54,7 +51,7 @@ def make_engine(context: ServerContext) -> ArbiterEngine:
     def alive(app: str, agent: str) -> bool:
         with context.store.read() as connection:
             found = agents.get(connection, app, agent)
-        return found is not None and found.seen is not None and context.clock() - found.seen < LIVES_S
+        return found is not None and context.heartbeats.heard(found, context.clock())
 
     look = partial(observed, context.deployer, applications)
     return ArbiterEngine(context.store, perform, look=look, measure=measure, alive=alive, clock=context.clock)

@@ -24,9 +24,6 @@ from scanflow_server.store.agents import AgentRow
 
 _log = logging.getLogger(__name__)
 
-SILENT_S = 45.0
-"""After so long without a word an agent is silent; it says at least every 20 s where it is."""
-
 MOST_ENTRIES = 5000
 """Of an agent's journal, that are asked for at once."""
 
@@ -87,8 +84,7 @@ class AgentsController:
 
 def view_of(context: ServerContext, one: AgentRow, process: AgentProcess | None = None) -> AgentView:
     """``process``: as it was just seen, by whoever has looked."""
-    one = context.heartbeats.latest(one)
-    heard = one.seen is not None and context.clock() - one.seen <= SILENT_S
+    one, heard = context.heartbeats.latest(one), context.heartbeats.heard(one, context.clock())
     ours = one.document is not None
     process = process or process_of(context, one)
     alive = process.alive if ours else heard

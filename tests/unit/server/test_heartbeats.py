@@ -6,9 +6,13 @@ from typing import Any
 
 import pytest
 
-from scanflow_server.heartbeats import Heartbeats
+from scanflow_server.arbiter.make import make_engine
+from scanflow_server.heartbeats import SILENT_S, Heartbeats
 from scanflow_server.store import agents
+from scanflow_server.store import intents as kept
 from scanflow_server.store.agents import AgentRow
+from scanflow_server.store.intents import FieldRow
+from tests.unit.server.arbiter.making import intent
 from tests.unit.server.keeping import Api, known_by
 
 HERE = "/agents/shop/watcher/here"
@@ -54,3 +58,21 @@ def test_a_heartbeat_that_is_no_news_is_not_written(api: Api) -> None:
     say(pid=8)
     assert known_by(store, agents.get, "shop", "watcher").pid == 8
     assert news.changes > changes
+
+
+def test_a_strategy_keeps_its_field_for_as_long_as_its_agent_says_that_it_is_there(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(api.context, "clock", lambda: now)
+    assert api.post(HERE, json={"url": "http://127.0.0.1:1", "pid": 7}).status_code == 204
+    mine = {"app": "shop", "agent": "watcher", "strategy": "default/shop/watcher/scale", "intent": "i1"}
+    with api.context.store.write() as connection:
+        field = FieldRow.model_validate({"field": "replicas", "until": now + 1, **mine})
+        kept.put_field(connection, "service/tests/serve", field)
+    now += 10_000
+    assert api.post(HERE, json={"url": "http://127.0.0.1:1", "pid": 7}).status_code == 204
+    engine = make_engine(api.context)
+    assert engine.submit(intent("i2", strategy="other")).winner == "i1"
+    now += SILENT_S + 1
+    assert engine.submit(intent("i3", strategy="other")).winner is None

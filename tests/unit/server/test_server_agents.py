@@ -19,8 +19,8 @@ from scanflow.home_token import agents_token, home_token
 from scanflow.processes.jobs import Job
 from scanflow.processes.starts import WELL_S
 from scanflow_server.context import ServerContext
-from scanflow_server.control.agents import SILENT_S, AgentsController, has_other_code, journal_of, version_of, view_of
-from scanflow_server.heartbeats import Heartbeats
+from scanflow_server.control.agents import AgentsController, has_other_code, journal_of, version_of, view_of
+from scanflow_server.heartbeats import SILENT_S, Heartbeats
 from scanflow_server.store import agents, events
 from scanflow_server.store.agents import AgentRow
 from tests.unit.server.keeping import known_by

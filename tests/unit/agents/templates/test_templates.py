@@ -30,6 +30,12 @@ def test_each_template_declares_its_strategies_those_of_table_5_5_and_one_for_st
     }
 
 
+def test_what_one_strategy_of_the_executor_has_put_to_use_the_other_may_replace(world: World) -> None:
+    priorities = {one.priority for one in world.load("executor").strategies}
+    assert len(priorities) == 1, "of one agent those with one priority above 0 hand a field on"
+    assert priorities.pop() > 0
+
+
 @pytest.mark.parametrize(
     ("agent", "parameters", "said"),
     [

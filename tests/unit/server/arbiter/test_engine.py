@@ -315,3 +315,14 @@ def test_strategies_of_one_agent_with_the_same_priority_above_0_hand_a_field_on(
     assert world.engine.submit(wanted("i2", 1, strategy="save", priority=9)).winner == "i1"
     assert world.engine.submit(wanted("i3", 1, strategy="save", priority=10, agent="executor")).winner == "i1"
     assert world.engine.submit(wanted("i4", 1, strategy="save", priority=10)).verdict == "act"
+
+
+def test_strategies_that_start_the_same_workflow_take_nothing_from_each_other(world: World) -> None:
+    world.living.add("planner")
+    start = {"primitive": "run_workflow", "target": "workflow/training", "fields": ("running",)}
+    for number, strategy in enumerate(["retrain", "evaluate", "retrain"]):
+        given = intent(f"i{number}", arguments={"workflow": "training"}, strategy=strategy, at=world.now, **start)
+        assert world.engine.submit(given).verdict == "act"
+        world.engine.settle()
+        world.now += 60
+    assert len(world.done) == 3
