@@ -138,7 +138,7 @@ def load_service(
     """Send a request to a service again and again, and return what became of each. Ctrl-C ends it; nothing is lost.
 
     Raises:
-        InvalidError: the load has no end, or too many connections.
+        InvalidError: the load has no end, too many connections, or a seed in a closed loop.
         LoadError: no connection could be made.
         MissingExtraError: what reads HTTP is not installed.
         UnsupportedError: the service is not reached over plain HTTP.
@@ -153,6 +153,8 @@ def load_service(
         raise InvalidError(f"{spec.connections} connections cannot be opened. Give 1 to 10000: --connections 16")
     if spec.lasts_s is not None and not 0 < spec.lasts_s <= LONGEST_S:
         raise InvalidError("A load lasts more than 0 s and at most a day: --seconds 10")
+    if spec.trace is None and spec.poisson is not None:
+        raise InvalidError("In a closed loop a request is due when another has completed. Add a rate: --rate 50")
     token = os.environ.get("SCANFLOW_SERVICE_TOKEN")
     plan = LoadPlan(
         url=f"{record.url.rstrip('/')}{request.path}",

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from scanflow.backends.service_records import ServiceRecord, Shape
-from scanflow.errors import InvalidError, UnsupportedError
+from scanflow.errors import InvalidError, UnsupportedError, UsageError
 from scanflow.knowledge.memory import MemoryKnowledge
 from scanflow.load.arrivals import constant
 from scanflow.load.load import LoadError
+from scanflow_client.cli.app import app
 from scanflow_client.formatting.load import load_chart, load_screen
 from scanflow_client.predict_io import HttpRequest
 from scanflow_client.service_load import LoadReport, LoadSpec, load_service, log_report, trace_of, write_files
@@ -99,6 +101,7 @@ def test_a_load_of_which_nothing_succeeds_has_no_latency_and_is_told_all_the_sam
         ("http://127.0.0.1:1", LoadSpec(connections=0), InvalidError, "--connections 16"),
         ("http://127.0.0.1:1", LoadSpec(seconds=0), InvalidError, "--seconds 10"),
         ("http://127.0.0.1:1", LoadSpec(trace=constant(0.001, 1e6)), InvalidError, "at most a day"),
+        ("http://127.0.0.1:1", LoadSpec(poisson=1), InvalidError, "--rate 50"),
         ("http://127.0.0.1:1", LoadSpec(), LoadError, "No load could be made"),
     ],
 )
@@ -116,3 +119,12 @@ def test_what_a_rate_over_time_is_said_by(tmp_path: Path) -> None:
     for words in ((5.0, "steps:1", None), (None, file, 3.0), (None, str(tmp_path / "no.csv"), None)):
         with pytest.raises(InvalidError):
             trace_of(*words)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [("--scale 0.1", "add --mlperf SCENARIO"), ("--mlperf server --poisson 1", "leave out --trace, --poisson")],
+)
+def test_options_that_would_say_nothing_are_refused(words: str, told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        CliRunner().invoke(app, ["load", "digits", *words.split()], catch_exceptions=False)

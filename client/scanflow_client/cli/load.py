@@ -40,7 +40,9 @@ def load(
         str | None,
         Option("--mlperf", metavar="SCENARIO", help="By MLPerf LoadGen: single-stream|multi-stream|server|offline."),
     ] = None,
-    scale: Annotated[float, Option("--scale", metavar="F", help="Of its numbers of queries (thesis Table 4.2).")] = 1.0,
+    scale: Annotated[
+        float | None, Option("--scale", metavar="F", help="Of its numbers of queries (thesis Table 4.2). Default: 1.")
+    ] = None,
     out: Annotated[
         Path | None, Option("--out", metavar="DIR", help="Write each request, the summary and a plot there.")
     ] = None,
@@ -64,11 +66,13 @@ def load(
 
     bound_s = None if p99 is None else parse_duration(p99, what="--p99")
     if mlperf is None:
+        if scale is not None:
+            raise UsageError("--scale is of MLPerf's numbers of queries: add --mlperf SCENARIO, or leave it out.")
         spec = LoadSpec.of(trace_of(rate, trace, seconds), poisson=poisson, seconds=seconds, connections=connections)
     else:
         if (trace, poisson, seconds) != (None, None, None):
             raise UsageError("LoadGen decides when requests are due: leave out --trace, --poisson and --seconds.")
-        scenario = mlperf_settings(mlperf, scale, rate=rate, bound_s=bound_s)
+        scenario = mlperf_settings(mlperf, 1.0 if scale is None else scale, rate=rate, bound_s=bound_s)
         spec = LoadSpec(mlperf=scenario, connections=connections)
     where = deployer()
     request = to_http(
