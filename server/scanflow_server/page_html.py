@@ -21,6 +21,7 @@ p { margin: .25rem 0 } progress { width: 100% }
 img { display: block; width: min(100%, 20rem); image-rendering: pixelated; border: 1px solid GrayText; margin: .5rem 0 }
 table { border-collapse: collapse; width: 100%; table-layout: fixed }
 th, td { text-align: left; vertical-align: top; padding: .25rem .5rem .25rem 0; border-bottom: 1px solid GrayText }
+@media (max-width: 30rem) { table { font-size: .875rem } }
 th, td { font-weight: 400 } th[scope] { width: 40%; opacity: .8 }
 .answer { position: sticky; bottom: 0; background: Canvas; padding: .5rem 0; max-height: 45vh; overflow: auto }
 .field { flex-wrap: nowrap; padding: .25rem } input { flex: 1; min-width: 0 }
