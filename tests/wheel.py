@@ -15,6 +15,7 @@ EXTRAS = {
     "scanflow_serving": "serving",
     "scanflow.drift": "drift",
     "scanflow.load": "serving",
+    "scanflow.tuning": "serving",
     "scanflow.backends.kubernetes": "kubernetes",
     "scanflow_agents": "agents",
     "scanflow_server": "server",

@@ -26,8 +26,9 @@ from scanflow.printable import printable
 from scanflow.settings import Settings
 from scanflow_client.control_client import ControlClient, no_server
 from scanflow_client.formatting.runs import failure_lines
+from scanflow_client.measuring_client import MeasuringClient
 from scanflow_client.program import application_of
-from scanflow_client.progress import changes_on, output_on, progress_on
+from scanflow_client.progress import changes_on, progress_on
 from scanflow_client.run_handle import RunHandle
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from scanflow.transport import Answer
     from scanflow_client.formatting.models import VersionList
     from scanflow_client.model_client import ModelChange, ModelClient
-    from scanflow_client.service_load import LoadReport
 
 
 def _kept_by_server(app: Application) -> EnvironmentBackend:
@@ -50,7 +50,7 @@ def _kept_by_server(app: Application) -> EnvironmentBackend:
     )
 
 
-class Client(ControlClient):
+class Client(MeasuringClient):
     """Runs and serves workflows, and looks at past runs and at services; on a server, at agents and what they do too.
 
     ``Client()`` works inside this process, below ``~/.scanflow`` (or ``$SCANFLOW_HOME``, or ``home=``);
@@ -381,41 +381,6 @@ class Client(ControlClient):
     def ask(self, name: str, inputs: Any, *, node: str | None = None, dtype: str | None = None) -> Answer:
         """Return all outputs of a prediction, with the instance and revision that made it. See :meth:`predict`."""
         return predict(self._deployer, name, inputs, node=node, dtype=dtype)
-
-    def load(
-        self,
-        name: str,
-        inputs: Any,
-        *,
-        rate: float | None = None,
-        trace: str | None = None,
-        poisson: int | None = None,
-        seconds: float | None = None,
-        connections: int = 16,
-        node: str | None = None,
-        dtype: str | None = None,
-    ) -> LoadReport:
-        """Send a prediction to a service again and again, and return what became of each request.
-
-        Args:
-            name: The service.
-            inputs: As in :meth:`predict`.
-            rate: Requests a second, sent whether or not earlier ones have completed; None: a closed loop.
-            trace: A rate over time: ``steps:50,100,200``, ``sine:20,200,60``, or the name of a CSV file.
-            poisson: The seed of a Poisson process; None: requests are evenly due.
-            seconds: How long; None: 10, or as long as a recorded trace.
-            connections: How many callers.
-            node: One node of the graph alone.
-            dtype: What numbers are sent as.
-        """
-        from scanflow_client.predict_io import PredictRequest, to_http
-        from scanflow_client.service_load import LoadSpec, load_service, progress_text, trace_of
-
-        spec = LoadSpec.of(trace_of(rate, trace, seconds), poisson=poisson, seconds=seconds, connections=connections)
-        request = to_http(self._deployer, name, PredictRequest(inputs=inputs), node=node, dtype=dtype, seldon=False)
-        with output_on(self._stream()) as output:
-            observe = progress_text(output.update, spec)
-            return load_service(self._deployer.service(name), request, spec, observe=observe)
 
     def models(self, name: str | None = None) -> VersionList:
         """Return what became of the versions of a model, or of all; a notebook shows a table.

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from scanflow.knowledge.port import KnowledgeBase
     from scanflow.knowledge.records import TrackedRun
     from scanflow.load.arrivals import RateTrace
-    from scanflow.load.load import LoadResult
+    from scanflow.load.load import LoadPlan, LoadResult
     from scanflow.load.mlperf import MlperfSettings, Scenario
     from scanflow_client.predict_io import HttpRequest
 
@@ -144,7 +144,7 @@ def load_service(
         UnsupportedError: the service is not reached over plain HTTP.
     """
     try:
-        from scanflow.load.load import LoadGenerator, LoadPlan
+        from scanflow.load.load import LoadGenerator
     except ModuleNotFoundError as error:
         raise MissingExtraError("Load needs the serving extra. Install it: pip install 'scanflow[serving]'") from error
     if urlsplit(record.url).scheme != "http":
@@ -155,16 +155,15 @@ def load_service(
         raise InvalidError("A load lasts more than 0 s and at most a day: --seconds 10")
     if spec.trace is None and spec.poisson is not None:
         raise InvalidError("In a closed loop a request is due when another has completed. Add a rate: --rate 50")
-    token = os.environ.get("SCANFLOW_SERVICE_TOKEN")
-    plan = LoadPlan(
-        url=f"{record.url.rstrip('/')}{request.path}",
-        bodies=(base64.b64encode(request.body).decode(),),
-        headers={**request.headers, **({} if token is None else {"authorization": f"Bearer {token}"})},
+    plan = load_plan(
+        record,
+        request,
         connections=spec.connections,
-        duration_s=spec.seconds if spec.trace is None and spec.mlperf is None else None,
         timeout_s=spec.timeout_s,
         queue_s=spec.timeout_s if spec.mlperf is None else LONGEST_S,  # an offline query is due at once as a whole
     )
+    if spec.trace is None and spec.mlperf is None:
+        plan = replace(plan, duration_s=spec.seconds)
     arrivals = None if spec.trace is None else spec.trace.arrivals(poisson=spec.poisson)
     interrupted, pause = False, threading.Event()
     with LoadGenerator(plan, arrivals, mlperf=spec.mlperf) as load:
@@ -177,6 +176,23 @@ def load_service(
             load.stop()
         result = load.result()
     return LoadReport(service=record.name, shape=record.shape, spec=spec, result=result, interrupted=interrupted)
+
+
+def load_plan(
+    record: ServiceRecord, request: HttpRequest, *, connections: int, timeout_s: float = 30.0, queue_s: float = 30.0
+) -> LoadPlan:
+    """Return a load on a service, but for how long it lasts."""
+    from scanflow.load.load import LoadPlan
+
+    token = os.environ.get("SCANFLOW_SERVICE_TOKEN")
+    return LoadPlan(
+        url=f"{record.url.rstrip('/')}{request.path}",
+        bodies=(base64.b64encode(request.body).decode(),),
+        headers={**request.headers, **({} if token is None else {"authorization": f"Bearer {token}"})},
+        connections=connections,
+        timeout_s=timeout_s,
+        queue_s=queue_s,
+    )
 
 
 def progress_text(show: Callable[[str], None], spec: LoadSpec) -> OnProgress:

@@ -62,6 +62,10 @@ class Serving(Model):
     hand_back_after: Whole = Field(default=3, ge=1)
     """Consecutive successful health checks before it fails back from its backup."""
 
+    keep_shape: bool = True
+    """Whether a model's version is kept with the instances and cores that it is served with here, to be served with
+    them again. Not for what serves it to try something."""
+
     env: Variables = Field(default_factory=Fixed)
     auth: str | None = None
     """Where the bearer token is that requests must carry: ``env:NAME`` or ``file:PATH``. Unset: they need none."""

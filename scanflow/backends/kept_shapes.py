@@ -27,6 +27,8 @@ def if_there(recall: Recall) -> Recall:
 
 def keep_shapes(definition: ServiceSpec, remember: Remember, observe: ServiceObserver) -> None:
     """Keep with each model version how it is served, and tell of those with which that failed."""
+    if not definition.serving.keep_shape:
+        return
     for model in (node.model for revision in definition.revisions for node in revision.nodes if node.model):
         try:
             remember(model.name, model.version, definition.shape)

@@ -29,7 +29,7 @@ from scanflow.wire import BatchingOptions, Desired, Limits, ModelFiles, Node, Re
 Fetch = Callable[[str], ModelFiles]
 
 _UNSEEN = ("source", "scaling")
-_UNSEEN_SERVING = ("backup", "hand_back_after")
+_UNSEEN_SERVING = ("backup", "hand_back_after", "keep_shape")
 """Fields that no instance is started with, beside the number of instances."""
 
 _MOST_FILES = 10_000

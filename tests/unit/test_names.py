@@ -70,6 +70,7 @@ PLAIN = {
     "_post": "the method of HTTP",
     "/inbox": "a route of agents, which clients know",
     "slots": "of a host, in the terms of MPI's host files",
+    "Trial": "what a search has measured, in the terms of Optuna and Ray Tune",
     "in_flight": "requests that are not answered yet, in the terms of HTTP servers",
 }
 """Names in which such a word has its plain technical sense, and which."""

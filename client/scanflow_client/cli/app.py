@@ -24,6 +24,7 @@ from scanflow_client.cli import (
     runs,
     services,
     strategies,
+    tune,
 )
 from scanflow_client.cli.options import PLAIN_HELP
 
@@ -64,7 +65,7 @@ for _command in (
     *(control.up, control.down, control.status, control.events),
     *(runs.run, runs.resume, runs.spin, runs.runs, runs.show, runs.output, runs.logs, runs.stop),
     *(services.deploy, services.services, services.scale, services.traffic, services.promote, services.rollback),
-    *(services.delete, services.predict, load.load),
+    *(services.delete, services.predict, load.load, tune.tune),
     *(agents.agents, agents.why, agents.approve, agents.labels, strategies.strategies, strategies.replay),
     machine.topology,
 ):

@@ -16,9 +16,9 @@ from scanflow_client.cli.options import JsonOption, one_of_choices, settings
 from scanflow_client.cli.output import print_json, say
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from scanflow.backends.service_records import InstanceRecord, ServiceRecord
+    from scanflow.backends.service_records import ServiceRecord
     from scanflow.placement.place import Grant
     from scanflow.placement.topology import Topology
     from scanflow_client.formatting.topology import Occupant
@@ -47,6 +47,7 @@ def topology(
     from scanflow.placement.sysfs import another_machine, read_topology
     from scanflow.placement.topology import load
     from scanflow.placement.topology import save as write
+    from scanflow_client.placed import bound_grants
 
     if from_ is not None and sysfs is not None:
         raise InvalidError("--from and --sysfs both say which machine to show. Leave one out.")
@@ -62,31 +63,13 @@ def topology(
     grants: tuple[Grant, ...] = ()
     reasons: list[str] = []
     if instances is not None or cores is not None or affinity is not None:
-        grants, reasons = _plan(machine, instances or 1, cores, affinity, order, _bound(services))
+        grants, reasons = _plan(machine, instances or 1, cores, affinity, order, bound_grants(services))
     if as_json:
         print_json(_json(machine, services, grants, reasons))
         return
     if save is not None:
         say(f"Wrote {save}. Show it anywhere: scanflow topology --from {save}")
     _draw(machine, _occupants(services, grants), grants, reasons)
-
-
-def _bound(services: Sequence[ServiceRecord]) -> list[Grant]:
-    from scanflow.placement.place import Grant
-
-    return [
-        Grant(one.cpus, one.memory_nodes, cores=one.cores or float(len(one.cpus)))
-        for service, one in _placed(services)
-        if service.shape.affinity != "any"
-    ]
-
-
-def _placed(services: Sequence[ServiceRecord]) -> Iterator[tuple[ServiceRecord, InstanceRecord]]:
-    """Yield the instances that run on CPUs of their own, with their services."""
-    for service in services:
-        for one in service.instances:
-            if one.cpus and one.state not in {"waiting", "failed"}:
-                yield service, one
 
 
 def _plan(
@@ -136,9 +119,10 @@ def _json(
 def _occupants(services: Sequence[ServiceRecord], grants: Sequence[Grant]) -> list[Occupant]:
     """Return the instances and their CPUs, instances on the same CPUs as one."""
     from scanflow_client.formatting.topology import Occupant, labels
+    from scanflow_client.placed import placed_instances
 
     found: dict[tuple[int, ...], list[str]] = {}
-    for service, one in _placed(services):
+    for service, one in placed_instances(services):
         found.setdefault(one.cpus, []).append(f"{service.name}/{one.instance}")
     for number, grant in enumerate(grants, 1):
         found.setdefault(grant.cpus, []).append(f"instance {number}")

@@ -1,0 +1,134 @@
+"""``scanflow tune``: how a service does best on this machine."""
+
+from __future__ import annotations
+
+import sys
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer import Argument, Option
+
+from scanflow.errors import UsageError
+from scanflow_client.cli.options import JsonOption, deployer, existing_client, one_of_choices, settings
+from scanflow_client.cli.output import print_json, progress_stream, say
+from scanflow_client.cli.services import DataOption, DtypeOption, NpyOption, OneNodeOption, SeldonOption
+
+if TYPE_CHECKING:
+    from scanflow.tuning.candidates import Candidate
+    from scanflow_client.predict_io import HttpRequest
+    from scanflow_client.tuning import TuningReport
+
+
+def tune(
+    target: Annotated[str, Argument(metavar="NAME|APP[:WORKFLOW]", help="A service, or an online workflow of a file.")],
+    file: Annotated[
+        str | None, Argument(metavar="[FILE|-]", help="What is sent, as of scanflow predict: .npy, .npz, .json, raw.")
+    ] = None,
+    data: DataOption = None,
+    npy: NpyOption = None,
+    node: OneNodeOption = None,
+    dtype: DtypeOption = None,
+    seldon: SeldonOption = False,
+    goal: Annotated[str, Option("--goal", metavar="GOAL", help="throughput|latency|cost.")] = "throughput",
+    p99: Annotated[str | None, Option("--p99", metavar="TIME", help="A bound that has to be kept: 50ms.")] = None,
+    cores: Annotated[
+        int | None, Option("--cores", metavar="N", min=1, help="The budget. Default: what the service has.")
+    ] = None,
+    batches: Annotated[
+        str | None, Option("--batches", metavar="N,N", help="Sizes of batches to try too: 4,16.")
+    ] = None,
+    trials: Annotated[int, Option("--trials", metavar="N", help="Candidates at most.")] = 20,
+    minutes: Annotated[float, Option("--minutes", metavar="M", help="Time at most.")] = 15.0,
+    seconds: Annotated[float, Option("--seconds", metavar="S", min=0.5, max=600, help="Of one measurement.")] = 3.0,
+    connections: Annotated[int, Option("--connections", "-c", metavar="N", min=1, help="How many callers.")] = 16,
+    out: Annotated[
+        Path | None, Option("--out", metavar="DIR", help="Write trials and a plot there; again, to go on from them.")
+    ] = None,
+    log: Annotated[bool, Option("--log/--no-log", help="Keep it in the application's tracker.")] = True,
+    apply: Annotated[bool, Option("--apply", help="Resize the service to what is better.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Find instances, cores, affinity and threads that serve best, on a copy of the service. Ctrl-C ends the search."""
+    from scanflow.app.quantities import parse_duration
+    from scanflow.tuning.study import GOALS, Goal
+    from scanflow_client.formatting.tune import next_command, step_text, tuning_chart, tuning_screen
+    from scanflow_client.predict_io import read_request, to_http
+    from scanflow_client.progress import output_on
+    from scanflow_client.tuning import TuningBudget, TuningTarget, log_tuning, tune_service, write_files
+
+    bound_s = None if p99 is None else parse_duration(p99, what="--p99")
+    wanted = Goal(name=one_of_choices(goal, GOALS, "--goal"), p99_s=bound_s)
+    budget = TuningBudget(trials=trials, minutes=minutes)
+    where = deployer()
+    found = TuningTarget.of(where, target)
+    if apply and found.record is None:
+        raise UsageError(f"--apply is of a service, and {target!r} is not deployed. Leave it out.")
+    given = read_request(file=file, data=data, npy=npy, stdin=sys.stdin.buffer)
+
+    @lru_cache(maxsize=1)
+    def request(name: str) -> HttpRequest:
+        return to_http(where, name, given, node=node, dtype=dtype, seldon=seldon)
+
+    with output_on(progress_stream(as_json)) as output:
+        report = tune_service(
+            where,
+            found,
+            request,
+            wanted,
+            budget,
+            cores=cores,
+            batches=sizes_of(batches),
+            connections=connections,
+            seconds=seconds,
+            folder=out,
+            observe=lambda step: output.update(step_text(step)),
+            tried=lambda text: output.print(text, ""),
+        )
+    chart = tuning_chart(report)
+    if as_json:
+        print_json(report.summary())
+    else:
+        say(*tuning_screen(report))
+    if out is not None:
+        files = write_files(report, out, chart)
+        if not as_json:
+            say(f"Wrote {', '.join(str(file) for file in files)}.")
+    if log and report.result.trials:
+        from scanflow_client.model_client import knowledge_of
+
+        run = log_tuning(knowledge_of(settings(), existing_client()), report, chart)
+        if not as_json:
+            say(f"Kept as the run {run.name} ({run.run_id}) of {found.app.name}.")
+    if (command := next_command(report)) is not None and not apply and not as_json:
+        say(f"Put it to use: {command}")
+    if apply and report.result.winner is not None:
+        _apply(report, report.result.winner, as_json)
+    if report.result.interrupted:
+        raise typer.Exit(130)
+
+
+def sizes_of(text: str | None) -> list[int]:
+    """Return ``4,16`` as numbers."""
+    parts = [] if text is None else text.split(",")
+    if not all(part.strip().isascii() and part.strip().isdecimal() and int(part) > 0 for part in parts):
+        raise UsageError(f"--batches {text!r} cannot be read. Write sizes: --batches 4,16")
+    return sorted({int(part) for part in parts})
+
+
+def _apply(report: TuningReport, winner: Candidate, as_json: bool) -> None:
+    from scanflow.backends.service_change import ServiceChange
+    from scanflow_client.formatting.tune import shape_options
+    from scanflow_client.progress import changes_on
+
+    name, before = report.target.workflow.name, report.result.default
+    if winner.batch is not None and not as_json:
+        say(f"Batches are the application's to say: sf.Batching(max_size={winner.batch}).")
+    change = ServiceChange(
+        instances=winner.instances, cores=winner.cores, affinity=winner.affinity, threads=winner.threads
+    )
+    with changes_on(progress_stream(as_json)) as observe:
+        deployer().change(name, change, observe=observe)
+    if not as_json:
+        say(f"Resized {name}. Take it back: scanflow scale {name} {before.instances} {shape_options(before)}")

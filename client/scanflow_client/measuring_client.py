@@ -1,0 +1,117 @@
+"""What a notebook measures services by: loads, and searches for how they serve best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from scanflow_client.control_client import ControlClient
+from scanflow_client.progress import output_on
+
+if TYPE_CHECKING:
+    from scanflow.deployer import Deployer
+    from scanflow.tuning.study import GoalName
+    from scanflow_client.service_load import LoadReport
+    from scanflow_client.tuning import TuningReport
+
+
+class MeasuringClient(ControlClient):
+    _deployer: Deployer
+
+    def _stream(self) -> TextIO | None:
+        """Return where progress is shown."""
+        raise NotImplementedError
+
+    def load(
+        self,
+        name: str,
+        inputs: Any,
+        *,
+        rate: float | None = None,
+        trace: str | None = None,
+        poisson: int | None = None,
+        seconds: float | None = None,
+        connections: int = 16,
+        node: str | None = None,
+        dtype: str | None = None,
+    ) -> LoadReport:
+        """Send a prediction to a service again and again, and return what became of each request.
+
+        Args:
+            name: The service.
+            inputs: As in :meth:`predict`.
+            rate: Requests a second, sent whether or not earlier ones have completed; None: a closed loop.
+            trace: A rate over time: ``steps:50,100,200``, ``sine:20,200,60``, or the name of a CSV file.
+            poisson: The seed of a Poisson process; None: requests are evenly due.
+            seconds: How long; None: 10, or as long as a recorded trace.
+            connections: How many callers.
+            node: One node of the graph alone.
+            dtype: What numbers are sent as.
+        """
+        from scanflow_client.predict_io import PredictRequest, to_http
+        from scanflow_client.service_load import LoadSpec, load_service, progress_text, trace_of
+
+        spec = LoadSpec.of(trace_of(rate, trace, seconds), poisson=poisson, seconds=seconds, connections=connections)
+        request = to_http(self._deployer, name, PredictRequest(inputs=inputs), node=node, dtype=dtype, seldon=False)
+        with output_on(self._stream()) as output:
+            observe = progress_text(output.update, spec)
+            return load_service(self._deployer.service(name), request, spec, observe=observe)
+
+    def tune(
+        self,
+        target: str,
+        inputs: Any,
+        *,
+        goal: GoalName = "throughput",
+        p99_s: float | None = None,
+        cores: int | None = None,
+        batches: Sequence[int] = (),
+        trials: int = 20,
+        minutes: float = 15.0,
+        seconds: float = 3.0,
+        connections: int = 16,
+        node: str | None = None,
+        dtype: str | None = None,
+        folder: Path | None = None,
+    ) -> TuningReport:
+        """Find instances, cores, affinity and threads that serve best, on a copy of a service; a notebook draws them.
+
+        Args:
+            target: The service, or an online workflow of a file: ``app.py:serve``.
+            inputs: What is sent, as in :meth:`predict`.
+            goal: ``throughput``, ``latency`` (of a single caller, 90th percentile) or ``cost`` (throughput of a core).
+            p99_s: A bound that has to be kept, in seconds.
+            cores: The budget; None: what the service has.
+            batches: Sizes of batches to try too.
+            trials: Candidates to measure at most.
+            minutes: How long at most.
+            seconds: Of one measurement.
+            connections: How many callers.
+            node: One node of the graph alone.
+            dtype: What numbers are sent as.
+            folder: Where trials are kept, to go on from.
+        """
+        from scanflow.tuning.study import Goal
+        from scanflow_client.formatting.tune import step_text
+        from scanflow_client.predict_io import HttpRequest, PredictRequest, to_http
+        from scanflow_client.tuning import TuningBudget, TuningTarget, tune_service
+
+        def request(name: str) -> HttpRequest:
+            return to_http(self._deployer, name, PredictRequest(inputs=inputs), node=node, dtype=dtype, seldon=False)
+
+        with output_on(self._stream()) as output:
+            return tune_service(
+                self._deployer,
+                TuningTarget.of(self._deployer, target),
+                request,
+                Goal(name=goal, p99_s=p99_s),
+                TuningBudget(trials=trials, minutes=minutes),
+                cores=cores,
+                batches=batches,
+                connections=connections,
+                seconds=seconds,
+                folder=folder,
+                observe=lambda step: output.update(step_text(step)),
+                tried=lambda text: output.print(text, ""),
+            )

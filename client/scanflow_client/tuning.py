@@ -1,0 +1,313 @@
+"""A search for how a service does best, on this machine or where it is deployed: made ready, carried out, and kept."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from scanflow.backends.shapes import shape_of
+from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, UsageError
+from scanflow.loading import load_application
+from scanflow.tuning.candidates import Candidate, SearchSpace, candidate_of
+from scanflow.tuning.study import Goal, SearchStep, Study, Trial, TuningResult
+from scanflow_client.formatting.tune import candidate_text
+from scanflow_client.placed import bound_grants
+from scanflow_client.service_load import load_plan
+
+if TYPE_CHECKING:
+    from scanflow.app.application import Application
+    from scanflow.app.workflow import Workflow
+    from scanflow.backends.service_records import ServiceObserver, ServiceRecord
+    from scanflow.deployer import Deployer
+    from scanflow.knowledge.port import KnowledgeBase
+    from scanflow.knowledge.records import TrackedRun
+    from scanflow.load.load import LoadPlan
+    from scanflow.placement.topology import Topology
+    from scanflow_client.predict_io import HttpRequest
+
+TRIALS_FILE = "trials.jsonl"
+TUNED_TAG = "scanflow.tuned"
+"""Of a model's version: the candidate that was best for it, and by how much, as JSON."""
+
+RequestOf = Callable[[str], "HttpRequest"]
+"""Return the request that is sent to a service of that name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningTarget:
+    """What is tuned."""
+
+    app: Application
+    workflow: Workflow
+    source: Path | None
+    record: ServiceRecord | None = None
+    """The service, where it is deployed."""
+
+    @classmethod
+    def of(cls, where: Deployer, target: str) -> TuningTarget:
+        """Return a deployed service by its name, or an online workflow by ``app.py:NAME``.
+
+        Raises:
+            NotFoundError: there is neither.
+            UsageError: the service is deployed from what is not there any more.
+        """
+        services = {one.name: one for one in where.services(instances=False)}
+        record = services.get(target)
+        if record is not None and record.source is None:
+            raise UsageError(
+                f"Nobody knows which file {target!r} was deployed from. Name it: scanflow tune app.py:{target}"
+            )
+        app, path, name = load_application(target if record is None else f"{record.source}:{target}")
+        online = [one for one in app.workflows if one.type == "online"]
+        workflow = app.workflow(online[0].name if name is None and len(online) == 1 else name)
+        if workflow.type != "online":
+            raise InvalidError(f"{workflow.name!r} is a {workflow.type} workflow. Services alone are tuned.")
+        return cls(app=app, workflow=workflow, source=path, record=services.get(workflow.name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningBudget:
+    trials: int = 20
+    """Candidates to measure at most."""
+
+    minutes: float = 15.0
+
+    def __post_init__(self) -> None:
+        if self.trials < 1 or not 0 < self.minutes <= 24 * 60:
+            raise InvalidError("A search has a trial at least, and at most a day: --trials 20 --minutes 15")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningReport:
+    target: TuningTarget
+    result: TuningResult
+    cores: int
+
+    def _repr_html_(self) -> str:
+        from scanflow_client.formatting.tune import tuning_html
+
+        return tuning_html(self)
+
+    def summary(self) -> dict[str, Any]:
+        """Return all of it as JSON can hold it."""
+        found = self.result
+        comparison = found.comparison
+        return {
+            "service": self.target.workflow.name,
+            "goal": found.goal.name,
+            "p99_s": found.goal.p99_s,
+            "cores": self.cores,
+            "default": asdict(found.default),
+            "best": asdict(found.best),
+            "winner": None if found.winner is None else asdict(found.winner),
+            "comparison": None if comparison is None else asdict(comparison),
+            "candidates": found.exhaustive,
+            "trials": [plain(one) for one in found.trials],
+            "fresh": None if found.fresh is None else plain(found.fresh),
+            "repeated": found.repeated,
+            "disturbed": found.disturbed,
+            "interrupted": found.interrupted,
+        }
+
+
+def search_space(
+    target: TuningTarget,
+    machine: Topology,
+    services: Sequence[ServiceRecord],
+    *,
+    cores: int | None,
+    batches: Sequence[int],
+) -> tuple[SearchSpace, Candidate]:
+    """Return what may be tried, and the service as it is. ``cores``: the budget; None: what the service has, and where
+    that is not said, all cores that are free.
+
+    Raises:
+        InvalidError: the machine has no room for a copy of the service, or the budget is none.
+    """
+    shape = shape_of(target.workflow) if target.record is None else target.record.shape
+    beside = bound_grants(services)
+    free = machine.effective_count - math.ceil(sum(grant.cores for grant in beside))
+    own = None if shape.cores is None else max(1, shape.instances) * shape.cores
+    budget = cores if cores is not None else free if own is None else math.floor(own)
+    if not 1 <= budget <= free:
+        raise InvalidError(
+            f"A copy of {target.workflow.name!r} with {budget} cores has no room: {free} of {machine.effective_count} "
+            "are free beside the services that run. Say how many it may have (--cores 2), or delete or scale down "
+            "another service meanwhile."
+        )
+    space = SearchSpace(topology=machine, cores=budget, beside=tuple(beside), batches=tuple(batches))
+    default = candidate_of(shape, budget)
+    if space.placed(default) is None:
+        raise InvalidError(
+            f"There is no room for a copy of {target.workflow.name!r} as it is beside the services that run. Delete "
+            "or scale down another service meanwhile."
+        )
+    return space, default
+
+
+def tune_service(
+    where: Deployer,
+    target: TuningTarget,
+    request: RequestOf,
+    goal: Goal,
+    budget: TuningBudget,
+    *,
+    cores: int | None = None,
+    batches: Sequence[int] = (),
+    connections: int = 16,
+    seconds: float = 3.0,
+    folder: Path | None = None,
+    observe: Callable[[SearchStep], None] = lambda _step: None,
+    tried: Callable[[str], None] = lambda _text: None,
+    changes: ServiceObserver = lambda _progress: None,
+) -> TuningReport:
+    """Search on a copy of the service, which is deleted at the end. Trials that are in ``folder`` are not made again.
+
+    ``observe`` is told of each measurement before it is made, ``tried`` of each trial in words.
+
+    Raises:
+        InvalidError: there is nothing to search, or requests to the service fail.
+        UsageError: the time is too short, or the folder has another search's trials.
+    """
+    from scanflow.placement.sysfs import read_topology
+
+    try:
+        from scanflow.tuning.service_copy import ServiceCopy, copy_of
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            "A search needs the serving extra. Install it: pip install 'scanflow[serving]'"
+        ) from error
+
+    space, default = search_space(target, read_topology(), where.services(), cores=cores, batches=batches)
+    callers = 1 if goal.name == "latency" else connections
+
+    def load_of(record: ServiceRecord) -> LoadPlan:
+        return load_plan(record, request(record.name), connections=callers)
+
+    def keep(trial: Trial) -> None:
+        tried(candidate_text(trial, goal, default))
+        if folder is not None:
+            append_line(folder, trial)
+
+    settings = {
+        "service": target.workflow.name,
+        "goal": goal.name,
+        "p99_s": goal.p99_s,
+        "cores": space.cores,
+        "connections": callers,
+        "seconds": seconds,
+        "default": asdict(default),
+    }
+    with ExitStack() as stack:
+        known = [] if folder is None else kept_trials(folder, settings)
+        copy = ServiceCopy(
+            where=where,
+            app=copy_of(target.app, target.workflow),
+            load=load_of,
+            source=target.source,
+            seconds=seconds,
+            observe=changes,
+        )
+        study = Study(
+            space=space,
+            default=default,
+            goal=goal,
+            bench=stack.enter_context(copy),
+            most=budget.trials,
+            seconds=60 * budget.minutes,
+            observe=observe,
+            keep=keep,
+            trials=known,
+        )
+        return TuningReport(target=target, result=study.run(), cores=space.cores)
+
+
+def plain(trial: Trial) -> dict[str, Any]:
+    return asdict(trial)
+
+
+def kept_trials(folder: Path, settings: dict[str, Any]) -> list[Trial]:
+    """Return the trials of a search that was cut short; begin the file where there is none.
+
+    Raises:
+        UsageError: they are another search's.
+    """
+    file = folder / TRIALS_FILE
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(settings) + "\n", encoding="utf-8")
+        return []
+    first, *lines = file.read_text(encoding="utf-8").splitlines()
+    if json.loads(first) != settings:
+        raise UsageError(f"{file} has the trials of another search: {first}. Name another folder, or search like that.")
+    found = []
+    for line in lines:
+        try:
+            found.append(Trial.of(json.loads(line)))
+        except (ValueError, TypeError, KeyError):  # the last one, which was being written
+            continue
+    return found
+
+
+def append_line(folder: Path, trial: Trial) -> None:
+    with (folder / TRIALS_FILE).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(plain(trial)) + "\n")
+
+
+def write_files(report: TuningReport, folder: Path, chart: str) -> Sequence[Path]:
+    """Write ``tuning.json`` and ``tuning.svg``, and return them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / "tuning.json", folder / "tuning.svg"]
+    files[0].write_text(json.dumps(report.summary(), indent=2) + "\n", encoding="utf-8")
+    files[1].write_text(chart, encoding="utf-8")
+    return files
+
+
+def log_tuning(knowledge: KnowledgeBase, report: TuningReport, chart: str) -> TrackedRun:
+    """Keep a search as a run of the application, and the winner's resources with the model's version."""
+    found, target, summary = report.result, report.target, report.summary()
+    params = {name: summary[name] for name in ("service", "goal", "p99_s", "cores", "candidates")}
+    params |= {f"default.{name}": value for name, value in summary["default"].items()}
+    params |= {f"best.{name}": value for name, value in summary["best"].items()}
+    metrics: dict[str, float] = {"trials": float(len(found.trials)), "better": float(found.winner is not None)}
+    if found.comparison is not None:
+        metrics |= {name: getattr(found.comparison, name) for name in ("ratio", "low", "high")}
+    with TemporaryDirectory(prefix="scanflow-tune-") as folder:
+        write_files(report, Path(folder), chart)
+        run = knowledge.log_run(
+            target.app.name,
+            target.app.team,
+            name=f"tune-{target.workflow.name}",
+            params={name: value for name, value in params.items() if value is not None},
+            metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
+            tags={"scanflow.kind": "tuning", "scanflow.service": target.workflow.name},
+            artifacts=Path(folder),
+            status="failed" if found.interrupted else "finished",
+        )
+    if found.winner is not None and found.comparison is not None:
+        tuned = {**asdict(found.winner), "goal": found.goal.name, **asdict(found.comparison), "run": run.run_id}
+        for model, version in served_versions(knowledge, target):
+            knowledge.set_model_tags(model, version, {TUNED_TAG: json.dumps(tuned)})
+    return run
+
+
+def served_versions(knowledge: KnowledgeBase, target: TuningTarget) -> list[tuple[str, int]]:
+    """Return the versions of registered models that the workflow says."""
+    from scanflow.knowledge.model_cache import split_model_uri
+
+    found = []
+    for node in target.workflow.services:
+        if node.model is None:
+            continue
+        name, version = split_model_uri(node.model)
+        try:
+            found.append((name, knowledge.get_model(name, version).version))
+        except NotFoundError:
+            continue
+    return found

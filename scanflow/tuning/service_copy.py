@@ -1,0 +1,178 @@
+"""A copy of a service, on which candidates are measured: what serves is never touched."""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from scanflow.app.application import Application
+from scanflow.app.service import Service
+from scanflow.app.serving import Batching, Serving
+from scanflow.app.workflow import Workflow
+from scanflow.backends.service_change import Deployment, Sizing
+from scanflow.backends.service_records import ServiceObserver, ServiceRecord
+from scanflow.deployer.port import Deployer
+from scanflow.errors import InvalidError, NotFoundError
+from scanflow.load.load import LoadGenerator, LoadPlan
+from scanflow.placement.available_cpus import affinity_mask
+from scanflow.transport.clients import is_loopback
+from scanflow.tuning.candidates import Candidate
+from scanflow.tuning.study import Measurement
+
+SUFFIX = "-tune"
+
+WARM_UP_S = 0.5
+"""Load after a change, of which nothing is counted."""
+
+LONGEST_WARM_UP = 200
+"""Requests of it at most."""
+
+LoadOf = Callable[[ServiceRecord], LoadPlan]
+"""Return a load on a service, but for how long it lasts."""
+
+
+def copy_of(app: Application, workflow: Workflow) -> Application:
+    """Return an application that serves the same graph under another name, alone: nothing is recorded, nobody scales it
+    and nothing stands in for it."""
+    taken = {one.name for one in app.workflows}
+    name = f"{workflow.name}{SUFFIX}"
+    if name in taken:
+        raise InvalidError(f"{app.name!r} has a workflow {name!r} already, as the copy would be called. Rename it.")
+    nodes = [node.replace(scaling=None) if isinstance(node, Service) else node for node in workflow.nodes]
+    serving = (workflow.serving or Serving()).replace(port=None, grpc_port=0, record=0.0, backup=None, keep_shape=False)
+    return app.replace(workflows=(workflow.replace(name=name, nodes=nodes, serving=serving),), agents=())
+
+
+@dataclass
+class ServiceCopy:
+    """A context: the copy is deployed with the first measurement, and deleted at the end."""
+
+    where: Deployer
+    app: Application
+    """Of the copy: see :func:`copy_of`."""
+
+    load: LoadOf
+    source: Path | None = None
+    seconds: float = 3.0
+    """Of one measurement."""
+
+    observe: ServiceObserver = lambda _progress: None
+    _now: Candidate | None = None
+
+    @property
+    def name(self) -> str:
+        return self.app.workflows[0].name
+
+    def __enter__(self) -> Self:
+        if any(one.name == self.name for one in self.where.services(instances=False)):
+            raise InvalidError(
+                f"The service {self.name!r} is there already: another search is at work, or one was killed. If none "
+                f"is: scanflow delete {self.name}"
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with suppress(NotFoundError):
+            self.where.delete(self.name)
+
+    def measure(self, one: Candidate) -> Measurement:
+        if one != self._now:
+            self._now = None
+            self.where.deploy(self._deployment(one), observe=self.observe)
+            self._now = one
+            plan = replace(self.load(self.where.service(self.name)), requests=LONGEST_WARM_UP, duration_s=WARM_UP_S)
+            with LoadGenerator(plan) as load:
+                load.result()
+        return self._measured(self.where.service(self.name))
+
+    def _measured(self, record: ServiceRecord) -> Measurement:
+        here = is_loopback(record.url)
+        pids = [one.pid for one in record.instances if here and one.pid is not None]
+        before, began = _CpuUse.of(pids), time.monotonic()
+        with LoadGenerator(replace(self.load(record), duration_s=self.seconds)) as load:
+            result = load.result()
+        others = _CpuUse.of(pids).others(before, time.monotonic() - began) if pids else 0.0
+        found = result.metrics()
+        reason = max(result.reasons, key=lambda one: result.reasons[one]) if result.reasons else ""
+        return Measurement(
+            rate=found.rate,
+            p50_s=found.p50_s,
+            p90_s=found.p90_s,
+            p99_s=found.p99_s,
+            requests=found.requests,
+            failed=found.failed,
+            reason=reason,
+            others=others,
+        )
+
+    def _deployment(self, one: Candidate) -> Deployment:
+        sizing = Sizing(instances=one.instances, cores=one.cores, affinity=one.affinity, threads=one.threads)
+        app = self.app
+        if one.batch is not None:
+            workflow = app.workflows[0]
+            nodes = [_batching(node, one.batch) if isinstance(node, Service) else node for node in workflow.nodes]
+            app = app.replace(workflows=(workflow.replace(nodes=nodes),))
+        return Deployment(app, self.name, sizing=sizing, source=self.source)
+
+
+def _batching(node: Service, size: int) -> Service:
+    return node if node.role != "MODEL" else node.replace(batching=Batching(max_size=size))
+
+
+@dataclass(frozen=True, slots=True)
+class _CpuUse:
+    """CPU seconds since the machine began."""
+
+    whole: float
+    """Of everyone; what a hypervisor took is not known to be anyone's."""
+
+    known: float
+    """Of the service, and of this process with the load that it made."""
+
+    @classmethod
+    def of(cls, pids: Sequence[int]) -> _CpuUse:
+        mine = sum(
+            used.ru_utime + used.ru_stime
+            for used in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        )
+        return cls(_whole(), mine + sum(map(_of_process, pids)))
+
+    def others(self, before: _CpuUse, seconds: float) -> float:
+        """Return how many cores others used since then."""
+        used = (self.whole - before.whole) - (self.known - before.known)
+        return max(0.0, used / seconds) if seconds else math.nan
+
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def _whole() -> float:
+    """Return the CPU seconds that were not idle, of the CPUs that we may use; 0 where the machine does not say."""
+    try:
+        lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0.0
+    ours = {f"cpu{number}" for number in affinity_mask()}
+    busy = 0
+    for name, *fields in (line.split() for line in lines if line.startswith("cpu")):
+        if name in ours:
+            user, nice, system, _idle, _wait, interrupts, soft = map(int, fields[:7])
+            busy += user + nice + system + interrupts + soft
+    return busy / _TICKS
+
+
+def _of_process(pid: int) -> float:
+    with suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+    return 0.0

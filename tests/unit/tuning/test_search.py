@@ -1,0 +1,178 @@
+"""A search finds what is there, says so when nothing is, and measures nothing twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from scanflow.errors import InvalidError, UsageError
+from scanflow.placement.topology import uniform
+from scanflow.tuning.candidates import Candidate, SearchSpace
+from scanflow.tuning.comparison import compare
+from scanflow.tuning.search import next_candidate
+from scanflow.tuning.study import FRESH_PAIRS, Goal, Measurement, Study, Trial, TuningResult
+from tests.unit.tuning.conftest import SimulatedBench
+
+SPACE = SearchSpace(topology=uniform(sockets=2, cores_per_socket=8), cores=16, batches=(4, 16))
+DEFAULT = Candidate(instances=1, cores=16.0)
+
+
+def gains(one: Candidate) -> float:
+    """Like the thesis' Server scenario: finer cuts gain (Fig. 3c), affinity adds to it, and batches cost a little."""
+    granularity = {1: 1.0, 2: 1.4, 4: 1.45, 8: 1.56, 16: 1.5}[one.instances]
+    affinity = {"any": 1.0, "cpu": 1.02, "cpumem": 1.08, "cpumempin": 1.05}[one.affinity]
+    threads = 1.0 if one.threads is None else 0.9
+    return 100 * granularity * affinity * threads * (1.0 if one.batch is None else 0.97)
+
+
+def studied(bench: SimulatedBench, **changes: Any) -> TuningResult:
+    made: dict[str, Any] = {"space": SPACE, "default": DEFAULT, "goal": Goal(), "most": 50, "seconds": 1e6}
+    return Study(bench=bench, clock=bench.clock, **{**made, **changes}).run()
+
+
+def test_the_best_is_found_with_a_part_of_an_exhaustive_search_s_trials() -> None:
+    whole = SPACE.whole
+    best = max(whole, key=gains)
+    near, spent = 0, []
+    for seed in range(20):
+        found = studied(SimulatedBench(gains, noise=0.02, drift=0.001, seed=seed))
+        assert found.winner is not None
+        near += gains(found.winner) >= 0.95 * gains(best)
+        spent.append(len(found.trials) / len(whole))
+    assert near >= 19
+    assert max(spent) <= 0.4
+
+
+def test_where_nothing_helps_it_is_said_in_nine_of_ten_searches() -> None:
+    better = sum(
+        studied(SimulatedBench(lambda _one: 100.0, noise=0.05, drift=0.002, seed=seed)).winner is not None
+        for seed in range(100)
+    )
+    assert better <= 10
+
+
+def test_nothing_is_measured_twice_and_a_search_goes_on_where_it_was_cut_short() -> None:
+    bench = SimulatedBench(gains)
+    found = studied(bench)
+    tried = [one.candidate for one in found.trials]
+    assert len({SPACE.placed(one) for one in tried}) == len(tried)
+    half = len(tried) // 2
+    rest = SimulatedBench(gains)
+    again = studied(rest, trials=list(found.trials[:half]))
+    assert [one.candidate for one in again.trials] == tried
+    assert set(rest.measured) == {DEFAULT, found.best, *tried[half:]}
+
+
+def test_the_same_scores_lead_to_the_same_next_one() -> None:
+    scores = {DEFAULT: 1.0}
+    first = next_candidate(SPACE, DEFAULT, scores)
+    assert first == next_candidate(SPACE, DEFAULT, dict(scores)) == Candidate(instances=2, cores=8.0)
+
+
+def test_what_is_said_of_the_best_comes_from_pairs_of_its_own() -> None:
+    bench = SimulatedBench(gains)
+    found = studied(bench)
+    assert found.fresh is not None
+    assert len(found.fresh.measured) == len(found.fresh.default) == FRESH_PAIRS
+    assert set(bench.measured[-2 * FRESH_PAIRS :]) == {DEFAULT, found.best}
+    assert found.comparison is not None
+    assert found.comparison.ratio == pytest.approx(gains(found.best) / gains(DEFAULT))
+
+
+def test_a_bound_keeps_what_is_quick_and_slow_to_answer_from_winning() -> None:
+    def p99_s(one: Candidate) -> float:
+        return 0.06 if one.instances > 4 else 0.03
+
+    found = studied(SimulatedBench(gains, p99_s=p99_s), goal=Goal(p99_s=0.05))
+    assert found.winner is not None
+    assert found.winner.instances == 4
+    assert found.nearest is None
+
+
+def test_where_nothing_keeps_the_bound_the_nearest_is_told() -> None:
+    found = studied(SimulatedBench(gains, p99_s=lambda one: 0.1 / one.instances), goal=Goal(p99_s=0.001))
+    assert found.winner is None
+    assert found.nearest is not None
+    assert found.nearest[0].instances == 16
+    assert found.nearest[1] == pytest.approx(6.25)
+
+
+def test_cost_is_requests_of_each_core_and_latency_the_90th_percentile() -> None:
+    found = Measurement(rate=100.0, p50_s=0.01, p90_s=0.02, p99_s=0.03, requests=9)
+    one = Candidate(instances=4, cores=2.0)
+    assert [Goal(name=name).value(one, found) for name in ("throughput", "cost", "latency")] == [100.0, 12.5, 50.0]
+
+
+def test_a_candidate_that_fails_is_out_and_the_search_goes_on() -> None:
+    class Breaking(SimulatedBench):
+        def measure(self, one: Candidate) -> Measurement:
+            found = super().measure(one)
+            return replace(found, failed=3, reason="503: full") if one.instances == 2 else found
+
+    found = studied(Breaking(gains))
+    broken = [one for one in found.trials if one.failed]
+    assert {one.candidate.instances for one in broken} == {2}
+    assert {len(one.measured) for one in broken} == {1}
+    assert found.winner is not None
+
+
+def test_a_service_that_fails_under_the_load_cannot_be_compared_with() -> None:
+    class Broken(SimulatedBench):
+        def measure(self, one: Candidate) -> Measurement:
+            return replace(super().measure(one), failed=3, reason="500: broken")
+
+    with pytest.raises(InvalidError, match=r"3 of 100 requests to the service as it is .* 500: broken"):
+        studied(Broken(gains))
+
+
+def test_a_budget_too_small_for_one_pair_says_what_is_needed() -> None:
+    with pytest.raises(UsageError, match=r"a measurement takes 5 s.*80 s. Give more: --minutes 3"):
+        studied(SimulatedBench(gains), seconds=30.0)
+
+
+def test_the_time_keeps_enough_to_measure_the_best_anew() -> None:
+    bench = SimulatedBench(gains)
+    found = studied(bench, seconds=200.0)
+    assert bench.now <= 200.0
+    assert found.fresh is not None
+    assert 0 < len(found.trials) < 10
+
+
+def test_an_interrupt_keeps_what_was_measured() -> None:
+    class Interrupted(SimulatedBench):
+        def measure(self, one: Candidate) -> Measurement:
+            if len(self.measured) > 10:
+                raise KeyboardInterrupt
+            return super().measure(one)
+
+    found = studied(Interrupted(gains))
+    assert found.interrupted
+    assert len(found.trials) == 2
+
+
+def test_what_others_disturb_is_measured_once_more() -> None:
+    class Busy(SimulatedBench):
+        def measure(self, one: Candidate) -> Measurement:
+            found = super().measure(one)
+            return replace(found, others=0.5) if len(self.measured) % 5 == 0 else found
+
+    found = studied(Busy(gains))
+    assert found.repeated > 0
+    assert found.disturbed == 0
+
+
+def test_the_interval_is_student_s() -> None:
+    found = compare([1.1, 1.3, 1.2])
+    assert found.ratio == pytest.approx((1.1 * 1.3 * 1.2) ** (1 / 3))
+    assert found.low == pytest.approx(0.973, abs=1e-3)
+    assert found.high == pytest.approx(1.473, abs=1e-3)
+    assert not found.is_better
+    assert compare([1.2] * 4).is_better
+    assert compare([0.5]).low == 0.0
+
+
+def test_a_trial_of_one_that_fails_scores_below_all() -> None:
+    bad = Measurement(rate=0.0, p50_s=1.0, p90_s=1.0, p99_s=1.0, requests=1, failed=1)
+    assert Trial(candidate=DEFAULT, default=(bad,), measured=(bad,)).score(Goal(), DEFAULT) < -1e9

@@ -1,0 +1,267 @@
+"""``scanflow tune`` around its search: the copy, what is kept and gone on with, and what is said."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import scanflow as sf
+from scanflow.backends.service_change import Deployment, ServiceChange
+from scanflow.backends.service_records import ServiceRecord, Shape
+from scanflow.backends.shapes import changed_shape, shape_of
+from scanflow.errors import InvalidError, NotFoundError, UsageError
+from scanflow.knowledge.memory import MemoryKnowledge
+from scanflow.placement.topology import uniform
+from scanflow.tuning.candidates import Candidate
+from scanflow.tuning.service_copy import copy_of
+from scanflow.tuning.study import Goal, Measurement, Trial, TuningResult
+from scanflow_client.cli.app import app
+from scanflow_client.cli.tune import sizes_of
+from scanflow_client.formatting.tune import next_command, tuning_chart, tuning_screen
+from scanflow_client.predict_io import HttpRequest
+from scanflow_client.tuning import (
+    TRIALS_FILE,
+    TUNED_TAG,
+    TuningBudget,
+    TuningReport,
+    TuningTarget,
+    log_tuning,
+    search_space,
+    tune_service,
+)
+from tests.unit.test_load import say, server
+
+APP = """
+import scanflow as sf
+
+node = sf.Service(name="cnn", model="models:/cnn@champion", resources=sf.Resources(cpu={cores}))
+serving = sf.Serving(port=46790, record=1)
+app = sf.Application(
+    name="shop", team="t", workflows=[sf.Workflow(name="serve", type="online", nodes=[node], serving=serving)]
+)
+"""
+
+
+@dataclass
+class Place:
+    """A deployer of services that a web server of this test answers for."""
+
+    url: str
+    deployed: list[Deployment] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
+    running: dict[str, ServiceRecord] = field(default_factory=dict)
+
+    def deploy(self, deployment: Deployment, **_: Any) -> ServiceRecord:
+        self.deployed.append(deployment)
+        shape = shape_of(deployment.online)
+        if deployment.sizing is not None:
+            shape = changed_shape(shape, deployment.sizing)
+        name = deployment.online.name
+        self.running[name] = ServiceRecord(
+            name=name, app="shop", team="t", state="ready", url=self.url, generation=1, shape=shape
+        )
+        return self.running[name]
+
+    def service(self, name: str) -> ServiceRecord:
+        return self.running[name]
+
+    def services(self, **_: Any) -> list[ServiceRecord]:
+        return list(self.running.values())
+
+    def delete(self, name: str) -> None:
+        self.deleted.append(name)
+        if self.running.pop(name, None) is None:
+            raise NotFoundError(name)
+
+
+def request(_name: str) -> HttpRequest:
+    return HttpRequest("/infer", b"{}", {})
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine of two cores, and few pairs."""
+    monkeypatch.setattr("scanflow.placement.sysfs.read_topology", lambda: uniform(sockets=1, cores_per_socket=2))
+    monkeypatch.setattr("scanflow.tuning.study.FRESH_PAIRS", 1)
+    monkeypatch.setattr("scanflow.tuning.study.SEARCH_PAIRS", 1)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "app.py"
+    path.write_text(APP.format(cores=2))
+    return path
+
+
+def tuned(place: Any, file: Path, goal: Goal | None = None, **changes: Any) -> TuningReport:
+    target = TuningTarget.of(place, f"{file}:serve")
+    budget = TuningBudget(trials=2, minutes=60)
+    given = {"cores": 2, "seconds": 0.05, "connections": 1, **changes}
+    return tune_service(place, target, request, goal or Goal(), budget, **given)
+
+
+@pytest.mark.processes
+def test_a_search_deploys_a_copy_alone_deletes_it_and_keeps_what_it_found(file: Path, tmp_path: Path) -> None:
+    seen: list[str] = []
+    with server(lambda handler, number: say(handler)) as url:
+        place = Place(url.removesuffix("/infer"))
+        report = tuned(place, file, folder=tmp_path / "out", tried=seen.append)
+    assert {one.online.name for one in place.deployed} == {"serve-tune"}
+    serving = place.deployed[0].online.serving
+    assert serving is not None
+    assert (serving.port, serving.record, serving.keep_shape) == (None, 0.0, False)
+    assert place.deleted == ["serve-tune"]
+    assert len(report.result.trials) == 2
+    assert len(seen) == 2
+    assert seen[0].startswith("  2 × 1 core, any: ")
+
+    lines = (tmp_path / "out" / TRIALS_FILE).read_text().splitlines()
+    assert (json.loads(lines[0])["service"], len(lines)) == ("serve", 3)
+    again = Place("http://127.0.0.1:1")
+    with pytest.raises(UsageError, match="another search"):
+        tuned(again, file, folder=tmp_path / "out", goal=Goal(name="cost"))
+    assert again.deployed == []
+
+
+@pytest.mark.processes
+def test_trials_of_a_search_that_was_cut_short_are_not_made_again(file: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "out" / TRIALS_FILE
+    with server(lambda handler, number: say(handler)) as url:
+        first = tuned(Place(url.removesuffix("/infer")), file, folder=tmp_path / "out")
+        kept.write_text(kept.read_text() + '{"candidate": {"inst')  # it was killed here
+        second = tuned(Place(url.removesuffix("/infer")), file, folder=tmp_path / "out")
+    assert second.result.trials == first.result.trials
+
+
+@pytest.mark.processes
+def test_a_service_that_fails_under_load_ends_the_search_and_leaves_no_copy(file: Path) -> None:
+    def answer(handler: BaseHTTPRequestHandler, _number: int) -> None:
+        say(handler, 503, b"full")
+
+    with server(answer) as url:
+        place = Place(url.removesuffix("/infer"))
+        with pytest.raises(InvalidError, match=r"requests to the service as it is .* 503: full"):
+            tuned(place, file)
+    assert place.running == {}
+
+
+def report_of(file: Path, **result: Any) -> TuningReport:
+    default, best = Candidate(instances=1, cores=2.0), Candidate(instances=2, cores=1.0, affinity="cpu")
+
+    def measured(rate: float, count: int) -> tuple[Measurement, ...]:
+        return tuple(
+            Measurement(rate=rate + place, p50_s=0.01, p90_s=0.02, p99_s=0.03, requests=90) for place in range(count)
+        )
+
+    trial = Trial(candidate=best, default=measured(100, 2), measured=measured(124, 2))
+    fresh = Trial(candidate=best, default=measured(100, 6), measured=measured(124, 6))
+    given: dict[str, Any] = {
+        "goal": Goal(),
+        "default": default,
+        "trials": (trial,),
+        "best": best,
+        "fresh": fresh,
+        "exhaustive": 6,
+    }
+    target = TuningTarget.of(Place("http://127.0.0.1:1"), f"{file}:serve")  # type: ignore[arg-type]
+    return TuningReport(target=target, result=TuningResult(**{**given, **result}), cores=2)
+
+
+def test_what_is_better_is_said_with_its_interval_and_the_command_that_puts_it_to_use(file: Path) -> None:
+    report = report_of(file)
+    head, table, verdict = tuning_screen(report)
+    assert head == "serve on 2 cores for requests/s: 1 of 5 other ways to serve measured."
+    assert [row[-1] for row in table.rows] == ["1", "1.24×"]  # type: ignore[union-attr]
+    assert verdict == "✓ 2 × 1 core, cpu is better: 1.23× (1.23 to 1.24), measured anew."
+    assert next_command(report) == f"scanflow deploy {file}:serve --instances 2 --cores 1 --affinity cpu"
+    assert "✓ 2 × 1 core, cpu" in tuning_chart(report)
+    assert "<svg" in report._repr_html_()
+
+
+def test_what_is_not_better_beyond_noise_is_said_so_and_nothing_is_advised(file: Path) -> None:
+    found = report_of(file).result.fresh
+    assert found is not None
+    fresh = replace(found, measured=tuple(replace(one, rate=100.0) for one in found.measured))
+    report = report_of(file, fresh=fresh)
+    assert tuning_screen(report)[-1].startswith("Not better beyond noise: the best other, 2 × 1 core, cpu, is 0.98×")  # type: ignore[union-attr]
+    assert next_command(report) is None
+
+
+def test_where_nothing_keeps_the_bound_the_nearest_is_said(file: Path) -> None:
+    report = report_of(file, goal=Goal(p99_s=0.01))
+    told = "✗ Nothing keeps p99 within 10 ms. The nearest is 1 × 2 cores, any, 3.00 times that."
+    assert tuning_screen(report)[-1] == told
+    assert next_command(report) is None
+
+
+def test_a_search_is_kept_as_a_run_and_the_winner_with_the_model_s_version(file: Path, tmp_path: Path) -> None:
+    knowledge = MemoryKnowledge()
+    (tmp_path / "model.txt").write_text("weights")
+    version = knowledge.register_model("cnn", tmp_path / "model.txt", app="shop", team="t")
+    knowledge.set_model_alias("cnn", "champion", version.version)
+    run = log_tuning(knowledge, report_of(file), "<svg/>")
+    assert (run.params["best.instances"], run.metrics["better"]) == ("2", 1.0)
+    assert run.metrics["ratio"] == pytest.approx(1.234, abs=0.01)
+    tuned_as = json.loads(knowledge.get_model("cnn", version.version).tags[TUNED_TAG])
+    assert (tuned_as["instances"], tuned_as["affinity"], tuned_as["run"]) == (2, "cpu", run.run_id)
+
+
+def test_a_copy_has_room_beside_what_runs_or_is_refused(file: Path) -> None:
+    machine = uniform(sockets=1, cores_per_socket=2)
+    target = TuningTarget.of(Place("http://127.0.0.1:1"), f"{file}:serve")  # type: ignore[arg-type]
+    instance: Any = {"instance": "1", "state": "ready", "cores": 1.0, "cpus": [0], "pid": 1}
+    other = ServiceRecord.model_validate(
+        {"name": "other", "app": "a", "team": "t", "state": "ready", "url": "", "generation": 1}
+        | {"shape": Shape(affinity="cpu", cores=1.0), "instances": [instance]}
+    )
+    space, default = search_space(target, machine, [], cores=None, batches=[])
+    assert (space.cores, default) == (2, Candidate(instances=1, cores=2.0))
+    with pytest.raises(InvalidError, match="with 2 cores has no room: 1 of 2 are free"):
+        search_space(target, machine, [other], cores=None, batches=[])
+
+
+def test_a_copy_s_name_is_its_own() -> None:
+    node = sf.Service(name="a", implementation="a.py:A")
+    first, second = (sf.Workflow(name=name, type="online", nodes=[node]) for name in ("serve", "serve-tune"))
+    app = sf.Application(name="shop", workflows=[first, second])
+    with pytest.raises(InvalidError, match="has a workflow 'serve-tune' already"):
+        copy_of(app, first)
+
+
+@pytest.mark.parametrize("text", ["4,x", "0", "4,,8"])
+def test_sizes_of_batches_are_numbers(text: str) -> None:
+    with pytest.raises(UsageError, match="--batches 4,16"):
+        sizes_of(text)
+    assert sizes_of("16,4") == [4, 16]
+    assert sizes_of(None) == []
+
+
+def test_what_is_better_is_applied_by_the_one_change_that_resizes_a_service(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed: list[tuple[str, ServiceChange]] = []
+
+    class Resized(Place):
+        def change(self, name: str, change: ServiceChange, **_: Any) -> None:
+            changed.append((name, change))
+
+    place, report = Resized("http://127.0.0.1:1"), report_of(file)
+    record = place.deploy(Deployment(report.target.app, "serve")).model_copy(update={"source": str(file)})
+    place.running["serve"] = record
+    found = replace(report, target=replace(report.target, record=record))
+    monkeypatch.setattr("scanflow_client.cli.tune.deployer", lambda: place)
+    monkeypatch.setattr("scanflow_client.tuning.tune_service", lambda *_, **__: found)
+    words = ["tune", "serve", "--data", "[[1]]", "--no-log"]
+    assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
+    assert changed == []
+    CliRunner().invoke(app, [*words, "--apply"], catch_exceptions=False)
+    assert changed == [("serve", ServiceChange(instances=2, cores=1.0, affinity="cpu"))]
+    place.running.clear()
+    with pytest.raises(UsageError, match="is not deployed"):
+        CliRunner().invoke(app, ["tune", f"{file}", "--data", "[[1]]", "--apply"], catch_exceptions=False)
