@@ -68,7 +68,9 @@ class TuningTarget:
         workflow = app.workflow(online[0].name if name is None and len(online) == 1 else name)
         if workflow.type != "online":
             raise InvalidError(f"{workflow.name!r} is a {workflow.type} workflow. Services alone are tuned.")
-        return cls(app=app, workflow=workflow, source=path, record=services.get(workflow.name))
+        served = services.get(workflow.name)
+        is_it = served is not None and (served.app, served.team) == (app.name, app.team)
+        return cls(app=app, workflow=workflow, source=path, record=served if is_it else None)
 
 
 @dataclass(frozen=True, kw_only=True)

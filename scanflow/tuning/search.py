@@ -17,7 +17,8 @@ from scanflow.tuning.candidates import Candidate, SearchSpace
 PASSES = 2
 
 Scores = Mapping[Candidate, float]
-"""How much better than the service as it is each was, 1: as good; what does not keep the bound is below 0."""
+"""How much better than the service as it is each was, 1: as good; what does not keep the bound is below 0, the service
+as it is too."""
 
 
 def next_candidate(space: SearchSpace, default: Candidate, scores: Scores) -> Candidate | None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, Self
 
-from scanflow.errors import InvalidError, UnavailableError, UsageError
+from scanflow.errors import InvalidError, ScanflowError, UnavailableError, UsageError
 from scanflow.tuning.candidates import Candidate, SearchSpace, describe
 from scanflow.tuning.comparison import PairedComparison, compare
 from scanflow.tuning.search import best_of, next_candidate
@@ -122,7 +122,7 @@ class TuningResult:
 
     @property
     def comparison(self) -> PairedComparison | None:
-        return None if self.fresh is None else compare(self.fresh.ratios(self.goal, self.default))
+        return None if self.fresh is None or self.fresh.failed else compare(self.fresh.ratios(self.goal, self.default))
 
     @property
     def winner(self) -> Candidate | None:
@@ -130,10 +130,10 @@ class TuningResult:
         found = self.comparison
         if found is None or self.fresh is None or self.fresh.failed or self.goal.excess(self.fresh.measured) > 1:
             return None
-        return self.best if found.is_better or self._default_misses else None
+        return self.best if found.is_better or self.default_misses else None
 
     @property
-    def _default_misses(self) -> bool:
+    def default_misses(self) -> bool:
         """Whether the service as it is does not keep the bound: then whatever keeps it is better."""
         return self.fresh is not None and self.goal.excess(self.fresh.default) > 1
 
@@ -196,6 +196,8 @@ class Study:
     disturbed: int = 0
     _took: list[float] = field(default_factory=list)
     _until: float = 0.0
+    _first: tuple[Measurement, ...] = ()
+    """Of the service as it is, before all others."""
 
     def run(self) -> TuningResult:
         """Search until nothing is left to try, or the budget is spent. An interrupt ends it, and nothing is lost.
@@ -205,7 +207,7 @@ class Study:
             UsageError: there is not time enough for one pair.
         """
         self._until = self.clock() + self.seconds
-        fresh, interrupted = None, False
+        fresh, best, interrupted = None, self.default, False
         try:
             self._begin()
             self._search()
@@ -218,7 +220,7 @@ class Study:
             goal=self.goal,
             default=self.default,
             trials=tuple(self.trials),
-            best=self._best,
+            best=best if fresh is not None or not self.trials else self._best,
             fresh=fresh,
             exhaustive=len(self.space.whole),
             repeated=self.repeated,
@@ -228,7 +230,9 @@ class Study:
 
     @property
     def scores(self) -> Mapping[Candidate, float]:
-        return {one.candidate: one.score(self.goal, self.default) for one in self.trials}
+        excess = self.goal.excess([*self._first, *(one for trial in self.trials for one in trial.default)])
+        found = {self.default: 1.0 if excess <= 1 else -excess}
+        return found | {one.candidate: one.score(self.goal, self.default) for one in self.trials}
 
     @property
     def _best(self) -> Candidate:
@@ -236,8 +240,8 @@ class Study:
 
     def _begin(self) -> None:
         """Measure the service as it is once, which tells how long a measurement takes."""
-        self._tell(self.default)
         found = self._measured(self.default)
+        self._first = (found,)
         if found.failed:
             raise InvalidError(
                 f"{found.failed} of {found.requests} requests to the service as it is ({describe(self.default)}) fail "
@@ -265,12 +269,19 @@ class Study:
         for place in range(2 * pairs):
             self._tell(one)
             which = order[place % 4]
-            found[which].append(self._measured(which))
+            found[which].append(self._measured(which) if which == self.default else self._tried(which))
             if found[which][-1].failed and which == one:  # it is out already
                 count = len(found[one])
                 found[self.default] = (found[self.default] * count)[:count]
                 break
         return Trial(candidate=one, default=tuple(found[self.default]), measured=tuple(found[one]))
+
+    def _tried(self, one: Candidate) -> Measurement:
+        try:
+            return self._measured(one)
+        except ScanflowError as error:  # it cannot be served like this
+            nothing = dict.fromkeys(("rate", "p50_s", "p90_s", "p99_s"), math.nan)
+            return Measurement(**nothing, requests=0, failed=1, reason=str(error))
 
     def _measured(self, one: Candidate) -> Measurement:
         began = self.clock()

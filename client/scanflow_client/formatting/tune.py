@@ -87,8 +87,13 @@ def _verdict(report: TuningReport) -> str:
             f"✗ Nothing keeps p99 within {bound}. The nearest is {describe(nearest[0])}, {nearest[1]:.2f} times that."
         )
     if found.winner is not None and found.comparison is not None:
+        if found.default_misses:
+            bound = latency(found.goal.p99_s)
+            return f"✓ {describe(found.best)} keeps p99 within {bound}, and {name} as it is does not."
         return f"✓ {describe(found.best)} is better: {_interval(found.comparison)}, measured anew."
-    if found.fresh is not None and found.comparison is not None:
+    if found.fresh is not None and found.comparison is None:
+        return f"Not decided: {describe(found.best)} failed when it was measured anew."
+    if found.comparison is not None:
         return (
             f"Not better beyond noise: the best other, {describe(found.best)}, is {_interval(found.comparison)} of "
             f"{name} as it is, measured anew."

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scanflow.errors import InvalidError, UsageError
+from scanflow.errors import InvalidError, UnavailableError, UsageError
 from scanflow.placement.topology import uniform
 from scanflow.tuning.candidates import Candidate, SearchSpace
 from scanflow.tuning.comparison import compare
@@ -99,6 +99,29 @@ def test_where_nothing_keeps_the_bound_the_nearest_is_told() -> None:
     assert found.nearest[1] == pytest.approx(6.25)
 
 
+def test_what_keeps_the_bound_wins_over_a_quicker_service_that_does_not() -> None:
+    bench = SimulatedBench(lambda one: 100.0 / one.instances, p99_s=lambda one: 0.1 / one.instances)
+    found = studied(bench, goal=Goal(p99_s=0.03))
+    assert found.winner is not None
+    assert found.winner.instances == 4
+    assert found.default_misses
+    assert found.comparison is not None
+    assert found.comparison.is_worse
+
+
+def test_a_candidate_that_cannot_be_served_is_out_and_the_reason_is_kept() -> None:
+    class Small(SimulatedBench):
+        def measure(self, one: Candidate) -> Measurement:
+            if one.instances > 4:
+                raise UnavailableError("instance 5 ran out of memory")
+            return super().measure(one)
+
+    found = studied(Small(gains))
+    assert found.winner is not None
+    assert found.winner.instances == 4
+    assert {one.measured[0].reason for one in found.trials if one.failed} == {"instance 5 ran out of memory"}
+
+
 def test_cost_is_requests_of_each_core_and_latency_the_90th_percentile() -> None:
     found = Measurement(rate=100.0, p50_s=0.01, p90_s=0.02, p99_s=0.03, requests=9)
     one = Candidate(instances=4, cores=2.0)
@@ -150,6 +173,8 @@ def test_an_interrupt_keeps_what_was_measured() -> None:
     found = studied(Interrupted(gains))
     assert found.interrupted
     assert len(found.trials) == 2
+    again = studied(Interrupted(gains, measured=[DEFAULT] * 11), trials=list(found.trials))
+    assert again.trials == found.trials
 
 
 def test_what_others_disturb_is_measured_once_more() -> None:
