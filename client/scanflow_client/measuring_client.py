@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -53,10 +54,12 @@ class MeasuringClient(ControlClient):
         from scanflow_client.service_load import LoadSpec, load_service, progress_text, trace_of
 
         spec = LoadSpec.of(trace_of(rate, trace, seconds), poisson=poisson, seconds=seconds, connections=connections)
-        request = to_http(self._deployer, name, PredictRequest(inputs=inputs), node=node, dtype=dtype, seldon=False)
+        given = PredictRequest(inputs=inputs)
+        request = to_http(self._deployer, name, given, node=node, dtype=dtype, seldon=False)
         with output_on(self._stream()) as output:
             observe = progress_text(output.update, spec)
-            return load_service(self._deployer.service(name), request, spec, observe=observe)
+            of = replace(spec, rows=given.rows)
+            return load_service(self._deployer.service(name), request, of, observe=observe)
 
     def tune(
         self,

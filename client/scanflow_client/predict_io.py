@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
@@ -36,6 +36,14 @@ class PredictRequest:
     """A whole request of the Open Inference Protocol, or a message of Seldon's."""
 
     raw: bytes | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many samples it has, as far as that can be told: rows of its first input, else 1."""
+        first = next(iter(self.inputs.values()), None) if isinstance(self.inputs, Mapping) else self.inputs
+        if not isinstance(first, Sized) or isinstance(first, str) or getattr(first, "ndim", 1) == 0:
+            return 1
+        return max(1, len(first))
 
 
 def read_request(*, file: str | None, data: str | None, npy: Path | None, stdin: BinaryIO) -> PredictRequest:

@@ -56,6 +56,8 @@ class LoadSpec:
 
     connections: int = 16
     timeout_s: float = 30.0
+    rows: int = 1
+    """Samples of a request."""
 
     @classmethod
     def of(cls, trace: RateTrace | None, *, poisson: int | None, seconds: float | None, connections: int) -> LoadSpec:
@@ -125,6 +127,8 @@ class LoadReport:
             "wanted_rate": self.wanted_rate,
             **metrics,
             "rate": self.rate,
+            "rows": self.spec.rows,
+            "samples_rate": self.rate * self.spec.rows,
             "reasons": dict(self.result.reasons),
             "reconnects": self.result.reconnects,
             "interrupted": self.interrupted,
@@ -291,6 +295,19 @@ def log_report(knowledge: KnowledgeBase, record: ServiceRecord, report: LoadRepo
 
 
 _METRICS = frozenset(
-    {"requests", "failed", "seconds", "rate", "mean_s", "p50_s", "p90_s", "p95_s", "p99_s", "p999_s", "max_s"}
+    {
+        "requests",
+        "failed",
+        "seconds",
+        "rate",
+        "samples_rate",
+        "mean_s",
+        "p50_s",
+        "p90_s",
+        "p95_s",
+        "p99_s",
+        "p999_s",
+        "max_s",
+    }
 )
 """Of a summary, what a run has as metrics; where nothing succeeded there are no latencies."""

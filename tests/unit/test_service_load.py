@@ -7,6 +7,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -17,7 +18,7 @@ from scanflow.load.arrivals import constant
 from scanflow.load.load import LoadError
 from scanflow_client.cli.app import app
 from scanflow_client.formatting.load import load_chart, load_screen
-from scanflow_client.predict_io import HttpRequest
+from scanflow_client.predict_io import HttpRequest, PredictRequest
 from scanflow_client.service_load import LoadReport, LoadSpec, load_service, log_report, trace_of, write_files
 from tests.unit.test_load import say, server
 
@@ -82,6 +83,22 @@ def test_a_load_that_is_interrupted_keeps_what_was_measured() -> None:
     assert report.result.failed == 0
     assert report.summary()["interrupted"] is True
     assert "It was interrupted." in str(load_screen(report, bound_s=None)[0])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "rows"),
+    [([[1, 2], [3, 4], [5, 6]], 3), ({"a": [1, 2], "b": [3, 4]}, 2), (7, 1), (None, 1), (np.array(7.0), 1)],
+)
+def test_a_request_s_samples_are_the_rows_of_its_first_input(inputs: Any, rows: int) -> None:
+    assert PredictRequest(inputs=inputs).rows == rows
+
+
+def test_samples_a_second_are_told_where_a_request_has_several() -> None:
+    with server(lambda handler, number: say(handler)) as url:
+        report = loaded(url, LoadSpec(trace=constant(20, 1), connections=1, rows=8))
+    _, table = load_screen(report, bound_s=None)
+    assert list(table.headers[:3]) == ["target/s", "completed/s", "samples/s"]  # type: ignore[union-attr]
+    assert report.summary()["samples_rate"] == pytest.approx(8 * report.rate)
 
 
 def test_a_load_of_which_nothing_succeeds_has_no_latency_and_is_told_all_the_same() -> None:

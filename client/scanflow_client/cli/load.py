@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -74,18 +75,13 @@ def load(
             raise UsageError("LoadGen decides when requests are due: leave out --trace, --poisson and --seconds.")
         scenario = mlperf_settings(mlperf, 1.0 if scale is None else scale, rate=rate, bound_s=bound_s)
         spec = LoadSpec(mlperf=scenario, connections=connections)
-    where = deployer()
-    request = to_http(
-        where,
-        name,
-        read_request(file=file, data=data, npy=npy, stdin=sys.stdin.buffer),
-        node=node,
-        dtype=dtype,
-        seldon=seldon,
-    )
+    where, given = deployer(), read_request(file=file, data=data, npy=npy, stdin=sys.stdin.buffer)
+    request = to_http(where, name, given, node=node, dtype=dtype, seldon=seldon)
     record = where.service(name)
     with output_on(progress_stream(as_json)) as output:
-        report = load_service(record, request, spec, observe=progress_text(output.update, spec))
+        report = load_service(
+            record, request, replace(spec, rows=given.rows), observe=progress_text(output.update, spec)
+        )
     if as_json:
         print_json(report.summary())
     else:

@@ -26,7 +26,10 @@ def load_screen(report: LoadReport, *, bound_s: float | None) -> Screen:
     result = report.result
     metrics = result.metrics()
     failed = f"{metrics.failed:,} failed" if metrics.failed else "none failed"
-    columns = {"completed/s": f"{report.rate:.4g}", "mean": _latency(metrics.mean_s), **_percentiles(metrics)}
+    columns = {"completed/s": f"{report.rate:.4g}"}
+    if report.spec.rows > 1:
+        columns["samples/s"] = f"{report.rate * report.spec.rows:.4g}"
+    columns |= {"mean": _latency(metrics.mean_s), **_percentiles(metrics)}
     if report.wanted_rate is not None:
         columns = {"target/s": f"{report.wanted_rate:.4g}", **columns}
     ended = " It was interrupted." if report.interrupted else ""
