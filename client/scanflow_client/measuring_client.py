@@ -12,7 +12,7 @@ from scanflow_client.progress import output_on
 
 if TYPE_CHECKING:
     from scanflow.deployer import Deployer
-    from scanflow.tuning.study import GoalName
+    from scanflow.tuning.goals import GoalName
     from scanflow_client.service_load import LoadReport
     from scanflow_client.tuning import TuningReport
 
@@ -95,7 +95,7 @@ class MeasuringClient(ControlClient):
             dtype: What numbers are sent as.
             folder: Where trials are kept, to go on from.
         """
-        from scanflow.tuning.study import Goal
+        from scanflow.tuning.goals import Goal
         from scanflow_client.formatting.tune import step_text
         from scanflow_client.predict_io import HttpRequest, PredictRequest, to_http
         from scanflow_client.tuning import TuningBudget, TuningTarget, tune_service

@@ -15,7 +15,9 @@ from scanflow.backends.shapes import shape_of
 from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, UsageError
 from scanflow.loading import load_application
 from scanflow.tuning.candidates import Candidate, SearchSpace, candidate_of
-from scanflow.tuning.study import Goal, SearchStep, Study, Trial, TuningResult
+from scanflow.tuning.goals import Goal
+from scanflow.tuning.result import Trial, TuningResult
+from scanflow.tuning.study import SearchStep, Study
 from scanflow_client.formatting.tune import candidate_text
 from scanflow_client.placed import bound_grants
 from scanflow_client.service_load import load_plan

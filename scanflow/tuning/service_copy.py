@@ -25,7 +25,7 @@ from scanflow.load.load import LoadGenerator, LoadPlan
 from scanflow.placement.available_cpus import affinity_mask
 from scanflow.transport.clients import is_loopback
 from scanflow.tuning.candidates import Candidate
-from scanflow.tuning.study import Measurement
+from scanflow.tuning.goals import Measurement
 
 SUFFIX = "-tune"
 

@@ -10,143 +10,21 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, Self
+from typing import Protocol
 
 from scanflow.errors import InvalidError, ScanflowError, UnavailableError, UsageError
 from scanflow.tuning.candidates import Candidate, SearchSpace, describe
-from scanflow.tuning.comparison import PairedComparison, compare
+from scanflow.tuning.goals import Goal, Measurement
+from scanflow.tuning.result import Trial, TuningResult
 from scanflow.tuning.search import best_of, next_candidate
-
-GoalName = Literal["throughput", "latency", "cost"]
-GOALS: tuple[GoalName, ...] = ("throughput", "latency", "cost")
 
 SEARCH_PAIRS = 2
 FRESH_PAIRS = 6
 
 BUSY_CORES = 0.1
 """So much of a core that others use while something is measured spoils it; it is measured once more."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
-    """What a service did under load; latencies in seconds."""
-
-    rate: float
-    """Requests a second that succeeded."""
-
-    p50_s: float
-    p90_s: float
-    p99_s: float
-    requests: int
-    failed: int = 0
-    reason: str = ""
-    """Why most of those failed."""
-
-    others: float = 0.0
-    """Cores that neither the service nor its load used."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Goal:
-    """``throughput``: requests a second. ``latency``: the 90th percentile that a single caller sees, as in MLPerf's
-    SingleStream. ``cost``: requests a second of each core."""
-
-    name: GoalName = "throughput"
-    p99_s: float | None = None
-    """The bound that has to be kept."""
-
-    def value(self, one: Candidate, found: Measurement) -> float:
-        """Return what is to be as large as possible; above 0."""
-        if self.name == "latency":
-            return 1 / found.p90_s
-        return found.rate / (one.instances * one.cores) if self.name == "cost" else found.rate
-
-    def excess(self, found: Sequence[Measurement]) -> float:
-        """Return how many times the bound the latency is; at most 1: it is kept."""
-        return 1.0 if self.p99_s is None else statistics.median(one.p99_s for one in found) / self.p99_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """A candidate beside the service as it is: measured in turn, as often."""
-
-    candidate: Candidate
-    default: tuple[Measurement, ...]
-    measured: tuple[Measurement, ...]
-
-    @classmethod
-    def of(cls, found: Mapping[str, Any]) -> Self:
-        """Return a trial that was kept as JSON."""
-        measured = {name: tuple(Measurement(**one) for one in found[name]) for name in ("default", "measured")}
-        return cls(candidate=Candidate(**found["candidate"]), **measured)
-
-    @property
-    def failed(self) -> int:
-        return sum(one.failed for one in self.measured)
-
-    def ratios(self, goal: Goal, default: Candidate) -> list[float]:
-        pairs = zip(self.default, self.measured, strict=True)
-        return [goal.value(self.candidate, own) / goal.value(default, other) for other, own in pairs]
-
-    def score(self, goal: Goal, default: Candidate) -> float:
-        """Return by which factor it is better; below 0 where requests failed or the bound is not kept: by how much."""
-        if self.failed:
-            return -math.inf
-        excess = goal.excess(self.measured)
-        return compare(self.ratios(goal, default)).ratio if excess <= 1 else -excess
-
-
-@dataclass(frozen=True, kw_only=True)
-class TuningResult:
-    goal: Goal
-    default: Candidate
-    trials: tuple[Trial, ...]
-    """In the order in which they were measured."""
-
-    best: Candidate
-    fresh: Trial | None = None
-    """The best, measured anew; None: nothing was better at first sight, or there was no time left."""
-
-    exhaustive: int = 0
-    """How many candidates there are."""
-
-    repeated: int = 0
-    """Measurements that others disturbed, and that were made once more."""
-
-    disturbed: int = 0
-    """Measurements that were disturbed both times."""
-
-    interrupted: bool = False
-
-    @property
-    def comparison(self) -> PairedComparison | None:
-        return None if self.fresh is None or self.fresh.failed else compare(self.fresh.ratios(self.goal, self.default))
-
-    @property
-    def winner(self) -> Candidate | None:
-        """What is better than the service as it is, beyond noise, and keeps the bound."""
-        found = self.comparison
-        if found is None or self.fresh is None or self.fresh.failed or self.goal.excess(self.fresh.measured) > 1:
-            return None
-        return self.best if found.is_better or self.default_misses else None
-
-    @property
-    def default_misses(self) -> bool:
-        """Whether the service as it is does not keep the bound: then whatever keeps it is better."""
-        return self.fresh is not None and self.goal.excess(self.fresh.default) > 1
-
-    @property
-    def nearest(self) -> tuple[Candidate, float] | None:
-        """Return what comes nearest to the bound, and how many times that its latency is; None: something keeps it."""
-        defaults = [one for trial in self.trials for one in trial.default]
-        found = {self.default: self.goal.excess(defaults)} if defaults else {}
-        found |= {one.candidate: self.goal.excess(one.measured) for one in self.trials if not one.failed}
-        if not found or min(found.values()) <= 1:
-            return None
-        nearest = min(found, key=lambda one: found[one])
-        return nearest, found[nearest]
 
 
 class Bench(Protocol):

@@ -52,7 +52,7 @@ def tune(
 ) -> None:
     """Find instances, cores, affinity and threads that serve best, on a copy of the service. Ctrl-C ends the search."""
     from scanflow.app.quantities import parse_duration
-    from scanflow.tuning.study import GOALS, Goal
+    from scanflow.tuning.goals import GOALS, Goal
     from scanflow_client.formatting.tune import next_command, step_text, tuning_chart, tuning_screen
     from scanflow_client.predict_io import read_request, to_http
     from scanflow_client.progress import output_on

@@ -16,7 +16,9 @@ from scanflow_client.formatting.text import latency
 
 if TYPE_CHECKING:
     from scanflow.tuning.comparison import PairedComparison
-    from scanflow.tuning.study import Goal, Measurement, SearchStep, Trial, TuningResult
+    from scanflow.tuning.goals import Goal, Measurement
+    from scanflow.tuning.result import Trial, TuningResult
+    from scanflow.tuning.study import SearchStep
     from scanflow_client.tuning import TuningReport
 
 _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 360.0, 64.0, 24.0, 40.0, 56.0

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from scanflow.tuning.candidates import Candidate
-from scanflow.tuning.study import Measurement
+from scanflow.tuning.goals import Measurement
 
 
 @dataclass

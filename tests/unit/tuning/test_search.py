@@ -11,8 +11,10 @@ from scanflow.errors import InvalidError, UnavailableError, UsageError
 from scanflow.placement.topology import uniform
 from scanflow.tuning.candidates import Candidate, SearchSpace
 from scanflow.tuning.comparison import compare
+from scanflow.tuning.goals import Goal, Measurement
+from scanflow.tuning.result import Trial, TuningResult
 from scanflow.tuning.search import next_candidate
-from scanflow.tuning.study import FRESH_PAIRS, Goal, Measurement, Study, Trial, TuningResult
+from scanflow.tuning.study import FRESH_PAIRS, Study
 from tests.unit.tuning.conftest import SimulatedBench
 
 SPACE = SearchSpace(topology=uniform(sockets=2, cores_per_socket=8), cores=16, batches=(4, 16))

@@ -19,8 +19,9 @@ from scanflow.errors import InvalidError, NotFoundError, UsageError
 from scanflow.knowledge.memory import MemoryKnowledge
 from scanflow.placement.topology import uniform
 from scanflow.tuning.candidates import Candidate
+from scanflow.tuning.goals import Goal, Measurement
+from scanflow.tuning.result import Trial, TuningResult
 from scanflow.tuning.service_copy import copy_of
-from scanflow.tuning.study import Goal, Measurement, Trial, TuningResult
 from scanflow_client.cli.app import app
 from scanflow_client.cli.tune import sizes_of
 from scanflow_client.formatting.tune import next_command, tuning_chart, tuning_screen
