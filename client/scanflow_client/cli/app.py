@@ -11,6 +11,7 @@ from typer import Option
 from scanflow_client.cli import (
     EXIT_CODES,
     agents,
+    characterize,
     control,
     demo,
     drift,
@@ -68,6 +69,7 @@ for _command in (
     *(services.delete, services.predict, load.load, tune.tune),
     *(agents.agents, agents.why, agents.approve, agents.labels, strategies.strategies, strategies.replay),
     machine.topology,
+    characterize.characterize,
 ):
     app.command()(_command)
 app.add_typer(models.models, name="models")

@@ -1,0 +1,127 @@
+"""What runs on more and more cores, and with less and less memory, say of a program. Pure."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from scanflow.characterization.measurement import ProgramRun
+
+Scaling = Literal["linear", "sublinear", "flat", "collapse"]
+
+NEARLY = 0.9
+"""So large a share of the best speed is as good: the rest is not worth more cores."""
+
+EFFICIENT = 0.75
+"""So much of the speed that all cores would give is linear."""
+
+PRECISION = 1.06
+"""The bounds between which a knee is known may be so many times each other."""
+
+MOST_LIMITS = 10
+"""Memory limits that are tried at most."""
+
+SPARE = 1.2
+"""So many times the knee is asked for: input differs, and allocators too."""
+
+_UNIT = 16 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saturation:
+    kind: Scaling
+    """``linear``: more cores help in proportion. ``sublinear``: they help less. ``flat``: from some number on they do
+    not. ``collapse``: with more it becomes slower again, as caches or memory are fought for (Wang et al., Table 4)."""
+
+    cores: int
+    """The fewest with which it is nearly as fast as it gets."""
+
+    speed: Mapping[int, float]
+    """By number of cores, over that with the fewest."""
+
+
+def saturation(seconds: Mapping[int, Sequence[float]]) -> Saturation:
+    """Return how a program's speed follows its cores, from how long it took with each number of them."""
+    if not seconds or not all(seconds.values()):
+        raise ValueError("Each number of cores needs a run that succeeded.")
+    took = {cores: statistics.median(found) for cores, found in sorted(seconds.items())}
+    first, most = min(took), max(took)
+    speed = {cores: took[first] / one for cores, one in took.items()}
+    best = max(speed.values())
+    enough = min(cores for cores, one in speed.items() if one >= NEARLY * best)
+    if speed[most] < NEARLY * best:
+        kind: Scaling = "collapse"
+    elif enough < most:
+        kind = "flat"
+    else:
+        kind = "linear" if speed[most] >= EFFICIENT * most / first else "sublinear"
+    return Saturation(kind=kind, cores=enough, speed=speed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryKnee:
+    """The program runs with ``enough`` bytes, and is killed with ``too_few``; 0: it never was."""
+
+    enough: int
+    too_few: int
+
+
+def next_limit(peak_bytes: int, tried: Mapping[int, bool]) -> int | None:
+    """Return the memory limit to try next, in bytes; None: the knee is known as well as it will be.
+
+    ``tried``: of each limit whether the program succeeded with it. First what it used at its peak, then halves of that,
+    until it is killed; then between.
+    """
+    if len(tried) >= MOST_LIMITS:
+        return None
+    good = [limit for limit, fine in tried.items() if fine]
+    bad = [limit for limit, fine in tried.items() if not fine]
+    if not good:
+        return _whole(peak_bytes * 1.1 if not bad else max(bad) * 1.5)
+    if not bad:
+        below = _whole(min(good) / 2)
+        return below if below < min(good) and min(good) > 2 * _unit(peak_bytes) else None
+    low, high = max(bad), min(good)
+    middle = _whole(math.sqrt(low * high))
+    return None if high <= PRECISION * low or middle in tried or not low < middle < high else middle
+
+
+def knee(tried: Mapping[int, bool]) -> MemoryKnee | None:
+    """Return between which limits a program begins to be killed; None: it succeeded with none."""
+    good = [limit for limit, fine in tried.items() if fine]
+    if not good:
+        return None
+    return MemoryKnee(enough=min(good), too_few=max((one for one, fine in tried.items() if not fine), default=0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceRecommendation:
+    """In the spelling of ``sf.Resources``."""
+
+    cpu: float
+    memory_bytes: int
+
+    def __str__(self) -> str:
+        return f'sf.Resources(cpu={self.cpu:g}, memory="{self.memory_bytes // 2**20}Mi")'
+
+
+def recommend(found: Saturation, runs: Sequence[ProgramRun], memory: MemoryKnee | None) -> ResourceRecommendation:
+    """Return what to ask for: the cores with which it is nearly as fast as it gets, or what it uses of them; and its
+    memory, with something to spare. ``runs``: those with so many cores."""
+    used = statistics.median(one.cores for one in runs)
+    cpu = float(found.cores) if used > 0.8 * found.cores else max(0.1, math.ceil(used * 10) / 10)
+    peak = max(one.peak_bytes for one in runs)
+    needed = SPARE * (peak if memory is None else memory.enough)
+    return ResourceRecommendation(cpu=cpu, memory_bytes=max(1, math.ceil(needed / _UNIT)) * _UNIT)
+
+
+def _unit(peak_bytes: int) -> int:
+    """Return in which steps limits are tried: pages, and a hundredth of what is looked for."""
+    return int(max(2**20, 2 ** int(math.log2(max(2, peak_bytes / 100)))))
+
+
+def _whole(size: float) -> int:
+    return max(2**20, math.ceil(size / 2**16) * 2**16)

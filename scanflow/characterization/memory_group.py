@@ -1,0 +1,95 @@
+"""A control group that limits the memory of one program and all that it starts. Both versions; root, or a delegated
+group, is needed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from scanflow.errors import UnsupportedError
+from scanflow.placement.available_cpus import CGROUP, PROC
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryGroup:
+    folder: Path
+    second: bool
+    """Whether it is one of the second version."""
+
+    @property
+    def members(self) -> Path:
+        return self.folder / "cgroup.procs"
+
+    @property
+    def peak_bytes(self) -> int | None:
+        return _number(self.folder / ("memory.peak" if self.second else "memory.max_usage_in_bytes"))
+
+    @property
+    def kills(self) -> int:
+        """How many of its processes were killed because it had no more memory."""
+        file = self.folder / ("memory.events" if self.second else "memory.oom_control")
+        with suppress(OSError):
+            for line in file.read_text(encoding="ascii").splitlines():
+                name, _, count = line.partition(" ")
+                if name == "oom_kill":
+                    return int(count)
+        return 0
+
+
+@contextmanager
+def memory_group(limit_bytes: int | None, *, root: Path = CGROUP, proc: Path = PROC) -> Iterator[MemoryGroup]:
+    """Make a group below this process' own, and remove it afterwards; ``limit_bytes`` None: it only counts.
+
+    Raises:
+        UnsupportedError: this machine lets us make none, and why.
+    """
+    parent, second = _own(root, proc)
+    folder = parent / f"scanflow-{os.getpid()}-{os.urandom(3).hex()}"
+    try:
+        folder.mkdir()
+    except OSError as error:
+        raise UnsupportedError(f"No memory group can be made in {str(parent)!r}: {error.strerror}.") from error
+    try:
+        if limit_bytes is not None:
+            _limit(folder, second, limit_bytes)
+        yield MemoryGroup(folder, second)
+    finally:
+        with suppress(OSError):  # a process that is not to be ended keeps it
+            folder.rmdir()
+
+
+def _own(root: Path, proc: Path) -> tuple[Path, bool]:
+    """Return the group of this process, and whether it is of the second version."""
+    try:
+        lines = (proc / "self" / "cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    paths = {names: path for _, names, path in (line.split(":", 2) for line in lines)}
+    first = next((path for names, path in paths.items() if "memory" in names.split(",")), None)
+    if first is not None:
+        whole = root / "memory" / first.lstrip("/")
+        return (whole if whole.is_dir() else root / "memory"), False
+    path = paths.get("")
+    if path is None:
+        raise UnsupportedError("This machine has no control groups for memory.")
+    return root / path.lstrip("/"), True
+
+
+def _limit(folder: Path, second: bool, limit_bytes: int) -> None:
+    names = ("memory.max", "memory.swap.max") if second else ("memory.limit_in_bytes", "memory.swappiness")
+    try:
+        (folder / names[0]).write_text(str(limit_bytes), encoding="ascii")
+    except OSError as error:
+        raise UnsupportedError(f"The memory of {str(folder)!r} cannot be limited: {error.strerror}.") from error
+    with suppress(OSError):  # what is not killed would be swapped; where there is no swap, neither is
+        (folder / names[1]).write_text("0", encoding="ascii")
+
+
+def _number(file: Path) -> int | None:
+    try:
+        return int(file.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,147 @@
+"""Runs a program on some CPUs, with some memory, for a time, and counts what it takes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from functools import cache
+from pathlib import Path
+
+from scanflow.characterization.measurement import Outcome, Placement, ProgramRun
+from scanflow.characterization.memory_group import MemoryGroup, memory_group
+from scanflow.errors import NotFoundError, UnsupportedError
+from scanflow.placement.threads import thread_variables
+
+EVENTS = {"cpu-migrations": "migrations", "cache-misses": "cache_misses"}
+"""Of ``perf``'s, and as they are called here."""
+
+_JOIN = 'echo $$ > "$0" && exec "$@"'
+"""A shell joins the memory group and becomes the program: nothing of it is outside the group."""
+
+_SHOWN = 2000
+
+
+@cache
+def counters() -> tuple[str, ...]:
+    """Return those of ``perf``'s events that this machine counts."""
+    program = shutil.which("perf")
+    if program is None:
+        return ()
+    with suppress(OSError, subprocess.TimeoutExpired):
+        told = subprocess.run(
+            [program, "stat", "-x,", "-e", ",".join(EVENTS), "true"],
+            capture_output=True, text=True, timeout=20, check=False,
+        ).stderr  # fmt: skip
+        return tuple(_counted(told))
+    return ()
+
+
+@cache
+def group_problem() -> str | None:
+    """Return why memory cannot be limited here; None: it can."""
+    try:
+        with memory_group(2**30):
+            return None
+    except UnsupportedError as error:
+        return str(error)
+
+
+def run_program(
+    argv: Sequence[str], where: Placement, *, timeout_s: float, limit_bytes: int | None = None
+) -> ProgramRun:
+    """Run a program to its end, or until ``timeout_s`` are over.
+
+    Raises:
+        NotFoundError: there is no such program.
+        UnsupportedError: ``limit_bytes`` is given, and memory cannot be limited here.
+    """
+    if shutil.which(argv[0]) is None:
+        raise NotFoundError(f"There is no program {argv[0]!r}, or it cannot be executed.")
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="characterize-")))
+        group = None
+        if limit_bytes is not None or group_problem() is None:
+            group = stack.enter_context(memory_group(limit_bytes))
+        command = list(argv)
+        if group is not None:
+            command = ["/bin/sh", "-c", _JOIN, str(group.members), *command]
+        if counters():
+            command = ["perf", "stat", "-x,", "-o", str(folder / "perf"), "-e", ",".join(counters()), *command]
+        return _run(command, where, folder, group, timeout_s)
+
+
+def _run(
+    command: Sequence[str], where: Placement, folder: Path, group: MemoryGroup | None, timeout_s: float
+) -> ProgramRun:
+    environ = {**os.environ, **thread_variables(len(where.cpus))}
+    output = folder / "output"
+    began = time.monotonic()
+    with output.open("wb") as file:
+        process = _started(command, where, environ, file.fileno())
+    timer = threading.Timer(timeout_s, _end, [process.pid])
+    timer.start()
+    try:
+        _, status, used = os.wait4(process.pid, 0)
+    except KeyboardInterrupt:
+        _end(process.pid)
+        os.wait4(process.pid, 0)
+        raise
+    finally:
+        timer.cancel()
+    process.returncode = code = os.waitstatus_to_exitcode(status)  # it was waited for here
+    seconds = time.monotonic() - began
+    _end(process.pid)  # what it has left behind
+    counted = _counted((folder / "perf").read_text(errors="replace")) if (folder / "perf").exists() else {}
+    outcome: Outcome = "succeeded" if code == 0 else "failed"
+    if group is not None and group.kills:
+        outcome = "out of memory"
+    elif code != 0 and seconds >= timeout_s:
+        outcome = "timed out"
+    peak = None if group is None else group.peak_bytes
+    return ProgramRun(
+        outcome=outcome,
+        seconds=seconds,
+        cpu_s=used.ru_utime + used.ru_stime,
+        peak_bytes=used.ru_maxrss * 1024 if peak is None else peak,
+        voluntary_switches=used.ru_nvcsw,
+        involuntary_switches=used.ru_nivcsw,
+        minor_faults=used.ru_minflt,
+        major_faults=used.ru_majflt,
+        read_blocks=used.ru_inblock,
+        written_blocks=used.ru_oublock,
+        exit_code=code,
+        last_lines="" if code == 0 else output.read_text(errors="replace")[-_SHOWN:].strip(),
+        **{EVENTS[name]: count for name, count in counted.items()},
+    )
+
+
+def _started(
+    command: Sequence[str], where: Placement, environ: Mapping[str, str], output: int
+) -> subprocess.Popen[bytes]:
+    """Start a program on some CPUs: it inherits those of the thread that starts it."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, where.cpus)
+    try:
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environ, start_new_session=True
+        )
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _end(session: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(session, signal.SIGKILL)
+
+
+def _counted(told: str) -> dict[str, int]:
+    """Read what ``perf stat -x,`` has written: a count, a unit, the event's name."""
+    rows = [line.split(",") for line in told.splitlines()]
+    return {row[2]: int(row[0]) for row in rows if len(row) > 2 and row[2] in EVENTS and row[0].isdecimal()}
