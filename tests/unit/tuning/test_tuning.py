@@ -103,7 +103,7 @@ def file(tmp_path: Path) -> Path:
 def tuned(place: Any, file: Path, goal: Goal | None = None, **changes: Any) -> TuningReport:
     target = TuningTarget.of(place, f"{file}:serve")
     budget = TuningBudget(trials=2, minutes=60)
-    given = {"cores": 2, "seconds": 0.05, "connections": 1, **changes}
+    given: dict[str, Any] = {"cores": 2, "seconds": 0.05, "connections": 1, **changes}
     return tune_service(place, target, request, goal or Goal(), budget, **given)
 
 
