@@ -65,7 +65,12 @@ class TuningTarget:
             raise UsageError(
                 f"Nobody knows which file {target!r} was deployed from. Name it: scanflow tune app.py:{target}"
             )
-        app, path, name = load_application(target if record is None else f"{record.source}:{target}")
+        file = target if record is None else f"{record.source}:{target}"
+        try:
+            app, path, name = load_application(file)
+        except NotFoundError as error:
+            advice = f"There is no service {target!r} either: scanflow services"
+            raise NotFoundError(f"{error} {advice if record is None else 'Deploy it again.'}") from error
         online = [one for one in app.workflows if one.type == "online"]
         workflow = app.workflow(online[0].name if name is None and len(online) == 1 else name)
         if workflow.type != "online":

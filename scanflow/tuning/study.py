@@ -123,7 +123,8 @@ class Study:
         if found.failed:
             raise InvalidError(
                 f"{found.failed} of {found.requests} requests to the service as it is ({describe(self.default)}) fail "
-                f"under this load: {found.reason}. Nothing can be compared with that. Use fewer connections: -c 4"
+                f"under this load: {found.reason}. Nothing can be compared with that. Send what it takes (scanflow "
+                "predict), or use fewer connections: -c 4"
             )
         if not self._has_time(SEARCH_PAIRS + FRESH_PAIRS):
             needed = (SEARCH_PAIRS + FRESH_PAIRS) * 2 * statistics.fmean(self._took)

@@ -18,7 +18,7 @@ from scanflow.settings import Settings
 from scanflow_client import control_plane
 from scanflow_client.control_client import ControlClient
 from scanflow_client.demo import session
-from scanflow_client.demo.signals import signals_end_it, signals_wait
+from scanflow_client.signals import signals_end_it, signals_wait
 
 APP = sf.Application(
     name="mnist",
@@ -165,9 +165,9 @@ def test_a_signal_waits_until_what_is_being_started_is_known() -> None:
             started.append("a process")
         started.append("more")
 
-    with pytest.raises(KeyboardInterrupt), signals_end_it(said.append):
+    with pytest.raises(KeyboardInterrupt), signals_end_it(said.append, "ending"):
         start()
-    assert (started, said) == (["a process"], ["Ending what the demo started ..."])
+    assert (started, said) == (["a process"], ["ending"])
 
 
 def test_a_control_plane_that_does_not_come_up_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,6 +56,7 @@ def tune(
     from scanflow_client.formatting.tune import next_command, step_text, tuning_chart, tuning_screen
     from scanflow_client.predict_io import read_request, to_http
     from scanflow_client.progress import output_on
+    from scanflow_client.signals import signals_end_it
     from scanflow_client.tuning import TuningBudget, TuningTarget, log_tuning, tune_service, write_files
 
     bound_s = None if p99 is None else parse_duration(p99, what="--p99")
@@ -71,7 +72,7 @@ def tune(
     def request(name: str) -> HttpRequest:
         return to_http(where, name, given, node=node, dtype=dtype, seldon=seldon)
 
-    with output_on(progress_stream(as_json)) as output:
+    with output_on(progress_stream(as_json)) as output, signals_end_it(output.update, "ending the copy"):
         report = tune_service(
             where,
             found,

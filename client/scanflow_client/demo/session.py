@@ -21,9 +21,9 @@ from scanflow_client import control_plane
 from scanflow_client.control_client import ControlClient
 from scanflow_client.demo import loop
 from scanflow_client.demo.application import traffic_program
-from scanflow_client.demo.signals import signals_end_it, signals_wait
 from scanflow_client.demo.traffic import END_S, Responses, TrafficProgram
 from scanflow_client.progress import Output, changes_on, output_on
+from scanflow_client.signals import signals_end_it, signals_wait
 
 SERVICE = "serve"
 _STYLES = {"detection": "red", "promotion": "green", "revert": "yellow", "gate": "magenta", "predictions": "blue"}
@@ -38,7 +38,7 @@ def temporary_control_plane(
         yield
         return
     was_up = control_plane.look(settings)["up"]
-    with signals_end_it(say), ExitStack() as stack:
+    with signals_end_it(say, "Ending what the demo started ..."), ExitStack() as stack:
         if not was_up and not keep:
             stack.callback(_end_control_plane, settings)
         raised = control_plane.up(settings)

@@ -53,6 +53,8 @@ def characterization_screen(found: Characterization) -> Screen:
 
 def _saturated(found: Characterization) -> str:
     scaling = found.saturation
+    if len(scaling.speed) == 1:
+        return "How it scales is not known: it ran with one number of cores only."
     cores = f"{scaling.cores} core{'' if scaling.cores == 1 else 's'}"
     return f"{scaling.kind.capitalize()}: {_KINDS[scaling.kind]}. Nearly as fast as it gets: {cores}."
 

@@ -266,3 +266,8 @@ def test_what_is_better_is_applied_by_the_one_change_that_resizes_a_service(
     place.running.clear()
     with pytest.raises(UsageError, match="is not deployed"):
         CliRunner().invoke(app, ["tune", f"{file}", "--data", "[[1]]", "--apply"], catch_exceptions=False)
+
+
+def test_what_is_neither_a_service_nor_a_file_is_told() -> None:
+    with pytest.raises(NotFoundError, match=r"no file 'nosuch'\. There is no service 'nosuch' either"):
+        TuningTarget.of(Place("http://127.0.0.1:1"), "nosuch")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Signals that end the demo: what was started is ended, also where one comes in the middle of a start."""
+"""Signals that end a command: what was started is ended, also where one comes in the middle of a start."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
-def signals_end_it(say: Callable[[str], None]) -> Iterator[None]:
+def signals_end_it(say: Callable[[str], None], text: str) -> Iterator[None]:
     """Have what is done inside end on SIGTERM and on a closed terminal as on Ctrl-C, and once only: what was started is
-    ended then, whatever comes meanwhile."""
+    ended then, whatever comes meanwhile. ``text`` is said at the first."""
     caught: list[int] = []
 
     def end(number: int, _frame: object) -> None:
         caught.append(number)
         if len(caught) == 1:
-            say("Ending what the demo started ...")
+            say(text)
             raise KeyboardInterrupt
 
     with _handled_by(end):
