@@ -187,6 +187,9 @@ class MemoryCluster(Cluster):
             self._ask("find", kind, namespace, None, {})
             return self._selected(kind, namespace, labels, fields), str(self._version)
 
+    def has_any(self, kind: str, *, labels: str) -> bool:
+        return bool(self.find(kind, labels=labels)[0])
+
     def patch(
         self, kind: str, name: str, namespace: str | None, patch: Any, *, subresource: str = "", dry_run: bool = False
     ) -> Manifest:

@@ -173,6 +173,8 @@ def test_objects_are_found_by_labels_and_fields(cluster: Cluster, namespace: str
     assert found("kind in (b, c),kind notin (c)") == ["b"]
     assert found("kind,!other") == ["a", "b", "c"]
     assert found(SELECTED, "metadata.name=b") == ["b"]
+    assert cluster.has_any("ConfigMap", labels=f"{SELECTED},kind=a")
+    assert not cluster.has_any("ConfigMap", labels=f"{SELECTED},kind=no-such")
     (one,) = cluster.find("ConfigMap", namespace, labels="kind=a")[0]
     assert (one["apiVersion"], one["kind"]) == ("v1", "ConfigMap")
 

@@ -138,6 +138,10 @@ class Cluster:
                 return found, page["metadata"].get("resourceVersion", "")
             params["continue"] = more
 
+    def has_any(self, kind: str, *, labels: str) -> bool:
+        """Whether there is an object of a kind, in any namespace."""
+        return bool(self._json("GET", path_of(kind), params={"limit": "1", "labelSelector": labels})["items"])
+
     def patch(
         self, kind: str, name: str, namespace: str | None, patch: Any, *, subresource: str = "", dry_run: bool = False
     ) -> Manifest:

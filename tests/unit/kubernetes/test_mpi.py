@@ -95,6 +95,15 @@ def test_pods_say_nothing_of_their_group_where_the_scheduler_places_groups() -> 
         assert len(affinity["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]) == 1
 
 
+@pytest.mark.parametrize(("profile", "wishes"), [("cpu", 0), ("memory", 1), (None, 1)])
+def test_where_there_are_no_services_no_job_says_anything_of_them(profile: str | None, wishes: int) -> None:
+    made = replace(job(profile=profile, policy="granularity", n_tasks=4), task_topology=True, beside_services=False)
+    *_, gang = volcano_objects(made)
+    affinity = gang["spec"]["tasks"][-1]["template"]["spec"].get("affinity", {})
+    assert sum(len(terms["preferredDuringSchedulingIgnoredDuringExecution"]) for terms in affinity.values()) == wishes
+    assert "scanflow.dev/service" not in str(affinity)
+
+
 def test_the_hostfile_has_the_workers_in_the_order_of_their_ranks() -> None:
     files, gang = volcano_objects(job(profile="cpu", policy="granularity", n_tasks=4))
     hosts = [line.split(".")[0].removeprefix("calm-otter-417-") for line in files["data"]["hostfile"].splitlines()]

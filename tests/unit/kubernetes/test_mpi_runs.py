@@ -20,7 +20,7 @@ from scanflow.backends.kubernetes.pod_logs import LogLine
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.port import RunDefinition
 from scanflow.backends.records import Event
-from scanflow.errors import InvalidError, UnsupportedError
+from scanflow.errors import InvalidError, UnsupportedError, UsageError
 from scanflow.settings import Settings
 from scanflow.testing.cluster import MemoryCluster
 
@@ -278,3 +278,22 @@ def test_how_a_job_stands_is_read_from_its_pods() -> None:
     mpi: Manifest = {"kind": "MPIJob", "metadata": {"name": "j"}}
     mpi["status"] = {"conditions": [{"type": "Created", "status": "True"}, {"type": "Failed", "status": "True"}]}
     assert (see(mpi, []).state, see(mpi, []).over) == ("failed", True)
+
+
+def test_a_job_says_something_of_services_only_where_there_are_some(
+    runs: KubernetesRuns, cluster: MemoryCluster, tmp_path: Path
+) -> None:
+    app = application(tmp_path, profile="cpu")
+
+    def speaks_of_services() -> bool:
+        *_, gang = runs.manifests(app, app.workflows[0])
+        return "scanflow.dev/service" in str(gang)
+
+    assert not speaks_of_services()
+    labels = {"app.kubernetes.io/managed-by": "scanflow", "scanflow.dev/service": "serve"}
+    metadata = {"name": "serve-1", "namespace": NAMESPACE, "labels": labels}
+    cluster.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {}, "status": {}})
+    assert speaks_of_services()
+    cluster.delete("Pod", "serve-1", NAMESPACE)
+    cluster.refuse(lambda verb, kind, _: UsageError("forbidden") if (verb, kind) == ("find", "Pod") else None)
+    assert speaks_of_services(), "who may not look leaves nothing out"

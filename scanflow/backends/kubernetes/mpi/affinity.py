@@ -3,7 +3,7 @@
 Joint planning as on one machine (:mod:`scanflow.placement.mpi.beside`), in what a scheduler knows: a job that memory
 bounds, or of which nothing is known, prefers nodes without services and without other such jobs, of all environments;
 one that computes prefers nodes that services are on, which leaves others free. All of it is preferred only: where there
-is no room elsewhere, a job shares.
+is no room elsewhere, a job shares. Of services nothing is said where there were none when the job was submitted.
 """
 
 from __future__ import annotations
@@ -61,8 +61,10 @@ def _affinity(job: ClusterJob, profile: str, group: int | None) -> Manifest:
         away.append(_workers(job))
     if profile in _SHARE_BADLY:
         others = [_rule(PROFILE, "In", *_SHARE_BADLY), _rule(RUN, "NotIn", job.run)]
-        away += [_neighbours(*others), _neighbours(_rule(SERVICE, "Exists"))]
-    elif profile == "cpu":
+        away.append(_neighbours(*others))
+        if job.beside_services:
+            away.append(_neighbours(_rule(SERVICE, "Exists")))
+    elif profile == "cpu" and job.beside_services:
         towards.append(_neighbours(_rule(SERVICE, "Exists")))
     wishes = {"podAffinity": towards, "podAntiAffinity": away}
     return {name: {"preferredDuringSchedulingIgnoredDuringExecution": terms} for name, terms in wishes.items() if terms}

@@ -20,7 +20,7 @@ from scanflow.backends.kubernetes.batch.facts import ENDED, drive_of
 from scanflow.backends.kubernetes.cluster import ConflictError
 from scanflow.backends.kubernetes.environment.manifests import PODS
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import namespace_of
+from scanflow.backends.kubernetes.labels import SELECTED, SERVICE, namespace_of
 from scanflow.backends.kubernetes.mpi.driving import JobDrive, JobEnd, end_state
 from scanflow.backends.kubernetes.mpi.facts import JobFacts
 from scanflow.backends.kubernetes.mpi.job import ClusterJob, Network
@@ -112,6 +112,7 @@ class KubernetesMPI(ClusterRuns):
             service_account=PODS,
             network=Network(host=self._own.mpi_network == "host", multus=self._own.mpi_multus),
             task_topology=self._own.mpi == "volcano" and self._has_task_topology(),
+            beside_services=self._may_have_services(),
         )
         made = volcano_objects(job) if self._own.mpi == "volcano" else [mpi_job(job)]
         return made if code is None else [code.config_map, *made]
@@ -122,6 +123,12 @@ class KubernetesMPI(ClusterRuns):
             return has_task_topology(self._cluster.get("ConfigMap", name, namespace))
         except ScanflowError:  # it is not for everybody to read
             return False
+
+    def _may_have_services(self) -> bool:
+        try:
+            return self._cluster.has_any("Pod", labels=f"{SELECTED},{SERVICE}")
+        except ScanflowError:  # pods of all namespaces are not for everybody to list
+            return True
 
     def enter(self, definition: RunDefinition, name: RunName | None = None) -> RunRecord:
         program, _ = self._planned(definition.app, definition.workflow)

@@ -101,6 +101,10 @@ class ClusterJob:
     task_topology: bool = False
     """Whether the scheduler keeps groups together and apart by itself: their pods need no affinities for it."""
 
+    beside_services: bool = True
+    """Whether services are there, to be kept out of the way of: a wish about pods that nobody has costs the scheduler a
+    twentieth of its throughput on a thousand nodes."""
+
     @property
     def name(self) -> str:
         """The name of its objects."""
