@@ -28,8 +28,7 @@ def resources_patch(text: str, file: str, name: str, resources: str) -> str:
         )
     lines = text.splitlines(keepends=True)
     begin, end, written = _place(calls[name], lines, resources)
-    whole = "".join(lines)
-    changed = whole[:begin] + written + whole[end:]
+    changed = text[:begin] + written + text[end:]
     return "".join(difflib.unified_diff(lines, changed.splitlines(keepends=True), f"a/{file}", f"b/{file}"))
 
 

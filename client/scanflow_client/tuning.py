@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -117,8 +117,8 @@ class TuningReport:
             "winner": None if found.winner is None else asdict(found.winner),
             "comparison": None if comparison is None else asdict(comparison),
             "candidates": found.exhaustive,
-            "trials": [plain(one) for one in found.trials],
-            "fresh": None if found.fresh is None else plain(found.fresh),
+            "trials": [asdict(one) for one in found.trials],
+            "fresh": None if found.fresh is None else asdict(found.fresh),
             "repeated": found.repeated,
             "disturbed": found.disturbed,
             "interrupted": found.interrupted,
@@ -196,6 +196,8 @@ def tune_service(
     space, default = search_space(target, read_topology(), where.services(), cores=cores, batches=batches)
     callers = 1 if goal.name == "latency" else connections
 
+    request = cache(request)  # to ask the copy what it takes is no part of each measurement
+
     def load_of(record: ServiceRecord) -> LoadPlan:
         return load_plan(record, request(record.name), connections=callers)
 
@@ -213,21 +215,21 @@ def tune_service(
         "seconds": seconds,
         "default": asdict(default),
     }
-    with ExitStack() as stack:
-        known = [] if folder is None else kept_trials(folder, settings)
-        copy = ServiceCopy(
-            where=where,
-            app=copy_of(target.app, target.workflow),
-            load=load_of,
-            source=target.source,
-            seconds=seconds,
-            observe=changes,
-        )
+    known = [] if folder is None else kept_trials(folder, settings)
+    copy = ServiceCopy(
+        where=where,
+        app=copy_of(target.app, target.workflow),
+        load=load_of,
+        source=target.source,
+        seconds=seconds,
+        observe=changes,
+    )
+    with copy:
         study = Study(
             space=space,
             default=default,
             goal=goal,
-            bench=stack.enter_context(copy),
+            bench=copy,
             most=budget.trials,
             seconds=60 * budget.minutes,
             observe=observe,
@@ -235,10 +237,6 @@ def tune_service(
             trials=known,
         )
         return TuningReport(target=target, result=study.run(), cores=space.cores)
-
-
-def plain(trial: Trial) -> dict[str, Any]:
-    return asdict(trial)
 
 
 def kept_trials(folder: Path, settings: dict[str, Any]) -> list[Trial]:
@@ -266,7 +264,7 @@ def kept_trials(folder: Path, settings: dict[str, Any]) -> list[Trial]:
 
 def append_line(folder: Path, trial: Trial) -> None:
     with (folder / TRIALS_FILE).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(plain(trial)) + "\n")
+        file.write(json.dumps(asdict(trial)) + "\n")
 
 
 def write_files(report: TuningReport, folder: Path, chart: str) -> Sequence[Path]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scanflow.errors import UnsupportedError
-from scanflow.placement.available_cpus import CGROUP, PROC
+from scanflow.placement.available_cpus import CGROUP, PROC, memory_group_folder, read_as
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class MemoryGroup:
 
     @property
     def peak_bytes(self) -> int | None:
-        return _number(self.folder / ("memory.peak" if self.second else "memory.max_usage_in_bytes"))
+        return read_as(int, self.folder / ("memory.peak" if self.second else "memory.max_usage_in_bytes"))
 
     @property
     def kills(self) -> int:
@@ -46,7 +46,10 @@ def memory_group(limit_bytes: int | None, *, root: Path = CGROUP, proc: Path = P
     Raises:
         UnsupportedError: this machine lets us make none, and why.
     """
-    parent, second = _own(root, proc)
+    own = memory_group_folder(root, proc)
+    if own is None:
+        raise UnsupportedError("This machine has no control groups for memory.")
+    parent, second = own
     folder = parent / f"scanflow-{os.getpid()}-{os.urandom(3).hex()}"
     try:
         folder.mkdir()
@@ -61,23 +64,6 @@ def memory_group(limit_bytes: int | None, *, root: Path = CGROUP, proc: Path = P
             folder.rmdir()
 
 
-def _own(root: Path, proc: Path) -> tuple[Path, bool]:
-    """Return the group of this process, and whether it is of the second version."""
-    try:
-        lines = (proc / "self" / "cgroup").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    paths = {names: path for _, names, path in (line.split(":", 2) for line in lines)}
-    first = next((path for names, path in paths.items() if "memory" in names.split(",")), None)
-    if first is not None:
-        whole = root / "memory" / first.lstrip("/")
-        return (whole if whole.is_dir() else root / "memory"), False
-    path = paths.get("")
-    if path is None:
-        raise UnsupportedError("This machine has no control groups for memory.")
-    return root / path.lstrip("/"), True
-
-
 def _limit(folder: Path, second: bool, limit_bytes: int) -> None:
     names = ("memory.max", "memory.swap.max") if second else ("memory.limit_in_bytes", "memory.swappiness")
     try:
@@ -86,10 +72,3 @@ def _limit(folder: Path, second: bool, limit_bytes: int) -> None:
         raise UnsupportedError(f"The memory of {str(folder)!r} cannot be limited: {error.strerror}.") from error
     with suppress(OSError):  # what is not killed would be swapped; where there is no swap, neither is
         (folder / names[1]).write_text("0", encoding="ascii")
-
-
-def _number(file: Path) -> int | None:
-    try:
-        return int(file.read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return None

@@ -35,11 +35,9 @@ def counters() -> tuple[str, ...]:
     if program is None:
         return ()
     with suppress(OSError, subprocess.TimeoutExpired):
-        told = subprocess.run(
-            [program, "stat", "-x,", "-e", ",".join(EVENTS), "true"],
-            capture_output=True, text=True, timeout=20, check=False,
-        ).stderr  # fmt: skip
-        return tuple(_counted(told))
+        command = [program, "stat", "-x,", "-e", ",".join(EVENTS), "true"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        return tuple(_counted(done.stderr))
     return ()
 
 

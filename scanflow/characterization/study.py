@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from scanflow.app.quantities import counted
 from scanflow.characterization.analysis import (
     MemoryKnee,
     ResourceRecommendation,
@@ -106,9 +107,6 @@ def characterize(
             if found.outcome != "succeeded":
                 raise StepFailedError(_why(found, one))
             runs[one].append(found)
-    seconds: dict[int, list[float]] = {}
-    for one, several in runs.items():
-        seconds.setdefault(len(one.cpus), []).extend(each.seconds for each in several)
     best = _best_of_each(runs)
     scaling = saturation({count: [each.seconds for each in runs[one]] for count, one in best.items()})
     mine = runs[best[scaling.cores]]
@@ -126,8 +124,7 @@ def characterize(
 
 def describe_placement(one: Placement) -> str:
     """Return ``2 cores, separate caches``."""
-    count = len(one.cpus)
-    return f"{count} core{'' if count == 1 else 's'}{f', {one.caches} caches' if one.caches else ''}"
+    return f"{counted(len(one.cpus), 'core')}{f', {one.caches} caches' if one.caches else ''}"
 
 
 def _best_of_each(runs: Mapping[Placement, Sequence[ProgramRun]]) -> dict[int, Placement]:

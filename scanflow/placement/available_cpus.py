@@ -63,6 +63,11 @@ def read_limits(cgroup: Path = CGROUP, proc: Path = PROC) -> CgroupLimits:
     return CgroupLimits(groups.cpuset("cpus"), groups.cpuset("mems"), groups.quota(), groups.memory())
 
 
+def memory_group_folder(cgroup: Path = CGROUP, proc: Path = PROC) -> tuple[Path, bool] | None:
+    """Return this process' own control group for memory, and whether it is of the second version; None: none is."""
+    return _Groups(cgroup, proc).memory_folder()
+
+
 def affinity_mask() -> tuple[int, ...]:
     """Return the CPUs this process may run on; where the system has no such mask, all there are."""
     if hasattr(os, "sched_getaffinity"):
@@ -92,6 +97,11 @@ class _Groups:
         found = [read_as(int, folder / "memory.max") for folder in self._second()]
         found += [read_as(int, folder / "memory.limit_in_bytes") for folder in self._of("memory")]
         return min((limit for limit in found if limit is not None and 0 < limit < _UNLIMITED), default=None)
+
+    def memory_folder(self) -> tuple[Path, bool] | None:
+        if "memory" in self._first:
+            return next(self._of("memory")), False
+        return None if self._unified is None else (next(self._second()), True)
 
     def cpuset(self, what: str) -> tuple[int, ...] | None:
         """Return the CPUs (``cpus``) or nodes (``mems``) of the nearest group that names any."""

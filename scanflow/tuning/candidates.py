@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from scanflow.app.quantities import counted
 from scanflow.app.resources import AffinityMode
 from scanflow.backends.service_records import Shape
 from scanflow.errors import InvalidError
@@ -97,7 +98,7 @@ class SearchSpace:
     def _batches(self, like: Candidate) -> list[Candidate]:
         return self._possible(replace(like, batch=batch) for batch in ((None, *self.batches) if self.batches else ()))
 
-    def _possible(self, candidates: Iterator[Candidate]) -> list[Candidate]:
+    def _possible(self, candidates: Iterable[Candidate]) -> list[Candidate]:
         """Return those that have room, each once: of two that are placed alike the first."""
         found: dict[Placed, Candidate] = {}
         for one in candidates:
@@ -110,7 +111,7 @@ class SearchSpace:
         """Every candidate: what an exhaustive search would measure."""
         found = [Candidate(instances=1, cores=float(self.cores))]
         for options in self.dimensions:
-            found = self._possible(iter([*found, *(two for one in found for two in options(one))]))
+            found = self._possible([*found, *(two for one in found for two in options(one))])
         return found
 
 
@@ -124,6 +125,6 @@ def candidate_of(shape: Shape, cores: float) -> Candidate:
 def describe(one: Candidate) -> str:
     """Return ``2 × 1 core, cpu``."""
     cores = f"{one.cores:g} core{'' if one.cores == 1 else 's'}"
-    threads = "" if one.threads is None else f", {one.threads} thread{'' if one.threads == 1 else 's'}"
+    threads = "" if one.threads is None else f", {counted(one.threads, 'thread')}"
     batch = "" if one.batch is None else f", batches of {one.batch}"
     return f"{one.instances} × {cores}, {one.affinity}{threads}{batch}"

@@ -34,10 +34,6 @@ class PairedComparison:
         """Beyond noise. That one which is not better is said to be so happens once in 40 times."""
         return self.low > 1
 
-    @property
-    def is_worse(self) -> bool:
-        return self.high < 1
-
 
 def compare(ratios: Sequence[float]) -> PairedComparison:
     """Return what ratios of pairs tell together; of a single one, that nobody knows.

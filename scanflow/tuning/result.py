@@ -65,6 +65,11 @@ class TuningResult:
     interrupted: bool = False
 
     @property
+    def defaults(self) -> list[Measurement]:
+        """All measurements of the service as it is that the trials have."""
+        return [one for trial in self.trials for one in trial.default]
+
+    @property
     def comparison(self) -> PairedComparison | None:
         return None if self.fresh is None or self.fresh.failed else compare(self.fresh.ratios(self.goal, self.default))
 
@@ -72,7 +77,7 @@ class TuningResult:
     def winner(self) -> Candidate | None:
         """What is better than the service as it is, beyond noise, and keeps the bound."""
         found = self.comparison
-        if found is None or self.fresh is None or self.fresh.failed or self.goal.excess(self.fresh.measured) > 1:
+        if found is None or self.fresh is None or self.goal.excess(self.fresh.measured) > 1:
             return None
         return self.best if found.is_better or self.default_misses else None
 
@@ -84,8 +89,7 @@ class TuningResult:
     @property
     def nearest(self) -> tuple[Candidate, float] | None:
         """Return what comes nearest to the bound, and how many times that its latency is; None: something keeps it."""
-        defaults = [one for trial in self.trials for one in trial.default]
-        found = {self.default: self.goal.excess(defaults)} if defaults else {}
+        found = {self.default: self.goal.excess(self.defaults)} if self.defaults else {}
         found |= {one.candidate: self.goal.excess(one.measured) for one in self.trials if not one.failed}
         if not found or min(found.values()) <= 1:
             return None

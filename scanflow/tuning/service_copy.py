@@ -23,6 +23,7 @@ from scanflow.deployer.port import Deployer
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.load.load import LoadGenerator, LoadPlan
 from scanflow.placement.available_cpus import affinity_mask
+from scanflow.processes.proc_stat import cpu_seconds, stat_fields
 from scanflow.transport.clients import is_loopback
 from scanflow.tuning.candidates import Candidate
 from scanflow.tuning.goals import Measurement
@@ -88,9 +89,9 @@ class ServiceCopy:
     def measure(self, one: Candidate) -> Measurement:
         if one != self._now:
             self._now = None
-            self.where.deploy(self._deployment(one), observe=self.observe)
+            record = self.where.deploy(self._deployment(one), observe=self.observe)
             self._now = one
-            plan = replace(self.load(self.where.service(self.name)), requests=LONGEST_WARM_UP, duration_s=WARM_UP_S)
+            plan = replace(self.load(record), requests=LONGEST_WARM_UP, duration_s=WARM_UP_S)
             with LoadGenerator(plan) as load:
                 load.result()
         return self._measured(self.where.service(self.name))
@@ -173,6 +174,5 @@ def _whole() -> float:
 
 def _of_process(pid: int) -> float:
     with suppress(OSError):
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
+        return cpu_seconds(stat_fields(pid))
     return 0.0

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option
 
 from scanflow.errors import InvalidError, NotFoundError
-from scanflow_client.cli.options import JsonOption
+from scanflow_client.cli.options import JsonOption, parse_counts
 from scanflow_client.cli.output import print_json, progress_stream, say
+
+_UNCOUNTED = {
+    "cpu-migrations": "migrations between CPUs: perf is not there, or may not count",
+    "cache-misses": "cache misses: this machine does not count them, or perf may not",
+}
+"""Of perf's events, what is said where they are not counted."""
 
 
 def characterize(
@@ -41,18 +46,16 @@ def characterize(
     if write is not None:
         patch_of(write, "")  # what cannot be written is known before minutes are spent
     machine, limit_s = read_topology(), parse_duration(timeout, what="--timeout")
-    counts = core_counts(machine) if cores is None else counts_of(cores)
+    counts = (
+        core_counts(machine)
+        if cores is None
+        else parse_counts(cores, "--cores", what="numbers of cores", example="1,2,4")
+    )
     missing = [] if group_problem() is None else [f"memory limits. {group_problem()}"]
-    missing += (
-        [] if "cpu-migrations" in counters() else ["migrations between CPUs: perf is not there, or may not count"]
-    )
-    missing += (
-        [] if "cache-misses" in counters() else ["cache misses: this machine does not count them, or perf may not"]
-    )
-    run = partial(run_program, command, timeout_s=limit_s)
+    missing += [words for event, words in _UNCOUNTED.items() if event not in counters()]
     with output_on(progress_stream(as_json)) as output:
         found = measure(
-            lambda where, limit: run(where, limit_bytes=limit),
+            lambda where, limit: run_program(command, where, timeout_s=limit_s, limit_bytes=limit),
             placements(machine, counts),
             rounds=rounds,
             search_memory=memory and group_problem() is None,
@@ -65,14 +68,6 @@ def characterize(
         say(*characterization_screen(found))
     if write is not None:
         print(patch_of(write, str(found.recommendation)), end="", file=sys.stderr if as_json else sys.stdout)
-
-
-def counts_of(text: str) -> list[int]:
-    """Return ``1,2,4`` as numbers."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdecimal() and int(part) > 0 for part in parts):
-        raise InvalidError(f"--cores {text!r} cannot be read. Write numbers of cores: --cores 1,2,4")
-    return sorted({int(part) for part in parts})
 
 
 def patch_of(where: str, resources: str) -> str:

@@ -131,3 +131,11 @@ def one_of_choices(value: str, known: Sequence[str], option: str) -> Any:
     if value not in known:
         raise InvalidError(f"{option} {value!r} is not known.{did_you_mean(value, known)}")
     return value
+
+
+def parse_counts(text: str, option: str, *, what: str, example: str) -> list[int]:
+    """Return ``4,16`` as numbers above zero, in order and each once."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdecimal() and int(part) > 0 for part in parts):
+        raise InvalidError(f"{option} {text!r} cannot be read. Write {what}: {option} {example}")
+    return sorted({int(part) for part in parts})

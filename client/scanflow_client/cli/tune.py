@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +10,7 @@ import typer
 from typer import Argument, Option
 
 from scanflow.errors import UsageError
-from scanflow_client.cli.options import JsonOption, deployer, existing_client, one_of_choices, settings
+from scanflow_client.cli.options import JsonOption, deployer, existing_client, one_of_choices, parse_counts, settings
 from scanflow_client.cli.output import print_json, progress_stream, say
 from scanflow_client.cli.services import DataOption, DtypeOption, NpyOption, OneNodeOption, SeldonOption
 
@@ -68,7 +67,6 @@ def tune(
         raise UsageError(f"--apply is of a service, and {target!r} is not deployed. Leave it out.")
     given = read_request(file=file, data=data, npy=npy, stdin=sys.stdin.buffer)
 
-    @lru_cache(maxsize=1)
     def request(name: str) -> HttpRequest:
         return to_http(where, name, given, node=node, dtype=dtype, seldon=seldon)
 
@@ -112,10 +110,7 @@ def tune(
 
 def sizes_of(text: str | None) -> list[int]:
     """Return ``4,16`` as numbers."""
-    parts = [] if text is None else text.split(",")
-    if not all(part.strip().isascii() and part.strip().isdecimal() and int(part) > 0 for part in parts):
-        raise UsageError(f"--batches {text!r} cannot be read. Write sizes: --batches 4,16")
-    return sorted({int(part) for part in parts})
+    return [] if text is None else parse_counts(text, "--batches", what="sizes", example="4,16")
 
 
 def _apply(report: TuningReport, winner: Candidate, as_json: bool) -> None:

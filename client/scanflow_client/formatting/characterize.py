@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from scanflow.app.quantities import format_duration
+from scanflow.app.quantities import counted, format_duration
 from scanflow.characterization.study import describe_placement
 from scanflow_client.formatting.table import Screen, Table
 
@@ -55,8 +55,8 @@ def _saturated(found: Characterization) -> str:
     scaling = found.saturation
     if len(scaling.speed) == 1:
         return "How it scales is not known: it ran with one number of cores only."
-    cores = f"{scaling.cores} core{'' if scaling.cores == 1 else 's'}"
-    return f"{scaling.kind.capitalize()}: {_KINDS[scaling.kind]}. Nearly as fast as it gets: {cores}."
+    enough = counted(scaling.cores, "core")
+    return f"{scaling.kind.capitalize()}: {_KINDS[scaling.kind]}. Nearly as fast as it gets: {enough}."
 
 
 def _row(name: str, runs: Sequence[ProgramRun], alone: float) -> list[str]:

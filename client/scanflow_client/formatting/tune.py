@@ -40,9 +40,8 @@ def tuning_screen(report: TuningReport) -> Screen:
     """Return what was measured, and what follows from it."""
     found = report.result
     rows = [_row(describe(one.candidate), one.measured, _score(one, found.goal, found.default)) for one in found.trials]
-    defaults = [one for trial in found.trials for one in trial.default]
-    if defaults:
-        rows.insert(0, _row(f"{describe(found.default)} (as it is)", defaults, "1"))
+    if found.defaults:
+        rows.insert(0, _row(f"{describe(found.default)} (as it is)", found.defaults, "1"))
     table = Table(("candidate", "requests/s", "p50", "p90", "p99", "better by"), rows)
     lines = [*_notes(found), _verdict(report)]
     return [_head(report), *([table] if rows else []), *lines]
@@ -139,8 +138,8 @@ def tuning_chart(report: TuningReport) -> str:
     found = report.result
     points: dict[Candidate, tuple[float, float]] = {}
     arms = [(one.candidate, one.measured) for one in found.trials if not one.failed]
-    if defaults := [one for trial in found.trials for one in trial.default]:
-        arms.insert(0, (found.default, tuple(defaults)))
+    if found.defaults:
+        arms.insert(0, (found.default, tuple(found.defaults)))
     for candidate, measured in arms:
         points[candidate] = (median(one.p99_s for one in measured) * 1000, fmean(one.rate for one in measured))
     name = f"Ways to serve {report.target.workflow.name}"

@@ -108,7 +108,7 @@ def test_what_keeps_the_bound_wins_over_a_quicker_service_that_does_not() -> Non
     assert found.winner.instances == 4
     assert found.default_misses
     assert found.comparison is not None
-    assert found.comparison.is_worse
+    assert found.comparison.high < 1
 
 
 def test_a_candidate_that_cannot_be_served_is_out_and_the_reason_is_kept() -> None:

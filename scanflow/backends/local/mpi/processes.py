@@ -16,6 +16,7 @@ from scanflow.backends.local.mpi.flavors import RANK_VARIABLES, Mpirun, command
 from scanflow.backends.rank_files import first_failure, new_folder
 from scanflow.placement.cpulist import format_cpus
 from scanflow.placement.mpi.plan import MPIPlan
+from scanflow.processes.proc_stat import cpu_seconds, stat_fields
 
 MAX_OUTPUT_BYTES: Final = 256 * 1024 * 1024
 """Most that all ranks may write; one that floods its output would fill the disk."""
@@ -129,8 +130,7 @@ def cpu_used(folder: Path) -> dict[int, float]:
     found: dict[int, float] = {}
     for rank, pid in _pids(folder).items():
         with suppress(OSError):
-            fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-            found[rank] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+            found[rank] = cpu_seconds(stat_fields(pid))
     return found
 
 

@@ -11,9 +11,9 @@ from typing import Any
 from scanflow.backends.service_metrics import Samples, Totals, parsed, summed, totals_of, written
 from scanflow.errors import ScanflowError
 from scanflow.processes.files import write_atomically
+from scanflow.processes.proc_stat import cpu_seconds, stat_fields
 
 _COUNTERS = ("_total", "_bucket", "_sum", "_count")
-_TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -63,11 +63,11 @@ class ServiceMetrics:
 
 def read_usage(pid: int) -> Usage | None:
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        stat = stat_fields(pid)
         pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
     except (OSError, IndexError, ValueError):
         return None
-    return Usage((int(stat[11]) + int(stat[12])) / _TICKS, pages * _PAGE, int(stat[17]))
+    return Usage(cpu_seconds(stat), pages * _PAGE, int(stat[17]))
 
 
 def memory_is_short(rss_bytes: int) -> bool:

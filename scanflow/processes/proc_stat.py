@@ -1,0 +1,24 @@
+"""What ``/proc/PID/stat`` says of a process, see proc(5)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_USER, _SYSTEM = 11, 12  # counted from the state
+
+
+def stat_fields(pid: int) -> list[str]:
+    """Return the fields from the state on: a program's name before may hold anything, also a bracket.
+
+    Raises:
+        OSError: there is no such process.
+    """
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+
+
+def cpu_seconds(fields: Sequence[str]) -> float:
+    """Return the CPU time that a process has used, its ended children aside."""
+    return (int(fields[_USER]) + int(fields[_SYSTEM])) / _TICKS
