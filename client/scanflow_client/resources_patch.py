@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+from io import StringIO
 
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 
@@ -26,10 +27,15 @@ def resources_patch(text: str, file: str, name: str, resources: str) -> str:
         raise NotFoundError(
             f"{file} makes no step or service {name!r} by sf.Executor or sf.Service.{did_you_mean(name, calls)}"
         )
-    lines = text.splitlines(keepends=True)
+    lines = _lines(text)
     begin, end, written = _place(calls[name], lines, resources)
     changed = text[:begin] + written + text[end:]
-    return "".join(difflib.unified_diff(lines, changed.splitlines(keepends=True), f"a/{file}", f"b/{file}"))
+    return "".join(difflib.unified_diff(lines, _lines(changed), f"a/{file}", f"b/{file}"))
+
+
+def _lines(text: str) -> list[str]:
+    """Return lines as Python counts them: a form feed, at which ``str.splitlines`` cuts, begins none."""
+    return list(StringIO(text))
 
 
 def _name_of(call: ast.Call) -> str | None:

@@ -253,13 +253,11 @@ def kept_trials(folder: Path, settings: dict[str, Any]) -> list[Trial]:
     first, *lines = file.read_text(encoding="utf-8").splitlines()
     if json.loads(first) != settings:
         raise UsageError(f"{file} has the trials of another search: {first}. Name another folder, or search like that.")
-    found = []
-    for line in lines:
-        try:
-            found.append(Trial.of(json.loads(line)))
-        except (ValueError, TypeError, KeyError):  # the last one, which was being written
-            continue
-    return found
+    try:
+        return [Trial.of(json.loads(line)) for line in lines]
+    except (ValueError, TypeError, KeyError):  # the last one was being written, and the next would be written behind it
+        file.write_text("".join(f"{line}\n" for line in (first, *lines[:-1])), encoding="utf-8")
+        return [Trial.of(json.loads(line)) for line in lines[:-1]]
 
 
 def append_line(folder: Path, trial: Trial) -> None:

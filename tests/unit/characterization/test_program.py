@@ -176,6 +176,11 @@ def test_a_patch_asks_for_resources_where_a_step_is_made(name: str, added: str) 
     assert patch.startswith("--- a/app.py\n+++ b/app.py\n")
 
 
+def test_a_form_feed_begins_no_line() -> None:
+    patch = resources_patch("\x0c\n" + APP, "app.py", "plain", "sf.Resources(cpu=2)")
+    assert '+plain = sf.Executor(name="plain", mainfile="p.py", resources=sf.Resources(cpu=2))' in patch.split("\n")
+
+
 def test_what_cannot_be_patched_is_told() -> None:
     with pytest.raises(NotFoundError, match="Did you mean 'train'"):
         resources_patch(APP, "app.py", "trian", "")

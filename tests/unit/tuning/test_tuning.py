@@ -135,9 +135,11 @@ def test_trials_of_a_search_that_was_cut_short_are_not_made_again(file: Path, tm
     kept = tmp_path / "out" / TRIALS_FILE
     with server(lambda handler, number: say(handler)) as url:
         first = tuned(Place(url.removesuffix("/infer")), file, folder=tmp_path / "out")
-        kept.write_text(kept.read_text() + '{"candidate": {"inst')  # it was killed here
+        whole = kept.read_text()
+        kept.write_text(whole + '{"candidate": {"inst')  # it was killed here
         second = tuned(Place(url.removesuffix("/infer")), file, folder=tmp_path / "out")
     assert second.result.trials == first.result.trials
+    assert kept.read_text() == whole, "what is written next has a line of its own"
 
 
 @pytest.mark.processes
