@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import scanflow as sf
 from scanflow.backends.definition import KeptDefinition
 from scanflow.backends.kubernetes.batch.document import RunDocument
 from scanflow.backends.kubernetes.batch.framing import split_streams
+from scanflow.backends.kubernetes.batch.launch_plan import plan_launches
 from scanflow.backends.pickles import write_pickle
 from scanflow.backends.port import RunDefinition
 from tests.waiting import patient
@@ -38,11 +40,14 @@ sf.output("rows", 12)
 PROGRAM = """
 import json, sys
 from pathlib import Path
-from scanflow.backends.kubernetes.batch.step import Folders, Pod
+from scanflow.backends.kubernetes.batch.folders import Folders
+from scanflow.backends.kubernetes.batch.step import run_step
 base = Path(sys.argv[1])
 folders = Folders(*(base / name for name in ("outputs", "run", "keys", "app", "reported")))
 step, index, retry = json.loads(sys.argv[2])
-sys.exit(Pod(folders).run(step, index, retry=retry, before={}))
+code = run_step(folders, step, index, retry=retry, before={})
+(base / "imported").write_text(" ".join(name for name in ("pydantic", "cloudpickle", "yaml") if name in sys.modules))
+sys.exit(code)
 """
 
 
@@ -70,6 +75,9 @@ class Claim:
         definition = RunDefinition(sf.Application(name="shop", workflows=[workflow]), workflow)
         document = RunDocument(run=run, definition=KeptDefinition.of(definition), created=1.0, drive=1, **more)
         (base / "run" / "run.json").write_text(document.model_dump_json())
+        launches = plan_launches(document.made(), run, 1, document.variables, base / "outputs")
+        if launches and not document.origins:
+            (base / "run" / "launches.json").write_text(launches)
 
     def pod(self, name: str, index: int | None = None, *, retry: int = 0) -> tuple[int, dict[str, bytes]]:
         """Run a pod to its end; return its exit code and its streams."""
@@ -89,6 +97,14 @@ class Claim:
     def told(self, name: str) -> str | None:
         file = self.base / "reported" / name
         return file.read_text() if file.is_file() else None
+
+    @property
+    def imported(self) -> str:
+        """Which libraries the last pod's program imported, of those that take long."""
+        return (self.base / "imported").read_text()
+
+    def forget_attempts(self) -> None:
+        shutil.rmtree(self.base / "outputs" / ".logs")
 
     @property
     def report(self) -> dict[str, Any]:
@@ -187,6 +203,49 @@ def test_a_step_without_retries_does_not_run_twice_where_its_pod_is_made_again(t
     assert "retries=1" in claim.report["failure"]["cause"]
     assert left.read_text() == "12", "what the first one left stays"
     assert [claim.pod("again")[0] for _ in range(2)] == [0, 0], "it may run again"
-    document = tmp_path / "run" / "run.json"
-    document.write_text(document.read_text().replace('"drive":1', '"drive":2'))
+    for document in (tmp_path / "run").glob("*.json"):
+        text = document.read_text()
+        document.write_text(text.replace('"drive":1', '"drive":2').replace('"drive": 1', '"drive": 2'))
     assert claim.pod("load")[0] == 0, "somebody goes on with the run"
+
+
+def test_a_step_with_settled_options_is_run_with_the_standard_library_alone(tmp_path: Path) -> None:
+    load, show = step("load"), step("show", mainfile="environment.py", parameters={"to": "/workflow/load", "n": 2})
+    show = show.replace(env={"OWN": "1"}, resources=sf.Resources(cpu=2))
+    claim = Claim(tmp_path, [load, show, step("fail"), step("gone", mainfile="gone.py")], variables={"AT": "@task@"})
+    names = ("OWN", "AT", "SCANFLOW_TASK", "SCANFLOW_OUTPUT_DIR", "OMP_NUM_THREADS")
+    (tmp_path / "app" / "environment.py").write_text(
+        f"import os, sys\nprint(*sys.argv[1:], *(os.environ[name] for name in {names}))\n"
+    )
+    outputs = f"{tmp_path}/outputs/{claim.run_name}"
+    seen = f"--to {outputs}/load --n 2 1 show show {outputs}/show 2\n"
+    assert claim.pod("show") == (0, {"stdout": seen.encode(), "stderr": b""})
+    assert (claim.imported, set(claim.report)) == ("", {"began", "seconds", "exit_code", "cpu_s", "max_rss_bytes"})
+    assert claim.pod("load")[0] == 0
+    assert (claim.imported, json.loads(claim.told("outputs") or "")["rows"]) == ("", "12")
+    assert claim.pod("fail")[0] == 1
+    assert claim.report["failure"]["cause"] == "OSError: no disk"
+    assert claim.pod("gone")[0] == 125
+    assert "There is no file 'gone.py'" in claim.report["failure"]["cause"]
+
+    (tmp_path / "run" / "launches.json").unlink()
+    claim.forget_attempts()
+    assert claim.pod("show") == (0, {"stdout": seen.encode(), "stderr": b""}), "it is the same without"
+    assert "pydantic" in claim.imported
+
+
+def test_a_step_that_depends_on_what_others_left_has_no_launch() -> None:
+    load, loop = step("load"), step("loop", for_each=[1, 2], parameters={"n": sf.item})
+    nodes = [
+        load,
+        loop,
+        step("last"),
+        step("used", parameters={"n": load["rows"]}),
+        step("asked", when=load["rows"] > 1),
+        step("kept", cache=True),
+        sf.Executor(name="called", function="steps.py:add", parameters={"to": 1}),
+    ]
+    workflow = sf.Workflow(name="wf", nodes=nodes)
+    definition = RunDefinition(sf.Application(name="shop", workflows=[workflow]), workflow)
+    planned = json.loads(plan_launches(definition, "calm-otter-417", 1, {}))
+    assert list(planned["steps"]) == ["last"], "load tells whether asked is to run"

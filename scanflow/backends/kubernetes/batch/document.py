@@ -11,7 +11,8 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from scanflow.backends.definition import KeptDefinition
-from scanflow.backends.kubernetes.batch.layout import DOCUMENT, PACKED, run_object
+from scanflow.backends.kubernetes.batch.launch_plan import plan_launches
+from scanflow.backends.kubernetes.batch.layout import DOCUMENT, LAUNCHES, PACKED, PACKED_LAUNCHES, run_object
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import labels_of
 from scanflow.backends.port import RunDefinition
@@ -60,13 +61,16 @@ class RunDocument(BaseModel):
         Raises:
             UsageError: it is larger than an object may be.
         """
-        app = self.definition.read(self.source).app
-        text = self.model_dump_json()
-        binary = dict(functions)
-        if len(text) > PACKED_FROM:
-            binary[PACKED] = b64encode(gzip.compress(text.encode(), mtime=0)).decode()
-            text = ""
-        size = len(text) + sum(map(len, binary.values()))
+        made = self.made()
+        app = made.app
+        # Of a spin each pod links the folders of past runs first.
+        launches = "" if self.origins else plan_launches(made, self.run, self.drive, self.variables)
+        data, binary = {DOCUMENT: self.model_dump_json(), LAUNCHES: launches}, dict(functions)
+        if sum(map(len, data.values())) > PACKED_FROM:
+            packed = {DOCUMENT: PACKED, LAUNCHES: PACKED_LAUNCHES}
+            binary |= {packed[name]: _pack(text) for name, text in data.items() if text}
+            data = {}
+        size = sum(map(len, [*data.values(), *binary.values()]))
         check_size(size, f"The run {self.run!r}", len(app.workflows[0].nodes))
         return {
             "apiVersion": "v1",
@@ -77,7 +81,7 @@ class RunDocument(BaseModel):
                 "labels": labels_of(app.name, app.team, run=self.run, workflow=self.definition.workflow),
                 "annotations": dict(annotations),
             },
-            "data": {DOCUMENT: text} if text else {},
+            "data": {name: text for name, text in data.items() if text},
             "binaryData": binary,
         }
 
@@ -105,6 +109,10 @@ class RunDocument(BaseModel):
                 f"The ConfigMap {name!r} in {manifest['metadata'].get('namespace')!r} was not written by this version "
                 "of scanflow. Delete it, and start a new run."
             ) from error
+
+
+def _pack(text: str) -> str:
+    return b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 
 def check_size(size: int, what: str, steps: int) -> None:

@@ -25,6 +25,11 @@ DOCUMENT: Final = "run.json"
 PACKED: Final = "run.json.gz"
 """The same, of a run of many steps."""
 
+LAUNCHES: Final = "launches.json"
+"""How those of its steps are run that need not read the application."""
+
+PACKED_LAUNCHES: Final = "launches.json.gz"
+
 KEY: Final = "pickle.key"
 KEY_SECRET: Final = "scanflow-pickles"  # noqa: S105  its name
 

@@ -1,7 +1,8 @@
-"""Runs a step's own process inside its pod: its streams to the pod's log and to the claim, its end as a report."""
+"""Runs a step's own process inside its pod: its streams to the pod's log and to the claim. Standard library only."""
 
 from __future__ import annotations
 
+import json
 import os
 import selectors
 import signal
@@ -10,12 +11,9 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
-from scanflow.app.quantities import format_duration
 from scanflow.backends.kubernetes.batch.framing import framed
-from scanflow.backends.kubernetes.batch.report import TaskReport
-from scanflow.failures import Failure, failure_from_text
 
 GRACE_S = 5.0
 """How long a process that is to end may take, before it is killed."""
@@ -23,7 +21,37 @@ GRACE_S = 5.0
 TAIL_BYTES = 65_536
 _TIMED_OUT = 124
 _BLOCK = 65_536
-_OWN_FOLDER = str(Path(__file__).parents[3])  # the library's: its frames are not the user's
+
+
+class ProcessEnd(NamedTuple):
+    """How a process ended; the fields that :class:`~scanflow.backends.kubernetes.batch.report.TaskReport` has too have
+    its names."""
+
+    began: float
+    seconds: float
+    exit_code: int
+    """128 and the signal's number where a signal ended it."""
+
+    cpu_s: float
+    max_rss_bytes: int
+    code: int
+    """Negative: the signal that ended it."""
+
+    cause: str
+    """``timeout``, ``stopped``, ``ended`` (its pod is); empty: nobody ended it."""
+
+    stderr: str
+    """The end of its standard error."""
+
+    timeout_s: float | None
+
+    @property
+    def succeeded(self) -> bool:
+        return self.code == 0 and not self.cause
+
+    def text(self) -> str:
+        """Return the report of one that succeeded, as short JSON."""
+        return json.dumps({name: getattr(self, name) for name in self._fields[:5]})
 
 
 class _Lines:
@@ -54,7 +82,7 @@ class _Lines:
 
 def run_process(
     argv: list[str], *, cwd: Path, env: Mapping[str, str], timeout_s: float | None, logs: Path
-) -> TaskReport:
+) -> ProcessEnd:
     """Run a process to its end; what it started ends with it. SIGTERM ends it too, SIGUSR1 tells that it was asked."""
     began, clock = time.time(), time.monotonic()
     asked: list[str] = []
@@ -84,15 +112,16 @@ def run_process(
     _signal(process, signal.SIGKILL)  # what it started and left behind
     process.returncode = code = os.waitstatus_to_exitcode(status)
     how = asked[0] if asked else ""
-    failure = None if code == 0 and not how else _failure(text, code, how, timeout_s)
-    return TaskReport(
+    return ProcessEnd(
         began=began,
         seconds=time.monotonic() - clock,
         exit_code=_TIMED_OUT if how == "timeout" else code if code >= 0 else 128 - code,
         cpu_s=usage.ru_utime + usage.ru_stime,
         max_rss_bytes=usage.ru_maxrss * 1024,
-        stopped=how == "stopped",
-        failure=failure,
+        code=code,
+        cause=how,
+        stderr=text,
+        timeout_s=timeout_s,
     )
 
 
@@ -140,18 +169,3 @@ def _signal(process: subprocess.Popen[bytes], number: int) -> None:
         os.killpg(process.pid, number)
     except (ProcessLookupError, PermissionError):
         pass
-
-
-def _failure(text: str, code: int, how: str, timeout_s: float | None) -> Failure:
-    if how == "timeout":
-        summary = f"timed out after {format_duration(timeout_s or 0)}"
-    elif how == "stopped":
-        summary = "stopped"
-    elif how == "ended":
-        summary = "its pod was told to end: evicted, drained or deleted"
-    elif code < 0:
-        hint = ", as the kernel does when memory runs out: raise resources.memory" if code == -signal.SIGKILL else ""
-        summary = f"ended by {signal.Signals(-code).name}{hint}"
-    else:
-        summary = f"exit code {code}"
-    return failure_from_text(text, summary=summary, own_folder=_OWN_FOLDER)

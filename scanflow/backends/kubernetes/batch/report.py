@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import signal
+from pathlib import Path
+
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from scanflow.failures import Failure
+from scanflow.app.quantities import format_duration
+from scanflow.backends.kubernetes.batch.process import ProcessEnd
+from scanflow.errors import ScanflowError
+from scanflow.failures import Failure, failure_from_text
 
 LARGEST_CAUSE = 2_000
 """Characters of a cause: the engine keeps all reports of a run in one object."""
+
+_OWN_FOLDER = str(Path(__file__).parents[3])  # the library's: its frames are not the user's
 
 
 class TaskReport(BaseModel):
@@ -39,3 +47,47 @@ def read_report(text: str) -> TaskReport | None:
         return TaskReport.model_validate_json(text) if text else None
     except ValidationError:
         return None
+
+
+VANISHED = TaskReport(
+    failure=Failure(
+        summary="its pod was deleted",
+        cause="Its pod was gone right after it had begun, and Argo made another one. It has no retries, so it is not "
+        "run twice. If that does no harm: retries=1.",
+    )
+)
+"""Of a task that had begun before in another pod."""
+
+
+def report_process(end: ProcessEnd) -> TaskReport:
+    """Return the report of a task whose process has ended."""
+    return TaskReport(
+        began=end.began,
+        seconds=end.seconds,
+        exit_code=end.exit_code,
+        cpu_s=end.cpu_s,
+        max_rss_bytes=end.max_rss_bytes,
+        stopped=end.cause == "stopped",
+        failure=None if end.succeeded else _describe_failure(end),
+    )
+
+
+def report_error(error: Exception) -> TaskReport:
+    """Return the report of a task that could not be started."""
+    cause = str(error) if isinstance(error, ScanflowError) else f"{type(error).__name__}: {error}"
+    return TaskReport(failure=Failure(summary="could not start", cause=cause))
+
+
+def _describe_failure(end: ProcessEnd) -> Failure:
+    if end.cause == "timeout":
+        summary = f"timed out after {format_duration(end.timeout_s or 0)}"
+    elif end.cause == "stopped":
+        summary = "stopped"
+    elif end.cause == "ended":
+        summary = "its pod was told to end: evicted, drained or deleted"
+    elif end.code < 0:
+        hint = ", as the kernel does when memory runs out: raise resources.memory"
+        summary = f"ended by {signal.Signals(-end.code).name}{hint if end.code == -signal.SIGKILL else ''}"
+    else:
+        summary = f"exit code {end.code}"
+    return failure_from_text(end.stderr, summary=summary, own_folder=_OWN_FOLDER)

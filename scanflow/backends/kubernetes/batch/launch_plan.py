@@ -1,0 +1,63 @@
+"""Which steps of a run can be launched without the application, and how: ``launch.py`` reads it in their pods. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from scanflow.app.executor import Executor
+from scanflow.backends.kubernetes.batch import layout
+from scanflow.backends.kubernetes.batch.signals import signals_of
+from scanflow.backends.parameters import StepInputs
+from scanflow.backends.port import RunDefinition
+from scanflow.backends.step_process import options, step_variables
+from scanflow.backends.tasks import task_name
+from scanflow.errors import ScanflowError
+
+
+def plan_launches(
+    definition: RunDefinition, run: str, drive: int, variables: Mapping[str, str], outputs: Path = Path(layout.OUTPUTS)
+) -> str:
+    """Return the launches of a run's steps as JSON; empty: no step can be launched without the application.
+
+    Args:
+        definition: What the run is made of.
+        run: Its name.
+        drive: The how-manieth Workflow of the run it is.
+        variables: Those that make a task log to the tracker, with ``@step@`` and ``@task@`` where they name it.
+        outputs: Where its pods find the claim.
+    """
+    base, sources = layout.outputs_of(outputs, run), {signal.source for signal in signals_of(definition.workflow)}
+    inputs = StepInputs(definition, read=lambda _: {}, outputs=base, max_fan_out=0)
+    steps: dict[str, Any] = {}
+    for node in definition.workflow.steps:
+        if node.mainfile is None or node.references or node.for_each is not None or node.cache or node.name in sources:
+            continue
+        try:
+            steps[node.name] = _launch(node, definition, run, variables, inputs, base)
+        except ScanflowError:
+            continue  # its pod says so, where it is the step's own failure
+    return json.dumps({"run": run, "drive": drive, "steps": steps}) if steps else ""
+
+
+def _launch(
+    node: Executor, definition: RunDefinition, run: str, variables: Mapping[str, str], inputs: StepInputs, base: Path
+) -> dict[str, Any]:
+    task, parameters = task_name(node.name, None), inputs.parameters(node, None)
+    app, workflow = definition.app, definition.workflow.name
+    tracking = name_task(variables, node.name, task)
+    own = step_variables(app, workflow, run, node, task, base / node.name, tracking=lambda _: tracking)
+    return {
+        "mainfile": node.mainfile,
+        "options": list(options(parameters, who=f"Executor {node.name!r}")),
+        "variables": own,
+        "timeout_s": node.timeout_s,
+        "has_retries": bool(node.retry.limit),
+    }
+
+
+def name_task(variables: Mapping[str, str], step: str, task: str) -> dict[str, str]:
+    """Return a run's variables of the tracker as one task has them."""
+    return {name: text.replace("@step@", step).replace("@task@", task) for name, text in variables.items()}

@@ -1,0 +1,236 @@
+"""A task of any kind in its pod: finds out what it is given, runs it, keeps what it left, and tells the engine."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from scanflow.app.executor import Executor
+from scanflow.app.workflow import Workflow
+from scanflow.app_files import AppFiles
+from scanflow.backends import function_process
+from scanflow.backends.kubernetes.batch import layout
+from scanflow.backends.kubernetes.batch.document import RunDocument
+from scanflow.backends.kubernetes.batch.folders import Folders, begin_attempt, empty_folder
+from scanflow.backends.kubernetes.batch.launch_plan import name_task
+from scanflow.backends.kubernetes.batch.process import run_process
+from scanflow.backends.kubernetes.batch.report import VANISHED, TaskReport, report_error, report_process
+from scanflow.backends.kubernetes.batch.retries import waits_itself
+from scanflow.backends.kubernetes.batch.signals import replay, signals_of, tell
+from scanflow.backends.parameters import StepInputs
+from scanflow.backends.port import RunDefinition
+from scanflow.backends.step_cache import cache_key, copy_outputs
+from scanflow.backends.step_process import options, step_variables
+from scanflow.backends.tasks import task_name
+from scanflow.backends.values import Outputs, encode
+from scanflow.errors import InternalError, ScanflowError
+from scanflow.names import StepName
+from scanflow.private import write_private
+
+REFUSED = 125
+"""The exit code of a task that could not be started."""
+
+
+class Pod:
+    """One task of one run, in its pod."""
+
+    def __init__(self, folders: Folders) -> None:
+        self._folders = folders
+        self.document = RunDocument.read(folders.run)
+        self.base = folders.make(self.document.run)
+        for step, origin in self.document.origins.items():
+            _link(self.base / step, layout.outputs_of(folders.outputs, origin) / step)
+
+    @cached_property
+    def definition(self) -> RunDefinition:
+        return self.document.made(self._folders.app)
+
+    @property
+    def workflow(self) -> Workflow:
+        return self.definition.workflow
+
+    @cached_property
+    def key(self) -> bytes:
+        """What pickles of this environment are signed with."""
+        return (self._folders.keys / layout.KEY).read_bytes()
+
+    @cached_property
+    def files(self) -> AppFiles:
+        return AppFiles(self.definition.app, self.workflow)
+
+    def inputs(self) -> StepInputs:
+        most = self.document.max_fan_out
+        return StepInputs(self.definition, read=self._read, outputs=self.base, max_fan_out=most)
+
+    def folder(self, task: StepName) -> Path:
+        """Return a task's output folder."""
+        step, _, index = task.partition(".")
+        return self.base / step / index if index else self.base / step
+
+    def _read(self, task: StepName) -> Mapping[str, Any]:
+        return Outputs(self.folder(task), self.key)
+
+    # What is told
+
+    def tell_signals(self, sources: list[str]) -> None:
+        """Tell what later steps wait for of these ones, which have ended."""
+        for signal in signals_of(self.workflow):
+            if signal.source in sources:
+                inputs = self.inputs()
+                replay(self.workflow, inputs, [signal.over or signal.step])
+                kept, only = self.document.kept, self.definition.step
+                self._folders.tell(signal.name, tell(signal, self.workflow, inputs, kept=kept, only=only))
+
+    # A task
+
+    def run(self, step: str, index: int | None, *, retry: int, before: Mapping[str, int]) -> int:
+        """Run a task, and return the exit code of its pod."""
+        task, attempt = task_name(step, index), retry + 1
+        try:
+            node = self.workflow.node(step)
+            if not isinstance(node, Executor):
+                raise InternalError(f"The step {step!r} is not run.")
+            attempt += before.get(task, 0)
+            if retry and waits_itself(node):
+                time.sleep(node.retry.wait_s(retry))
+            report = self._run(node, task, index, attempt)
+        except ScanflowError as error:
+            report = report_error(error)
+        except Exception as error:  # noqa: BLE001  whatever it is, the run's record is to say it
+            traceback.print_exc()
+            report = report_error(error)
+        return finish(self._folders, report)
+
+    def _run(self, node: Executor, task: StepName, index: int | None, attempt: int) -> TaskReport:
+        inputs = self.inputs()
+        replay(self.workflow, inputs, [node.name])
+        if node.when is not None:
+            inputs.condition_holds(node)  # what cannot be tested is told here
+        tasks = inputs.tasks_of(node)
+        items = [item for name, item in tasks if name == task]
+        if index is not None and not items:
+            raise InternalError(f"The step {node.name!r} has no task {task!r}.")
+        parameters = inputs.parameters(node, items[0] if items else None)
+        target = self.folder(task)
+        cached = self._cached(node, parameters) if node.cache else None
+        if cached is not None and (origin := _reused(cached, target)):
+            self._ended_well(node, task, len(tasks))
+            return TaskReport(seconds=0.0, exit_code=0, origin=origin)
+        logs = layout.attempt_folder(self._folders.outputs, self.document.run, task, attempt)
+        if not begin_attempt(logs, self.document.drive) and not node.retry.limit:
+            return VANISHED
+        empty_folder(target)
+        argv = self._command(node, parameters)
+        end = run_process(
+            argv, cwd=self._folders.app, env=self._variables(node, task), timeout_s=node.timeout_s, logs=logs
+        )
+        if end.succeeded:
+            if cached is not None:
+                _remember(cached, target, self.document.run)
+            self._ended_well(node, task, len(tasks))
+        return report_process(end)
+
+    def _ended_well(self, node: Executor, task: StepName, width: int) -> None:
+        self._folders.tell_outputs(self.folder(task), width)
+        if node.for_each is None:
+            self.tell_signals([node.name])
+
+    def _command(self, node: Executor, parameters: Mapping[str, Any]) -> list[str]:
+        if node.target is None:
+            main = self.files.find(node.mainfile or "", node.name)
+            return [sys.executable, str(main), *options(parameters, who=f"Executor {node.name!r}")]
+        file, by_value = self.files.function_file(node.target, node.name), self._by_value(str(node.target))
+        here = self._folders.reported / "request"
+        here.mkdir(exist_ok=True)
+        request = here / "request.json"
+        function_process.FunctionRequest(
+            name=str(node.target),
+            who=f"Step {node.name!r}",
+            file=str(file) if file else None,
+            by_value=str(by_value) if by_value else None,
+            path=[str(self._folders.app), *sys.path[1:]],
+            parameters=encode(dict(parameters), here, self.key),
+            key=self.key.hex(),
+        ).write(request)
+        return [sys.executable, function_process.__file__, str(request)]
+
+    def _by_value(self, target: str) -> Path | None:
+        kept = self._folders.run / layout.kept_function(target)
+        return kept.resolve() if kept.is_file() else None  # a ConfigMap's files are links, which are not loaded
+
+    def _variables(self, node: Executor, task: StepName) -> dict[str, str]:
+        tracking = name_task(self.document.variables, node.name, task)
+        own = step_variables(
+            self.definition.app,
+            self.workflow.name,
+            self.document.run,
+            node,
+            task,
+            self.folder(task),
+            tracking=lambda _: tracking,
+        )
+        return {**os.environ, **own}
+
+    def _cached(self, node: Executor, parameters: Mapping[str, Any]) -> Path:
+        """Return where the claim keeps what a task like this one left."""
+        code = self._code(node)
+        key = cache_key(
+            code=code,
+            name=str(node.target) if node.target else node.mainfile or "",
+            parameters=parameters,
+            requirements=node.image or "",
+            version=node.cache if isinstance(node.cache, str) else "",
+            outputs=self.base,
+        )
+        return self._folders.outputs / ".cache" / key
+
+    def _code(self, node: Executor) -> Path | bytes:
+        if node.target is None:
+            return self.files.find(node.mainfile or "", node.name)
+        kept = self._by_value(str(node.target))
+        return kept or self.files.function_file(node.target, node.name) or str(node.target).encode()
+
+
+def _reused(cached: Path, target: Path) -> str | None:
+    """Copy what an earlier run left, and return that run; None: there is none."""
+    note = cached.with_suffix(".run")
+    if not cached.is_dir() or not note.is_file():
+        return None
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        copy_outputs(cached, target)
+    except OSError:
+        return None
+    return note.read_text(encoding="utf-8")
+
+
+def _remember(cached: Path, target: Path, run: str) -> None:
+    cached.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        copy_outputs(target, cached)
+    except OSError:  # another task remembers the same, or a file cannot be copied: it only saves time
+        return
+    write_private(cached.with_suffix(".run"), run)
+
+
+def _link(link: Path, target: Path) -> None:
+    try:
+        link.symlink_to(target, target_is_directory=True)
+    except FileExistsError:
+        pass
+
+
+def finish(folders: Folders, report: TaskReport) -> int:
+    """Tell how a task ended, and return the exit code of its pod."""
+    folders.tell_report(report.text())
+    if report.stopped:
+        return layout.STOPPED
+    if report.failure is None:
+        return 0
+    return REFUSED if report.exit_code is None else report.exit_code % 256 or 1
