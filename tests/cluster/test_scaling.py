@@ -1,13 +1,14 @@
-"""Services scaled by a real cluster: by cpu with metrics-server, by requests with KEDA and Prometheus, from zero."""
+"""Services scaled by a real cluster: by cpu with metrics-server, by requests and latency with KEDA and Prometheus, from
+zero, and through the Deployment that KServe makes."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from time import time
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlencode
 
 import pytest
@@ -19,14 +20,29 @@ from scanflow.backends.kubernetes.online.scaling import ScalingTarget, autoscale
 from scanflow.backends.kubernetes.online.scaling_status import explain
 from scanflow.backends.kubernetes.online.traffic import Routing, http_route, path_of_service
 from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.deployer.service_client import explanation_of
 from scanflow.errors import ScanflowError
 from tests.cluster.echoes import TEAM, Echoes, call, echoes, gateway_address, seconds_until
+from tests.cluster.online import Place
 from tests.cluster.repeated import repeated
+from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
 
 DOORBELL = 'sum(rate(scanflow_requests_total{namespace="{namespace}",pod=~"doorbell-.+"}[15s]))'
 """Stands for the requests that a Gateway counts: that of the lab counts none for a service without pods."""
+
+SLOW = """
+import time
+
+class Multiply:
+    def __init__(self, by=2):
+        self.by = by
+
+    def predict(self, X):
+        time.sleep(0.2)
+        return X * self.by
+"""
 
 
 @pytest.fixture(scope="module")
@@ -153,6 +169,31 @@ def test_a_service_sleeps_and_requests_at_the_gateway_wake_it(here: Echoes, sett
     with load(url, 0.5):
         woken = seconds_until(lambda: replicas(here, "rare") == 1, "it wakes", patience_s=60)
     print(f"\nasleep after {slept:.1f} s, woken after {woken:.1f} s: {told(here, 'rare', scaling)}")
+
+
+@pytest.mark.parametrize(("engine", "metric", "target"), [("deployment", "p95", 0.1), ("kserve", "rps", 1.0)])
+def test_a_deployed_service_grows_under_load_and_shrinks_after_it(
+    place: Callable[..., Place], settings: KubernetesSettings, engine: str, metric: Literal["p95", "rps"], target: float
+) -> None:
+    named = {"PROMETHEUS": str(settings.prometheus), "SCRAPE_INTERVAL_S": "5"}
+    served = place(engine, **{f"SCANFLOW_KUBERNETES_{name}": text for name, text in named.items()})
+    (served.folder / "multiply.py").write_text(SLOW, encoding="utf-8")
+    scaling = sf.Scaling(metric=metric, target=target, max=2, tolerance=0.2, polling=5, stabilization_window_s=10)
+    resources = sf.Resources(cpu="150m", memory="256Mi")
+    served.deploy(resources=resources, scaling=scaling)
+
+    def said() -> str:
+        explanation = explanation_of(served.deployer.service(served.name))
+        return f"{explanation.formula}; {explanation.decision}"
+
+    until(lambda: said().startswith("ceil(1 x 0"), f"its autoscaler looked: {said()}")
+    with served.load() as failed:
+        up = seconds_until(lambda: len(served.pods()) == 2, "there are two", patience_s=90)
+        decision = said()
+        until(lambda: [one.state for one in served.deployer.service(served.name).instances] == ["ready"] * 2, "ready")
+    down = seconds_until(lambda: len(served.pods()) == 1, "there is one", patience_s=120)
+    print(f"\n{engine}, {metric}: 1 -> 2 after {up:.1f} s ({decision}), 2 -> 1 after {down:.1f} s: {said()}")
+    assert (failed, served.asked > 0, served.answer()) == ([], True, [2])
 
 
 def _has_metrics(cluster: Cluster) -> bool:
