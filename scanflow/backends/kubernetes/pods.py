@@ -93,8 +93,13 @@ _IMAGE_REMEDY: Final = (
 )
 
 
+NODE_NOT_READY: Final = "NodeNotReady"
+"""The cluster's word for a node whose kubelet is silent."""
+
+
 def why_pending(pod: Manifest, events: Iterable[Manifest] = ()) -> Pending | None:
-    """Return what a pod waits for, from its status and the events about it; None: it waits for nothing.
+    """Return what a pod waits for, from its status and the events about it; None: it waits for nothing. One that runs
+    waits for its node, where that does not answer.
 
     Args:
         pod: As the API server has it.
@@ -107,7 +112,7 @@ def why_pending(pod: Manifest, events: Iterable[Manifest] = ()) -> Pending | Non
     if waiting and waiting.reason not in _ORDINARY:
         return waiting
     if status.get("phase") == "Running":
-        return None
+        return _silent_node(pod)
     said = next(_events_about(pod, events), None)
     return _unschedulable(status) or said or waiting or Pending("Pending", "", "")
 
@@ -141,6 +146,21 @@ def why_denied(deployment: Manifest) -> Denied | None:
     remedy = next((remedy for words, remedy in _DENIED if words in lowered), "Look: kubectl get events -n {namespace}")
     passing = any(words in lowered for words in _PASSING)
     return Denied(f"{namespace}/{metadata['name']}", message, remedy.format(namespace=namespace), passing)
+
+
+def _silent_node(pod: Manifest) -> Pending | None:
+    """Return that a pod's node does not answer: the cluster has marked the pod as not ready, without a reason, and what
+    its kubelet said of its containers stands."""
+    conditions = {one["type"]: one for one in pod.get("status", {}).get("conditions") or ()}
+    ready, containers = conditions.get("Ready", {}), conditions.get("ContainersReady", {})
+    if ready.get("status") != "False" or ready.get("reason") or containers.get("status") != "True":
+        return None
+    node = pod["spec"].get("nodeName", "?")
+    remedy = (
+        f"Look: kubectl describe node {node}. Where it is dead for good, kubectl delete node {node} has what ran there "
+        "counted as gone."
+    )
+    return Pending(NODE_NOT_READY, f"its node {node} does not answer", remedy)
 
 
 def _unschedulable(status: Manifest) -> Pending | None:

@@ -37,6 +37,25 @@ def test_a_pod_that_runs_or_has_ended_waits_for_nothing(phase: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("ready", "silent"),
+    [
+        ({"status": "False"}, True),
+        ({"status": "True"}, False),
+        ({"status": "False", "reason": "ReadinessGatesNotReady"}, False),
+    ],
+)
+def test_a_pod_that_the_cluster_takes_for_not_ready_is_on_a_node_that_does_not_answer(
+    ready: dict[str, str], *, silent: bool
+) -> None:
+    conditions = [{"type": "ContainersReady", "status": "True"}, {"type": "Ready", **ready}]
+    why = why_pending({**pod("Running", conditions=conditions), "spec": {"nodeName": "node1"}})
+    assert (why is not None) is silent
+    if why is not None:
+        assert str(why).startswith("NodeNotReady: its node node1 does not answer. Look: kubectl describe node node1.")
+        assert "kubectl delete node node1" in why.remedy
+
+
+@pytest.mark.parametrize(
     ("message", "remedy"),
     [
         ("0/3 nodes are available: 1 node(s) had untolerated taint {a: }, 2 Insufficient cpu.", "fewer cores"),

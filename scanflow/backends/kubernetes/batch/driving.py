@@ -17,6 +17,7 @@ from scanflow.backends.kubernetes.batch.home import RunHome
 from scanflow.backends.kubernetes.batch.layout import GIVEN_UP
 from scanflow.backends.kubernetes.batch.pod_logs import copy_log
 from scanflow.backends.kubernetes.batch.records import TaskPod, WorkflowSeen, observe_workflow
+from scanflow.backends.kubernetes.batch.silent_nodes import SilentNodes
 from scanflow.backends.kubernetes.batch.stopping import annotate, end_on_node
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
@@ -64,6 +65,7 @@ class Drive:
         self._facts, self._home, self._observe = facts, home, observe
         self._pending_s, self._clock = pending_s, clock
         self._looks = ObjectLooks(cluster, namespace, run, observe=observe, away_s=away_s, sleep=sleep, clock=clock)
+        self._silent = SilentNodes(cluster, namespace, run, observe=observe, clock=clock)
         self._known, self._emitted = known, _Emitted()
         self._position = {name: place for place, level in enumerate(workflow.levels) for name in level}
         self._stopping = False
@@ -115,6 +117,7 @@ class Drive:
         self._facts.note(observed.tasks)
         self._facts.keep_outputs(observed)
         self._tell_waiting(observed, manifest)
+        self._silent.look({one.pod: one.task for one in observed.attempts if one.record.state == "running"})
         attempts = sorted(observed.attempts, key=self._order)
         for attempt in attempts:
             key = (attempt.task, attempt.number)

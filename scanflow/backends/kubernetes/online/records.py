@@ -81,7 +81,7 @@ def instance_record(pod: Manifest, look: InstanceLook | None, service: str) -> I
     error = None if look is None else look.unwell or None
     if (ended := observed.last_error(pod)) is not None:
         error = f"{ended.rstrip('.')}. Its log: scanflow logs {service} --instance {name}"
-    elif stands in {"starting", "waiting", "failed"} and (waits := observed.waits_for(pod)) is not None:
+    elif stands != "ready" and (waits := observed.waits_for(pod)) is not None:
         error = waits
     return InstanceRecord(
         instance=name,

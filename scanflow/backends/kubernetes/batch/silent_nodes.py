@@ -1,0 +1,60 @@
+"""Tells of tasks that run on nodes which do not answer: Argo knows nothing of it until their pods are gone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from scanflow.backends.kubernetes.cluster import Cluster
+from scanflow.backends.kubernetes.labels import selector
+from scanflow.backends.kubernetes.pods import NODE_NOT_READY, why_pending
+from scanflow.backends.records import EnvironmentReady, Observer, Waiting
+from scanflow.errors import UnavailableError
+from scanflow.names import RunName, StepName
+
+LOOK_S: Final = 20.0
+"""How often the pods of a run are asked for, one request each: a cluster takes 40 s to notice that a node is silent."""
+
+
+class SilentNodes:
+    """Looks at the running pods of a run from time to time."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        namespace: str,
+        run: RunName,
+        *,
+        observe: Observer,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster, self._namespace, self._run = cluster, namespace, run
+        self._observe, self._clock, self._last = observe, clock, clock()
+        self._since: dict[StepName, float] = {}
+
+    def look(self, running: Mapping[str, StepName]) -> None:
+        """Tell of each task whose node has fallen silent or answers again; ``running`` has the tasks by pod."""
+        now = self._clock()
+        if not (running or self._since) or now - self._last < LOOK_S:
+            return
+        self._last = now
+        try:
+            pods, _ = self._cluster.find(
+                "Pod", self._namespace, labels=selector(run=self._run), fields="status.phase=Running"
+            )
+        except UnavailableError:
+            return  # what watches the Workflow tells that
+        silent: set[StepName] = set()
+        for pod in pods:
+            task, why = running.get(pod["metadata"]["name"]), why_pending(pod)
+            if task is None or why is None or why.reason != NODE_NOT_READY:
+                continue
+            silent.add(task)
+            if task not in self._since:
+                self._since[task] = now
+                self._observe(Waiting(run=self._run, what=f"the pod of {task}: {why}"))
+        for task in set(self._since) - silent:
+            self._observe(
+                EnvironmentReady(run=self._run, what=f"the node of {task}", seconds=now - self._since.pop(task))
+            )
