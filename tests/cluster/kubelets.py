@@ -49,8 +49,9 @@ def _pid(node: str) -> int:
 
 def _start(dead: int, node: str) -> None:
     said, program = "", Path(LAB, "up")
-    around = [run for run in os.environ.get(MARK, "").split(",") if run != identify(os.getpid())]
-    variables = {**os.environ, MARK: ",".join(around)}  # it is the cluster's, and is not ended with this run of tests
+    variables = {name: text for name, text in os.environ.items() if name != MARK}
+    if around := [run for run in os.environ.get(MARK, "").split(",") if run != identify(os.getpid())]:
+        variables[MARK] = ",".join(around)  # it is the cluster's, and is not ended with this run of tests
     for _ in range(STARTS):
         done = subprocess.run([program], env=variables, capture_output=True, text=True, check=False)
         if done.returncode == 0 and _pid(node) != dead:
