@@ -86,7 +86,7 @@ bench: env ## Measure beside Metaflow, Prefect, MLServer and others, and write d
 
 .PHONY: protos
 protos: env ## Build the gRPC protocol's description from its .proto
-	@cd server/scanflow_serving/protos && ../../../$(BIN)/python -m grpc_tools.protoc --proto_path=. \
+	@cd scanflow/protos && ../../$(BIN)/python -m grpc_tools.protoc --proto_path=. \
 		--descriptor_set_out=open_inference_grpc.binpb open_inference_grpc.proto
 
 .PHONY: lock

@@ -36,6 +36,7 @@ class MeasuringClient(ControlClient):
         connections: int = 16,
         node: str | None = None,
         dtype: str | None = None,
+        grpc: bool = False,
     ) -> LoadReport:
         """Send a prediction to a service again and again, and return what became of each request.
 
@@ -49,16 +50,17 @@ class MeasuringClient(ControlClient):
             connections: How many callers.
             node: One node of the graph alone.
             dtype: What numbers are sent as.
+            grpc: Over gRPC rather than REST.
         """
-        from scanflow_client.predict_io import PredictRequest, to_http
+        from scanflow_client.predict_io import PredictRequest, to_call
         from scanflow_client.service_load import LoadSpec, load_service, progress_text, trace_of
 
         spec = LoadSpec.of(trace_of(rate, trace, seconds), poisson=poisson, seconds=seconds, connections=connections)
         given = PredictRequest(inputs=inputs)
-        request = to_http(self._deployer, name, given, node=node, dtype=dtype, seldon=False)
+        request = to_call(self._deployer, name, given, node=node, dtype=dtype, grpc=grpc)
         with output_on(self._stream()) as output:
             observe = progress_text(output.update, spec)
-            of = replace(spec, rows=given.rows)
+            of = replace(spec, rows=given.rows, grpc=grpc)
             return load_service(self._deployer.service(name), request, of, observe=observe)
 
     def tune(

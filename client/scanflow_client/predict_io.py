@@ -90,6 +90,64 @@ def to_http(
     return HttpRequest(path, *encode_request(inputs))
 
 
+class GrpcRequest(NamedTuple):
+    """A request for a prediction as a gRPC method takes it."""
+
+    method: str
+    """The method's path: ``/SERVICE/METHOD``."""
+
+    message: bytes
+
+
+def to_grpc(
+    deployer: Deployer, name: str, request: PredictRequest, *, node: str | None, dtype: str | None
+) -> GrpcRequest:
+    """Return a call of the Open Inference Protocol's ``ModelInfer``, with rows as raw tensors.
+
+    Args:
+        deployer: What knows the service.
+        name: The service.
+        request: Its ``inputs`` are sent.
+        node: One node of the graph alone.
+        dtype: What numbers are sent as; None: as the service declares.
+
+    Raises:
+        InvalidError: the request has no rows.
+        MissingExtraError: protobuf is not installed.
+    """
+    if request.inputs is None:
+        raise InvalidError(
+            "gRPC sends tensors, and this input has none: it is bytes, or a JSON message. Give rows, "
+            "--data '[[1, 2, 3]]' or --npy FILE, or leave out --grpc."
+        )
+    from scanflow.transport.tensors import INFER_METHOD, as_arrays, encode_grpc_request
+
+    inputs = as_arrays(request.inputs, dtype=_dtype(deployer, name, request, node, dtype))
+    return GrpcRequest(INFER_METHOD, encode_grpc_request(node or name, inputs))
+
+
+def to_call(
+    deployer: Deployer,
+    name: str,
+    request: PredictRequest,
+    *,
+    node: str | None,
+    dtype: str | None,
+    seldon: bool = False,
+    grpc: bool = False,
+) -> HttpRequest | GrpcRequest:
+    """Return a request as it is sent over REST, or with ``grpc`` over gRPC: see :func:`to_http` and :func:`to_grpc`.
+
+    Raises:
+        InvalidError: what is to be sent cannot be, over that protocol.
+    """
+    if not grpc:
+        return to_http(deployer, name, request, node=node, dtype=dtype, seldon=seldon)
+    if seldon:
+        raise UsageError("--grpc sends the Open Inference Protocol, and --seldon another. Leave out one of them.")
+    return to_grpc(deployer, name, request, node=node, dtype=dtype)
+
+
 def send(
     deployer: Deployer, name: str, request: PredictRequest, *, node: str | None, dtype: str | None, seldon: bool
 ) -> Answer | dict[str, Any] | bytes:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from scanflow.load.arrivals import RateTrace
     from scanflow.load.load import LoadPlan, LoadResult
     from scanflow.load.mlperf import MlperfSettings, Scenario
-    from scanflow_client.predict_io import HttpRequest
+    from scanflow_client.predict_io import GrpcRequest, HttpRequest
 
 LOOK_S = 0.2
 """Between two looks at how far a load is."""
@@ -59,6 +59,9 @@ class LoadSpec:
     rows: int = 1
     """Samples of a request."""
 
+    grpc: bool = False
+    """Whether requests are sent over gRPC; else over REST."""
+
     @classmethod
     def of(cls, trace: RateTrace | None, *, poisson: int | None, seconds: float | None, connections: int) -> LoadSpec:
         """``seconds`` None: as long as loads are by default."""
@@ -71,6 +74,10 @@ class LoadSpec:
         if self.mlperf is not None:
             return None
         return self.seconds if self.trace is None else self.trace.seconds
+
+    @property
+    def protocol(self) -> str:
+        return "gRPC" if self.grpc else "REST"
 
     @property
     def loop(self) -> str:
@@ -121,6 +128,7 @@ class LoadReport:
         return {
             "service": self.service,
             "shape": self.shape.model_dump(mode="json"),
+            "protocol": self.spec.protocol,
             "loop": self.spec.loop,
             "arrivals": None if self.spec.trace is None else "even" if self.spec.poisson is None else "poisson",
             "connections": self.spec.connections,
@@ -137,22 +145,26 @@ class LoadReport:
 
 
 def load_service(
-    record: ServiceRecord, request: HttpRequest, spec: LoadSpec, *, observe: OnProgress = lambda *_: None
+    record: ServiceRecord, request: HttpRequest | GrpcRequest, spec: LoadSpec, *, observe: OnProgress = lambda *_: None
 ) -> LoadReport:
     """Send a request to a service again and again, and return what became of each. Ctrl-C ends it; nothing is lost.
+
+    Args:
+        record: The service.
+        request: What is sent, over the protocol of which it is.
+        spec: The load.
+        observe: Called again and again with how far it is.
 
     Raises:
         InvalidError: the load has no end, too many connections, or a seed in a closed loop.
         LoadError: no connection could be made.
-        MissingExtraError: what reads HTTP is not installed.
-        UnsupportedError: the service is not reached over plain HTTP.
+        MissingExtraError: what speaks HTTP or gRPC is not installed.
+        UnsupportedError: the service is not reached over plain HTTP, or has no gRPC.
     """
     try:
         from scanflow.load.load import LoadGenerator
     except ModuleNotFoundError as error:
         raise MissingExtraError("Load needs the serving extra. Install it: pip install 'scanflow[serving]'") from error
-    if urlsplit(record.url).scheme != "http":
-        raise UnsupportedError(f"{record.name!r} is at {record.url}. Load is measured over plain http:// only.")
     if not 1 <= spec.connections <= 10_000:
         raise InvalidError(f"{spec.connections} connections cannot be opened. Give 1 to 10000: --connections 16")
     if spec.lasts_s is not None and not 0 < spec.lasts_s <= LONGEST_S:
@@ -183,20 +195,57 @@ def load_service(
 
 
 def load_plan(
-    record: ServiceRecord, request: HttpRequest, *, connections: int, timeout_s: float = 30.0, queue_s: float = 30.0
+    record: ServiceRecord,
+    request: HttpRequest | GrpcRequest,
+    *,
+    connections: int,
+    timeout_s: float = 30.0,
+    queue_s: float = 30.0,
 ) -> LoadPlan:
-    """Return a load on a service, but for how long it lasts."""
-    from scanflow.load.load import LoadPlan
+    """Return a load on a service, but for how long it lasts.
+
+    Args:
+        record: The service.
+        request: What is sent, over the protocol of which it is.
+        connections: How many callers.
+        timeout_s: Longest that an answer may take.
+        queue_s: Longest that a request may wait for a free connection.
+
+    Raises:
+        UnsupportedError: the service is not reached over plain HTTP, or has no gRPC.
+    """
+    from scanflow.load.plan import LoadPlan
+    from scanflow_client.predict_io import GrpcRequest
 
     token = os.environ.get("SCANFLOW_SERVICE_TOKEN")
+    headers = {} if token is None else {"authorization": f"Bearer {token}"}
+    if isinstance(request, GrpcRequest):
+        url, body = f"grpc://{_grpc_address(record)}{request.method}", request.message
+    else:
+        url, body, headers = f"{_http_address(record)}{request.path}", request.body, {**request.headers, **headers}
     return LoadPlan(
-        url=f"{record.url.rstrip('/')}{request.path}",
-        bodies=(base64.b64encode(request.body).decode(),),
-        headers={**request.headers, **({} if token is None else {"authorization": f"Bearer {token}"})},
+        url=url,
+        bodies=(base64.b64encode(body).decode(),),
+        headers=headers,
         connections=connections,
         timeout_s=timeout_s,
         queue_s=queue_s,
     )
+
+
+def _http_address(record: ServiceRecord) -> str:
+    if urlsplit(record.url).scheme != "http":
+        raise UnsupportedError(f"{record.name!r} is at {record.url}. Load is measured over plain http:// only.")
+    return record.url.rstrip("/")
+
+
+def _grpc_address(record: ServiceRecord) -> str:
+    if record.grpc is None:
+        raise UnsupportedError(
+            f"{record.name!r} has no gRPC port, so no load can be sent over gRPC. Deploy it with one, "
+            "serving=sf.Serving(grpc_port=None) for the next free, or leave out --grpc."
+        )
+    return record.grpc
 
 
 def progress_text(show: Callable[[str], None], spec: LoadSpec) -> OnProgress:
@@ -272,7 +321,7 @@ def log_report(knowledge: KnowledgeBase, record: ServiceRecord, report: LoadRepo
     told = report.result.mlperf
     if told is not None:
         metrics["mlperf"] = told.value
-    params = {name: summary[name] for name in ("loop", "arrivals", "connections", "wanted_rate")}
+    params = {name: summary[name] for name in ("protocol", "loop", "arrivals", "connections", "wanted_rate")}
     params |= {f"shape.{name}": value for name, value in summary["shape"].items()}
     if report.spec.mlperf is not None:
         params |= {f"mlperf.{name}": value for name, value in asdict(report.spec.mlperf).items()}

@@ -1,4 +1,4 @@
-"""Load on an HTTP service, from a process of its own, with every request's fate on record.
+"""Load on a service over HTTP or gRPC, from a process of its own, with every request's fate on record.
 
 ::
 
@@ -39,8 +39,9 @@ from typing import Any, Self
 
 from scanflow.load import generator
 from scanflow.load import mlperf as mlperf_program
-from scanflow.load.generator import ARRIVALS, COLUMNS, PROGRESS, LoadError, LoadPlan
+from scanflow.load.generator import ARRIVALS, COLUMNS, PROGRESS
 from scanflow.load.mlperf import SETTINGS, SUMMARY, MlperfSettings, MlperfSummary, read_summary
+from scanflow.load.plan import LoadError, LoadPlan
 
 __all__ = ["LoadError", "LoadGenerator", "LoadMetrics", "LoadPlan", "LoadResult"]
 

@@ -23,7 +23,8 @@ from typing import Any, Final, Literal
 
 from scanflow.cpu_priority import take_short_slices
 from scanflow.errors import InvalidError, UnavailableError
-from scanflow.load.generator import LoadError, LoadPlan, RequestSender
+from scanflow.load.generator import RequestSender
+from scanflow.load.plan import LoadError, LoadPlan
 
 Scenario = Literal["single-stream", "multi-stream", "server", "offline"]
 
@@ -137,15 +138,15 @@ class _Queries(RequestSender):
         first = len(self._ids)
         self._ids += [id for id, _ in samples]
         self._rows += [row for _, row in samples]
-        self.due_now([(at, number) for number in range(first, len(self._ids))])
+        self.send_due([(at, number) for number in range(first, len(self._ids))])
 
     def message(self, number: int) -> bytes:
         return super().message(self._rows[number])
 
-    def finished(
+    def record_result(
         self, number: int, due: float, sent: float, status: int, reason: str | None, tally: str | None
     ) -> None:
-        super().finished(number, due, sent, status, reason, tally)
+        super().record_result(number, due, sent, status, reason, tally)
         self._tell(self._ids[number])  # also where it failed: LoadGen has no failures, and would wait
 
 
@@ -195,6 +196,7 @@ async def _make(plan: LoadPlan, wanted: MlperfSettings, folder: Path) -> None:
     await run.sweep_until_over()
     await asyncio.to_thread(testing.join)
     run.write(folder)
+    await run.disconnect()
 
 
 def main() -> int:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 DEFAULT_INPUT = "input"
+INFER_METHOD = "/inference.GRPCInferenceService/ModelInfer"
+"""The path of gRPC's method for predictions."""
+
 _DATATYPES = {
     dtype: dtype.upper().replace("FLOAT", "FP")
     for dtype in "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64".split()
@@ -60,6 +63,31 @@ def encode_request(
     head = json.dumps(document, separators=(",", ":")).encode()
     headers = {"content-type": "application/octet-stream", "inference-header-content-length": str(len(head))}
     return b"".join([head, *blocks]), headers
+
+
+def encode_grpc_request(model: str, inputs: Mapping[str, NDArray[Any]]) -> bytes:
+    """Return a serialized ``ModelInferRequest`` of the Open Inference Protocol, its tensors as raw contents.
+
+    Args:
+        model: The name of the model, or of a node.
+        inputs: Arrays by the names of the inputs.
+
+    Raises:
+        MissingExtraError: protobuf is not installed.
+
+    Source:
+        https://github.com/kserve/open-inference-protocol/blob/main/specification/protocol/open_inference_grpc.proto
+    """
+    try:
+        from scanflow.protos import message
+    except ImportError as error:
+        raise MissingExtraError("gRPC needs the serving extra. Install it: pip install 'scanflow[serving]'") from error
+    request = message("ModelInferRequest")(model_name=model)
+    for name, array in inputs.items():
+        request.inputs.add(name=name, datatype=_datatype(array), shape=array.shape)
+        request.raw_input_contents.append(_to_bytes(array))
+    content: bytes = request.SerializeToString()
+    return content
 
 
 def load_arrays(file: BinaryIO, source: str) -> Any:

@@ -21,11 +21,11 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from scanflow.errors import UnavailableError
+from scanflow.protos import SERVICE, message, methods
 from scanflow.wire import Limits
 from scanflow_serving.messages import InferRequest, InferResponse, Request, RequestedOutput, Response, Tensor
 from scanflow_serving.oip import timeout_of
 from scanflow_serving.problems import ProblemError, invalid
-from scanflow_serving.protos import SERVICE, message, methods
 from scanflow_serving.tensors import DATATYPES, check_finite, from_binary, from_python, to_binary
 
 _CONTENTS: Final = {

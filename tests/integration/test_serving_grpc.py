@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import signal
 import subprocess
@@ -16,6 +17,8 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
+from scanflow.load.load import LoadGenerator, LoadPlan
+from scanflow.transport.tensors import INFER_METHOD, encode_grpc_request
 from scanflow.wire import Limits
 from tests.serving import Instance, held_port
 from tests.waiting import patient
@@ -72,6 +75,21 @@ def test_the_official_client_finds_the_server_and_its_model(client: Any) -> None
 def test_the_official_client_infers(client: Any) -> None:
     array = np.array([[1, 2], [3, 4]], np.float32)
     assert (first(array, client) == array * 2).all()
+
+
+@pytest.mark.parametrize(("first_number", "statuses"), [(1, {200: 20}), (-1, {500: 20})])
+def test_a_load_over_grpc_is_served(instance: Instance, first_number: int, statuses: dict[int, int]) -> None:
+    message = encode_grpc_request("w", {"x": np.array([[first_number, 2]], np.float32)})
+    plan = LoadPlan(
+        url=f"grpc://127.0.0.1:{instance.grpc_port}{INFER_METHOD}",
+        bodies=(base64.b64encode(message).decode(),),
+        connections=2,
+        requests=20,
+        timeout_s=patient(60),
+    )
+    with LoadGenerator(plan, start_s=patient(120)) as load:
+        result = load.result()
+    assert result.statuses == statuses, result.reasons
 
 
 @pytest.mark.parametrize(

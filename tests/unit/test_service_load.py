@@ -48,7 +48,7 @@ def test_what_became_of_a_load_is_shown_kept_and_drawn(tmp_path: Path) -> None:
     assert 0 < len(seen) <= 120
     head, table, reason, bound = load_screen(report, bound_s=10.0)
     assert str(head).startswith("120 requests to digits (2 instances, any) in ")
-    assert str(head).endswith("over 2 connections: 1 failed.")
+    assert str(head).endswith("over 2 REST connections: 1 failed.")
     assert (reason, bound) == ("  1 × 503: full", "✗ p99 within 10.0 s and none failed: not at this rate")
     cells = dict(zip(table.headers, table.rows[0], strict=True))  # type: ignore[union-attr]
     assert (cells["target/s"], cells["p99.9"]) == ("100", "-"), "of 119 answers none is the slowest of a thousand"

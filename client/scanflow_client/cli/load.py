@@ -36,6 +36,9 @@ def load(
     ] = None,
     seconds: Annotated[float | None, Option("--seconds", metavar="S", help="How long. Default: 10.")] = None,
     connections: Annotated[int, Option("--connections", "-c", metavar="N", help="How many callers.")] = 16,
+    grpc: Annotated[
+        bool, Option("--grpc", help="Over gRPC, by the Open Inference Protocol. Default: over REST.")
+    ] = False,
     p99: Annotated[str | None, Option("--p99", metavar="TIME", help="Say whether this bound is kept: 50ms.")] = None,
     mlperf: Annotated[
         str | None,
@@ -53,7 +56,7 @@ def load(
     """Measure a service under load: latency counts from when a request is due. Ctrl-C ends it, and shows what was."""
     from scanflow.app.quantities import parse_duration
     from scanflow_client.formatting.load import load_chart, load_screen
-    from scanflow_client.predict_io import read_request, to_http
+    from scanflow_client.predict_io import read_request, to_call
     from scanflow_client.progress import output_on
     from scanflow_client.service_load import (
         LoadSpec,
@@ -76,12 +79,11 @@ def load(
         scenario = mlperf_settings(mlperf, 1.0 if scale is None else scale, rate=rate, bound_s=bound_s)
         spec = LoadSpec(mlperf=scenario, connections=connections)
     where, given = deployer(), read_request(file=file, data=data, npy=npy, stdin=sys.stdin.buffer)
-    request = to_http(where, name, given, node=node, dtype=dtype, seldon=seldon)
+    request = to_call(where, name, given, node=node, dtype=dtype, seldon=seldon, grpc=grpc)
     record = where.service(name)
     with output_on(progress_stream(as_json)) as output:
-        report = load_service(
-            record, request, replace(spec, rows=given.rows), observe=progress_text(output.update, spec)
-        )
+        spec = replace(spec, rows=given.rows, grpc=grpc)
+        report = load_service(record, request, spec, observe=progress_text(output.update, spec))
     if as_json:
         print_json(report.summary())
     else:

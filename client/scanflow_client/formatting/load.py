@@ -36,7 +36,7 @@ def load_screen(report: LoadReport, *, bound_s: float | None) -> Screen:
     requests, shape = counted(metrics.requests, "request"), shape_text(report.shape)
     sent = f"{requests} to {report.service} ({shape}) in {metrics.seconds:.3g} s"
     screen: list[str | Table] = [
-        f"{sent} over {counted(report.spec.connections, 'connection')}: {failed}.{ended}",
+        f"{sent} over {counted(report.spec.connections, f'{report.spec.protocol} connection')}: {failed}.{ended}",
         Table(list(columns), [list(columns.values())]),
     ]
     screen += [f"  {count:,} × {reason}" for reason, count in sorted(result.reasons.items(), key=lambda one: -one[1])]

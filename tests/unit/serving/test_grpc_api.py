@@ -14,11 +14,11 @@ import pytest
 import tritonclient.grpc as triton
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from scanflow.protos import SERVICE, message
 from scanflow.wire import Limits
 from scanflow_serving.grpc_api import GrpcApi, read_request
 from scanflow_serving.messages import InferRequest, InferResponse, Request, Response, Tensor
 from scanflow_serving.problems import ProblemError
-from scanflow_serving.protos import SERVICE, message
 from tests.serving import held_port
 from tests.waiting import PATIENCE_S
 
