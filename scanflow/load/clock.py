@@ -7,12 +7,15 @@ import ctypes
 import os
 import sys
 import time
-from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from scanflow.load.generator import RequestSender
+
+
+_LATE_S = 0.001
+"""From then on requests are late: other events, which the loop has not handled yet, may be older than the tick."""
 
 
 class ArrivalClock:
@@ -31,35 +34,37 @@ class ArrivalClock:
         self._timer = self._libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
         if self._timer < 0:
             raise OSError(ctypes.get_errno(), "timerfd_create failed")
+        self._set_time = self._libc.timerfd_settime
         self._time = (ctypes.c_long * 4)()  # an interval of 0: once; and seconds and nanoseconds
 
     def start(self) -> None:
+        """Wake the sender at each arrival, from now on."""
         if self._timer >= 0:
-            self._loop.add_reader(self._timer, self._tick)
+            self._loop.add_reader(self._timer, self._send)
         self._wait()
 
     def _wait(self) -> None:
         if self._next == len(self._arrivals):
+            if self._timer >= 0:
+                self._loop.remove_reader(self._timer)
             return
         due = self._run.began + self._arrivals[self._next]
         if self._timer < 0:
             self._loop.call_later(max(0.0, due - time.monotonic()), self._send)
             return
-        seconds, part = divmod(due, 1)
-        self._time[2], self._time[3] = int(seconds), int(part * 1e9)
-        if self._libc.timerfd_settime(self._timer, 1, self._time, None) != 0:  # 1: the time is no distance but a point
+        seconds = int(due)
+        self._time[2], self._time[3] = seconds, int((due - seconds) * 1e9)
+        # The 1: the time is no distance but a point. A timer that is set again need not be read before.
+        if self._set_time(self._timer, 1, self._time, None) != 0:
             raise OSError(ctypes.get_errno(), "timerfd_settime failed")
 
-    def _tick(self) -> None:
-        try:
-            os.read(self._timer, 8)
-        except BlockingIOError:
-            return
-        self._send()
-
     def _send(self) -> None:
-        until = bisect_right(self._arrivals, time.monotonic() - self._run.began, self._next)
-        begin, due = self._run.began, self._arrivals
-        self._run.send_due([(begin + due[number], number) for number in range(self._next, until)])
-        self._next = until
+        begin, due, first = self._run.began, self._arrivals, self._next
+        now, end = time.monotonic() - begin, first
+        while end < len(due) and due[end] <= now:
+            end += 1
+        if end > first:
+            self._next = end
+            requests = [(begin + due[number], number) for number in range(first, end)]
+            self._run.send_due(requests, late=now - due[first] > _LATE_S)
         self._wait()

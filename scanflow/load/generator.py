@@ -22,7 +22,7 @@ import sys
 import time
 from array import array
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -112,15 +112,21 @@ class RequestSender:
     def message(self, number: int) -> bytes:
         return self._messages[number % len(self._messages)]
 
-    def send_due(self, requests: Sequence[tuple[float, int]]) -> None:
-        """Send what is due, each at a time and with a number, as connections are free."""
+    def send_due(self, requests: Sequence[tuple[float, int]], *, late: bool) -> None:
+        """Send what is due, as connections are free.
+
+        Args:
+            requests: Of each when it was due, by ``time.monotonic``, and its number.
+            late: Whether a connection may have been closed since the event loop last read of it. To look is a system
+                call, which an event loop that is on time does not need.
+        """
         if self._stopping:
             return
         self._waiting.extend(requests)
         self._begun += len(requests)
         while self._waiting and self._idle:
             connection = self._idle.pop()
-            if not connection.closed_meanwhile:  # else another replaces it, once the loop has read of it
+            if not late or not connection.closed_meanwhile:  # else another replaces it, once the loop has read of it
                 connection.send(*self._waiting.popleft())
 
     def release(self, connection: LoadConnection) -> None:
@@ -258,6 +264,18 @@ def _arrivals(file: Path) -> array[float] | None:
     return found
 
 
+def run_loop(load: Coroutine[Any, Any, None]) -> None:
+    """Run a load to its end, on uvloop's event loop where it is installed."""
+    try:
+        import uvloop
+
+        runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    except ImportError:
+        runner = asyncio.Runner()
+    with runner:
+        runner.run(load)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Make a load; started by scanflow.load.load.")
     parser.add_argument("folder", type=Path)
@@ -267,14 +285,7 @@ def main() -> int:
     if plan.cpus:
         os.sched_setaffinity(0, plan.cpus)
     try:
-        import uvloop
-
-        runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
-    except ImportError:
-        runner = asyncio.Runner()
-    try:
-        with runner:
-            runner.run(_make(plan, folder))
+        run_loop(_make(plan, folder))
     except (LoadError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 1

@@ -23,7 +23,7 @@ from typing import Any, Final, Literal
 
 from scanflow.cpu_priority import take_short_slices
 from scanflow.errors import InvalidError, UnavailableError
-from scanflow.load.generator import RequestSender
+from scanflow.load.generator import RequestSender, run_loop
 from scanflow.load.plan import LoadError, LoadPlan
 
 Scenario = Literal["single-stream", "multi-stream", "server", "offline"]
@@ -138,7 +138,7 @@ class _Queries(RequestSender):
         first = len(self._ids)
         self._ids += [id for id, _ in samples]
         self._rows += [row for _, row in samples]
-        self.send_due([(at, number) for number in range(first, len(self._ids))])
+        self.send_due([(at, number) for number in range(first, len(self._ids))], late=True)
 
     def message(self, number: int) -> bytes:
         return super().message(self._rows[number])
@@ -207,7 +207,7 @@ def main() -> int:
     wanted = MlperfSettings(**json.loads((folder / SETTINGS).read_text()))
     take_short_slices(inherited=True)
     try:
-        asyncio.run(_make(plan, wanted, folder))
+        run_loop(_make(plan, wanted, folder))
     except (LoadError, OSError, ModuleNotFoundError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
