@@ -49,13 +49,16 @@ def server(answer: Answer, *, threads: int = 4) -> Iterator[str]:
             serving.stop(0).wait()
 
 
-def load_of(address: str, *, rate: float | None = None, requests: int | None = None, **more: Any) -> LoadGenerator:
+def load_of(
+    address: str, *, rate: float | None = None, requests: int | None = None, timeout_s: float = patient(60), **more: Any
+) -> LoadGenerator:
     plan = LoadPlan(
         url=f"grpc://{address}{INFER_METHOD}",
         bodies=(base64.b64encode(REQUEST).decode(),),
         connections=2,
         requests=requests,
-        **{"timeout_s": patient(60), **more},
+        timeout_s=timeout_s,
+        **more,
     )
     return LoadGenerator(plan, None if rate is None else constant(rate, 1).arrivals(), start_s=patient(120))
 
