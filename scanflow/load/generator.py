@@ -51,6 +51,7 @@ class LoadConnection(Protocol):
     @property
     def closed_meanwhile(self) -> bool:
         """Whether the server has closed it while it was idle, which clients look for before they send."""
+        raise NotImplementedError
 
     def send(self, due: float, number: int) -> None:
         """Send a request that was due at a time, by ``time.monotonic``."""
