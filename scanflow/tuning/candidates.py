@@ -87,6 +87,14 @@ class SearchSpace:
             if self.cores % count == 0
         )
 
+    def neighbours(self, like: Candidate) -> list[Candidate]:
+        """Return the next coarser and the next finer granularity, with all else as it is."""
+        granularities = self._granularities(like)
+        counts = sorted({one.instances for one in granularities} | {like.instances})
+        place = counts.index(like.instances)
+        near = {*counts[max(0, place - 1) : place], *counts[place + 1 : place + 2]}
+        return [one for one in granularities if one.instances in near]
+
     def _affinities(self, like: Candidate) -> list[Candidate]:
         return self._possible(replace(like, affinity=affinity) for affinity in AFFINITIES)
 

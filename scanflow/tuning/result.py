@@ -10,6 +10,7 @@ from typing import Any, Self
 from scanflow.tuning.candidates import Candidate
 from scanflow.tuning.comparison import PairedComparison, compare
 from scanflow.tuning.goals import Goal, Measurement
+from scanflow.tuning.warm_start import TuningHistory, rank_candidates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,22 @@ class TuningResult:
     """Measurements that were disturbed both times."""
 
     interrupted: bool = False
+    history: TuningHistory | None = None
+    """What the search began from; None: nothing."""
+
+    is_history_valid: bool = False
+    """Whether the earlier best is still better than the earlier default; else it was searched as without a history."""
+
+    @property
+    def saved_trials(self) -> int:
+        """How many trials fewer than the earlier search, which began from nothing, this one took."""
+        return 0 if self.history is None else max(0, self.history.trials - len(self.trials))
+
+    @property
+    def ranking(self) -> tuple[Candidate, ...]:
+        """The best candidates first: for a later search to begin from."""
+        scores = {one.candidate: one.score(self.goal, self.default) for one in self.trials}
+        return rank_candidates(self.default, self.winner, scores)
 
     @property
     def defaults(self) -> list[Measurement]:

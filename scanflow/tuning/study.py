@@ -19,6 +19,7 @@ from scanflow.tuning.candidates import Candidate, SearchSpace, describe
 from scanflow.tuning.goals import Goal, Measurement
 from scanflow.tuning.result import Trial, TuningResult
 from scanflow.tuning.search import best_of, next_candidate
+from scanflow.tuning.warm_start import TuningHistory, holds, next_after
 
 SEARCH_PAIRS = 2
 FRESH_PAIRS = 6
@@ -70,6 +71,9 @@ class Study:
     trials: list[Trial] = field(default_factory=list)
     """Those of an earlier search that is gone on with."""
 
+    history: TuningHistory | None = None
+    """What an earlier search found, to begin from; adapted to the space. None: nothing, or it is ignored."""
+
     repeated: int = 0
     disturbed: int = 0
     _took: list[float] = field(default_factory=list)
@@ -104,6 +108,8 @@ class Study:
             repeated=self.repeated,
             disturbed=self.disturbed,
             interrupted=interrupted,
+            history=self.history,
+            is_history_valid=self.history is not None and holds(self.space, self.history, self.scores),
         )
 
     @property
@@ -135,12 +141,17 @@ class Study:
 
     def _search(self) -> None:
         while len(self.trials) < self.most and self._has_time(SEARCH_PAIRS + FRESH_PAIRS):
-            one = next_candidate(self.space, self.default, self.scores)
+            one = self._next()
             if one is None:
                 return
             trial = self._pairs_with(one, SEARCH_PAIRS)
             self.trials.append(trial)
             self.keep(trial)
+
+    def _next(self) -> Candidate | None:
+        if self.history is None:
+            return next_candidate(self.space, self.default, self.scores)
+        return next_after(self.space, self.default, self.scores, self.history)
 
     def _pairs_with(self, one: Candidate, pairs: int) -> Trial:
         found: dict[Candidate, list[Measurement]] = {self.default: [], one: []}

@@ -1,0 +1,106 @@
+"""A search that begins from what an earlier one found: its best, what came next to it, and how many trials it took.
+
+The earlier best and the earlier default are measured first. If the best is still better than the default by at least
+half of what it was, the runners-up and the neighbouring granularities follow, in half as many trials as the earlier
+search took at most. If it is not, the service behaves differently now, and the search goes on as one without a history;
+what was measured until then counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from scanflow.tuning.candidates import Candidate, SearchSpace
+from scanflow.tuning.search import Scores, best_of, next_candidate
+
+MOST_RANKED = 4
+"""Candidates that a history has: the best, and the runners-up."""
+
+SHARE_OF_TRIALS = 0.5
+"""So many trials, of those that a search without a history took, one with a history makes at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuningHistory:
+    """What an earlier search found."""
+
+    ranking: tuple[Candidate, ...]
+    """The best first, which may be the default; at least one."""
+
+    default: Candidate
+    """The service as it was then."""
+
+    ratio: float
+    """By which factor the best was better than the default when it was measured again; 1: nothing was better."""
+
+    trials: int
+    """Candidates that a search without a history measured."""
+
+    source: str = ""
+    """Whose it is: ``cnn 1``."""
+
+    def adapt(self, space: SearchSpace) -> TuningHistory:
+        """Return the history for another budget of cores: instances of the same size, or the next that divide it."""
+        placed: dict[object, Candidate] = {}
+        for candidate in self.ranking:
+            adapted = adapt_candidate(candidate, space)
+            if (place := space.placed(adapted)) is not None:
+                placed.setdefault(place, adapted)
+        return replace(self, ranking=tuple(placed.values()), default=adapt_candidate(self.default, space))
+
+    @property
+    def most_trials(self) -> int:
+        """Trials that a search with this history makes at most, while the history holds."""
+        return max(1, int(self.trials * SHARE_OF_TRIALS))
+
+
+def adapt_candidate(candidate: Candidate, space: SearchSpace) -> Candidate:
+    """Return a candidate that uses the whole budget; its instances keep their size where that divides the budget."""
+    batch = candidate.batch if candidate.batch in space.batches else None
+    if candidate.instances * candidate.cores == space.cores:
+        return replace(candidate, batch=batch)
+    counts = [count for count in range(1, space.cores + 1) if space.cores % count == 0]
+    count = min(counts, key=lambda number: abs(space.cores / number - candidate.cores))
+    return replace(candidate, instances=count, cores=space.cores / count, threads=None, batch=batch)
+
+
+def rank_candidates(default: Candidate, winner: Candidate | None, scores: Scores) -> tuple[Candidate, ...]:
+    """Return the best candidates first: the winner, or the default where none is, then the others by score."""
+    first = default if winner is None else winner
+    others = [one for one in ({default: 1.0} | dict(scores)) if one != first and scores.get(one, 1.0) > 0]
+    others.sort(key=lambda one: scores.get(one, 1.0), reverse=True)
+    return (first, *others)[:MOST_RANKED]
+
+
+def holds(space: SearchSpace, history: TuningHistory, scores: Scores) -> bool:
+    """Say whether the earlier best is still better than the earlier default, as far as both were measured."""
+    known = {space.placed(one): score for one, score in scores.items()}
+    best, base = (known.get(space.placed(one)) for one in (history.ranking[0], history.default))
+    if best is None or base is None or history.ratio <= 1:
+        return best is None or best > 0
+    return best > 0 and (base <= 0 or best / base >= 1 + (history.ratio - 1) / 2)
+
+
+def next_after(
+    space: SearchSpace, default: Candidate, scores: Mapping[Candidate, float], history: TuningHistory
+) -> Candidate | None:
+    """Return what to measure next in a search with a history; None: it is over.
+
+    Args:
+        space: What may be tried.
+        default: The service as it is.
+        scores: What was measured, the default too: see :data:`~scanflow.tuning.search.Scores`.
+        history: Adapted to the space.
+    """
+    if not history.ranking or not holds(space, history, scores):
+        return next_candidate(space, default, scores)
+    known = {space.placed(one) for one in (default, *scores)}
+    best, *runners_up = history.ranking
+    base = [history.default] if history.ratio > 1 else []
+    wanted = [best, *base]
+    if len(scores.keys() - {default}) >= history.most_trials:
+        runners_up = []
+    else:
+        wanted += [*runners_up, *space.neighbours(best_of(default, scores))]
+    return next((one for one in wanted if (place := space.placed(one)) is not None and place not in known), None)

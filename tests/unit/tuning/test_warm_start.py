@@ -1,0 +1,123 @@
+"""A search with a history needs half the trials, finds nearly as much, and notices when the history does not hold."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scanflow.placement.topology import uniform
+from scanflow.tuning.candidates import Candidate, SearchSpace
+from scanflow.tuning.goals import Goal
+from scanflow.tuning.result import TuningResult
+from scanflow.tuning.study import Study
+from scanflow.tuning.warm_start import MOST_RANKED, TuningHistory, adapt_candidate, next_after
+from tests.unit.tuning.conftest import SimulatedBench
+from tests.unit.tuning.test_search import DEFAULT, SPACE, gains
+
+Worth = Callable[[Candidate], float]
+
+
+def studied(worth: Worth, seed: int, **changes: Any) -> TuningResult:
+    bench = SimulatedBench(worth, noise=0.02, drift=0.001, seed=seed)
+    made: dict[str, Any] = {"space": SPACE, "default": DEFAULT, "goal": Goal(), "most": 50, "seconds": 1e6}
+    return Study(bench=bench, clock=bench.clock, **{**made, **changes}).run()
+
+
+def history_of(result: TuningResult) -> TuningHistory:
+    assert result.comparison is not None
+    ratio = result.comparison.ratio if result.winner is not None else 1.0
+    return TuningHistory(
+        ranking=result.ranking, default=result.default, ratio=ratio, trials=len(result.trials), source="cnn 1"
+    )
+
+
+def later_version(seed: int) -> Worth:
+    """Return what each way to serve the next version is worth: alike, but for a tenth here and there."""
+    drawn, changes = random.Random(seed), dict[object, float]()
+
+    def worth(one: Candidate) -> float:
+        factor = 1.0
+        for part in (one.instances, one.affinity, ("threads", one.threads is None), ("batch", one.batch)):
+            factor *= changes.setdefault(part, 1 + drawn.uniform(-0.05, 0.05))
+        return gains(one) * factor
+
+    for one in SPACE.whole:
+        worth(one)
+    return worth
+
+
+@pytest.mark.parametrize("applied", [False, True], ids=["served as at first", "served as was best"])
+def test_a_second_version_needs_half_the_trials_and_is_served_nearly_as_well(applied: bool) -> None:
+    near, near_without, spent, saved = 0, 0, [], []
+    for seed in range(20):
+        first = studied(gains, seed)
+        assert first.winner is not None
+        default, worth = first.winner if applied else DEFAULT, later_version(seed)
+        second = studied(worth, seed + 100, default=default, history=history_of(first))
+        without = studied(worth, seed + 100, default=default)
+        best = max(map(worth, SPACE.whole))
+        near += worth(second.winner or default) >= 0.95 * best
+        near_without += worth(without.winner or default) >= 0.95 * best
+        assert second.is_history_valid
+        spent.append(len(second.trials) / len(first.trials))
+        saved.append(second.saved_trials)
+    assert near >= near_without - 2
+    assert max(spent) <= 0.5
+    assert min(saved) >= 5
+
+
+def test_where_another_way_is_best_now_the_search_goes_on_as_without_a_history() -> None:
+    def reversed_gains(one: Candidate) -> float:
+        return 10_000 / gains(one) if one.instances > 1 else gains(one)
+
+    near = 0
+    for seed in range(20):
+        second = studied(reversed_gains, seed, history=history_of(studied(gains, seed)))
+        assert not second.is_history_valid
+        best = max(map(reversed_gains, SPACE.whole))
+        near += reversed_gains(second.winner or DEFAULT) >= 0.95 * best
+    assert near >= 18
+
+
+def test_where_nothing_was_better_little_is_measured_again() -> None:
+    def flat(_one: Candidate) -> float:
+        return 100.0
+
+    history = TuningHistory(ranking=(DEFAULT,), default=DEFAULT, ratio=1.0, trials=12)
+    second = studied(flat, 1, history=history)
+    assert 1 <= len(second.trials) <= 6
+    assert second.is_history_valid
+
+
+def test_for_another_budget_instances_keep_their_size_where_it_divides_the_budget() -> None:
+    space = SearchSpace(topology=uniform(sockets=2, cores_per_socket=8), cores=8, batches=(4,))
+    best = Candidate(instances=8, cores=2.0, affinity="cpumem", batch=16)
+    assert adapt_candidate(best, space) == Candidate(instances=4, cores=2.0, affinity="cpumem")
+    assert adapt_candidate(Candidate(instances=1, cores=16.0, threads=8), space) == Candidate(instances=1, cores=8.0)
+    assert adapt_candidate(Candidate(instances=8, cores=1.0, batch=4), space) == Candidate(
+        instances=8, cores=1.0, batch=4
+    )
+    history = TuningHistory(ranking=(best, best), default=DEFAULT, ratio=1.5, trials=9).adapt(space)
+    assert history.ranking == (Candidate(instances=4, cores=2.0, affinity="cpumem"),)
+
+
+@given(
+    ranking=st.lists(st.sampled_from(SPACE.whole), min_size=1, max_size=MOST_RANKED, unique=True),
+    ratio=st.floats(1, 2),
+    trials=st.integers(1, 30),
+    drawn=st.randoms(use_true_random=False),
+)
+def test_a_search_with_a_history_ends_and_measures_nothing_twice(
+    ranking: list[Candidate], ratio: float, trials: int, drawn: random.Random
+) -> None:
+    history = TuningHistory(ranking=tuple(ranking), default=DEFAULT, ratio=ratio, trials=trials)
+    scores = {DEFAULT: 1.0}
+    while (one := next_after(SPACE, DEFAULT, scores, history)) is not None:
+        assert SPACE.placed(one) not in {SPACE.placed(other) for other in scores}
+        scores[one] = drawn.uniform(-1, 2)
+        assert len(scores) <= len(SPACE.whole)
