@@ -38,9 +38,13 @@ if TYPE_CHECKING:
     from scanflow.backends.port import Backend
     from scanflow.backends.service_records import Explanation, ServiceRecord
     from scanflow.images.building import ImageRecord
+    from scanflow.knowledge.port import KnowledgeBase
     from scanflow.transport import Answer
+    from scanflow.tuning.goals import Goal
+    from scanflow.tuning.warm_start import TuningHistory
     from scanflow_client.formatting.models import VersionList
     from scanflow_client.model_client import ModelChange, ModelClient
+    from scanflow_client.tuning import TuningTarget
 
 
 def _kept_by_server(app: Application) -> EnvironmentBackend:
@@ -405,10 +409,20 @@ class Client(MeasuringClient):
 
     @cached_property
     def _models(self) -> ModelClient:
-        from scanflow_client.model_client import ModelClient, knowledge_of
+        from scanflow_client.model_client import ModelClient
+
+        return ModelClient(self._open_knowledge(), self._deployer, self._control)
+
+    def _open_knowledge(self) -> KnowledgeBase:
+        from scanflow_client.model_client import knowledge_of
 
         settings = Settings.from_environment().model_copy(update={"home": self._home})
-        return ModelClient(knowledge_of(settings, self._control), self._deployer, self._control)
+        return knowledge_of(settings, self._control)
+
+    def _find_history(self, target: TuningTarget, goal: Goal) -> TuningHistory | None:
+        from scanflow_client.tuning import find_history
+
+        return find_history(self._open_knowledge, self._home, target, goal)
 
     def _begun(self, request: RunRequest, *, wait: bool) -> RunRecord | RunHandle:
         return self._run(request) if wait else RunHandle(self, self._deployer.begin(request).name)

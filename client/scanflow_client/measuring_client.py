@@ -12,9 +12,10 @@ from scanflow_client.progress import output_on
 
 if TYPE_CHECKING:
     from scanflow.deployer import Deployer
-    from scanflow.tuning.goals import GoalName
+    from scanflow.tuning.goals import Goal, GoalName
+    from scanflow.tuning.warm_start import TuningHistory
     from scanflow_client.service_load import LoadReport
-    from scanflow_client.tuning import TuningReport
+    from scanflow_client.tuning import TuningReport, TuningTarget
 
 
 class MeasuringClient(ControlClient):
@@ -22,6 +23,10 @@ class MeasuringClient(ControlClient):
 
     def _stream(self) -> TextIO | None:
         """Return where progress is shown."""
+        raise NotImplementedError
+
+    def _find_history(self, target: TuningTarget, goal: Goal) -> TuningHistory | None:
+        """Return what a search may begin from."""
         raise NotImplementedError
 
     def load(
@@ -79,6 +84,7 @@ class MeasuringClient(ControlClient):
         node: str | None = None,
         dtype: str | None = None,
         folder: Path | None = None,
+        fresh: bool = False,
     ) -> TuningReport:
         """Find instances, cores, affinity and threads that serve best, on a copy of a service; a notebook draws them.
 
@@ -96,6 +102,7 @@ class MeasuringClient(ControlClient):
             node: One node of the graph alone.
             dtype: What numbers are sent as.
             folder: Where trials are kept, to go on from.
+            fresh: Ignore what earlier searches found for this model or ones like it.
         """
         from scanflow.tuning.goals import Goal
         from scanflow_client.formatting.tune import step_text
@@ -105,18 +112,21 @@ class MeasuringClient(ControlClient):
         def request(name: str) -> HttpRequest:
             return to_http(self._deployer, name, PredictRequest(inputs=inputs), node=node, dtype=dtype, seldon=False)
 
+        wanted, of = Goal(name=goal, p99_s=p99_s), TuningTarget.of(self._deployer, target)
+        history = None if fresh else self._find_history(of, wanted)
         with output_on(self._stream()) as output:
             return tune_service(
                 self._deployer,
-                TuningTarget.of(self._deployer, target),
+                of,
                 request,
-                Goal(name=goal, p99_s=p99_s),
+                wanted,
                 TuningBudget(trials=trials, minutes=minutes),
                 cores=cores,
                 batches=batches,
                 connections=connections,
                 seconds=seconds,
                 folder=folder,
+                history=history,
                 observe=lambda step: output.update(step_text(step)),
                 tried=lambda text: output.print(text, ""),
             )

@@ -11,16 +11,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from scanflow.app.service import Service
 from scanflow.backends.shapes import shape_of
-from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, UsageError
+from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, UnavailableError, UsageError
 from scanflow.loading import load_application
 from scanflow.tuning.candidates import Candidate, SearchSpace, candidate_of
 from scanflow.tuning.goals import Goal
 from scanflow.tuning.result import Trial, TuningResult
 from scanflow.tuning.study import SearchStep, Study
+from scanflow.tuning.warm_start import TuningHistory
 from scanflow_client.formatting.tune import candidate_text
 from scanflow_client.placed import bound_grants
 from scanflow_client.service_load import load_plan
+from scanflow_client.tuning_history import TuningHistories, served_versions
 
 if TYPE_CHECKING:
     from scanflow.app.application import Application
@@ -76,8 +79,39 @@ class TuningTarget:
         if workflow.type != "online":
             raise InvalidError(f"{workflow.name!r} is a {workflow.type} workflow. Services alone are tuned.")
         served = services.get(workflow.name)
-        is_it = served is not None and (served.app, served.team) == (app.name, app.team)
-        return cls(app=app, workflow=workflow, source=path, record=served if is_it else None)
+        if served is None or (served.app, served.team) != (app.name, app.team):
+            return cls(app=app, workflow=workflow, source=path)
+        workflow = workflow_as_served(workflow, served)
+        return cls(app=app, workflow=workflow, source=path, record=served)
+
+
+def workflow_as_served(workflow: Workflow, record: ServiceRecord) -> Workflow:
+    """Return a workflow with the versions of models that its service answers with now, whatever its file names."""
+    models = {} if record.current is None else record.current.models
+    nodes = [
+        node.replace(model=models[node.name]) if isinstance(node, Service) and node.name in models else node
+        for node in workflow.nodes
+    ]
+    return workflow.replace(nodes=nodes)
+
+
+def find_history(
+    knowledge: Callable[[], KnowledgeBase], home: Path, target: TuningTarget, goal: Goal
+) -> TuningHistory | None:
+    """Return what a search of a service may begin from; None: nothing is known, or there is no tracker.
+
+    Args:
+        knowledge: Opens the tracker; it is called where the service has a model of the registry.
+        home: Where models' files are cached.
+        target: What is tuned.
+        goal: Of the search.
+    """
+    if all(node.model is None for node in target.workflow.services):
+        return None
+    try:
+        return TuningHistories(knowledge(), home).find(target.workflow, goal)
+    except (MissingExtraError, UnavailableError):
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +156,14 @@ class TuningReport:
             "repeated": found.repeated,
             "disturbed": found.disturbed,
             "interrupted": found.interrupted,
+            "history": None
+            if found.history is None
+            else {
+                "source": found.history.source,
+                "valid": found.is_history_valid,
+                "trials": found.history.trials,
+                "saved_trials": found.saved_trials,
+            },
         }
 
 
@@ -172,13 +214,15 @@ def tune_service(
     connections: int = 16,
     seconds: float = 3.0,
     folder: Path | None = None,
+    history: TuningHistory | None = None,
     observe: Callable[[SearchStep], None] = lambda _step: None,
     tried: Callable[[str], None] = lambda _text: None,
     changes: ServiceObserver = lambda _progress: None,
 ) -> TuningReport:
     """Search on a copy of the service, which is deleted at the end. Trials that are in ``folder`` are not made again.
 
-    ``observe`` is told of each measurement before it is made, ``tried`` of each trial in words.
+    ``history`` is what an earlier search found, to begin from; None: nothing. ``observe`` is told of each measurement
+    before it is made, ``tried`` of each trial in words.
 
     Raises:
         InvalidError: there is nothing to search, or requests to the service fail.
@@ -235,6 +279,7 @@ def tune_service(
             observe=observe,
             keep=keep,
             trials=known,
+            history=None if history is None else history.adapt(space),
         )
         return TuningReport(target=target, result=study.run(), cores=space.cores)
 
@@ -274,13 +319,24 @@ def write_files(report: TuningReport, folder: Path, chart: str) -> Sequence[Path
     return files
 
 
-def log_tuning(knowledge: KnowledgeBase, report: TuningReport, chart: str) -> TrackedRun:
-    """Keep a search as a run of the application, and the winner's resources with the model's version."""
+def log_tuning(knowledge: KnowledgeBase, home: Path, report: TuningReport, chart: str) -> TrackedRun:
+    """Keep a search as a run of the application, and with the model's version the winner's resources and what a later
+    search may begin from.
+
+    Args:
+        knowledge: The tracker of the application.
+        home: Where models' files are cached.
+        report: Of the search.
+        chart: The plot, as SVG.
+    """
     found, target, summary = report.result, report.target, report.summary()
     params = {name: summary[name] for name in ("service", "goal", "p99_s", "cores", "candidates")}
     params |= {f"default.{name}": value for name, value in summary["default"].items()}
     params |= {f"best.{name}": value for name, value in summary["best"].items()}
     metrics: dict[str, float] = {"trials": float(len(found.trials)), "better": float(found.winner is not None)}
+    if found.history is not None:
+        params["began_from"] = found.history.source
+        metrics["saved_trials"] = float(found.saved_trials)
     if found.comparison is not None:
         metrics |= {name: getattr(found.comparison, name) for name in ("ratio", "low", "high")}
     with TemporaryDirectory(prefix="scanflow-tune-") as folder:
@@ -297,22 +353,8 @@ def log_tuning(knowledge: KnowledgeBase, report: TuningReport, chart: str) -> Tr
         )
     if found.winner is not None and found.comparison is not None:
         tuned = {**asdict(found.winner), "goal": found.goal.name, **asdict(found.comparison), "run": run.run_id}
-        for model, version in served_versions(knowledge, target):
-            knowledge.set_model_tags(model, version, {TUNED_TAG: json.dumps(tuned)})
+        for version in served_versions(knowledge, target.workflow):
+            knowledge.set_model_tags(version.name, version.version, {TUNED_TAG: json.dumps(tuned)})
+    if found.trials and not found.interrupted:
+        TuningHistories(knowledge, home).save(target.workflow, found.goal, found.next_history, run=run.run_id)
     return run
-
-
-def served_versions(knowledge: KnowledgeBase, target: TuningTarget) -> list[tuple[str, int]]:
-    """Return the versions of registered models that the workflow says."""
-    from scanflow.knowledge.model_cache import split_model_uri
-
-    found = []
-    for node in target.workflow.services:
-        if node.model is None:
-            continue
-        name, version = split_model_uri(node.model)
-        try:
-            found.append((name, knowledge.get_model(name, version).version))
-        except NotFoundError:
-            continue
-    return found

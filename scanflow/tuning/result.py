@@ -76,10 +76,18 @@ class TuningResult:
         return 0 if self.history is None else max(0, self.history.trials - len(self.trials))
 
     @property
-    def ranking(self) -> tuple[Candidate, ...]:
-        """The best candidates first: for a later search to begin from."""
+    def next_history(self) -> TuningHistory:
+        """What a later search may begin from."""
         scores = {one.candidate: one.score(self.goal, self.default) for one in self.trials}
-        return rank_candidates(self.default, self.winner, scores)
+        ranking = rank_candidates(self.default, self.winner, scores)
+        earlier = self.history if self.is_history_valid else None
+        trials = len(self.trials) if earlier is None else earlier.trials
+        if earlier is not None and self.winner is None and earlier.ranking[:1] == (self.default,):
+            # The earlier best is the default now, and still the best: what it is better than is known from then.
+            return TuningHistory(ranking=ranking, default=earlier.default, ratio=earlier.ratio, trials=trials)
+        comparison = self.comparison
+        ratio = 1.0 if self.winner is None or comparison is None else comparison.ratio
+        return TuningHistory(ranking=ranking, default=self.default, ratio=ratio, trials=trials)
 
     @property
     def defaults(self) -> list[Measurement]:

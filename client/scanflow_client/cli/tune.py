@@ -15,6 +15,7 @@ from scanflow_client.cli.output import print_json, progress_stream, say
 from scanflow_client.cli.services import DataOption, DtypeOption, NpyOption, OneNodeOption, SeldonOption
 
 if TYPE_CHECKING:
+    from scanflow.knowledge.port import KnowledgeBase
     from scanflow.tuning.candidates import Candidate
     from scanflow_client.predict_io import HttpRequest
     from scanflow_client.tuning import TuningReport
@@ -45,6 +46,9 @@ def tune(
     out: Annotated[
         Path | None, Option("--out", metavar="DIR", help="Write trials and a plot there; again, to go on from them.")
     ] = None,
+    fresh: Annotated[
+        bool, Option("--fresh", help="Ignore what earlier searches found for this model or ones like it.")
+    ] = False,
     log: Annotated[bool, Option("--log/--no-log", help="Keep it in the application's tracker.")] = True,
     apply: Annotated[bool, Option("--apply", help="Resize the service to what is better.")] = False,
     as_json: JsonOption = False,
@@ -53,10 +57,11 @@ def tune(
     from scanflow.app.quantities import parse_duration
     from scanflow.tuning.goals import GOALS, Goal
     from scanflow_client.formatting.tune import next_command, step_text, tuning_chart, tuning_screen
+    from scanflow_client.model_client import knowledge_of
     from scanflow_client.predict_io import read_request, to_http
     from scanflow_client.progress import output_on
     from scanflow_client.signals import signals_end_it
-    from scanflow_client.tuning import TuningBudget, TuningTarget, log_tuning, tune_service, write_files
+    from scanflow_client.tuning import TuningBudget, TuningTarget, find_history, log_tuning, tune_service, write_files
 
     bound_s = None if p99 is None else parse_duration(p99, what="--p99")
     wanted = Goal(name=one_of_choices(goal, GOALS, "--goal"), p99_s=bound_s)
@@ -65,6 +70,12 @@ def tune(
     found = TuningTarget.of(where, target)
     if apply and found.record is None:
         raise UsageError(f"--apply is of a service, and {target!r} is not deployed. Leave it out.")
+    own = settings()
+
+    def knowledge() -> KnowledgeBase:
+        return knowledge_of(own, existing_client())
+
+    history = None if fresh else find_history(knowledge, own.home, found, wanted)
     given = read_request(file=file, data=data, npy=npy, stdin=sys.stdin.buffer)
 
     def request(name: str) -> HttpRequest:
@@ -82,6 +93,7 @@ def tune(
             connections=connections,
             seconds=seconds,
             folder=out,
+            history=history,
             observe=lambda step: output.update(step_text(step)),
             tried=lambda text: output.print(text, ""),
         )
@@ -95,9 +107,7 @@ def tune(
         if not as_json:
             say(f"Wrote {', '.join(str(file) for file in files)}.")
     if log and report.result.trials:
-        from scanflow_client.model_client import knowledge_of
-
-        run = log_tuning(knowledge_of(settings(), existing_client()), report, chart)
+        run = log_tuning(knowledge(), own.home, report, chart)
         if not as_json:
             say(f"Kept as the run {run.name} ({run.run_id}) of {found.app.name}.")
     if (command := next_command(report)) is not None and not apply and not as_json:

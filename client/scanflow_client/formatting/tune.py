@@ -8,6 +8,7 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
+from scanflow.app.quantities import counted
 from scanflow.html_table import html_table
 from scanflow.reports import drawing as svg
 from scanflow.tuning.candidates import Candidate, describe
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from scanflow.tuning.goals import Goal, Measurement
     from scanflow.tuning.result import Trial, TuningResult
     from scanflow.tuning.study import SearchStep
+    from scanflow.tuning.warm_start import TuningHistory
     from scanflow_client.tuning import TuningReport
 
 _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 360.0, 64.0, 24.0, 40.0, 56.0
@@ -74,10 +76,20 @@ def _score(trial: Trial, goal: Goal, default: Candidate) -> str:
 
 
 def _notes(found: TuningResult) -> list[str]:
+    notes = [] if found.history is None else [history_text(found, found.history)]
     if not found.repeated:
-        return []
+        return notes
     others = f"Others used the machine: {found.repeated} measurements were made again"
-    return [f"{others}, and {found.disturbed} of them disturbed again." if found.disturbed else f"{others}."]
+    again = f", and {found.disturbed} of them disturbed again" if found.disturbed else ""
+    return [*notes, f"{others}{again}."]
+
+
+def history_text(found: TuningResult, history: TuningHistory) -> str:
+    """Return what a search began from, and how many trials that saved."""
+    if not found.is_history_valid:
+        return f"Began from the search for {history.source}; what was best there is not here, so all was searched."
+    saved = f"{counted(len(found.trials), 'trial')} in place of {history.trials}: {found.saved_trials} saved"
+    return f"Began from the search for {history.source}: {saved}. From nothing: --fresh"
 
 
 def _verdict(report: TuningReport) -> str:

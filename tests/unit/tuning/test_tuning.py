@@ -208,7 +208,7 @@ def test_a_search_is_kept_as_a_run_and_the_winner_with_the_model_s_version(file:
     (tmp_path / "model.txt").write_text("weights")
     version = knowledge.register_model("cnn", tmp_path / "model.txt", app="shop", team="t")
     knowledge.set_model_alias("cnn", "champion", version.version)
-    run = log_tuning(knowledge, report_of(file), "<svg/>")
+    run = log_tuning(knowledge, tmp_path / "home", report_of(file), "<svg/>")
     assert (run.params["best.instances"], run.metrics["better"]) == ("2", 1.0)
     assert run.metrics["ratio"] == pytest.approx(1.234, abs=0.01)
     tuned_as = json.loads(knowledge.get_model("cnn", version.version).tags[TUNED_TAG])
@@ -260,14 +260,14 @@ def test_what_is_better_is_applied_by_the_one_change_that_resizes_a_service(
     found = replace(report, target=replace(report.target, record=record))
     monkeypatch.setattr("scanflow_client.cli.tune.deployer", lambda: place)
     monkeypatch.setattr("scanflow_client.tuning.tune_service", lambda *_, **__: found)
-    words = ["tune", "serve", "--data", "[[1]]", "--no-log"]
+    words = ["tune", "serve", "--data", "[[1]]", "--no-log", "--fresh"]
     assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
     assert changed == []
     CliRunner().invoke(app, [*words, "--apply"], catch_exceptions=False)
     assert changed == [("serve", ServiceChange(instances=2, cores=1.0, affinity="cpu"))]
     place.running.clear()
     with pytest.raises(UsageError, match="is not deployed"):
-        CliRunner().invoke(app, ["tune", f"{file}", "--data", "[[1]]", "--apply"], catch_exceptions=False)
+        CliRunner().invoke(app, ["tune", f"{file}", "--data", "[[1]]", "--fresh", "--apply"], catch_exceptions=False)
 
 
 def test_what_is_neither_a_service_nor_a_file_is_told() -> None:

@@ -28,14 +28,6 @@ def studied(worth: Worth, seed: int, **changes: Any) -> TuningResult:
     return Study(bench=bench, clock=bench.clock, **{**made, **changes}).run()
 
 
-def history_of(result: TuningResult) -> TuningHistory:
-    assert result.comparison is not None
-    ratio = result.comparison.ratio if result.winner is not None else 1.0
-    return TuningHistory(
-        ranking=result.ranking, default=result.default, ratio=ratio, trials=len(result.trials), source="cnn 1"
-    )
-
-
 def later_version(seed: int) -> Worth:
     """Return what each way to serve the next version is worth: alike, but for a tenth here and there."""
     drawn, changes = random.Random(seed), dict[object, float]()
@@ -58,7 +50,7 @@ def test_a_second_version_needs_half_the_trials_and_is_served_nearly_as_well(app
         first = studied(gains, seed)
         assert first.winner is not None
         default, worth = first.winner if applied else DEFAULT, later_version(seed)
-        second = studied(worth, seed + 100, default=default, history=history_of(first))
+        second = studied(worth, seed + 100, default=default, history=first.next_history)
         without = studied(worth, seed + 100, default=default)
         best = max(map(worth, SPACE.whole))
         near += worth(second.winner or default) >= 0.95 * best
@@ -71,13 +63,23 @@ def test_a_second_version_needs_half_the_trials_and_is_served_nearly_as_well(app
     assert min(saved) >= 5
 
 
+def test_a_third_version_begins_from_the_first_s_gain_where_the_second_was_served_as_was_best() -> None:
+    first = studied(gains, 1)
+    assert first.winner is not None
+    second = studied(gains, 2, default=first.winner, history=first.next_history)
+    assert second.winner is None
+    third = second.next_history
+    assert (third.ranking[0], third.default, third.trials) == (first.winner, DEFAULT, len(first.trials))
+    assert third.ratio == first.next_history.ratio > 1
+
+
 def test_where_another_way_is_best_now_the_search_goes_on_as_without_a_history() -> None:
     def reversed_gains(one: Candidate) -> float:
         return 10_000 / gains(one) if one.instances > 1 else gains(one)
 
     near = 0
     for seed in range(20):
-        second = studied(reversed_gains, seed, history=history_of(studied(gains, seed)))
+        second = studied(reversed_gains, seed, history=studied(gains, seed).next_history)
         assert not second.is_history_valid
         best = max(map(reversed_gains, SPACE.whole))
         near += reversed_gains(second.winner or DEFAULT) >= 0.95 * best
