@@ -226,7 +226,7 @@ def tune_service(
 
     Raises:
         InvalidError: there is nothing to search, or requests to the service fail.
-        UsageError: the time is too short, or the folder has another search's trials.
+        UsageError: the time is too short, the folder has another search's trials, or the service was deleted meanwhile.
     """
     from scanflow.placement.sysfs import read_topology
 
@@ -249,6 +249,11 @@ def tune_service(
         tried(candidate_text(trial, goal, default))
         if folder is not None:
             append_line(folder, trial)
+
+    def watch(step: SearchStep) -> None:
+        if target.record is not None and all(one.name != target.record.name for one in where.services(instances=False)):
+            raise UsageError(f"{target.record.name!r} was deleted, so the search for it has ended.")
+        observe(step)
 
     settings = {
         "service": target.workflow.name,
@@ -276,7 +281,7 @@ def tune_service(
             bench=copy,
             most=budget.trials,
             seconds=60 * budget.minutes,
-            observe=observe,
+            observe=watch,
             keep=keep,
             trials=known,
             history=None if history is None else history.adapt(space),

@@ -6,10 +6,14 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conftest import Cli
+from tests.server import ServerProcess, body_of
+from tests.unit.server.arbiter.making import intent
+from tests.waiting import patient, until
 
 pytestmark = [
     pytest.mark.slow,
@@ -55,3 +59,46 @@ def test_a_search_tries_real_services_leaves_none_and_goes_on_from_its_folder(cl
     after = json.loads(cli("services", "serve", "--json").stdout)
     assert [after[name] for name in ("generation", "shape")] == [before[name] for name in ("generation", "shape")]
     assert [one["pid"] for one in after["instances"]] == [one["pid"] for one in before["instances"]]
+
+
+def test_an_agent_has_a_search_made_in_a_process_of_its_own_and_nothing_is_left_of_it(
+    home: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    (tmp_path / "work.py").write_text(WORK)
+    server = ServerProcess(home)
+
+    def begin_search(id: str, **arguments: Any) -> str:
+        more = {"workflow": "serve", "inputs": [[1.0, 2.0]], "seconds": 0.5, "connections": 4, **arguments}
+        wanted = {"primitive": "tune_workflow", "target": "service/serve", "fields": ["tuning"], "arguments": more}
+        body = intent(id, app="shop", team="default", **wanted).model_dump(mode="json")
+        assert server.api.post("/intents", json=body).json()["verdict"] == "act"
+        until(lambda: server.api.get(f"/intents/{id}").json()["ended"] is not None, "the search has begun")
+        run: str = server.api.get(f"/intents/{id}").json()["result"]["run"]
+        return run
+
+    def state(run: str) -> str:
+        return str(server.api.get(f"/runs/{run}").json()["state"])
+
+    def services() -> list[str]:
+        return [one["name"] for one in server.api.get("/services").json()]
+
+    try:
+        server.start()
+        deployed = server.api.post("/services", json=body_of(tmp_path / "app.py", workflow="serve"))
+        assert server.operation(deployed)["state"] == "succeeded"
+        run = begin_search("i1", trials=1)
+        until(lambda: state(run) != "running", "the search is over", patience_s=patient(300))
+        assert state(run) == "succeeded", server.api.get(f"/runs/{run}").json()
+        outputs = server.api.get(f"/runs/{run}/steps/tune/outputs").json()
+        assert (outputs["service"], outputs["trials"], outputs["interrupted"]) == ("serve", 1, False)
+        assert services() == ["serve"]
+
+        other = begin_search("i2", minutes=60.0)
+        until(lambda: "serve-tune" in services(), "the copy is there")
+        assert server.api.post("/intents/i2/revert", json={"reason": "enough"}).status_code == 200
+        until(lambda: state(other) == "stopped", "the search is stopped")
+        until(lambda: services() == ["serve"], "the copy is deleted")
+    finally:
+        server.api.delete("/services/serve")
+        server.close()

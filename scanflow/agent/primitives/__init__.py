@@ -4,6 +4,7 @@ which a strategy says what it wants done. Making one checks its arguments; it do
 Twenty rows over seventeen names: ``upgrade_workflow``, ``update_workflow_affinity`` and ``update_workflow_resource``
 are there for batch workflows and for online ones, told apart by their argument ``kind``. Three more are for MPI
 workflows: ``run_workflow`` and ``stop_workflow`` take those too, and ``run_autoconfig_workflow`` is theirs alone.
+``tune_workflow`` is none of the thesis': it has the search of 4.2 and 4.4 made for a service.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from scanflow.agent.primitive_model import Act, AsWritten, Primitive, PrimitiveModel, installed_primitive
-from scanflow.agent.primitives import batch, jobs, online, workflows
+from scanflow.agent.primitives import batch, jobs, online, tuning, workflows
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.plugins import plugin_names
 
@@ -34,6 +35,7 @@ update_workflow_traffic = online.UpdateWorkflowTraffic
 apply_workflow_instance = online.ApplyWorkflowInstance
 delete_workflow_instance = online.DeleteWorkflowInstance
 duplicate_workflow_instance = online.DuplicateWorkflowInstance
+tune_workflow = tuning.TuneWorkflow
 
 _BUILT_IN: Mapping[str, Any] = {
     name: found
@@ -41,7 +43,7 @@ _BUILT_IN: Mapping[str, Any] = {
     if isinstance(found, type) and issubclass(found, PrimitiveModel) and getattr(found, "name", None) == name
 }
 CATALOGUE: tuple[Primitive, ...] = tuple(row for model in _BUILT_IN.values() for row in model.rows())
-"""The twenty rows of thesis Table 5.4, and those for MPI workflows (chapter 6)."""
+"""The twenty rows of thesis Table 5.4, those for MPI workflows (chapter 6), and ``tune_workflow``."""
 
 
 def act_of(primitive: str, arguments: Mapping[str, Any], *, inverse: bool = False) -> Act:

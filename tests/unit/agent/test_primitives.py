@@ -28,6 +28,7 @@ TABLE_5_4 = {
     ("infrastructure", "online"): "applyWorkflowInstance deleteWorkflowInstance duplicateWorkflowInstance",
 }
 OF_MPI = {("application", "mpi"): "runWorkflow stopWorkflow runAutoconfigWorkflow"}
+OF_TUNING = {("infrastructure", "online"): "tuneWorkflow"}
 
 
 def snake(name: str) -> str:
@@ -36,7 +37,8 @@ def snake(name: str) -> str:
 
 def test_the_catalogue_is_the_thesis_table() -> None:
     printed, more = (
-        {(*cell, snake(name)) for cell, text in table.items() for name in text.split()} for table in (TABLE_5_4, OF_MPI)
+        {(*cell, snake(name)) for table in tables for cell, text in table.items() for name in text.split()}
+        for tables in ((TABLE_5_4,), (OF_MPI, OF_TUNING))
     )
     assert len(printed) == 20
     assert {(row.layer, row.kind, row.name) for row in do.CATALOGUE} == printed | more
@@ -131,6 +133,11 @@ ACTS: list[tuple[Act, str, dict[str, Any]]] = [
     ),
     (do.delete_workflow_instance("digits", instance="2"), "service/digits replicas", {"count": 1, "instance": "2"}),
     (do.duplicate_workflow_instance("digits", count=3), "service/digits replicas", {"count": 3}),
+    (
+        do.tune_workflow("digits", file="x.npy", goal="latency", minutes=5),
+        "service/digits tuning",
+        {"file": "x.npy", "goal": "latency", "trials": 20, "minutes": 5.0, "seconds": 3.0, "connections": 16},
+    ),
 ]
 
 

@@ -17,6 +17,7 @@ from scanflow.backends.service_records import ServiceRecord, Shape
 from scanflow.backends.shapes import changed_shape, shape_of
 from scanflow.errors import InvalidError, NotFoundError, UsageError
 from scanflow.knowledge.memory import MemoryKnowledge
+from scanflow.loading import load_application
 from scanflow.placement.topology import uniform
 from scanflow.tuning.candidates import Candidate
 from scanflow.tuning.goals import Goal, Measurement
@@ -151,6 +152,21 @@ def test_a_service_that_fails_under_load_ends_the_search_and_leaves_no_copy(file
         place = Place(url.removesuffix("/infer"))
         with pytest.raises(InvalidError, match=r"requests to the service as it is .* 503: full"):
             tuned(place, file)
+    assert place.running == {}
+
+
+@pytest.mark.processes
+def test_a_search_ends_when_its_service_is_deleted_and_leaves_no_copy(file: Path) -> None:
+    with server(lambda handler, number: say(handler)) as url:
+        place = Place(url.removesuffix("/infer"))
+        app, _, _ = load_application(str(file))
+        place.deploy(Deployment(app, "serve", source=file))
+
+        def delete(_text: str) -> None:
+            place.running.pop("serve", None)
+
+        with pytest.raises(UsageError, match="'serve' was deleted, so the search for it has ended"):
+            tuned(place, file, tried=delete)
     assert place.running == {}
 
 

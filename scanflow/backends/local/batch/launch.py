@@ -219,7 +219,8 @@ class Launcher:
     def _variables(self, node: Executor, task: StepName, outputs: Path) -> dict[str, str]:
         """Return the variables a step is given beside its runner's own."""
         run = self._folder.path.name
-        return step_variables(self._app, self._workflow.name, run, node, task, outputs, tracking=self._tracking)
+        variables = step_variables(self._app, self._workflow.name, run, node, task, outputs, tracking=self._tracking)
+        return {"SCANFLOW_HOME": str(self._home.path), **variables}  # for steps that run scanflow's own commands
 
     def _read_outputs(self, task: StepName) -> Outputs:
         folder = self._folder.outputs_of(task)

@@ -1,0 +1,103 @@
+"""The primitive that has a service searched for how it is served best. It begins a run, which changes no service."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+from pydantic import Field, model_validator
+
+from scanflow.agent.primitive_model import BuiltIn, PrimitiveContext, PrimitiveResult
+from scanflow.agent.primitives.batch import begun
+from scanflow.agent.primitives.serving import mine
+from scanflow.errors import InvalidError, UnsupportedError, UsageError
+from scanflow.tuning.goals import GoalName
+
+if TYPE_CHECKING:
+    from scanflow.deployer.port import RunRequest
+
+MOST_TRIALS = 200
+MOST_MINUTES = 240.0
+
+RECENT_SEARCHES = 20
+"""Among how many of the newest searches for a service one that goes on is looked for."""
+
+
+class TuneWorkflow(BuiltIn):
+    """Search for how a service is served best, on a copy of it, as a run. Undone by stopping the run."""
+
+    name = "tune_workflow"
+    layer = "infrastructure"
+    kind = "online"
+    writes = ("tuning",)
+
+    inputs: Annotated[Any, Field(description="What is sent: rows, or a mapping of input names to rows.")] = None
+    file: Annotated[
+        str | None, Field(description="The file with what is sent, beside the application's. In place of inputs.")
+    ] = None
+    goal: Annotated[GoalName, Field(description="What is to be as good as possible.")] = "throughput"
+    p99_s: Annotated[
+        float | None, Field(gt=0, description="A bound of the 99th percentile that has to be kept, in seconds.")
+    ] = None
+    trials: Annotated[int, Field(ge=1, le=MOST_TRIALS, description="Candidates to measure at most.")] = 20
+    minutes: Annotated[float, Field(gt=0, le=MOST_MINUTES, description="How long at most.")] = 15.0
+    seconds: Annotated[float, Field(ge=0.5, le=600, description="How long one measurement takes.")] = 3.0
+    connections: Annotated[int, Field(ge=1, le=10_000, description="How many callers.")] = 16
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.inputs is None) == (self.file is None):
+            raise InvalidError("tune_workflow takes what is sent: inputs=[[1, 2, 3]], or file='x.npy' in its place.")
+        return self
+
+    def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
+        """Begin the run.
+
+        Raises:
+            NotFoundError: the service is not deployed.
+            UnsupportedError: it does not run on the server's machine.
+            UsageError: a search for it goes on.
+        """
+        record = context.runs.begun(context.key)
+        if record is None:
+            record = context.runs.begin(self._request(context), key=context.key)
+        return begun(context, record)
+
+    def _request(self, context: PrimitiveContext) -> RunRequest:
+        from scanflow.deployer.port import RunRequest
+        from scanflow.transport.clients import is_loopback
+        from scanflow.tuning.workflow import tuning_workflow
+
+        service = mine(context, self.workflow)
+        if not is_loopback(service.url):
+            raise UnsupportedError(
+                f"tune_workflow: {self.workflow!r} is at {service.url}, and searches are made on the machine of the "
+                "server alone. Deploy it there: SCANFLOW_BACKEND=local"
+            )
+        kept = context.kept()
+        workflow = tuning_workflow(
+            self.workflow,
+            inputs=self.inputs,
+            file=self.file,
+            goal=self.goal,
+            p99_s=self.p99_s,
+            trials=self.trials,
+            minutes=self.minutes,
+            seconds=self.seconds,
+            connections=self.connections,
+        )
+        if workflow.name in {one.name for one in kept.application.workflows}:
+            raise InvalidError(
+                f"{kept.application.name!r} has a workflow {workflow.name!r} already, as the search would be called. "
+                "Rename it."
+            )
+        searches = context.runs.newest(
+            app=context.app, team=context.team, workflow=workflow.name, limit=RECENT_SEARCHES
+        )
+        busy = next((one for one in searches if one.state in {"running", "interrupted"}), None)
+        if busy is not None:
+            raise UsageError(
+                f"A search for {self.workflow!r} goes on: {busy.name}. Wait for it, or stop it: scanflow stop "
+                f"{busy.name}"
+            )
+        app = kept.application.replace(workflows=(workflow,), agents=())
+        return RunRequest(app, workflow.name, source=kept.source)
