@@ -201,7 +201,7 @@ def test_code_that_cannot_be_loaded_is_told_with_its_line(folder: Path, code: st
 def test_the_primitives_are_listed_without_any_server(home: Path) -> None:
     heads, *rows = cli("strategies", "primitives").stdout.splitlines()
     assert heads.split()[:4] == ["primitive", "layer", "kind", "parameters"]
-    assert len(rows) == 20 + 3, "those of Table 5.4, and those for MPI workflows"
+    assert len(rows) == 20 + 3 + 1, "those of Table 5.4, those for MPI workflows, and tune_workflow"
     assert rows[0].split()[:3] == ["run_workflow", "application", "batch"]
     assert "workflow, [parameters], [**more]" in rows[0]
     told = cli("strategies", "primitives", "--json")

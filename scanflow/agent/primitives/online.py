@@ -35,9 +35,10 @@ from scanflow.app.scaling import Scaling, ScalingMetric
 from scanflow.app.workflow import Workflow
 from scanflow.backends.service_change import Deployment, ServiceChange, Sizing
 from scanflow.errors import InvalidError, NotFoundError, UnsupportedError, UsageError
+from scanflow.placement.threads import pool_size
 
 if TYPE_CHECKING:
-    from scanflow.backends.service_records import RevisionRecord, ServiceRecord
+    from scanflow.backends.service_records import RevisionRecord, ServiceRecord, Shape
 
 THRESHOLDS = ("metric", "target", "min", "max", "up", "down")
 """What decides on the number of instances, of what ``sf.Scaling`` says."""
@@ -58,8 +59,8 @@ class _OfCut(BuiltIn):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        names = {"instances": "replicas", "cores": "resource", "affinity": "affinity"}
-        return tuple(names[name] for name in self.cut)
+        names = {"instances": "replicas", "cores": "resource", "affinity": "affinity", "threads": "resource"}
+        return tuple(dict.fromkeys(names[name] for name in self.cut))
 
 
 class DeployWorkflow(_OfCut):
@@ -260,15 +261,22 @@ class ApplyWorkflowInstance(_OfCut):
     layer = "infrastructure"
     writes = ("replicas", "resource", "affinity")
 
+    threads: Annotated[int | None, Field(ge=1, description="Threads in each of an instance's pools.")] = None
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if not self.cut:
             raise InvalidError("apply_workflow_instance changes nothing. Say instances=, cores= or affinity=.")
         return self
 
+    @property
+    def cut(self) -> dict[str, Any]:
+        return {**super().cut, **given_only({"threads": self.threads})}
+
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
         before = mine(context, self.workflow)
-        back = {name: value for name, value in cut_of(before).items() if name in self.cut or name == "workflow"}
+        cut = {**cut_of(before), **given_only({"threads": _pool_threads(before.shape)})}
+        back = {name: value for name, value in cut.items() if name in self.cut or name == "workflow"}
         inverse = context.noted
         if back.keys() >= self.cut.keys():  # what was not limited cannot be given back, nor a part of it alone
             inverse = context.undo(self.name, back)
@@ -326,6 +334,13 @@ class DuplicateWorkflowInstance(BuiltIn):
 def _changed_model(record: ServiceRecord, trial: RevisionRecord) -> tuple[str, str] | None:
     current = served_models(record)
     return next(((node, model) for node, model in trial.models.items() if current.get(node) != model), None)
+
+
+def _pool_threads(shape: Shape) -> int | None:
+    """Return the threads in each of an instance's pools; None: nobody said, nor how many cores it has."""
+    if shape.pool_threads is not None or shape.cores is None:
+        return shape.pool_threads
+    return pool_size(shape.cores)
 
 
 def _is_alias(model: str) -> bool:

@@ -105,6 +105,7 @@ def test_the_version_on_trial_is_promoted_without_loading_it_again(served: Onlin
         ("update_workflow_affinity", {"affinity": "cpu"}, {"affinity": "cpu"}),
         ("update_workflow_resource", {"cpu": "500m"}, {"cores": 0.5}),
         ("apply_workflow_instance", {"instances": 3, "cores": 0.5}, {"instances": 3, "cores": 0.5}),
+        ("apply_workflow_instance", {"cores": 4.0, "threads": 2}, {"cores": 4.0, "pool_threads": 2}),
     ],
 )
 def test_a_service_is_changed_while_it_serves_and_not_twice_after_a_kill(
@@ -116,6 +117,12 @@ def test_a_service_is_changed_while_it_serves_and_not_twice_after_a_kill(
     again = served(primitive, noted=done.inverse, **arguments)
     assert {name: getattr(served.record.shape, name) for name in after} == after
     assert again.inverse == done.inverse
+
+
+def test_threads_that_nobody_set_are_given_back_as_one_for_each_core(served: Online) -> None:
+    done = served("apply_workflow_instance", cores=4.0, threads=2)
+    assert done.inverse is not None
+    assert done.inverse.arguments == {"workflow": "serve", "cores": 1.0, "threads": 1}
 
 
 def test_what_the_application_wants_is_kept_and_what_a_moment_needs_is_not(served: Online) -> None:
