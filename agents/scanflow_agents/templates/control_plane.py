@@ -151,6 +151,14 @@ def tracker_of(context: Context) -> KnowledgeBase:
     )
 
 
+def find_service(context: Context, name: str) -> ServiceRecord | None:
+    """Return a service; None: there is none of that name."""
+    try:
+        return control_plane_of(context).service(name)
+    except NotFoundError:
+        return None
+
+
 def newest_runs(context: Context, workflow: str) -> list[RunRecord]:
     return control_plane_of(context).runs(limit=RECENT, app=context.app, team=context.team, workflow=workflow)
 

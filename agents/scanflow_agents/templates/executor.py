@@ -22,8 +22,6 @@ from scanflow.agent.strategy import Strategy
 from scanflow.app.agents import Agent
 from scanflow.app.application import Application
 from scanflow.app.model import Number, Whole
-from scanflow.backends.service_records import ServiceRecord
-from scanflow.errors import NotFoundError
 from scanflow.knowledge.records import ModelVersion
 from scanflow.knowledge.version_tags import (
     ACTION,
@@ -39,7 +37,7 @@ from scanflow.knowledge.version_tags import (
     version_before,
 )
 from scanflow_agents.templates import bookmarks, model_changes
-from scanflow_agents.templates.control_plane import HAPPENS, control_plane_of, tell, tracker_of
+from scanflow_agents.templates.control_plane import HAPPENS, control_plane_of, find_service, tell, tracker_of
 from scanflow_agents.templates.model_changes import ON_APPROVAL, STRATEGY, served, version_address, went_wrong
 from scanflow_agents.templates.model_registry import RegisteredModel, address_of
 from scanflow_agents.templates.options import OfModel, model_named, service_named
@@ -88,7 +86,7 @@ def declare(app: Application, agent: Agent) -> None:
             wanted = model.tag(context, wanted.version, {PROMOTION: AGAIN})
         address = address_of(model.name, wanted.version)
         actions = _changes(context, service.name)  # before the service: it shows what came of those that have ended
-        ended, record = model_changes.settled(actions), _record(context, service.name)
+        ended, record = model_changes.settled(actions), find_service(context, service.name)
         why = rejected(wanted.tags)
         if record is None:
             stands: str | None = f"the service {service.name!r} is not deployed"
@@ -149,7 +147,7 @@ def _declare_watching(
             for newest, action in model_changes.by_version(actions, model.name)
             if (version := model.version(context, newest)) is not None and not model_changes.is_noted(action, version)
         ]
-        record = _record(context, service) if fresh else None
+        record = find_service(context, service) if fresh else None
         now_served = None if record is None else served(record, node)
         in_effect = next((one.id for one in actions if model_changes.took_effect(one, now_served)), None)
         for version, action in fresh:
@@ -187,13 +185,6 @@ def _changes(context: Context, service: str, verdicts: tuple[Verdict, ...] = HAP
         target=f"service/{service}",
         verdicts=verdicts,
     )
-
-
-def _record(context: Context, service: str) -> ServiceRecord | None:
-    try:
-        return control_plane_of(context).service(service)
-    except NotFoundError:
-        return None
 
 
 def _out_of_use(

@@ -26,7 +26,7 @@ from scanflow.drift.contract import purpose_of
 from scanflow.errors import InvalidError
 from scanflow.knowledge.records import ModelVersion
 from scanflow.knowledge.version_tags import BY_HAND, OUT_OF_USE, PROMOTED, PROMOTION, rejected
-from scanflow_agents.templates import bookmarks, infrastructure, scaling, spreading
+from scanflow_agents.templates import bookmarks, infrastructure, retuning, scaling, spreading
 from scanflow_agents.templates.challengers import RETRAIN, Challengers, PromotionOptions
 from scanflow_agents.templates.control_plane import control_plane_of, tell
 from scanflow_agents.templates.live_accuracy import LossOptions, expected, loss_of, realised
@@ -47,7 +47,13 @@ MOST_WAITS = 10
 
 
 class PlannerOptions(
-    Starting, OfModel, PromotionOptions, LossOptions, infrastructure.PlacementOptions, scaling.ScalingOptions
+    Starting,
+    OfModel,
+    PromotionOptions,
+    LossOptions,
+    infrastructure.PlacementOptions,
+    scaling.ScalingOptions,
+    retuning.RetuneOptions,
 ):
     min_picked: Whole = Field(default=100, ge=1)
     """So many labels to learn from that no model has are worth a retraining (Algorithm 1, line 4)."""
@@ -106,6 +112,9 @@ def declare(app: Application, agent: Agent) -> None:
         scaling.declare_scaling(service_named(app, agent, options.service).name, options.target_p95_s, options)
     if options.spread_affinity is not None:
         spreading.declare_spreading(service_named(app, agent, options.service).name, options.spread_affinity, options)
+    if options.retune is not None:
+        service_name = service_named(app, agent, options.service).name
+        retuning.declare_retuning(agent, app.name, service_name, name, options)
 
 
 @dataclass

@@ -221,8 +221,8 @@ class World:
     def fire(self, agent: str, sensor: str, **kwargs: Any) -> Any:
         return self.look(self.load(agent), agent, sensor, **kwargs)
 
-    def look(self, declared: Declared, agent: str, sensor: str, **kwargs: Any) -> Any:
-        given = Firing(context=self.context(agent), kwargs=kwargs)
+    def look(self, declared: Declared, agent: str, sensor: str, *, event: Event | None = None, **kwargs: Any) -> Any:
+        given = Firing(context=self.context(agent), event=event, kwargs=kwargs)
         return asyncio.run(fire(declared.sensor(sensor), given))
 
     def evaluations(self, agent: str, sensor: str, **kwargs: Any) -> list[Evaluation]:
