@@ -108,6 +108,7 @@ class TuningHistories:
                 "default": compact(history.default),
                 "ratio": round(history.ratio, 4),
                 "trials": history.trials,
+                "complete": history.complete,
                 "p99_s": goal.p99_s,
                 "run": run,
                 **({} if traits is None else asdict(traits)),
@@ -170,6 +171,7 @@ def _history(record: Mapping[str, Any], version: ModelVersion) -> TuningHistory:
         default=Candidate(**record["default"]),
         ratio=float(record["ratio"]),
         trials=int(record["trials"]),
+        complete=bool(record["complete"]),
         source=f"{version.name} {version.version}",
     )
 

@@ -64,6 +64,9 @@ class TuningResult:
     """Measurements that were disturbed both times."""
 
     interrupted: bool = False
+    complete: bool = True
+    """Whether nothing was left to try; else the budget was spent."""
+
     history: TuningHistory | None = None
     """What the search began from; None: nothing."""
 
@@ -73,21 +76,24 @@ class TuningResult:
     @property
     def saved_trials(self) -> int:
         """How many trials fewer than the earlier search, which began from nothing, this one took."""
-        return 0 if self.history is None else max(0, self.history.trials - len(self.trials))
+        return (
+            0 if self.history is None or not self.history.complete else max(0, self.history.trials - len(self.trials))
+        )
 
     @property
     def next_history(self) -> TuningHistory:
         """What a later search may begin from."""
         scores = {one.candidate: one.score(self.goal, self.default) for one in self.trials}
         ranking = rank_candidates(self.default, self.winner, scores)
-        earlier = self.history if self.is_history_valid else None
+        earlier = self.history if self.is_history_valid and self.history and self.history.complete else None
         trials = len(self.trials) if earlier is None else earlier.trials
         if earlier is not None and self.winner is None and earlier.ranking[:1] == (self.default,):
             # The earlier best is the default now, and still the best: what it is better than is known from then.
-            return TuningHistory(ranking=ranking, default=earlier.default, ratio=earlier.ratio, trials=trials)
+            base, ratio = earlier.default, earlier.ratio
+            return TuningHistory(ranking=ranking, default=base, ratio=ratio, trials=trials, complete=self.complete)
         comparison = self.comparison
         ratio = 1.0 if self.winner is None or comparison is None else comparison.ratio
-        return TuningHistory(ranking=ranking, default=self.default, ratio=ratio, trials=trials)
+        return TuningHistory(ranking=ranking, default=self.default, ratio=ratio, trials=trials, complete=self.complete)
 
     @property
     def defaults(self) -> list[Measurement]:

@@ -74,6 +74,9 @@ class Study:
     history: TuningHistory | None = None
     """What an earlier search found, to begin from; adapted to the space. None: nothing, or it is ignored."""
 
+    complete: bool = False
+    """Whether nothing is left to try."""
+
     repeated: int = 0
     disturbed: int = 0
     _took: list[float] = field(default_factory=list)
@@ -108,6 +111,7 @@ class Study:
             repeated=self.repeated,
             disturbed=self.disturbed,
             interrupted=interrupted,
+            complete=self.complete,
             history=self.history,
             is_history_valid=self.history is not None and holds(self.space, self.history, self.scores),
         )
@@ -143,6 +147,7 @@ class Study:
         while len(self.trials) < self.most and self._has_time(SEARCH_PAIRS + FRESH_PAIRS):
             one = self._next()
             if one is None:
+                self.complete = True
                 return
             trial = self._pairs_with(one, SEARCH_PAIRS)
             self.trials.append(trial)

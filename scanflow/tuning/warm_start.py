@@ -37,6 +37,10 @@ class TuningHistory:
     trials: int
     """Candidates that a search without a history measured."""
 
+    complete: bool = True
+    """Whether that search came to its end. Of one that was cut short the best is measured first, and then all is
+    searched, for what it did not measure may be better."""
+
     source: str = ""
     """Whose it is: ``cnn 1``."""
 
@@ -95,12 +99,12 @@ def next_after(
     """
     if not history.ranking or not holds(space, history, scores):
         return next_candidate(space, default, scores)
-    known = {space.placed(one) for one in (default, *scores)}
     best, *runners_up = history.ranking
-    base = [history.default] if history.ratio > 1 else []
-    wanted = [best, *base]
-    if len(scores.keys() - {default}) >= history.most_trials:
-        runners_up = []
-    else:
+    wanted = [best, *([history.default] if history.ratio > 1 else [])]
+    if history.complete and len(scores.keys() - {default}) < history.most_trials:
         wanted += [*runners_up, *space.neighbours(best_of(default, scores))]
-    return next((one for one in wanted if (place := space.placed(one)) is not None and place not in known), None)
+    known = {space.placed(one) for one in (default, *scores)}
+    candidate = next((one for one in wanted if (place := space.placed(one)) is not None and place not in known), None)
+    if candidate is None and not history.complete:
+        return next_candidate(space, default, scores)
+    return candidate

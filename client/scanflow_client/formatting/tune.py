@@ -88,6 +88,8 @@ def history_text(found: TuningResult, history: TuningHistory) -> str:
     """Return what a search began from, and how many trials that saved."""
     if not found.is_history_valid:
         return f"Began from the search for {history.source}; what was best there is not here, so all was searched."
+    if not history.complete:
+        return f"Began from the search for {history.source}, which was cut short, so all was searched."
     saved = f"{counted(len(found.trials), 'trial')} in place of {history.trials}: {found.saved_trials} saved"
     return f"Began from the search for {history.source}: {saved}. From nothing: --fresh"
 

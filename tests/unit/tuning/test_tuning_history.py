@@ -130,6 +130,9 @@ def test_where_the_earlier_best_is_not_the_best_any_more_it_is_said(tmp_path: Pa
     told = "Began from the search for cnn 1; what was best there is not here, so all was searched."
     assert told in tuning_screen(report)
     assert report.summary()["history"]["valid"] is False
+    cut = replace(report.result, history=replace(HISTORY, source="cnn 1", complete=False), is_history_valid=True)
+    told = "Began from the search for cnn 1, which was cut short, so all was searched."
+    assert told in tuning_screen(replace(report, result=cut))
 
 
 def test_a_copy_has_the_versions_that_the_service_answers_with() -> None:

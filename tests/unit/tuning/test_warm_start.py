@@ -96,6 +96,18 @@ def test_where_nothing_was_better_little_is_measured_again() -> None:
     assert second.is_history_valid
 
 
+def test_after_a_search_that_was_cut_short_its_best_is_measured_first_and_then_all_is_searched() -> None:
+    first = studied(gains, 1, most=2)
+    history = first.next_history
+    assert (history.complete, history.trials) == (False, 2)
+    second = studied(gains, 2, history=history)
+    assert second.trials[0].candidate == history.ranking[0]
+    assert second.winner is not None
+    assert gains(second.winner) >= 0.95 * max(map(gains, SPACE.whole))
+    assert (second.saved_trials, second.next_history.complete) == (0, True)
+    assert second.next_history.trials == len(second.trials)
+
+
 def test_for_another_budget_instances_keep_their_size_where_it_divides_the_budget() -> None:
     space = SearchSpace(topology=uniform(sockets=2, cores_per_socket=8), cores=8, batches=(4,))
     best = Candidate(instances=8, cores=2.0, affinity="cpumem", batch=16)
