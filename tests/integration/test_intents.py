@@ -127,15 +127,19 @@ def test_what_was_written_of_one_step_is_no_foreign_value_of_the_whole_workflow(
     assert (refused["verdict"], "belongs to the strategy" in refused["reason"]) == ("refuse", True)
 
 
-def test_what_became_of_the_model_that_a_run_made_is_told_with_the_action(client: httpx.Client) -> None:
+def test_what_a_run_led_to_is_told_with_its_action(client: httpx.Client) -> None:
     client.post("/api/v1/intents", json=wanted("i1", "run_workflow", "workflow/train", "running", workflow="train"))
     run = ended(client, "i1")["result"]["run"]
     evidence = {"verdict": "wait", "reason": "The run left no output 'slices'. See docs/own-data.md", "slices": []}
     judged = {"type": "model.judged", "app": "mnist", "subject": "model/digits", "data": {"evidence": evidence}}
     events = [{"at": 1.0, **judged, "data": {"run": one, "evidence": evidence}} for one in (run, "other-1")]
     assert client.post("/api/v1/events", json=events).status_code in {200, 201}
+    tuned = {"type": "service.tuned", "app": "mnist", "subject": "service/serve"}
+    found = {"run": run, "evidence": {"reason": "2 × 1 core, cpu is 1.40× as good"}}
+    assert client.post("/api/v1/events", json=[{"at": 2.0, **tuned, "data": found}]).status_code in {200, 201}
     lines = client.get("/api/v1/intents/i1/why").json()["lines"]
-    assert sum(str(evidence["reason"]) in line for line in lines) == 1
+    for reason in (str(evidence["reason"]), "2 × 1 core, cpu is 1.40× as good"):
+        assert sum(reason in line for line in lines) == 1
 
 
 def test_a_person_says_yes_or_no(client: httpx.Client, context: ServerContext) -> None:

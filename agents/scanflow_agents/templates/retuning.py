@@ -18,10 +18,11 @@ from scanflow.agent.sensors.sensor import sensor
 from scanflow.agent.strategy import Strategy
 from scanflow.app.agents import Agent
 from scanflow.app.model import Number, Whole
+from scanflow.app.quantities import counted
 from scanflow.app.triggers import Trigger
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import InvalidError
-from scanflow.tuning.candidates import Candidate, candidate_of
+from scanflow.tuning.candidates import Candidate, candidate_of, describe
 from scanflow.tuning.goals import GoalName
 from scanflow.tuning.workflow import RUN_PREFIX
 from scanflow_agents.templates.control_plane import acted_on, find_service, newest_runs, outputs_of, tell
@@ -149,6 +150,7 @@ def _declare_apply(app: str, service: str, options: RetuneOptions) -> None:
         outputs = outputs_of(context, run)
         record = find_service(context, service)
         found = {name: outputs.get(name) for name in ("winner", "default", "comparison", "trials", "history", "goal")}
+        found["evidence"] = {"reason": describe_result(found)}
         stands = _stands_against(service, record)
         if stands is None and record is not None and _was_resized(record, outputs):
             stands = "the service was resized since"
@@ -196,6 +198,19 @@ def resize(service: str, winner: Mapping[str, Any]) -> Act:
     return do.apply_workflow_instance(
         service, instances=best.instances, cores=best.cores, affinity=best.affinity, threads=best.threads
     )
+
+
+def describe_result(found: Mapping[str, Any]) -> str:
+    """Return in one line what a search found, from the outputs of its run, and how many trials its history saved."""
+    default, history = describe(Candidate(**found["default"])), found["history"]
+    effort = counted(found["trials"], "trial")
+    if history and history["saved_trials"]:
+        effort += f", {history['saved_trials']} saved by the search for {history['source']}"
+    if found["winner"] is None:
+        return f"Nothing is better beyond noise than {default} for {found['goal']}; {effort}"
+    winner = describe(Candidate(**found["winner"]))
+    ratio = "{ratio:.2f}× ({low:.2f} to {high:.2f})".format(**found["comparison"])
+    return f"{winner} is {ratio} as good as {default} for {found['goal']}; {effort}"
 
 
 def _trigger(model: str, options: RetuneOptions) -> Trigger:

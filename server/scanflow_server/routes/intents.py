@@ -120,12 +120,13 @@ def revert(engine: WithEngine, caller: Approver, stored: OwnIntent, approval: Ap
 
 
 def _judged(connection: Connection, action: Action) -> list[tuple[float, str]]:
-    """Return what agents decided of the models that an action's run made."""
+    """Return what agents decided of the models that an action's run made, and what a search for a service found."""
     run = action.result.get("run") if isinstance(action.result, dict) else None
     if run is None:
         return []
     intent = action.intent
-    told = events.after(connection, 0, type="model.judged", app=intent.app, team=intent.team, limit=_MOST_JUDGED)
+    types = ("model.judged", "service.tuned")
+    told = events.after(connection, 0, type=types, app=intent.app, team=intent.team, limit=_MOST_JUDGED)
     mine = [one for one in told if one.data.get("run") == run]
     return [(one.at, sentence(found)) for one in mine if isinstance(found := one.data.get("evidence"), dict)]
 

@@ -116,14 +116,19 @@ def test_what_a_search_found_better_is_applied_with_its_evidence_and_a_guard(wor
     assert wanted.arguments == {"workflow": "serve", "instances": 2, "cores": 1.0, "affinity": "cpu"}
     assert wanted.guard is not None
     assert wanted.guard.metric == "service.serve.errors"
-    assert planner.value["history"]["saved_trials"] == 8
+    assert wanted.evidence == {
+        "reason": "2 × 1 core, cpu is 1.40× (1.20 to 1.60) as good as 1 × 2 cores, any for throughput; 5 trials, 8 "
+        "saved by the search for mnist_cnn 1"
+    }
     (event,) = told(world, "service.tuned")
     assert (event.subject, event.data["run"]) == ("service/serve", "calm-otter-1")
 
 
 def test_where_nothing_is_better_or_the_service_was_resized_since_it_is_left_alone(world: World) -> None:
     planner = Planner(world)
-    assert planner.ended(winner=None) == []
+    assert planner.ended(winner=None, history=None) == []
+    told_reason = planner.value["evidence"]["reason"]
+    assert told_reason == "Nothing is better beyond noise than 1 × 2 cores, any for throughput; 5 trials"
     world.control_plane.serves("models:/mnist_cnn/1", instances=4)
     assert planner.ended() == []
     assert planner.value["stands"] == "the service was resized since"
