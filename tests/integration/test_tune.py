@@ -99,6 +99,6 @@ def test_an_agent_has_a_search_made_in_a_process_of_its_own_and_nothing_is_left_
         assert server.api.post("/intents/i2/revert", json={"reason": "enough"}).status_code == 200
         until(lambda: state(other) == "stopped", "the search is stopped")
         until(lambda: services() == ["serve"], "the copy is deleted")
+        assert server.operation(server.api.delete("/services/serve"))["state"] == "succeeded"
     finally:
-        server.api.delete("/services/serve")
         server.close()
