@@ -54,7 +54,7 @@ def tune(
     if p99_s is not None:
         options["p99"] = f"{p99_s}s"
     command = tune_command(service, file, folder / "tuning", options)
-    with _outliving_stop():
+    with _leave_stop_to_program():
         done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise StepFailedError(
@@ -74,7 +74,7 @@ def tune_command(service: str, file: str, folder: Path, options: Mapping[str, ob
 
 
 @contextmanager
-def _outliving_stop() -> Iterator[None]:
+def _leave_stop_to_program() -> Iterator[None]:
     """Leave a stop to the program, which is sent it too and deletes its copy of the service. What a step leaves running
     is killed once the step has ended, so it may not end first."""
     before = signal.signal(signal.SIGTERM, lambda _number, _frame: None)  # unlike SIG_IGN, not inherited
