@@ -16,6 +16,7 @@ EXTRAS = {
     "scanflow.drift": "drift",
     "scanflow.load": "serving",
     "scanflow.tuning": "serving",
+    "scanflow_client.reproduction.programs": "serving",
     "scanflow.backends.kubernetes": "kubernetes",
     "scanflow_agents": "agents",
     "scanflow_server": "server",

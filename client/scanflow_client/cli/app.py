@@ -22,6 +22,7 @@ from scanflow_client.cli import (
     models,
     mpi,
     projects,
+    reproduce,
     runs,
     services,
     strategies,
@@ -70,6 +71,7 @@ for _command in (
     *(agents.agents, agents.why, agents.approve, agents.labels, strategies.strategies, strategies.replay),
     machine.topology,
     characterize.characterize,
+    reproduce.reproduce,
 ):
     app.command()(_command)
 app.add_typer(models.models, name="models")

@@ -1,0 +1,71 @@
+"""``scanflow reproduce``: the tables and figures of the thesis and the papers, measured on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import typer
+from typer import Argument, Option
+
+from scanflow.errors import UsageError
+from scanflow_client.cli.options import JsonOption
+from scanflow_client.cli.output import print_json, progress_stream, say
+
+
+def reproduce(
+    names: Annotated[list[str] | None, Argument(metavar="[FIGURE...]", help="fig4.2, table6.3 and so on.")] = None,
+    every: Annotated[bool, Option("--all", help="All figures, for about an hour.")] = False,
+    listing: Annotated[bool, Option("--list", help="List the figures, and how long each takes.")] = False,
+    out: Annotated[
+        Path | None,
+        Option("--out", metavar="DIR", help="Write rounds, plots and a page there; again, to go on from them."),
+    ] = None,
+    rounds: Annotated[
+        int | None, Option("--rounds", metavar="N", min=1, max=100, help="Of each experiment. Default: 2 to 5.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure tables and figures of the thesis and the papers on this machine, and say which hold. Ctrl-C loses no
+    round that is over, where --out is given."""
+    from scanflow_client.formatting.reproduce import figure_list, reproduction_screen
+    from scanflow_client.progress import output_on
+    from scanflow_client.reproduction.catalogue import EXPERIMENTS, FIGURES, select_named
+    from scanflow_client.reproduction.study import ReproductionStudy
+    from scanflow_client.signals import signals_end_it
+
+    if listing:
+        if as_json:
+            print_json([{"name": one.name, "source": one.source, "title": one.title} for one in FIGURES])
+        else:
+            say(*figure_list(FIGURES, list(EXPERIMENTS.values())))
+        return
+    if every == bool(names):
+        raise UsageError("Name figures, or say --all. List them: scanflow reproduce --list")
+    figures = list(FIGURES) if every else select_named(names or [])
+    with TemporaryDirectory(prefix="scanflow-reproduce-") as temporary:
+        folder = Path(temporary) if out is None else out
+        with output_on(progress_stream(as_json)) as output, signals_end_it(output.update, "ending the experiment"):
+            study = ReproductionStudy(
+                folder=folder,
+                experiments=EXPERIMENTS,
+                observe=output.update,
+                print=lambda text: output.print(text, ""),
+                rounds=rounds,
+            )
+            reproduction = study.run(figures)
+    if as_json:
+        print_json(reproduction.summary())
+    else:
+        say(*reproduction_screen(reproduction))
+    if out is not None:
+        from scanflow_client.reproduction.page import write_files
+
+        files = write_files(reproduction, out)
+        if not as_json:
+            say(f"Wrote {', '.join(str(file) for file in files)}.")
+    if reproduction.interrupted:
+        if out is not None and not as_json:
+            say(f"Go on: scanflow reproduce {'--all' if every else ' '.join(names or [])} --out {out}")
+        raise typer.Exit(130)

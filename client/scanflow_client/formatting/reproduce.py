@@ -1,0 +1,62 @@
+"""The lines of ``scanflow reproduce``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from scanflow_client.formatting.table import Screen, Table
+
+if TYPE_CHECKING:
+    from scanflow_client.reproduction.experiment import Experiment
+    from scanflow_client.reproduction.figure import Figure
+    from scanflow_client.reproduction.study import Reproduction
+
+
+def figure_list(figures: Sequence[Figure], experiments: Sequence[Experiment]) -> Screen:
+    """Return the figures that there are, and about how long each takes."""
+    minutes = {one.name: one.rounds * one.round_s / 60 for one in experiments}
+    rows = []
+    for figure in figures:
+        takes = f"{max(1, round(minutes[figure.experiment]))} min" if figure.experiment else "cannot be tested"
+        rows.append((figure.name, figure.source, figure.title, figure.experiment, takes))
+    return [
+        Table(("NAME", "SOURCE", "TITLE", "EXPERIMENT", "TAKES"), rows),
+        "Figures of one experiment are measured together.",
+        "Measure one: scanflow reproduce fig6.7    all: scanflow reproduce --all --out reproduction",
+    ]
+
+
+def reproduction_screen(reproduction: Reproduction) -> Screen:
+    """Return the verdicts, and beside a single figure its claims."""
+    from scanflow_client.reproduction.page import MARKS, title_of
+
+    screen: list[str | Table] = []
+    if len(reproduction.results) <= 3:
+        for result in reproduction.results:
+            screen += [
+                f"{result.figure.source}: {title_of(result)}",
+                f"{MARKS[result.verdict]}{_reason(result.reason)}",
+            ]
+            rows = [
+                (
+                    finding.claim.statement,
+                    "" if finding.claim.published is None else f"{finding.claim.published:g}×",
+                    finding.measured,
+                    MARKS[finding.verdict],
+                )
+                for finding in result.findings
+            ]
+            if rows:
+                screen.append(Table(("THE SOURCE SAYS", "BY THE SOURCE", "HERE", "VERDICT"), rows))
+        return screen
+    verdicts = [
+        (result.figure.name, title_of(result), f"{MARKS[result.verdict]}{_reason(result.reason)}")
+        for result in reproduction.results
+    ]
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in reproduction.counts.items())
+    return [Table(("FIGURE", "TITLE", "VERDICT"), verdicts), f"{len(reproduction.results)} figures: {counts}."]
+
+
+def _reason(text: str) -> str:
+    return f": {text}" if text else ""

@@ -1,0 +1,226 @@
+"""CPUs, memory limits and numbers of containers (Wang et al., Container Resource Allocation versus Performance of
+Data-intensive Applications on Different Cloud Servers)."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from scanflow_client.reproduction.experiment import Experiment, MeasureRound, Observe, rotate
+from scanflow_client.reproduction.figure import Claim, Figure, FigurePanel, Round
+from scanflow_client.reproduction.served import PROGRAMS
+
+MOVED_MEBIBYTES = 2048
+MODEL_MEBIBYTES = 192
+NEEDED_MEBIBYTES = 224
+"""What that program needs, Python's own included: below it, it is killed."""
+
+LIMITS = {"2.3 times what it needs": 2.3, "1.5 times": 1.5, "1.1 times": 1.1, "0.8 times": 0.8}
+TIMEOUT_S = 120.0
+
+
+def find_problem() -> str | None:
+    from scanflow.placement.sysfs import read_topology
+
+    return "two cores are needed" if read_topology().effective_count < 2 else None
+
+
+@contextmanager
+def open_rounds(observe: Observe) -> Iterator[MeasureRound]:
+    from scanflow.characterization.measurement import Placement, ProgramRun
+    from scanflow.characterization.program import group_problem, run_program
+    from scanflow.characterization.study import describe_placement, placements
+    from scanflow.placement.sysfs import read_topology
+
+    machine = read_topology()
+    cores = machine.effective_count
+    everywhere = Placement(cpus=machine.effective_cpus)
+    counts = [count for count in (1, 2, 3, 4, 5) if count <= cores]
+    places = {describe_placement(place): place for place in placements(machine, counts)}
+    if "2 cores" in places and all(len({core.cpus for core in machine.cores}) >= 2 for _ in places):
+        places["2 cores, separate caches"] = places.pop("2 cores")  # one choice only: cores of their own
+    python = [sys.executable, str(PROGRAMS / "transfer.py")]
+
+    def run(words: Sequence[str], place: Placement, limit_mebibytes: float | None = None) -> ProgramRun:
+        limit = None if limit_mebibytes is None else int(limit_mebibytes * 2**20)
+        return run_program([*python, *words], place, timeout_s=TIMEOUT_S, limit_bytes=limit)
+
+    def measure_move(place: Placement) -> dict[str, float]:
+        done = run(["move", str(MOVED_MEBIBYTES)], place)
+        gigabits = MOVED_MEBIBYTES * 2**20 * 8 / 1e9 / done.seconds
+        return {"gigabits_per_s": gigabits, "switches": float(done.voluntary_switches + done.involuntary_switches)}
+
+    def measure_limit(times: float) -> dict[str, float]:
+        done = run(["recognize", str(MODEL_MEBIBYTES)], everywhere, times * NEEDED_MEBIBYTES)
+        killed = float(done.outcome == "out of memory")
+        return {"killed": killed} if killed else {"killed": killed, "recognition_s": done.seconds}
+
+    def measure_count(count: int) -> dict[str, float]:
+        began = time.monotonic()
+        with ThreadPoolExecutor(count) as pool:
+            list(pool.map(lambda _: _recognize(python), range(count)))
+        return {"together_mebibytes_per_s": count * MODEL_MEBIBYTES / (time.monotonic() - began)}
+
+    def measure_round(number: int) -> Round:
+        arms: dict[str, dict[str, float]] = {}
+        for name in rotate(["any core", *places], number):
+            observe(f"moving data, {name}")
+            arms[name] = measure_move(places.get(name, everywhere))
+        if group_problem() is None:
+            for name in rotate(list(LIMITS), number):
+                observe(f"a memory limit of {name}")
+                arms[name] = measure_limit(LIMITS[name])
+        for name, count in (("1 program", 1), ("one for each core", cores), ("four for each core", 4 * cores)):
+            observe(f"programs at once: {name}")
+            arms[name] = measure_count(count)
+        return Round(arms=arms)
+
+    yield measure_round
+
+
+def _recognize(python: Sequence[str]) -> None:
+    import subprocess
+
+    subprocess.run([*python, "recognize", str(MODEL_MEBIBYTES)], check=True, timeout=TIMEOUT_S)
+
+
+def is_amd() -> bool:
+    try:
+        return "AuthenticAMD" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return False
+
+
+EXPERIMENT = Experiment(
+    name="allocation",
+    method=(
+        f"A program that sends {MOVED_MEBIBYTES} MiB over four pairs of sockets and checks them, in place of SOS, on "
+        f"any cores and on some; one that fills {MODEL_MEBIBYTES} MiB and reads them, in place of Kaldi, in control "
+        "groups with more and less memory; and several of these at once. On this machine, without "
+        "containers' file systems."
+    ),
+    rounds=4,
+    round_s=40.0,
+    find_problem=find_problem,
+    open=open_rounds,
+)
+
+_SEPARATE = "2 cores, separate caches"
+
+_MEMORY_CLAIMS = (
+    Claim(
+        statement="the program takes as long with 3.0 GB as with little more than it needs",
+        metric="recognition_s",
+        arm="2.3 times what it needs",
+        base="1.1 times",
+        expect="same",
+        published=1.0,
+    ),
+    Claim(
+        statement="with less than it needs, it is killed",
+        metric="killed",
+        arm="0.8 times",
+        expect="at least",
+        least=1.0,
+    ),
+)
+_MEMORY_PANELS = (FigurePanel(metric="recognition_s", label="seconds, by memory limit", arms=tuple(LIMITS)),)
+
+FIGURES = (
+    Figure(
+        name="containers-table4",
+        source="Wang et al., Table 4",
+        title="Throughput of data transfer by CPU allocation",
+        experiment="allocation",
+        claims=(
+            Claim(
+                statement="two cores with separate caches move more than one (7.12 to 5.47 Gbit/s)",
+                metric="gigabits_per_s",
+                arm=_SEPARATE,
+                base="1 core",
+                published=1.30,
+            ),
+            Claim(
+                statement="two that share a cache move less than one (3.49 to 5.47 Gbit/s)",
+                metric="gigabits_per_s",
+                arm="2 cores, shared caches",
+                base="1 core",
+                expect="less",
+                published=0.64,
+            ),
+            Claim(
+                statement="three cores move more than two (8.91 to 7.12 Gbit/s)",
+                metric="gigabits_per_s",
+                arm="3 cores, separate caches",
+                base=_SEPARATE,
+                published=1.25,
+            ),
+            Claim(
+                statement="one core has fewer context switches than any core (6440 to 10320)",
+                metric="switches",
+                arm="1 core",
+                base="any core",
+                expect="less",
+                published=0.62,
+            ),
+        ),
+        panels=(
+            FigurePanel(metric="gigabits_per_s", label="Gbit/s"),
+            FigurePanel(metric="switches", label="context switches"),
+        ),
+    ),
+    Figure(
+        name="containers-fig6",
+        source="Wang et al., Fig. 6",
+        title="Performance by memory limit",
+        experiment="allocation",
+        claims=_MEMORY_CLAIMS,
+        panels=_MEMORY_PANELS,
+    ),
+    Figure(
+        name="containers-fig7",
+        source="Wang et al., Fig. 7",
+        title="Performance by memory limit, on AMD",
+        experiment="allocation" if is_amd() else "",
+        claims=_MEMORY_CLAIMS if is_amd() else (),
+        panels=_MEMORY_PANELS if is_amd() else (),
+        untested="" if is_amd() else "a CPU of AMD is needed",
+    ),
+    Figure(
+        name="containers-fig8",
+        source="Wang et al., Fig. 8",
+        title="Performance by the number of containers",
+        experiment="allocation",
+        claims=(
+            Claim(
+                statement="throughput rises with containers while there are cores (0.5 to 5.8 MB/s)",
+                metric="together_mebibytes_per_s",
+                arm="one for each core",
+                base="1 program",
+            ),
+            Claim(
+                statement="and is flat from then on",
+                metric="together_mebibytes_per_s",
+                arm="four for each core",
+                base="one for each core",
+                expect="same",
+                published=1.0,
+            ),
+            Claim(
+                statement="and collapses when memory is full (5.8 to 2.74 MB/s)",
+                untested="to fill this machine's memory would end what else runs on it",
+            ),
+        ),
+        panels=(
+            FigurePanel(
+                metric="together_mebibytes_per_s",
+                label="MiB/s of all together",
+                arms=("1 program", "one for each core", "four for each core"),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,149 @@
+"""Thresholds of CPU use, and one of a service's own metric (thesis 5.5.3, Fig. 5.12 and 5.13). Simulated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from random import Random
+
+from scanflow_client.reproduction.experiment import Experiment, MeasureRound, Observe
+from scanflow_client.reproduction.figure import Claim, Figure, FigurePanel, Round
+
+QUALITY = 20.0
+"""Queries a second that a replica is to answer at most."""
+
+CPUS_PER_QUERY = 0.36
+REPLICA_CPUS = 10.0
+"""A replica's limit."""
+
+MOST = 10
+STEP_S = 15.0
+DOWN_S = 300.0
+MINUTES = 40
+
+
+def measure_replicas(seed: int, threshold: float, metric: Callable[[float], float]) -> tuple[float, float, list[float]]:
+    """Return the share of the time within the quality, the replica-hours, and the replicas over time.
+
+    ``metric``: what the threshold is of, from a replica's queries a second. The rule is the HorizontalPodAutoscaler's:
+    ``ceil(replicas × metric / threshold)``, a tolerance of 10 %, and down over five minutes.
+    """
+    generator = Random(seed)  # noqa: S311  to draw, not to hide
+    replicas, within, used = 1, 0, 0.0
+    past: list[int] = []
+    curve: list[float] = []
+    steps = int(MINUTES * 60 / STEP_S)
+    for step in range(steps):
+        minutes = step * STEP_S / 60
+        mean = 12.0 if minutes < 5 or minutes >= 30 else 75.0
+        rate = max(0.0, generator.gauss(mean, 0.08 * mean))
+        each = rate / replicas
+        within += each <= QUALITY
+        used += replicas * STEP_S / 3600
+        curve.append(float(replicas))
+        ratio = metric(each) / threshold
+        wanted = replicas if abs(ratio - 1) <= 0.1 else min(MOST, max(1, math.ceil(replicas * ratio)))
+        past = [*past[-int(DOWN_S / STEP_S) + 1 :], wanted]
+        replicas = max(past) if wanted < replicas else wanted
+    return within / steps, used, curve
+
+
+def use_cpu(rate: float) -> float:
+    """Return the CPUs that a replica uses at so many queries a second."""
+    return min(REPLICA_CPUS, CPUS_PER_QUERY * rate)
+
+
+@contextmanager
+def open_rounds(observe: Observe) -> Iterator[MeasureRound]:
+    rules: dict[str, tuple[float, Callable[[float], float]]] = {
+        f"{threshold:g} CPUs": (threshold, use_cpu) for threshold in (5.0, 8.0, 10.0)
+    }
+    rules["tuned: queries/s"] = (0.9 * QUALITY, lambda rate: rate)
+
+    def measure_round(number: int) -> Round:
+        arms, curves = {}, {}
+        for name, (threshold, metric) in rules.items():
+            observe(name)
+            share, hours, curves[name] = measure_replicas(number, threshold, metric)
+            arms[name] = {"within": 100 * share, "hours": hours, "most": max(curves[name])}
+        return Round(arms=arms, curves={"replicas": curves})
+
+    yield measure_round
+
+
+EXPERIMENT = Experiment(
+    name="autoscaling",
+    method=(
+        f"Simulated: a service whose replicas have {REPLICA_CPUS:g} CPUs and take {CPUS_PER_QUERY:g} CPU-seconds for a "
+        f"query, and are to answer {QUALITY:g} queries/s at most; {MINUTES} minutes of 12, 75 and 12 queries/s with "
+        "noise. Replicas by the formula of Kubernetes' HorizontalPodAutoscaler."
+    ),
+    rounds=5,
+    round_s=0.1,
+    find_problem=lambda: None,
+    open=open_rounds,
+    simulated=True,
+)
+
+_CPU = ("5 CPUs", "8 CPUs", "10 CPUs")
+_TUNED = "tuned: queries/s"
+
+FIGURES = (
+    Figure(
+        name="fig5.12",
+        source="Thesis, Fig. 5.12",
+        title="Auto-scaling by CPU utilization",
+        experiment="autoscaling",
+        claims=(
+            Claim(
+                statement="a threshold of 5 CPUs wastes resources: more than the quality needs",
+                metric="hours",
+                arm="5 CPUs",
+                base=_TUNED,
+            ),
+            Claim(
+                statement="at 10 CPUs the workflow is never scaled, and mostly misses the quality",
+                metric="within",
+                arm="10 CPUs",
+                base=_TUNED,
+                expect="less",
+            ),
+            Claim(
+                statement="8 CPUs still do not match the quality exactly",
+                metric="within",
+                arm="8 CPUs",
+                base=_TUNED,
+                expect="less",
+            ),
+        ),
+        panels=(
+            FigurePanel(metric="replicas", label="replicas, every 15 s", arms=_CPU, curve=True),
+            FigurePanel(metric="within", label="time within the quality, %", arms=(*_CPU, _TUNED)),
+            FigurePanel(metric="hours", label="replica-hours", arms=(*_CPU, _TUNED)),
+        ),
+    ),
+    Figure(
+        name="fig5.13",
+        source="Thesis, Fig. 5.13",
+        title="Auto-scaling by a metric of the application, its threshold set by an agent",
+        experiment="autoscaling",
+        claims=(
+            Claim(
+                statement="it scales up with the load and keeps the quality",
+                metric="within",
+                arm=_TUNED,
+                expect="at least",
+                least=90.0,
+            ),
+            Claim(
+                statement="for fewer resources than the low CPU threshold",
+                metric="hours",
+                arm=_TUNED,
+                base="5 CPUs",
+                expect="less",
+            ),
+        ),
+        panels=(FigurePanel(metric="replicas", label="replicas, every 15 s", arms=(_TUNED, "5 CPUs"), curve=True),),
+    ),
+)

@@ -1,0 +1,326 @@
+"""Affinity, granularity and over-subscription of HPC Challenge (thesis chapter 3)."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from scanflow.app.application import Application
+from scanflow.app.mpi import MPIWorkload
+from scanflow.app.workflow import Workflow
+from scanflow.deployer import EmbeddedDeployer, RunRequest
+from scanflow.errors import StepFailedError
+from scanflow.settings import Settings
+from scanflow_client.reproduction.experiment import Experiment, MeasureRound, Observe, rotate
+from scanflow_client.reproduction.figure import Claim, Figure, FigurePanel, Round
+
+SIZE = 1800
+"""Of HPCC's matrix."""
+
+TIMEOUT_S = 300.0
+
+_INPUT = (
+    "one\ntwo\nthree\n6 output\n1 sizes\n{size}\n1 blocks\n80\n0 mapping\n1 grids\n{rows}\n{columns}\n16.0\n"
+    + "\n".join("1 2 1 4 1 2 1 1 1 1 1 0 2 64 0 0 1 8 separator 0 0 0 0".split())
+)
+METRICS: Mapping[str, str] = {
+    "dgemm": "StarDGEMM_Gflops",
+    "stream": "StarSTREAM_Triad",
+    "fft": "MPIFFT_Gflops",
+    "ptrans": "PTRANS_GBs",
+    "random_access": "MPIRandomAccess_GUPs",
+    "ring": "RandomlyOrderedRingBandwidth_GBytes",
+    "pingpong": "AvgPingPongBandwidth_GBytes",
+}
+"""By our name, the one in ``hpccoutf.txt``."""
+
+_PROGRAM = """#!/bin/sh
+cd "{folder}" && exec {counter}{hpcc}
+"""
+_COUNTER = 'perf stat -x, -o "counts.$$" -e context-switches,cpu-migrations -- '
+
+
+def find_problem() -> str | None:
+    for program, package in (("mpirun", "openmpi-bin"), ("hpcc", "hpcc")):
+        if shutil.which(program) is None:
+            return f"{program} is not installed: apt-get install {package}"
+    from scanflow.placement.sysfs import read_topology
+
+    return "two cores are needed" if read_topology().effective_count < 2 else None
+
+
+def define_arms(cores: int) -> dict[str, dict[str, Any]]:
+    """Return the workload of each arm: exactly subscribed (E) and over-subscribed (O) with twice as many ranks as
+    cores, in one container or in one for each core, and the affinity (Fig. 3.30)."""
+    arms: dict[str, dict[str, Any]] = {}
+    for letter, tasks in (("E", cores), ("O", 2 * cores)):
+        arms[f"{letter}1 ANY"] = {"n_tasks": tasks, "n_workers": 1, "affinity": "any"}
+        if letter == "E":
+            arms["E1 CPUMEM"] = {"n_tasks": tasks, "n_workers": 1, "affinity": "cpumem"}
+        arms[f"{letter}2 CPUMEM"] = {"n_tasks": tasks, "n_workers": cores, "affinity": "cpumem"}
+        arms[f"{letter}2 CPUMEMPIN"] = {"n_tasks": tasks, "n_workers": cores, "affinity": "cpumempin"}
+    return arms
+
+
+@contextmanager
+def open_rounds(observe: Observe) -> Iterator[MeasureRound]:
+    from scanflow.placement.sysfs import read_topology
+
+    cores = read_topology().effective_count
+    arms = define_arms(cores)
+    with TemporaryDirectory(prefix="scanflow-reproduce-") as place:
+        deployer = EmbeddedDeployer(Settings(home=Path(place) / "home", backend="local"))
+
+        def measure_arm(name: str, turn: int) -> dict[str, float]:
+            folder = Path(place) / f"{name.replace(' ', '-').lower()}-{turn}"
+            if name in arms:
+                return run_workload(deployer, folder, arms[name])
+            return run_bare(folder, 2 * cores, yields=name == "yields")
+
+        def measure_round(number: int) -> Round:
+            measured = {}
+            for name in rotate([*arms, "yields", "does not yield"], number):
+                observe(name)
+                measured[name] = measure_arm(name, number)
+            return Round(arms={name: measured[name] for name in (*arms, "yields", "does not yield")})
+
+        yield measure_round
+
+
+def write_input(folder: Path, tasks: int) -> None:
+    """Write what HPCC reads: the size, and a grid of all ranks."""
+    folder.mkdir(parents=True)
+    rows = max(part for part in range(1, int(tasks**0.5) + 1) if tasks % part == 0)
+    text = _INPUT.format(size=SIZE, rows=rows, columns=tasks // rows)
+    (folder / "hpccinf.txt").write_text(text + "\n", encoding="ascii")
+
+
+def run_workload(deployer: EmbeddedDeployer, folder: Path, fields: Mapping[str, Any]) -> dict[str, float]:
+    """Run HPCC as an MPI job of ours, and return its metrics, context switches and migrations."""
+    write_input(folder, fields["n_tasks"])
+    program = folder / "program" / "hpcc-here"
+    program.parent.mkdir()
+    counter = _COUNTER if shutil.which("perf") else ""
+    program.write_text(_PROGRAM.format(folder=folder, counter=counter, hpcc=shutil.which("hpcc")), encoding="utf-8")
+    program.chmod(0o755)
+    workload = MPIWorkload(
+        name="hpcc", mainfile="hpcc-here", oversubscribe=True, flavor="openmpi", timeout=TIMEOUT_S, **fields
+    )
+    app = Application(
+        name="reproduce", app_dir=program.parent, workflows=[Workflow(name="hpcc", type="mpi", nodes=[workload])]
+    )
+    record = deployer.run(RunRequest(app, "hpcc"))
+    if record.state != "succeeded":
+        raise StepFailedError(f"HPCC failed as {dict(fields)}: {record.error}")
+    return read_output(folder)
+
+
+def run_bare(folder: Path, tasks: int, *, yields: bool) -> dict[str, float]:
+    """Run HPCC by ``mpirun`` alone, its idle ranks in degraded mode (they yield) or in aggressive mode."""
+    write_input(folder, tasks)
+    command = ["mpirun", "--host", f"localhost:{tasks}", "-np", str(tasks), "--bind-to", "none"]
+    command += ["--mca", "mpi_yield_when_idle", str(int(yields)), str(shutil.which("hpcc"))]
+    allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.geteuid() == 0 else {}
+    done = subprocess.run(
+        command, cwd=folder, env={**os.environ, **allowed}, capture_output=True, timeout=TIMEOUT_S, check=False
+    )
+    if done.returncode != 0:
+        raise StepFailedError(f"mpirun ended with {done.returncode}: {done.stderr.decode(errors='replace')[-300:]}")
+    return read_output(folder)
+
+
+def read_output(folder: Path) -> dict[str, float]:
+    """Return the metrics that HPCC has written, and what ``perf`` has counted."""
+    text = (folder / "hpccoutf.txt").read_text(encoding="utf-8", errors="replace")
+    metrics: dict[str, float] = {}
+    for name, key in METRICS.items():
+        match = re.search(rf"^{key}=(.+)$", text, re.MULTILINE)
+        if match:
+            metrics[name] = float(match[1])
+    for file in folder.glob("counts.*"):
+        for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+            cells = line.split(",")
+            if len(cells) > 2 and cells[0].isdecimal():
+                name = "switches" if cells[2].startswith("context") else "migrations"
+                metrics[name] = metrics.get(name, 0.0) + float(cells[0])
+    return metrics
+
+
+EXPERIMENT = Experiment(
+    name="hpc",
+    method=(
+        f"Debian's HPC Challenge with a matrix of {SIZE}×{SIZE}, as MPI jobs of ours: as many ranks as cores (E) and "
+        "twice as many (O), in one worker (E1, O1) or in one for each core (E2, O2); a worker is a group of processes "
+        "with CPUs of its own that share memory, as Singularity has them. By mpirun alone, over-subscribed, with ranks "
+        "that yield while they wait and that do not. Context switches and migrations by perf, of all ranks of the "
+        "whole run, as HPCC runs no section alone."
+    ),
+    rounds=4,
+    round_s=100.0,
+    find_problem=find_problem,
+    open=open_rounds,
+)
+
+_EXACT = ("E1 ANY", "E1 CPUMEM", "E2 CPUMEM", "E2 CPUMEMPIN")
+_OVER = ("O1 ANY", "O2 CPUMEM", "O2 CPUMEMPIN")
+
+
+def _affinity_figure(number: int, metric: str, what: str, unit: str) -> Figure:
+    return Figure(
+        name=f"fig3.{number}",
+        source=f"Thesis, Fig. 3.{number}",
+        title=f"Affinity and {what}",
+        experiment="hpc",
+        claims=(
+            Claim(
+                statement="exactly subscribed, affinity makes no significant difference",
+                metric=metric,
+                arm="E2 CPUMEM",
+                base="E1 ANY",
+                expect="same",
+                published=1.0,
+            ),
+            Claim(
+                statement="over-subscribed, CPUMEMPIN is better than ANY (O2: by 28 to 87 %)",
+                metric=metric,
+                arm="O2 CPUMEMPIN",
+                base="O1 ANY",
+                published=1.5,
+            ),
+        ),
+        panels=(FigurePanel(metric=metric, label=f"{what}, {unit}", arms=(*_EXACT, *_OVER)),),
+    )
+
+
+def _counter_claim(statement: str, metric: str, arm: str, base: str) -> Claim:
+    return Claim(statement=statement, metric=metric, arm=arm, base=base, expect="less")
+
+
+_ONE_NODE = "memory of several NUMA nodes, and counters of the CPU, are needed"
+
+FIGURES = (
+    Figure(
+        name="fig3.29",
+        source="Thesis, Fig. 3.29",
+        title="Over-subscription with and without mpi_yield_when_idle",
+        experiment="hpc",
+        claims=(
+            Claim(
+                statement="EP-DGEMM, which hardly communicates, is the same in both modes",
+                metric="dgemm",
+                arm="yields",
+                base="does not yield",
+                expect="same",
+                published=1.0,
+            ),
+            *(
+                Claim(
+                    statement=f"{what} is better in degraded mode, where idle ranks yield",
+                    metric=metric,
+                    arm="yields",
+                    base="does not yield",
+                )
+                for what, metric in (
+                    ("G-FFT", "fft"),
+                    ("G-RandomAccess", "random_access"),
+                    ("b_eff (random ring)", "ring"),
+                )
+            ),
+        ),
+        panels=tuple(
+            FigurePanel(metric=metric, label=label, arms=("yields", "does not yield"))
+            for metric, label in (("dgemm", "EP-DGEMM, GFLOP/s"), ("fft", "G-FFT, GFLOP/s"), ("ring", "ring, GB/s"))
+        ),
+    ),
+    _affinity_figure(31, "ring", "random ring bandwidth", "GB/s"),
+    _affinity_figure(32, "pingpong", "ping-pong bandwidth", "GB/s"),
+    _affinity_figure(33, "random_access", "G-RandomAccess", "GUP/s"),
+    _affinity_figure(34, "ptrans", "G-PTRANS", "GB/s"),
+    _affinity_figure(35, "fft", "G-FFT", "GFLOP/s"),
+    _affinity_figure(36, "stream", "EP-STREAM Triad", "GB/s"),
+    Figure(
+        name="fig3.37",
+        source="Thesis, Fig. 3.37",
+        title="Affinity and EP-DGEMM",
+        experiment="hpc",
+        claims=(
+            Claim(
+                statement="exactly subscribed, CPUMEM is 13 to 21 % better than ANY",
+                metric="dgemm",
+                arm="E2 CPUMEM",
+                base="E1 ANY",
+                published=1.17,
+            ),
+            Claim(
+                statement="exactly subscribed, CPUMEMPIN is 29 to 33 % better than ANY",
+                metric="dgemm",
+                arm="E2 CPUMEMPIN",
+                base="E1 ANY",
+                published=1.31,
+            ),
+            Claim(
+                statement="over-subscribed, CPUMEMPIN is 11 % better than ANY (O2)",
+                metric="dgemm",
+                arm="O2 CPUMEMPIN",
+                base="O1 ANY",
+                published=1.11,
+            ),
+        ),
+        panels=(FigurePanel(metric="dgemm", label="EP-DGEMM, GFLOP/s of a rank", arms=(*_EXACT, *_OVER)),),
+    ),
+    Figure(name="table3.6", source="Thesis, Table 3.6", title="Local memory accesses of HPCC", untested=_ONE_NODE),
+    Figure(
+        name="fig3.38",
+        source="Thesis, Fig. 3.38",
+        title="Event counters, exactly subscribed (the thesis: of EP-DGEMM; here: of all of HPCC)",
+        experiment="hpc",
+        claims=(
+            _counter_claim("CPUMEM has fewer migrations than ANY", "migrations", "E2 CPUMEM", "E1 ANY"),
+            _counter_claim("CPUMEM has fewer context switches than ANY", "switches", "E2 CPUMEM", "E1 ANY"),
+            Claim(statement="CPUMEM has fewer remote memory accesses", untested=_ONE_NODE),
+        ),
+        panels=(
+            FigurePanel(metric="migrations", label="migrations", arms=_EXACT),
+            FigurePanel(metric="switches", label="context switches", arms=_EXACT),
+        ),
+    ),
+    Figure(
+        name="fig3.39",
+        source="Thesis, Fig. 3.39",
+        title="Event counters, over-subscribed (the thesis: of G-FFT; here: of all of HPCC)",
+        experiment="hpc",
+        claims=(
+            _counter_claim("CPUMEMPIN has fewer migrations than CPUMEM", "migrations", "O2 CPUMEMPIN", "O2 CPUMEM"),
+            _counter_claim("CPUMEM has fewer migrations than ANY", "migrations", "O2 CPUMEM", "O1 ANY"),
+            _counter_claim("CPUMEMPIN has fewer context switches than ANY", "switches", "O2 CPUMEMPIN", "O1 ANY"),
+        ),
+        panels=(
+            FigurePanel(metric="migrations", label="migrations", arms=_OVER),
+            FigurePanel(metric="switches", label="context switches", arms=_OVER),
+        ),
+    ),
+    Figure(
+        name="fig3.40",
+        source="Thesis, Fig. 3.40",
+        title="EP-DGEMM by the number of containers, with affinity",
+        experiment="hpc",
+        claims=(
+            Claim(
+                statement="with affinity the number of containers makes no difference",
+                metric="dgemm",
+                arm="E2 CPUMEM",
+                base="E1 CPUMEM",
+                expect="same",
+                published=1.0,
+            ),
+        ),
+        panels=(FigurePanel(metric="dgemm", label="EP-DGEMM, GFLOP/s of a rank", arms=("E1 CPUMEM", "E2 CPUMEM")),),
+    ),
+)

@@ -1,0 +1,136 @@
+"""The loop of agents: drift, retraining, promotion (thesis 5.5.2). It is the product's own demo."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from scanflow.errors import StepFailedError
+from scanflow_client.reproduction.experiment import Experiment, MeasureRound, Observe
+from scanflow_client.reproduction.figure import Claim, Figure, FigurePanel, Round
+
+TIMEOUT_S = 1200.0
+
+
+def find_problem() -> str | None:
+    missing = [name for name in ("tensorflow", "sklearn", "mlflow", "apscheduler") if find_spec(name) is None]
+    if missing:
+        extras = "scanflow[local,tensorflow,server,agents]"
+        return f"the demo needs {', '.join(missing)}. Install them: pip install '{extras}'"
+    return None
+
+
+@contextmanager
+def open_rounds(observe: Observe) -> Iterator[MeasureRound]:
+    def measure_round(number: int) -> Round:
+        del number
+        observe("scanflow demo")
+        with TemporaryDirectory(prefix="scanflow-reproduce-") as folder:
+            return read_demo(run_demo(Path(folder)))
+
+    yield measure_round
+
+
+def run_demo(folder: Path) -> Mapping[str, Any]:
+    """Run the demo in a home of its own, and return what it printed.
+
+    Raises:
+        StepFailedError: it failed.
+    """
+    environ = {name: value for name, value in os.environ.items() if name not in {"SCANFLOW_URL", "SCANFLOW_BACKEND"}}
+    done = subprocess.run(
+        [sys.executable, "-m", "scanflow_client", "demo", "--json"],
+        cwd=folder,
+        env={**environ, "SCANFLOW_HOME": str(folder / "home")},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise StepFailedError(f"scanflow demo ended with {done.returncode}: {done.stderr[-400:]}")
+    printed: Mapping[str, Any] = json.loads(done.stdout)
+    return printed
+
+
+def read_demo(printed: Mapping[str, Any]) -> Round:
+    """Return the chain of the loop as metrics: how many predictions, outliers and selected samples, whether a version
+    was promoted without a person, and how right the versions are on drifted digits, in percent."""
+    loop = printed["loop"]
+    events = loop["events"]
+
+    def total(kind: str, key: str) -> float:
+        return float(sum(event[key] or 0 for event in events if event["kind"] == kind))
+
+    accuracy = [100 * (kinds["drifted"] or 0.0) for kinds in loop["accuracy"].values()]
+    chain = {
+        "predictions": total("predictions", "count"),
+        "outliers": total("detection", "count"),
+        "selected": total("detection", "picked"),
+        "promoted": float(len(accuracy) > 1),
+        "failed": float(loop["failed"]),
+        "seconds": loop["seconds"],
+    }
+    return Round(arms={"loop": chain, "V1": {"drifted": accuracy[0]}, "champion": {"drifted": accuracy[-1]}})
+
+
+EXPERIMENT = Experiment(
+    name="loop",
+    method=(
+        "`scanflow demo`: handwritten digits, a convolutional network, four agents; clean digits are sent, then "
+        "drifted ones, until agents have promoted a retrained version. Intervals are seconds, and not hours."
+    ),
+    rounds=2,
+    round_s=170.0,
+    find_problem=find_problem,
+    open=open_rounds,
+)
+
+
+def _at_least(statement: str, metric: str, least: float) -> Claim:
+    return Claim(statement=statement, metric=metric, arm="loop", expect="at least", least=least)
+
+
+FIGURES = (
+    Figure(
+        name="fig5.10",
+        source="Thesis, Fig. 5.10",
+        title="A model debugged by agents in the presence of drift, one interval",
+        experiment="loop",
+        claims=(
+            _at_least("the tracker counts the predictions of an interval (1000)", "predictions", 100.0),
+            _at_least("the checker finds anomalous samples among them (300)", "outliers", 10.0),
+            _at_least("it picks critical samples (100)", "selected", 10.0),
+            _at_least("the planner retrains, and a better version is put to use without a person", "promoted", 1.0),
+        ),
+        panels=(
+            FigurePanel(metric="predictions", label="predictions counted", arms=("loop",)),
+            FigurePanel(metric="outliers", label="outliers", arms=("loop",)),
+            FigurePanel(metric="selected", label="samples selected", arms=("loop",)),
+        ),
+    ),
+    Figure(
+        name="fig5.11",
+        source="Thesis, Fig. 5.11",
+        title="Versions of the model in production (the thesis: seven intervals; here: one)",
+        experiment="loop",
+        claims=(
+            Claim(
+                statement="a version is used in production only where it is more accurate (90, 91, 92, 93 %)",
+                metric="drifted",
+                arm="champion",
+                base="V1",
+                published=1.011,
+            ),
+        ),
+        panels=(FigurePanel(metric="drifted", label="right on drifted digits, %", arms=("V1", "champion")),),
+    ),
+)

@@ -1,0 +1,1 @@
+"""Programs that experiments run and serve: examples, and no part of the library."""

@@ -1,0 +1,195 @@
+"""Functions as services: image processing and byte reversal (Decker, Kasprzak and Kunkel, Algorithms 2022, 15, 234)."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from scanflow_client.reproduction.experiment import Experiment, MeasureRound, Observe, rotate
+from scanflow_client.reproduction.figure import Claim, Figure, FigurePanel, Round
+from scanflow_client.reproduction.served import (
+    PROGRAMS,
+    MeasuredService,
+    application,
+    find_serving_problem,
+    open_deployer,
+)
+
+SECONDS = 4.0
+SIDE = 400
+"""Of an image, in pixels."""
+
+BODY_BYTES = 1 << 20
+CALLERS = 8
+"""For each instance: with the study's two, which has a balancer, connections may all be with one instance."""
+
+ONE, EACH = "one instance", "one for each core"
+
+
+def find_problem() -> str | None:
+    from scanflow.placement.sysfs import read_topology
+
+    return "two cores are needed" if read_topology().effective_count < 2 else find_serving_problem()
+
+
+@contextmanager
+def open_rounds(observe: Observe) -> Iterator[MeasureRound]:
+    import numpy as np
+
+    from scanflow.placement.sysfs import read_topology
+
+    cores = read_topology().effective_count
+    image = np.random.default_rng(1).random((1, SIDE, SIDE, 3), dtype=np.float32)
+    body = np.frombuffer(np.random.default_rng(2).bytes(BODY_BYTES), dtype=np.uint8)[np.newaxis]
+    app = application({name: f"functions.py:{name.capitalize()}" for name in ("images", "pauses", "reversal")})
+    with open_deployer() as deployer:
+        services = {
+            name: MeasuredService(deployer=deployer, app=app, name=name) for name in ("images", "pauses", "reversal")
+        }
+
+        def rate(name: str, inputs: Any, instances: int, connections: int) -> float:
+            observe(f"{name}, {instances} instances")
+            service = services[name]
+            service.deploy(instances=instances, cores=1, affinity="any")
+            service.warm_up(inputs, connections=connections)
+            return service.send(inputs, connections=connections, seconds=SECONDS).metrics().rate
+
+        def measure_bare() -> dict[str, float]:
+            observe("images, a function call")
+            command = [sys.executable, str(PROGRAMS / "functions.py"), str(SIDE), str(SECONDS)]
+            processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(cores)]
+            return {"images": sum(float(process.communicate(timeout=60)[0]) for process in processes)}
+
+        def measure_reversal() -> dict[str, dict[str, float]]:
+            observe("reversal")
+            service = services["reversal"]
+            service.deploy(instances=cores, cores=1, affinity="any")
+            service.warm_up(body, connections=1)
+            single = service.send(body, connections=1, seconds=SECONDS)
+            rates = [BODY_BYTES / took / 2**20 for took in single.took if took > 0]
+            mean = statistics.fmean(rates)
+            parallel = service.send(body, connections=4 * cores, seconds=SECONDS).metrics().rate * BODY_BYTES / 2**20
+            return {
+                "single": {
+                    "reversal": mean,
+                    "geometric": statistics.geometric_mean(rates) / mean,
+                    "harmonic": statistics.harmonic_mean(rates) / mean,
+                },
+                "parallel": {"reversal": parallel},
+            }
+
+        def measure_round(number: int) -> Round:
+            arms: dict[str, dict[str, float]] = {}
+            counts = {ONE: 1, EACH: cores}
+            for name in rotate(list(counts), number):
+                count = counts[name]
+                arms[name] = {
+                    "images": rate("images", image, count, CALLERS * count),
+                    "pauses": rate("pauses", image, count, CALLERS * count),
+                }
+            return Round(arms={**arms, "function call": measure_bare(), **measure_reversal()})
+
+        yield measure_round
+
+
+EXPERIMENT = Experiment(
+    name="serverless",
+    method=(
+        f"Functions as services of ours on this machine, not OpenFaaS or Nuclio: image processing of {SIDE}×{SIDE} "
+        "pixels with NumPy, the same with a pause of 0.2 s instead (NP), both with eight callers for each instance; "
+        f"and reversal of {BODY_BYTES >> 20} MiB, one request at a time and four for each instance. The baseline "
+        "calls the function in a process for each core."
+    ),
+    rounds=4,
+    round_s=60.0,
+    find_problem=find_problem,
+    open=open_rounds,
+)
+
+FIGURES = (
+    Figure(
+        name="serverless-table1",
+        source="Decker et al., Table 1 (Fig. 1 and 2)",
+        title="Peak rates of image processing",
+        experiment="serverless",
+        claims=(
+            Claim(
+                statement="an instance for each core has the highest throughput",
+                metric="images",
+                arm=EACH,
+                base=ONE,
+                expect="at least",
+                least=1.3,
+            ),
+            Claim(
+                statement="null processing scales almost in proportion to the instances",
+                metric="pauses",
+                arm=EACH,
+                base=ONE,
+                expect="at least",
+                least=1.8,
+            ),
+            Claim(
+                statement="a bare function is faster than the platform with an instance for each core (12.58 to 7.17)",
+                metric="images",
+                arm="function call",
+                base=EACH,
+                published=1.75,
+            ),
+        ),
+        panels=(
+            FigurePanel(metric="images", label="image processing: images/s"),
+            FigurePanel(metric="pauses", label="null processing: images/s"),
+        ),
+    ),
+    Figure(
+        name="serverless-table2",
+        source="Decker et al., Table 2",
+        title="Byte reversal, single and parallel",
+        experiment="serverless",
+        claims=(
+            Claim(
+                statement="requests in parallel have 2.6 to 3.4 times the throughput of single ones",
+                metric="reversal",
+                arm="parallel",
+                base="single",
+                published=2.68,
+            ),
+            Claim(
+                statement="a native function that copies nothing is 32 % faster than Nuclio's Python",
+                untested="functions of ours are in Python",
+            ),
+        ),
+        panels=(FigurePanel(metric="reversal", label="MiB/s"),),
+    ),
+    Figure(
+        name="serverless-table3",
+        source="Decker et al., Table 3",
+        title="Means of single reversals",
+        experiment="serverless",
+        claims=(
+            Claim(
+                statement="the geometric mean is within 90 % of the arithmetic one (7.22 of 7.47 MiB/s)",
+                metric="geometric",
+                arm="single",
+                expect="at least",
+                least=0.9,
+            ),
+            Claim(
+                statement="and the harmonic mean too (7.02 of 7.47 MiB/s)",
+                metric="harmonic",
+                arm="single",
+                expect="at least",
+                least=0.9,
+            ),
+        ),
+        panels=(
+            FigurePanel(metric="geometric", label="geometric over arithmetic mean", arms=("single",)),
+            FigurePanel(metric="harmonic", label="harmonic over arithmetic mean", arms=("single",)),
+        ),
+    ),
+)

@@ -1,0 +1,208 @@
+"""Measures what figures need, keeps each round, goes on where it was interrupted, and evaluates."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import scanflow
+from scanflow.errors import ScanflowError, UsageError
+from scanflow_client.reproduction.experiment import Experiment
+from scanflow_client.reproduction.figure import Figure, FigureResult, Measurements, Round, evaluate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduction:
+    """What was measured, where, and what it says of each figure."""
+
+    results: tuple[FigureResult, ...]
+    experiments: tuple[Experiment, ...]
+    """Those that the figures need."""
+
+    machine: str
+    began: float
+    """In seconds since 1970."""
+
+    interrupted: bool = False
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many figures have each verdict."""
+        counts: dict[str, int] = {}
+        for result in self.results:
+            counts[result.verdict] = counts.get(result.verdict, 0) + 1
+        return counts
+
+    def summary(self) -> dict[str, Any]:
+        """Return it as JSON can hold it, without the rounds."""
+        return {
+            "machine": self.machine,
+            "began": self.began,
+            "interrupted": self.interrupted,
+            "verdicts": self.counts,
+            "figures": [
+                {
+                    "name": result.figure.name,
+                    "source": result.figure.source,
+                    "title": result.figure.title,
+                    "verdict": result.verdict,
+                    "reason": result.reason,
+                    "simulated": result.simulated,
+                    "claims": [
+                        {
+                            "statement": finding.claim.statement,
+                            "published": finding.claim.published,
+                            "measured": finding.measured,
+                            "verdict": finding.verdict,
+                        }
+                        for finding in result.findings
+                    ],
+                }
+                for result in self.results
+            ],
+        }
+
+
+@dataclass
+class ReproductionStudy:
+    """Experiments at work, in a folder that has their rounds."""
+
+    folder: Path
+    experiments: Mapping[str, Experiment]
+    observe: Callable[[str], None] = lambda _text: None
+    print: Callable[[str], None] = lambda _text: None
+    """Given a line when an experiment is over."""
+
+    rounds: int | None = None
+    """Of each experiment; None: as many as it has by itself."""
+
+    clock: Callable[[], float] = time.monotonic
+    _left_s: dict[str, float] = field(default_factory=dict)
+
+    def run(self, figures: Sequence[Figure]) -> Reproduction:
+        """Measure what the figures need. An interrupt ends it, and no round is lost.
+
+        Raises:
+            UsageError: the folder has what another machine, or another version, has measured.
+        """
+        names = list(dict.fromkeys(figure.experiment for figure in figures if figure.experiment))
+        needed = [self.experiments[name] for name in names]
+        began = self._check_folder()
+        measured: dict[str, Measurements] = {}
+        self._left_s = {
+            experiment.name: self._count(experiment) * experiment.round_s
+            for experiment in needed
+            if experiment.find_problem() is None
+        }
+        interrupted = False
+        for experiment in needed:
+            try:
+                measured[experiment.name] = self._measure(experiment)
+            except KeyboardInterrupt:
+                interrupted = True
+                break
+            self._left_s.pop(experiment.name, None)
+        nothing = Measurements(problem="It was not measured: the command was interrupted before.")
+        results = []
+        for figure in figures:
+            problem = Measurements(problem=figure.untested)
+            own = measured.get(figure.experiment, nothing) if figure.experiment else problem
+            simulated = bool(figure.experiment) and self.experiments[figure.experiment].simulated
+            results.append(evaluate(figure, own, simulated=simulated))
+        return Reproduction(
+            results=tuple(results),
+            experiments=tuple(needed),
+            machine=describe_machine(),
+            began=began,
+            interrupted=interrupted,
+        )
+
+    def _count(self, experiment: Experiment) -> int:
+        return experiment.rounds if self.rounds is None else self.rounds
+
+    def _check_folder(self) -> float:
+        """Return when the folder's measurements were begun."""
+        file, own = self.folder / "machine.json", {"machine": describe_machine(), "scanflow": scanflow.__version__}
+        if file.exists():
+            kept = json.loads(file.read_text(encoding="utf-8"))
+            if {name: kept.get(name) for name in own} != own:
+                raise UsageError(
+                    f"{str(self.folder)!r} has what {kept.get('machine')} has measured with scanflow "
+                    f"{kept.get('scanflow')}. Name another folder: --out"
+                )
+            return float(kept["began"])
+        self.folder.mkdir(parents=True, exist_ok=True)
+        began = time.time()
+        file.write_text(json.dumps({**own, "began": began}) + "\n", encoding="utf-8")
+        return began
+
+    def _measure(self, experiment: Experiment) -> Measurements:
+        problem = experiment.find_problem()
+        if problem is not None:
+            self.print(f"– {experiment.name}: {problem}")
+            return Measurements(problem=problem)
+        rounds = self._read_rounds(experiment)
+        count, began, first = self._count(experiment), self.clock(), len(rounds)
+        if first < count:
+            try:
+                with experiment.open(lambda text: self._tell(experiment, len(rounds), count, text)) as measure_round:
+                    while len(rounds) < count:
+                        self._tell(experiment, len(rounds), count, "")
+                        rounds.append(measure_round(len(rounds)))
+                        self._keep(experiment, rounds)
+                        mean_s = (self.clock() - began) / (len(rounds) - first)
+                        self._left_s[experiment.name] = mean_s * (count - len(rounds))
+            except ScanflowError as error:
+                self.print(f"✗ {experiment.name}: {error}")
+                return Measurements(rounds=tuple(rounds), problem=f"The experiment failed: {error}")
+        self.print(f"✓ {experiment.name}: {count} rounds, {self.clock() - began:.0f} s")
+        return Measurements(rounds=tuple(rounds[:count]))
+
+    def _tell(self, experiment: Experiment, rounds: int, count: int, text: str) -> None:
+        left_s = sum(self._left_s.values())
+        left = f"about {left_s / 60:.0f} min left" if left_s >= 60 else f"about {left_s:.0f} s left"
+        doing = f": {text}" if text else ""
+        self.observe(f"{experiment.name}, round {min(rounds + 1, count)} of {count}{doing}; {left}")
+
+    def _read_rounds(self, experiment: Experiment) -> list[Round]:
+        file = self._file(experiment)
+        if not file.exists():
+            return []
+        return [Round(**part) for part in json.loads(file.read_text(encoding="utf-8"))]
+
+    def _keep(self, experiment: Experiment, rounds: Sequence[Round]) -> None:
+        file = self._file(experiment)
+        new = file.with_suffix(".new")
+        new.write_text(json.dumps([asdict(part) for part in rounds]), encoding="utf-8")
+        new.replace(file)  # whole or not at all
+
+    def _file(self, experiment: Experiment) -> Path:
+        return self.folder / f"{experiment.name}.json"
+
+
+def describe_machine() -> str:
+    """Return the CPU, its cores and NUMA nodes, the memory and the system, in a line."""
+    from scanflow.placement.sysfs import read_topology
+
+    machine = read_topology()
+    nodes = f"{len(machine.nodes)} NUMA node{'' if len(machine.nodes) == 1 else 's'}"
+    memory = f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.0f} GiB"
+    return (
+        f"{_cpu_name()}, {machine.effective_count} cores, {nodes}, {memory}, {platform.system()} {os.uname().release}, "
+        f"Python {platform.python_version()}"
+    )
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.machine()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())

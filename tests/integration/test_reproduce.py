@@ -1,0 +1,42 @@
+"""Each experiment by a short round on this machine: it measures what its figures' claims speak of."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from types import ModuleType
+
+import pytest
+
+from scanflow_client.reproduction import allocation, hpc, inference, serverless, services
+from scanflow_client.reproduction.figure import Claim
+
+SHORT = {"SECONDS": 0.6, "SERVER_S": 1.0, "SIZE": 400, "MOVED_MEBIBYTES": 64, "BATCH_MEBIBYTES": 128}
+
+
+def measured_claims(module: ModuleType) -> list[Claim]:
+    """Return the claims that this machine has room for."""
+    claims = [claim for figure in module.FIGURES for claim in figure.claims if not claim.untested]
+    return [claim for claim in claims if not claim.arm.startswith(("2 cores, shared", "3 cores"))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "module", [services, serverless, allocation, inference, pytest.param(hpc, marks=pytest.mark.mpi)]
+)
+def test_a_round_measures_what_claims_speak_of(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in SHORT.items():
+        if hasattr(module, name):
+            monkeypatch.setattr(module, name, value)
+    problem = module.find_problem()
+    if problem is not None:
+        pytest.skip(problem)
+    told: list[str] = []
+    with module.open_rounds(told.append) as measure_round:
+        arms = measure_round(0).arms
+    counters = {"migrations", "switches"} if shutil.which("perf") is None else set()
+    for claim in measured_claims(module):
+        for arm in filter(None, (claim.arm, claim.base)):
+            if claim.metric not in counters:
+                assert math.isfinite(arms[arm][claim.metric]), claim.statement
+    assert told
