@@ -27,7 +27,7 @@ from scanflow_client.tuning_history import TuningHistories, served_versions
 
 if TYPE_CHECKING:
     from scanflow.app.application import Application
-    from scanflow.app.workflow import Workflow
+    from scanflow.app.workflow import Workflow, WorkflowType
     from scanflow.backends.service_records import ServiceObserver, ServiceRecord
     from scanflow.deployer import Deployer
     from scanflow.knowledge.port import KnowledgeBase
@@ -55,8 +55,8 @@ class TuningTarget:
     """The service, where it is deployed."""
 
     @classmethod
-    def of(cls, where: Deployer, target: str) -> TuningTarget:
-        """Return a deployed service by its name, or an online workflow by ``app.py:NAME``.
+    def of(cls, where: Deployer, target: str, *, types: Sequence[WorkflowType] = ("online",)) -> TuningTarget:
+        """Return a deployed service by its name, or a workflow of these types by ``app.py:NAME``.
 
         Raises:
             NotFoundError: there is neither.
@@ -74,10 +74,11 @@ class TuningTarget:
         except NotFoundError as error:
             advice = f"There is no service {target!r} either: scanflow services"
             raise NotFoundError(f"{error} {advice if record is None else 'Deploy it again.'}") from error
-        online = [one for one in app.workflows if one.type == "online"]
-        workflow = app.workflow(online[0].name if name is None and len(online) == 1 else name)
-        if workflow.type != "online":
-            raise InvalidError(f"{workflow.name!r} is a {workflow.type} workflow. Services alone are tuned.")
+        fitting = [one for one in app.workflows if one.type in types]
+        workflow = app.workflow(fitting[0].name if name is None and len(fitting) == 1 else name)
+        if workflow.type not in types:
+            kinds = " or ".join(types)
+            raise InvalidError(f"{workflow.name!r} is a {workflow.type} workflow. Name one of type {kinds}.")
         served = services.get(workflow.name)
         if served is None or (served.app, served.team) != (app.name, app.team):
             return cls(app=app, workflow=workflow, source=path)

@@ -6,9 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
-
-from scanflow.characterization.measurement import ProgramRun
+from typing import Literal, Protocol
 
 Scaling = Literal["linear", "sublinear", "flat", "collapse"]
 
@@ -108,7 +106,21 @@ class ResourceRecommendation:
         return f'sf.Resources(cpu={self.cpu:g}, memory="{self.memory_bytes // 2**20}Mi")'
 
 
-def recommend(found: Saturation, runs: Sequence[ProgramRun], memory: MemoryKnee | None) -> ResourceRecommendation:
+class ResourceUse(Protocol):
+    """What a run has used."""
+
+    @property
+    def cores(self) -> float:
+        """How many cores, on average."""
+        ...
+
+    @property
+    def peak_bytes(self) -> int:
+        """Memory at its peak."""
+        ...
+
+
+def recommend(found: Saturation, runs: Sequence[ResourceUse], memory: MemoryKnee | None) -> ResourceRecommendation:
     """Return what to ask for: the cores with which it is nearly as fast as it gets, or what it uses of them; and its
     memory, with something to spare. ``runs``: those with so many cores."""
     used = statistics.median(one.cores for one in runs)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from scanflow.errors import InvalidError, NotFoundError
-from scanflow_client.cli.options import JsonOption, parse_counts
+from scanflow.errors import InvalidError, NotFoundError, UsageError
+from scanflow_client.cli.options import JsonOption, deployer, parse_counts
 from scanflow_client.cli.output import print_json, progress_stream, say
+from scanflow_client.cli.services import DataOption, NpyOption
+
+if TYPE_CHECKING:
+    from scanflow_client.tuning import TuningTarget
 
 _UNCOUNTED = {
     "cpu-migrations": "migrations between CPUs: perf is not there, or may not count",
@@ -20,7 +26,14 @@ _UNCOUNTED = {
 
 
 def characterize(
-    command: Annotated[list[str], Argument(metavar="-- COMMAND...", help="The program, with its arguments.")],
+    command: Annotated[
+        list[str], Argument(metavar="-- COMMAND...|SERVICE|APP:JOB", help="A program, a service or an MPI job.")
+    ],
+    file: Annotated[
+        str | None, Option("--file", metavar="FILE", help="What a service is sent, as of scanflow predict.")
+    ] = None,
+    data: DataOption = None,
+    npy: NpyOption = None,
     cores: Annotated[
         str | None, Option("--cores", metavar="N,N", help="Numbers of cores to try. Default: 1,2,4 and so on, to all.")
     ] = None,
@@ -33,7 +46,7 @@ def characterize(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a program on more and more cores, and with less and less memory, and say which resources to ask for."""
+    """Run a program, a service's copy or an MPI job on more and more cores, and say which resources to ask for."""
     from scanflow.app.quantities import parse_duration
     from scanflow.characterization.program import counters, group_problem, run_program
     from scanflow.characterization.study import characterize as measure
@@ -53,6 +66,14 @@ def characterize(
     )
     missing = [] if group_problem() is None else [f"memory limits. {group_problem()}"]
     missing += [words for event, words in _UNCOUNTED.items() if event not in counters()]
+    target = find_workflow(command)
+    if target is not None:
+        resources = _characterize_workflow(target, counts, rounds, file=file, data=data, npy=npy, as_json=as_json)
+        if write is not None:
+            print(patch_of(write, resources), end="", file=sys.stderr if as_json else sys.stdout)
+        return
+    if (file, data, npy) != (None, None, None):
+        raise UsageError("--data, --npy and --file are what a service is sent, and this is a program.")
     with output_on(progress_stream(as_json)) as output:
         found = measure(
             lambda where, limit: run_program(command, where, timeout_s=limit_s, limit_bytes=limit),
@@ -68,6 +89,54 @@ def characterize(
         say(*characterization_screen(found))
     if write is not None:
         print(patch_of(write, str(found.recommendation)), end="", file=sys.stderr if as_json else sys.stdout)
+
+
+def find_workflow(command: Sequence[str]) -> TuningTarget | None:
+    """Return the service or the MPI job that a single word names; None: it is a program."""
+    from scanflow_client.tuning import TuningTarget
+
+    (first, *more) = command
+    file, colon, _ = first.rpartition(":")
+    is_file = bool(colon) and Path(file).suffix in {".py", ".yaml", ".yml"}
+    if more or (not is_file and first not in {record.name for record in deployer().services(instances=False)}):
+        return None
+    return TuningTarget.of(deployer(), first, types=("online", "mpi"))
+
+
+def _characterize_workflow(
+    target: TuningTarget,
+    counts: Sequence[int],
+    rounds: int,
+    *,
+    file: str | None,
+    data: str | None,
+    npy: Path | None,
+    as_json: bool,
+) -> str:
+    """Measure, print, and return the recommended resources."""
+    from scanflow_client.characterize_workflow import characterize_job, characterize_service
+    from scanflow_client.formatting.characterize import workflow_as_json, workflow_screen
+    from scanflow_client.predict_io import HttpRequest, read_request, to_http
+    from scanflow_client.progress import output_on
+    from scanflow_client.signals import signals_end_it
+
+    where = deployer()
+    with output_on(progress_stream(as_json)) as output, signals_end_it(output.update, "ending the copy"):
+        if target.workflow.type == "mpi":
+            result = characterize_job(where, target.app, target.workflow, counts, rounds=rounds, observe=output.update)
+        else:
+            sent = read_request(file=file, data=data, npy=npy, stdin=sys.stdin.buffer)
+
+            @cache
+            def request(name: str) -> HttpRequest:
+                return to_http(where, name, sent, node=None, dtype=None, seldon=False)
+
+            result = characterize_service(where, target, request, counts, rounds=rounds, observe=output.update)
+    if as_json:
+        print_json(workflow_as_json(result))
+    else:
+        say(*workflow_screen(result))
+    return str(result.recommendation)
 
 
 def patch_of(where: str, resources: str) -> str:

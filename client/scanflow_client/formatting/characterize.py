@@ -11,8 +11,10 @@ from scanflow.characterization.study import describe_placement
 from scanflow_client.formatting.table import Screen, Table
 
 if TYPE_CHECKING:
+    from scanflow.characterization.analysis import Saturation
     from scanflow.characterization.measurement import ProgramRun
     from scanflow.characterization.study import Characterization
+    from scanflow_client.characterize_workflow import WorkflowCharacterization
 
 _KINDS = {
     "linear": "more cores help in proportion",
@@ -40,7 +42,7 @@ def characterization_screen(found: Characterization) -> Screen:
         "migrations",
         "misses",
     )
-    screen: list[str | Table] = [Table(columns, rows), _saturated(found)]
+    screen: list[str | Table] = [Table(columns, rows), describe_saturation(found.saturation)]
     if found.limits:
         limits = [(_mebibytes(limit), one.outcome, format_duration(one.seconds)) for limit, one in found.limits.items()]
         screen.append(Table(("memory limit", "it", "took"), limits))
@@ -51,8 +53,40 @@ def characterization_screen(found: Characterization) -> Screen:
     return [*screen, f"Ask for: resources={found.recommendation}"]
 
 
-def _saturated(found: Characterization) -> str:
-    scaling = found.saturation
+def workflow_screen(result: WorkflowCharacterization) -> Screen:
+    """Return what a service or a job took by its size, and what to ask for."""
+    from scanflow_client.characterize_workflow import median_seconds
+
+    alone = median_seconds(next(iter(result.runs.values())))
+    rows = [
+        (
+            size,
+            f"{1 / median_seconds(runs):.4g}/s" if result.unit == "request" else format_duration(median_seconds(runs)),
+            f"{alone / median_seconds(runs):.2f}×",
+            f"{statistics.median(run.cores for run in runs):.2f}",
+            _mebibytes(max(run.peak_bytes for run in runs)),
+        )
+        for size, runs in result.runs.items()
+    ]
+    measure = "requests" if result.unit == "request" else "took"
+    columns = ("size", measure, "speed", "cores used", "peak memory")
+    missing = [f"Not measured: {what}" for what in result.missing]
+    return [
+        Table(columns, rows),
+        describe_saturation(result.saturation),
+        *missing,
+        f"Ask for: resources={result.recommendation}",
+    ]
+
+
+def workflow_as_json(result: WorkflowCharacterization) -> dict[str, Any]:
+    """Return all of it as JSON can hold it."""
+    from dataclasses import asdict
+
+    return asdict(result)
+
+
+def describe_saturation(scaling: Saturation) -> str:
     if len(scaling.speed) == 1:
         return "How it scales is not known: it ran with one number of cores only."
     enough = counted(scaling.cores, "core")

@@ -1,0 +1,179 @@
+"""What a service or an MPI job needs: a copy of the service under load, or runs of the job, on more and more cores
+(Wang et al., Container Resource Allocation versus Performance of Data-intensive Applications, 5.1 and 5.3)."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scanflow.app.mpi import MPIWorkload
+from scanflow.app.quantities import counted
+from scanflow.characterization.analysis import ResourceRecommendation, Saturation, recommend, saturation
+from scanflow.deployer import RunRequest
+from scanflow.errors import InvalidError, StepFailedError, UnsupportedError
+from scanflow.processes.proc_stat import cpu_seconds, stat_fields
+from scanflow.tuning.candidates import Candidate, describe
+from scanflow_client.service_load import load_plan
+
+if TYPE_CHECKING:
+    from scanflow.app.application import Application
+    from scanflow.app.workflow import Workflow
+    from scanflow.backends.service_records import ServiceRecord
+    from scanflow.deployer import Deployer
+    from scanflow.load.load import LoadPlan
+    from scanflow.tuning.service_copy import ServiceCopy
+    from scanflow_client.tuning import RequestOf, TuningTarget
+
+CALLERS = 8
+"""For each instance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizedRun:
+    """A load on a service of one size, or a run of a job with so many ranks."""
+
+    seconds: float
+    """Of a run; of a service for each request."""
+
+    cores: float
+    """Used, on average."""
+
+    peak_bytes: int
+    """Of an instance, or of all ranks together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowCharacterization:
+    name: str
+    unit: str
+    """What ``seconds`` are of: a request or a run."""
+
+    runs: Mapping[str, tuple[SizedRun, ...]]
+    """By size, in words: ``1 instance × 2 cores``, ``2 ranks``."""
+
+    saturation: Saturation
+    recommendation: ResourceRecommendation
+    missing: tuple[str, ...] = ()
+
+
+def characterize_service(
+    where: Deployer,
+    target: TuningTarget,
+    request: RequestOf,
+    counts: Sequence[int],
+    *,
+    rounds: int = 3,
+    seconds: float = 3.0,
+    observe: Callable[[str], None] = lambda _text: None,
+) -> WorkflowCharacterization:
+    """Measure a copy of a service, which is deleted at the end: one instance on more and more cores, and more and more
+    instances of one core.
+
+    Raises:
+        InvalidError: it has no room, or requests fail.
+    """
+    from scanflow.tuning.service_copy import ServiceCopy, copy_of
+
+    def load_of(record: ServiceRecord) -> LoadPlan:
+        return load_plan(record, request(record.name), connections=CALLERS * max(1, record.shape.instances))
+
+    larger = [Candidate(instances=1, cores=float(count), affinity="cpu") for count in counts]
+    more = [Candidate(instances=count, cores=1.0, affinity="cpu") for count in counts if count > 1]
+    copy = ServiceCopy(
+        where=where, app=copy_of(target.app, target.workflow), load=load_of, source=target.source, seconds=seconds
+    )
+    runs: dict[Candidate, list[SizedRun]] = {size: [] for size in (*larger, *more)}
+    with copy:
+        for number in range(rounds):
+            shift = number % len(runs)
+            for size in [*list(runs)[shift:], *list(runs)[:shift]]:
+                observe(f"round {number + 1} of {rounds}: {describe(size)}")
+                runs[size].append(_measure_size(copy, size))
+    times = {int(size.cores): [run.seconds for run in runs[size]] for size in larger}
+    scaling = saturation(times)
+    own = runs[next(size for size in larger if int(size.cores) == scaling.cores)]
+    return WorkflowCharacterization(
+        name=target.workflow.name,
+        unit="request",
+        runs={describe(size): tuple(several) for size, several in runs.items()},
+        saturation=scaling,
+        recommendation=recommend(scaling, own, None),
+        missing=("memory limits: instances on this machine have none, so the peak is taken",),
+    )
+
+
+def _measure_size(copy: ServiceCopy, size: Candidate) -> SizedRun:
+    copy.measure(size)  # which deploys it and warms it up
+    before = _cpu_seconds(copy)
+    measured = copy.measure(size)
+    used = _cpu_seconds(copy) - before
+    if measured.failed or not measured.rate:
+        raise InvalidError(
+            f"{measured.failed} of {measured.requests} requests to {describe(size)} failed: {measured.reason}. Send "
+            "what it takes, as to scanflow predict."
+        )
+    peak = max((instance.rss_bytes or 0 for instance in copy.where.service(copy.name).instances), default=0)
+    return SizedRun(seconds=1 / measured.rate, cores=used / copy.seconds, peak_bytes=peak)
+
+
+def _cpu_seconds(copy: ServiceCopy) -> float:
+    pids = [instance.pid for instance in copy.where.service(copy.name).instances if instance.pid is not None]
+    return sum(cpu_seconds(stat_fields(pid)) for pid in pids)
+
+
+def characterize_job(
+    where: Deployer,
+    app: Application,
+    workflow: Workflow,
+    counts: Sequence[int],
+    *,
+    rounds: int = 3,
+    observe: Callable[[str], None] = lambda _text: None,
+) -> WorkflowCharacterization:
+    """Run an MPI job with more and more ranks, each with the resources that it asks for.
+
+    Raises:
+        UnsupportedError: the workflow is none of MPI.
+        StepFailedError: a run failed; names the run.
+    """
+    job = workflow.nodes[0]
+    if not isinstance(job, MPIWorkload):
+        raise UnsupportedError(
+            f"{workflow.name!r} is a {workflow.type} workflow. Services and MPI jobs are characterized by their names; "
+            "of a step, give the program: scanflow characterize -- python train.py"
+        )
+    runs: dict[int, list[SizedRun]] = {count: [] for count in counts}
+    for number in range(rounds):
+        shift = number % len(runs)
+        for count in [*list(runs)[shift:], *list(runs)[:shift]]:
+            observe(f"round {number + 1} of {rounds}: {counted(count, 'rank')}")
+            sized = workflow.replace(nodes=[job.replace(n_tasks=count, n_workers=None)])
+            others = tuple(one for one in app.workflows if one.name != workflow.name)
+            runs[count].append(_run_job(where, app.replace(workflows=(*others, sized)), sized.name))
+    scaling = saturation({count: [run.seconds for run in several] for count, several in runs.items()})
+    return WorkflowCharacterization(
+        name=workflow.name,
+        unit="run",
+        runs={counted(count, "rank"): tuple(several) for count, several in runs.items()},
+        saturation=scaling,
+        recommendation=recommend(scaling, runs[scaling.cores], None),
+    )
+
+
+def _run_job(where: Deployer, app: Application, name: str) -> SizedRun:
+    record = where.run(RunRequest(app, name))
+    tasks = [task for task in record.tasks if task.seconds is not None]
+    if record.state != "succeeded" or not tasks:
+        raise StepFailedError(f"The run {record.name} of {name!r} {record.state}. See: scanflow logs {record.name}")
+    seconds = max(task.seconds or 0.0 for task in tasks)
+    return SizedRun(
+        seconds=seconds,
+        cores=sum(task.cpu_s or 0.0 for task in tasks) / seconds,
+        peak_bytes=sum(task.max_rss_bytes or 0 for task in tasks),
+    )
+
+
+def median_seconds(runs: Sequence[SizedRun]) -> float:
+    return statistics.median(run.seconds for run in runs)
