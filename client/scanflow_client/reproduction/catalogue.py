@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from scanflow.errors import NotFoundError, did_you_mean
@@ -11,7 +12,16 @@ from scanflow_client.reproduction.figure import Figure
 
 _MODULES = (hpc, inference, loop, autoscaling, services, scheduling, serverless, allocation)
 
-FIGURES: tuple[Figure, ...] = tuple(figure for module in _MODULES for figure in module.FIGURES)
+_SOURCES = ("Thesis", "Secure Inference at Scale in Kubernetes", "Decker et al.", "Wang et al.")
+
+
+def _place(figure: Figure) -> tuple[int, list[int]]:
+    """Return where a figure is: its source, and the numbers of its chapter and itself."""
+    source, _, name = figure.source.partition(", ")
+    return _SOURCES.index(source), [int(number) for number in re.findall(r"\d+", name)]
+
+
+FIGURES: tuple[Figure, ...] = tuple(sorted((figure for module in _MODULES for figure in module.FIGURES), key=_place))
 EXPERIMENTS: Mapping[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in _MODULES}
 
 

@@ -11,10 +11,11 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 Expectation = Literal["more", "less", "same", "at least"]
 Verdict = Literal["holds", "holds in part", "does not hold", "cannot be tested here"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 SAME = 0.1
 """Ratios that differ from 1 by less are the same for every reader of a figure."""

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import scanflow
 from scanflow.errors import ScanflowError, UsageError
 from scanflow_client.reproduction.experiment import Experiment
-from scanflow_client.reproduction.figure import Figure, FigureResult, Measurements, Round, evaluate
+from scanflow_client.reproduction.figure import VERDICTS, Figure, FigureResult, Measurements, Round, evaluate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +35,8 @@ class Reproduction:
     @property
     def counts(self) -> dict[str, int]:
         """How many figures have each verdict."""
-        counts: dict[str, int] = {}
-        for result in self.results:
-            counts[result.verdict] = counts.get(result.verdict, 0) + 1
-        return counts
+        counts = Counter[str](result.verdict for result in self.results)
+        return {verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]}
 
     def summary(self) -> dict[str, Any]:
         """Return it as JSON can hold it, without the rounds."""
