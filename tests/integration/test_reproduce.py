@@ -20,9 +20,15 @@ def measured_claims(module: ModuleType) -> list[Claim]:
     return [claim for claim in claims if not claim.arm.startswith(("2 cores, shared", "3 cores"))]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    "module", [services, serverless, allocation, inference, pytest.param(hpc, marks=pytest.mark.mpi)]
+    "module",
+    [
+        pytest.param(services, marks=pytest.mark.slow),
+        pytest.param(serverless, marks=pytest.mark.slow),
+        pytest.param(allocation, marks=pytest.mark.slow),
+        pytest.param(hpc, marks=[pytest.mark.slow, pytest.mark.mpi]),
+        pytest.param(inference, marks=pytest.mark.endurance),  # it loads its network six times
+    ],
 )
 def test_a_round_measures_what_claims_speak_of(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in SHORT.items():
