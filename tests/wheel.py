@@ -15,6 +15,7 @@ EXTRAS = {
     "scanflow_serving": "serving",
     "scanflow.drift": "drift",
     "scanflow.load": "serving",
+    "scanflow.protos": "serving",
     "scanflow.tuning": "serving",
     "scanflow_client.reproduction.programs": "serving",
     "scanflow.backends.kubernetes": "kubernetes",
