@@ -8,6 +8,7 @@ import math
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
@@ -196,7 +197,7 @@ def load_service(
 
 def load_plan(
     record: ServiceRecord,
-    request: HttpRequest | GrpcRequest,
+    request: HttpRequest | GrpcRequest | Sequence[HttpRequest],
     *,
     connections: int,
     timeout_s: float = 30.0,
@@ -206,7 +207,8 @@ def load_plan(
 
     Args:
         record: The service.
-        request: What is sent, over the protocol of which it is.
+        request: What is sent, over the protocol of which it is; of several over REST those that are of the commonest
+            shape, in turn.
         connections: How many callers.
         timeout_s: Longest that an answer may take.
         queue_s: Longest that a request may wait for a free connection.
@@ -215,22 +217,31 @@ def load_plan(
         UnsupportedError: the service is not reached over plain HTTP, or has no gRPC.
     """
     from scanflow.load.plan import LoadPlan
-    from scanflow_client.predict_io import GrpcRequest
+    from scanflow_client.predict_io import GrpcRequest, HttpRequest
 
     token = os.environ.get("SCANFLOW_SERVICE_TOKEN")
     headers = {} if token is None else {"authorization": f"Bearer {token}"}
     if isinstance(request, GrpcRequest):
-        url, body = f"grpc://{_grpc_address(record)}{request.method}", request.message
+        url, bodies = f"grpc://{_grpc_address(record)}{request.method}", [request.message]
     else:
-        url, body, headers = f"{_http_address(record)}{request.path}", request.body, {**request.headers, **headers}
+        requests = [request] if isinstance(request, HttpRequest) else select_alike(request)
+        url, bodies = f"{_http_address(record)}{requests[0].path}", [each.body for each in requests]
+        headers = {**requests[0].headers, **headers}
     return LoadPlan(
         url=url,
-        bodies=(base64.b64encode(body).decode(),),
+        bodies=tuple(base64.b64encode(body).decode() for body in bodies),
         headers=headers,
         connections=connections,
         timeout_s=timeout_s,
         queue_s=queue_s,
     )
+
+
+def select_alike(requests: Sequence[HttpRequest]) -> list[HttpRequest]:
+    """Return those whose path and headers most have: a load sends the same headers with each body."""
+    kinds = Counter((each.path, *sorted(each.headers.items())) for each in requests)
+    (most, _), *_ = kinds.most_common(1)
+    return [each for each in requests if (each.path, *sorted(each.headers.items())) == most]
 
 
 def _http_address(record: ServiceRecord) -> str:

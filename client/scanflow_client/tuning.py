@@ -40,8 +40,8 @@ TRIALS_FILE = "trials.jsonl"
 TUNED_TAG = "scanflow.tuned"
 """Of a model's version: the candidate that was best for it, and by how much, as JSON."""
 
-RequestOf = Callable[[str], "HttpRequest"]
-"""Return the request that is sent to a service of that name."""
+RequestOf = Callable[[str], "HttpRequest | Sequence[HttpRequest]"]
+"""Return the request that is sent to a service of that name, or several that are sent in turn."""
 
 
 @dataclass(frozen=True, kw_only=True)

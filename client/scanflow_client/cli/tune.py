@@ -17,8 +17,8 @@ from scanflow_client.cli.services import DataOption, DtypeOption, NpyOption, One
 if TYPE_CHECKING:
     from scanflow.knowledge.port import KnowledgeBase
     from scanflow.tuning.candidates import Candidate
-    from scanflow_client.predict_io import HttpRequest
-    from scanflow_client.tuning import TuningReport
+    from scanflow_client.predict_io import HttpRequest, PredictRequest
+    from scanflow_client.tuning import TuningReport, TuningTarget
 
 
 def tune(
@@ -31,6 +31,9 @@ def tune(
     node: OneNodeOption = None,
     dtype: DtypeOption = None,
     seldon: SeldonOption = False,
+    live: Annotated[
+        bool, Option("--live", help="Send what callers sent lately, from the service's recorded predictions.")
+    ] = False,
     goal: Annotated[str, Option("--goal", metavar="GOAL", help="throughput|latency|cost.")] = "throughput",
     p99: Annotated[str | None, Option("--p99", metavar="TIME", help="A bound that has to be kept: 50ms.")] = None,
     cores: Annotated[
@@ -61,7 +64,7 @@ def tune(
     from scanflow_client.predict_io import read_request, to_http
     from scanflow_client.progress import output_on
     from scanflow_client.signals import signals_end_it
-    from scanflow_client.tuning import TuningBudget, TuningTarget, find_history, log_tuning, tune_service, write_files
+    from scanflow_client.tuning import TuningBudget, TuningTarget, find_history, log_tuning, tune_service
 
     bound_s = None if p99 is None else parse_duration(p99, what="--p99")
     wanted = Goal(name=one_of_choices(goal, GOALS, "--goal"), p99_s=bound_s)
@@ -76,10 +79,13 @@ def tune(
         return knowledge_of(own, existing_client())
 
     history = None if fresh else find_history(knowledge, own.home, found, wanted)
-    given = read_request(file=file, data=data, npy=npy, stdin=sys.stdin.buffer)
+    if live and (file, data, npy) != (None, None, None):
+        raise UsageError("--live sends what was recorded. Leave out the file, --data and --npy, or leave out --live.")
+    given = None if live else read_request(file=file, data=data, npy=npy, stdin=sys.stdin.buffer)
+    inputs = recorded_requests(knowledge(), found) if given is None else [given]
 
-    def request(name: str) -> HttpRequest:
-        return to_http(where, name, given, node=node, dtype=dtype, seldon=seldon)
+    def request(name: str) -> list[HttpRequest]:
+        return [to_http(where, name, sent, node=node, dtype=dtype, seldon=seldon) for sent in inputs]
 
     with output_on(progress_stream(as_json)) as output, signals_end_it(output.update, "ending the copy"):
         report = tune_service(
@@ -102,10 +108,7 @@ def tune(
         print_json(report.summary())
     else:
         say(*tuning_screen(report))
-    if out is not None:
-        files = write_files(report, out, chart)
-        if not as_json:
-            say(f"Wrote {', '.join(str(file) for file in files)}.")
+    _write(report, out, chart, as_json)
     if log and report.result.trials:
         run = log_tuning(knowledge(), own.home, report, chart)
         if not as_json:
@@ -116,6 +119,21 @@ def tune(
         _apply(report, report.result.winner, as_json)
     if report.result.interrupted:
         raise typer.Exit(130)
+
+
+def _write(report: TuningReport, out: Path | None, chart: str, as_json: bool) -> None:
+    from scanflow_client.tuning import write_files
+
+    if out is not None:
+        files = write_files(report, out, chart)
+        if not as_json:
+            say(f"Wrote {', '.join(str(file) for file in files)}.")
+
+
+def recorded_requests(knowledge: KnowledgeBase, target: TuningTarget) -> list[PredictRequest]:
+    from scanflow_client.recorded_requests import read_recorded_requests
+
+    return read_recorded_requests(knowledge, target.app.name, target.app.team, target.workflow.name)
 
 
 def sizes_of(text: str | None) -> list[int]:

@@ -1,0 +1,42 @@
+"""What callers sent to a service lately, from its recorded predictions, to send it again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scanflow.errors import NotFoundError
+from scanflow_client.predict_io import PredictRequest
+
+if TYPE_CHECKING:
+    from scanflow.knowledge.port import KnowledgeBase
+
+MOST_FILES = 10
+MOST_REQUESTS = 64
+
+
+def read_recorded_requests(knowledge: KnowledgeBase, app: str, team: str, service: str) -> list[PredictRequest]:
+    """Return up to 64 requests of one row each, spread over the newest recorded predictions.
+
+    Raises:
+        NotFoundError: nothing was recorded; says how to have it recorded.
+    """
+    from scanflow.drift.prediction_data import arrays_of
+    from scanflow.drift.read import INPUT
+
+    wanted = f"tags.`scanflow.kind` = 'predictions' and tags.`scanflow.service` = '{service}'"
+    requests: list[PredictRequest] = []
+    for run in knowledge.search_runs(app, team, wanted, limit=MOST_FILES):
+        arrays = arrays_of(knowledge, run.run_id)
+        inputs = {name.removeprefix(INPUT): values for name, values in arrays.items() if name.startswith(INPUT)}
+        count = min((len(values) for values in inputs.values()), default=0)
+        requests += [
+            PredictRequest(inputs={name: values[row : row + 1] for name, values in inputs.items()})
+            for row in range(count)
+        ]
+    if not requests:
+        raise NotFoundError(
+            f"No predictions of {service!r} are recorded, so it is not known what callers send. Have some recorded, "
+            "with serving=sf.Serving(record=0.1), or say what to send: --data or --npy."
+        )
+    step = max(1, len(requests) // MOST_REQUESTS)
+    return requests[::step][:MOST_REQUESTS]
