@@ -15,6 +15,7 @@ from scanflow.app.service import Service
 from scanflow.backends.shapes import shape_of
 from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, UnavailableError, UsageError
 from scanflow.loading import load_application
+from scanflow.placement.topology import Core, NumaNode, Topology
 from scanflow.tuning.candidates import Candidate, SearchSpace, candidate_of
 from scanflow.tuning.goals import Goal
 from scanflow.tuning.result import Trial, TuningResult
@@ -27,13 +28,13 @@ from scanflow_client.tuning_history import TuningHistories, served_versions
 
 if TYPE_CHECKING:
     from scanflow.app.application import Application
+    from scanflow.app.resources import AffinityMode
     from scanflow.app.workflow import Workflow, WorkflowType
     from scanflow.backends.service_records import ServiceObserver, ServiceRecord
     from scanflow.deployer import Deployer
     from scanflow.knowledge.port import KnowledgeBase
     from scanflow.knowledge.records import TrackedRun
     from scanflow.load.load import LoadPlan
-    from scanflow.placement.topology import Topology
     from scanflow_client.predict_io import HttpRequest
 
 TRIALS_FILE = "trials.jsonl"
@@ -203,6 +204,39 @@ def search_space(
     return space, default
 
 
+POD_AFFINITIES: tuple[AffinityMode, ...] = ("any", "cpu")
+"""Of pods: shared CPUs, or whole ones of their own by the kubelet's static policy."""
+
+
+def cluster_space(target: TuningTarget, *, cores: int | None, batches: Sequence[int]) -> tuple[SearchSpace, Candidate]:
+    """Return what may be tried of a service on a cluster, and the service as it is: replicas times cores of pods.
+
+    ``cores``: the budget; None: what the service's pods have together. Which node has room is the scheduler's to say: a
+    candidate whose pods do not start has failed.
+
+    Raises:
+        InvalidError: the budget is not known.
+    """
+    shape = shape_of(target.workflow) if target.record is None else target.record.shape
+    if cores is None and shape.cores is None:
+        raise InvalidError(f"Nobody said how many cores {target.workflow.name!r} may have. Say it: --cores 2")
+    budget = cores if cores is not None else math.floor(max(1, shape.instances) * (shape.cores or 1))
+    if budget < 1:
+        raise InvalidError(f"{target.workflow.name!r} has less than a core, which cannot be cut. Give more: --cores 2")
+    own = math.ceil(max(1, shape.instances) * (shape.cores or budget))
+    cpus = tuple(range(max(budget, own)))
+    pods = Topology(cores=tuple(Core(cpus=(cpu,)) for cpu in cpus), nodes=(NumaNode(cpus=cpus),))
+    space = SearchSpace(topology=pods, cores=budget, batches=tuple(batches), affinities=POD_AFFINITIES)
+    return space, candidate_of(shape, budget)
+
+
+def is_elsewhere(target: TuningTarget) -> bool:
+    """Whether the service does not run on this machine."""
+    from scanflow.transport.clients import is_loopback
+
+    return target.record is not None and not is_loopback(target.record.url)
+
+
 def tune_service(
     where: Deployer,
     target: TuningTarget,
@@ -238,7 +272,10 @@ def tune_service(
             "A search needs the serving extra. Install it: pip install 'scanflow[serving]'"
         ) from error
 
-    space, default = search_space(target, read_topology(), where.services(), cores=cores, batches=batches)
+    if is_elsewhere(target):
+        space, default = cluster_space(target, cores=cores, batches=batches)
+    else:
+        space, default = search_space(target, read_topology(), where.services(), cores=cores, batches=batches)
     callers = 1 if goal.name == "latency" else connections
 
     request = cache(request)  # to ask the copy what it takes is no part of each measurement

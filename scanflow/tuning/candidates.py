@@ -54,6 +54,8 @@ class SearchSpace:
     batches: tuple[int, ...] = ()
     """Sizes of batches to try; none: batches are left as they are."""
 
+    affinities: tuple[AffinityMode, ...] = AFFINITIES
+
     _known: dict[Candidate, Placed | None] = field(default_factory=dict, repr=False, compare=False)
 
     def placed(self, one: Candidate) -> Placed | None:
@@ -96,7 +98,7 @@ class SearchSpace:
         return [one for one in granularities if one.instances in near]
 
     def _affinities(self, like: Candidate) -> list[Candidate]:
-        return self._possible(replace(like, affinity=affinity) for affinity in AFFINITIES)
+        return self._possible(replace(like, affinity=affinity) for affinity in self.affinities)
 
     def _threads(self, like: Candidate) -> list[Candidate]:
         """One for each core, and half as many: hyper-threads share what computes."""

@@ -33,6 +33,8 @@ from scanflow_client.tuning import (
     TuningBudget,
     TuningReport,
     TuningTarget,
+    cluster_space,
+    is_elsewhere,
     log_tuning,
     search_space,
     tune_service,
@@ -289,3 +291,28 @@ def test_what_is_better_is_applied_by_the_one_change_that_resizes_a_service(
 def test_what_is_neither_a_service_nor_a_file_is_told() -> None:
     with pytest.raises(NotFoundError, match=r"no file 'nosuch'\. There is no service 'nosuch' either"):
         TuningTarget.of(Place("http://127.0.0.1:1"), "nosuch")  # type: ignore[arg-type]
+
+
+def deployed(file: Path, url: str, *, cores: float | None) -> TuningTarget:
+    """Return a service of two instances at an address."""
+    place = Place(url)
+    target = TuningTarget.of(place, str(file))  # type: ignore[arg-type]
+    record = place.deploy(Deployment(target.app, "serve"))
+    shape = record.shape.model_copy(update={"instances": 2, "cores": cores})
+    return replace(target, record=record.model_copy(update={"shape": shape}))
+
+
+def test_on_a_cluster_replicas_and_cores_of_pods_are_tried(file: Path) -> None:
+    target = deployed(file, "http://10.96.0.9:8080", cores=2.0)
+    assert is_elsewhere(target)
+    space, default = cluster_space(target, cores=None, batches=[])
+    assert (default.instances, default.cores) == (2, 2.0)
+    cuts = {(one.instances, one.cores, one.affinity) for one in space.whole if one.threads is None}
+    assert cuts == {(count, 4 / count, mode) for count in (1, 2, 4) for mode in ("any", "cpu")} - {(1, 4.0, "cpu")}
+    assert cluster_space(target, cores=8, batches=[])[0].cores == 8
+
+
+def test_on_a_cluster_the_budget_is_to_be_known(file: Path) -> None:
+    with pytest.raises(InvalidError, match="how many cores 'serve' may have"):
+        cluster_space(deployed(file, "http://10.96.0.9:8080", cores=None), cores=None, batches=[])
+    assert not is_elsewhere(deployed(file, "http://127.0.0.1:1", cores=None))
