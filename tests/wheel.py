@@ -17,7 +17,6 @@ EXTRAS = {
     "scanflow.load": "serving",
     "scanflow.protos": "serving",
     "scanflow.tuning": "serving",
-    "scanflow_client.reproduction.programs": "serving",
     "scanflow.backends.kubernetes": "kubernetes",
     "scanflow_agents": "agents",
     "scanflow_server": "server",
@@ -53,7 +52,7 @@ for package in packages:
         parts = path.relative_to(folder).with_suffix("").parts
         name = ".".join((package, *parts)).removesuffix(".__init__")
         ours = not any(f"{name}.".startswith(f"{other}.") for other in others)
-        if ours and parts[0] != "tutorials" and parts[-1] != "__main__":
+        if ours and not {"tutorials", "programs", "__main__"} & {*parts}:  # programs: what experiments run and serve
             names.append(name)
 for name in names:
     try:

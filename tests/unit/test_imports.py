@@ -66,11 +66,12 @@ print(json.dumps(told))
 
 
 def modules(package: str) -> list[str]:
-    """Return every module of a package by its dotted name; ``__main__`` is for running, not for importing."""
+    """Return every module of a package by its dotted name; ``__main__`` and ``programs`` are for running, not for
+    importing."""
     found = []
     for path in sorted(PACKAGES[package].rglob("*.py")):
         parts = path.relative_to(PACKAGES[package]).with_suffix("").parts
-        if "__pycache__" not in parts and parts[-1] != "__main__":
+        if not {"__pycache__", "programs"} & {*parts} and parts[-1] != "__main__":
             found.append(".".join((package, *parts)).removesuffix(".__init__"))
     return [name for name in found if package != "scanflow" or not name.startswith("scanflow.drift")]
 

@@ -1,1 +1,0 @@
-"""Programs that experiments run and serve: examples, and no part of the library."""
