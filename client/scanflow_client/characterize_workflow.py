@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from scanflow.app.mpi import MPIWorkload
 from scanflow.app.quantities import counted
 from scanflow.characterization.analysis import ResourceRecommendation, Saturation, recommend, saturation
+from scanflow.characterization.study import rotate
 from scanflow.deployer import RunRequest
 from scanflow.errors import InvalidError, StepFailedError, UnsupportedError
 from scanflow.processes.proc_stat import cpu_seconds, stat_fields
@@ -87,8 +88,7 @@ def characterize_service(
     runs: dict[Candidate, list[SizedRun]] = {size: [] for size in (*larger, *more)}
     with copy:
         for number in range(rounds):
-            shift = number % len(runs)
-            for size in [*list(runs)[shift:], *list(runs)[:shift]]:
+            for size in rotate(list(runs), number):
                 observe(f"round {number + 1} of {rounds}: {describe(size)}")
                 runs[size].append(_measure_size(copy, size))
     times = {int(size.cores): [run.seconds for run in runs[size]] for size in larger}
@@ -146,8 +146,7 @@ def characterize_job(
         )
     runs: dict[int, list[SizedRun]] = {count: [] for count in counts}
     for number in range(rounds):
-        shift = number % len(runs)
-        for count in [*list(runs)[shift:], *list(runs)[:shift]]:
+        for count in rotate(list(runs), number):
             observe(f"round {number + 1} of {rounds}: {counted(count, 'rank')}")
             sized = workflow.replace(nodes=[job.replace(n_tasks=count, n_workers=None)])
             others = tuple(one for one in app.workflows if one.name != workflow.name)

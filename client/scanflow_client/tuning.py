@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from scanflow.app.application import Application
     from scanflow.app.resources import AffinityMode
     from scanflow.app.workflow import Workflow, WorkflowType
-    from scanflow.backends.service_records import ServiceObserver, ServiceRecord
+    from scanflow.backends.service_records import ServiceObserver, ServiceRecord, Shape
     from scanflow.deployer import Deployer
     from scanflow.knowledge.port import KnowledgeBase
     from scanflow.knowledge.records import TrackedRun
@@ -85,6 +85,11 @@ class TuningTarget:
             return cls(app=app, workflow=workflow, source=path)
         workflow = workflow_as_served(workflow, served)
         return cls(app=app, workflow=workflow, source=path, record=served)
+
+    @property
+    def shape(self) -> Shape:
+        """How it is served, or would be."""
+        return shape_of(self.workflow) if self.record is None else self.record.shape
 
 
 def workflow_as_served(workflow: Workflow, record: ServiceRecord) -> Workflow:
@@ -183,7 +188,7 @@ def search_space(
     Raises:
         InvalidError: the machine has no room for a copy of the service, or the budget is none.
     """
-    shape = shape_of(target.workflow) if target.record is None else target.record.shape
+    shape = target.shape
     beside = bound_grants(services)
     free = machine.effective_count - math.ceil(sum(grant.cores for grant in beside))
     own = None if shape.cores is None else max(1, shape.instances) * shape.cores
@@ -217,7 +222,7 @@ def cluster_space(target: TuningTarget, *, cores: int | None, batches: Sequence[
     Raises:
         InvalidError: the budget is not known.
     """
-    shape = shape_of(target.workflow) if target.record is None else target.record.shape
+    shape = target.shape
     if cores is None and shape.cores is None:
         raise InvalidError(f"Nobody said how many cores {target.workflow.name!r} may have. Say it: --cores 2")
     budget = cores if cores is not None else math.floor(max(1, shape.instances) * (shape.cores or 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from scanflow.app.quantities import counted
 from scanflow.characterization.analysis import (
@@ -23,6 +23,7 @@ from scanflow.placement.place import place
 from scanflow.placement.topology import Topology
 
 _LAST_CACHE = 3
+T = TypeVar("T")
 
 
 class RunProgram(Protocol):
@@ -100,8 +101,7 @@ def characterize(
     """
     runs: dict[Placement, list[ProgramRun]] = {one: [] for one in where}
     for turn in range(rounds):
-        shift = turn % len(where)
-        for one in [*where[shift:], *where[:shift]]:  # another one first each time: what drifts is shared
+        for one in rotate(where, turn):
             observe(f"round {turn + 1} of {rounds}: {describe_placement(one)}")
             found = run(one, None)
             if found.outcome != "succeeded":
@@ -120,6 +120,12 @@ def characterize(
         recommendation=recommend(scaling, mine, bound),
         missing=tuple(missing),
     )
+
+
+def rotate(measured: Sequence[T], turn: int) -> list[T]:
+    """Return what is measured in turn with another one first each time, so that what drifts falls on each."""
+    shift = turn % len(measured)
+    return [*measured[shift:], *measured[:shift]]
 
 
 def describe_placement(one: Placement) -> str:

@@ -64,8 +64,6 @@ def characterize(
         if cores is None
         else parse_counts(cores, "--cores", what="numbers of cores", example="1,2,4")
     )
-    missing = [] if group_problem() is None else [f"memory limits. {group_problem()}"]
-    missing += [words for event, words in _UNCOUNTED.items() if event not in counters()]
     target = find_workflow(command)
     if target is not None:
         resources = _characterize_workflow(target, counts, rounds, file=file, data=data, npy=npy, as_json=as_json)
@@ -74,6 +72,8 @@ def characterize(
         return
     if (file, data, npy) != (None, None, None):
         raise UsageError("--data, --npy and --file are what a service is sent, and this is a program.")
+    missing = [] if group_problem() is None else [f"memory limits. {group_problem()}"]
+    missing += [words for event, words in _UNCOUNTED.items() if event not in counters()]
     with output_on(progress_stream(as_json)) as output:
         found = measure(
             lambda where, limit: run_program(command, where, timeout_s=limit_s, limit_bytes=limit),

@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from scanflow_client.reproduction.experiment import Experiment, MeasureRound, Observe, rotate
+from scanflow.characterization.study import rotate
+from scanflow_client.reproduction.experiment import Experiment, MeasureRound, Observe
 from scanflow_client.reproduction.figure import Claim, Figure, FigurePanel, Round
 from scanflow_client.reproduction.served import PROGRAMS
 

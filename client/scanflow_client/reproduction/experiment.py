@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -34,9 +34,3 @@ class Experiment:
     """A context: it makes ready what all rounds need, and leaves nothing behind."""
 
     simulated: bool = False
-
-
-def rotate(arms: Sequence[str], number: int) -> list[str]:
-    """Return the arms in another order each round, so that what drifts falls on each of them."""
-    shift = number % len(arms)
-    return [*arms[shift:], *arms[:shift]]

@@ -15,10 +15,11 @@ from typing import Any
 from scanflow.app.application import Application
 from scanflow.app.mpi import MPIWorkload
 from scanflow.app.workflow import Workflow
+from scanflow.characterization.study import rotate
 from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.errors import StepFailedError
 from scanflow.settings import Settings
-from scanflow_client.reproduction.experiment import Experiment, MeasureRound, Observe, rotate
+from scanflow_client.reproduction.experiment import Experiment, MeasureRound, Observe
 from scanflow_client.reproduction.figure import Claim, Figure, FigurePanel, Round
 
 SIZE = 1800

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -85,21 +84,14 @@ class MeasuredService:
         tally: str | None = None,
     ) -> LoadResult:
         """Send the same request again and again: in a closed loop for some seconds, or at these times."""
-        from scanflow.load.load import LoadGenerator, LoadPlan
+        from scanflow.load.load import LoadGenerator
         from scanflow_client.predict_io import PredictRequest, to_http
+        from scanflow_client.service_load import load_plan
 
-        record = self.deployer.service(self.name)
         request = to_http(self.deployer, self.name, PredictRequest(inputs=inputs), node=None, dtype=None, seldon=False)
-        plan = LoadPlan(
-            url=f"{record.url.rstrip('/')}{request.path}",
-            bodies=(base64.b64encode(request.body).decode(),),
-            headers=request.headers,
-            connections=connections,
-            duration_s=seconds,
-            timeout_s=120.0,
-            queue_s=600.0,
-            tally=tally,
-        )
+        record = self.deployer.service(self.name)
+        plan = load_plan(record, request, connections=connections, timeout_s=120.0, queue_s=600.0)
+        plan = replace(plan, duration_s=seconds, tally=tally)
         with LoadGenerator(plan, arrivals) as load:
             return load.result()
 

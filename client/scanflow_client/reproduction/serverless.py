@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from scanflow_client.reproduction.experiment import Experiment, MeasureRound, Observe, rotate
+from scanflow.characterization.study import rotate
+from scanflow_client.reproduction.experiment import Experiment, MeasureRound, Observe
 from scanflow_client.reproduction.figure import Claim, Figure, FigurePanel, Round
 from scanflow_client.reproduction.served import (
     PROGRAMS,

@@ -17,8 +17,9 @@ from typing import Any
 
 from scanflow.app.application import Application
 from scanflow.app.serving import Serving
+from scanflow.characterization.study import rotate
 from scanflow.errors import StepFailedError
-from scanflow_client.reproduction.experiment import Experiment, MeasureRound, Observe, rotate
+from scanflow_client.reproduction.experiment import Experiment, MeasureRound, Observe
 from scanflow_client.reproduction.figure import Claim, Figure, FigurePanel, Round
 from scanflow_client.reproduction.served import (
     PROGRAMS,
