@@ -105,7 +105,9 @@ class Control:
             case "state":
                 others = message.body.get("others")
                 body = self._application.state(metrics=bool(message.body.get("metrics")), others=others)
-                body["connections"] = len(self._http)
+                body |= {"connections": len(self._http), "busy_connections": self._http.busy}
+                if "fair_share" in message.body:
+                    self._http.balance(message.body["fair_share"])
             case "listen" if fds:
                 self._listen(peer, message.key, fds.pop(0))
             case "ignore":

@@ -47,6 +47,10 @@ _USUAL_HEAD_BYTES: Final = 4096
 _UPGRADE: Final = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 _SWEEP_S: Final = 0.5
 _PAUSE_S: Final = 0.5  # without accepting, when this process may open no more files
+_BUSY_S: Final = 1.0  # a connection without a request for longer than this is not busy
+_DEFER_S: Final = 0.005  # what the other instances get to accept, before one that has its share accepts more
+_UNBALANCED_S: Final = 1.0  # how long an instance has too many connections before it closes some
+_SHORT_LIVED: Final = 8  # connections lost between two sweeps beyond those that are there: clients do not keep them
 _NO_MORE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 _log = logging.getLogger(__name__)
@@ -98,6 +102,9 @@ class Connection(HttpToolsProtocol):
         self._head_bytes += len(data)
         if self._head_bytes > MAX_HEAD_BYTES and not self.refused:
             self._refuse(ProblemError(431, f"The head of the request is longer than {MAX_HEAD_BYTES} bytes."))
+
+    def is_busy(self, now: float) -> bool:
+        return not self.closing and (not self.idle or now - self._since < _BUSY_S)
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
@@ -223,6 +230,15 @@ class HttpServer:
         self.drain_idle_s = drain_idle_s
         """How long a connection that is to close with its next response waits for the request."""
 
+        self.fair_share: int | None = None
+        """Busy connections of each instance of the service when all have as many; None: there is no other instance."""
+
+        self.busy = 0
+        """Connections that had a request a moment ago, or are new: as of the last sweep, and changes since."""
+
+        self._unbalanced_since: float | None = None
+        self._lost = 0  # connections since the last sweep
+        self._short_lived = False
         self._listeners: dict[str, socket.socket] = {}
         self._opening: set[asyncio.Task[None]] = set()
         self._fewer = asyncio.Event()
@@ -275,25 +291,44 @@ class HttpServer:
             listener.close()
 
     def _accept(self, key: str, listener: socket.socket) -> None:
-        """Accept one connection, so that of those that wait the other processes get their share."""
+        """Accept a connection, unless this instance has its share: then the others may take it first."""
+        if self.fair_share is None or self.busy < max(self.fair_share, 1) or self._short_lived:
+            self._accept_one(key, listener)
+            return
+        self.loop.remove_reader(listener.fileno())
+        self.loop.call_later(_DEFER_S, self._accept_after_others, key, listener)
+
+    def _accept_after_others(self, key: str, listener: socket.socket) -> None:
+        """Accept what no other instance took: the more at once the more there are, so that a burst is soon accepted."""
+        if self._listeners.get(key) is not listener:
+            return
+        self.loop.add_reader(listener.fileno(), self._accept, key, listener)
+        for _ in range(1 + self.busy // 8):
+            if not self._accept_one(key, listener):
+                return
+
+    def _accept_one(self, key: str, listener: socket.socket) -> bool:
+        """Accept one connection of those that wait; return whether there was one."""
         try:
             sock, _ = listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return
+            return False
         except OSError as error:
             if error.errno not in _NO_MORE:
                 _log.exception("Listener %r cannot be accepted on any longer.", key)
                 self._stop_listening(key)
-                return
+                return False
             _log.warning("No more connections for now: %s.", error)
             self.loop.remove_reader(listener.fileno())
             self.loop.call_later(_PAUSE_S, self._accept_again, key, listener)
-            return
+            return False
+        self.busy += 1
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         task = self.loop.create_task(self._open(key, sock))
         self._opening.add(task)
         task.add_done_callback(self._opened)
+        return True
 
     def _accept_again(self, key: str, listener: socket.socket) -> None:
         if self._listeners.get(key) is listener:
@@ -342,7 +377,29 @@ class HttpServer:
             connection.transport.abort()
 
     def lost(self) -> None:
+        self._lost += 1
+        self.busy = max(0, self.busy - 1)
         self._fewer.set()
+
+    # -- sharing connections with the other instances
+
+    def balance(self, fair_share: int | None) -> None:
+        """Keep that many busy connections: the others close with their next response, and their clients connect anew.
+
+        So an instance that was added gets work at once, and not when connections are ``age_s`` old. A few more than the
+        share stay where they are, and so do all until there were too many for a second: the numbers that the share
+        is made of are up to a second old.
+        """
+        self.fair_share = fair_share
+        busy = [connection for connection in self._connections() if connection.is_busy(self.now)]
+        if fair_share is None or self._short_lived or (len(busy) - fair_share) * 8 <= fair_share:
+            self._unbalanced_since = None
+        elif self._unbalanced_since is None:
+            self._unbalanced_since = self.now
+        elif self.now - self._unbalanced_since >= _UNBALANCED_S:
+            self._unbalanced_since = None
+            for connection in busy[fair_share:]:
+                connection.close_soon()
 
     # -- time
 
@@ -356,8 +413,11 @@ class HttpServer:
         date = formatdate(time.time(), usegmt=True).encode()
         self.state.default_headers = [(b"date", date), (b"server", b"scanflow")]
         self._head = b"date: %b\r\nserver: scanflow\r\n" % date
-        for connection in self._connections():
+        connections = self._connections()
+        self._short_lived, self._lost = self._lost > len(connections) + _SHORT_LIVED, 0
+        for connection in connections:
             connection.expire(now, self.drain_idle_s if connection.closing else IDLE_S)
+        self.busy = len(self._opening) + sum(connection.is_busy(now) for connection in connections)
 
 
 def _without_upgrade(data: bytes) -> bytes:

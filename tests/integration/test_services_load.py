@@ -12,7 +12,8 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from itertools import count
 from pathlib import Path
@@ -106,11 +107,34 @@ def ask_on(connection: http.client.HTTPConnection) -> http.client.HTTPResponse:
     return answer
 
 
+def ask_until_balanced(clients: Sequence[http.client.HTTPConnection], instances: int) -> list[str]:
+    """Ask over all connections until each of so many instances has as many of them; return which answered each."""
+    names: list[str] = []
+
+    def ask_all() -> bool:
+        names[:] = [str(ask_on(client).headers["x-scanflow-instance"]) for client in clients]
+        return sorted(Counter(names).values()) == [len(clients) // instances] * instances
+
+    until(ask_all, f"{len(clients)} connections are balanced over {instances} instances")
+    return names
+
+
+def test_connections_are_balanced_also_over_an_instance_that_was_added(services: Services) -> None:
+    url = urlsplit(services.deploy(instances=2).url)
+    with ExitStack() as stack:
+        clients = [
+            stack.enter_context(closing(http.client.HTTPConnection(str(url.hostname), url.port, timeout=patient(60))))
+            for _ in range(12)
+        ]
+        ask_until_balanced(clients, 2)
+        services.change(instances=3)
+        ask_until_balanced(clients, 3)
+
+
 def test_who_was_idle_while_instances_leave_is_answered_once_more_and_told_to_close(services: Services) -> None:
     url = urlsplit(services.deploy(instances=3).url)
     idle = [http.client.HTTPConnection(str(url.hostname), url.port, timeout=patient(60)) for _ in range(12)]
-    served = [ask_on(one).headers["x-scanflow-instance"] for one in idle]
-    assert len(set(served)) > 1
+    served = ask_until_balanced(idle, 3)
     services.change(instances=1)
     (stays,) = (one.instance for one in services.local.service("w").instances if one.state == "ready")
     for connection, instance in zip(idle, served, strict=True):

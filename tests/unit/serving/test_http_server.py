@@ -12,6 +12,8 @@ import socket
 import threading
 import zlib
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack
+from functools import partial
 from typing import Any, Self, TypeVar
 
 import pytest
@@ -25,7 +27,7 @@ from scanflow_serving.http_server import HttpServer
 from scanflow_serving.messages import Request, Response
 from scanflow_serving.problems import ProblemError
 from tests.serving import raw_exchange, read_answer
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 
 MOST = 2 * 1024 * 1024
 T = TypeVar("T")
@@ -67,12 +69,13 @@ class Server:
         self.port: int = self.listener.getsockname()[1]
         api = HttpApi(self.served, max_request_bytes=MOST, **options)
 
-        async def begin() -> HttpServer:
-            made = HttpServer(api, age_s=age_s, drain_idle_s=drain_idle_s)
-            made.listen("main", self.listener.dup())
-            return made
+        async def start_listening() -> HttpServer:
+            http = HttpServer(api, age_s=age_s, drain_idle_s=drain_idle_s)
+            http.listen("main", self.listener.dup())
+            return http
 
-        self.http = self.do(begin())
+        self.start_listening = start_listening
+        self.http = self.do(start_listening())
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(PATIENCE_S)
@@ -428,3 +431,83 @@ def test_an_ignored_listener_gives_its_connections_back(server: Server) -> None:
             server.release()
             assert (read_answer(sock)[1].get("connection") == "close") is closes
     other.close()
+
+
+@pytest.fixture
+def second(server: Server) -> Iterator[HttpServer]:
+    """Another instance that accepts from the same socket. On one loop, the first always wakes first."""
+    http = server.do(server.start_listening())
+    yield http
+    server.call(http.close)
+
+
+def test_a_burst_of_connections_is_spread_over_instances(server: Server, second: HttpServer) -> None:
+    for http in (server.http, second):
+        server.call(partial(http.balance, 0))
+    with ExitStack() as stack:
+        clients = [stack.enter_context(server.connect()) for _ in range(8)]
+        for client in clients:
+            client.sendall(get("/hold"))
+        for _ in clients:
+            server.until_held()
+        assert [len(http.state.connections) for http in (server.http, second)] == [4, 4]
+        for _ in clients:
+            server.release()
+
+
+def test_connections_move_to_an_instance_that_has_fewer(server: Server, second: HttpServer) -> None:
+    server.call(partial(second.ignore, "main"))
+    with ExitStack() as stack:
+        clients = [stack.enter_context(server.connect()) for _ in range(8)]
+        for client in clients:
+            client.sendall(get("/hold"))
+            server.until_held()
+        assert server.call(lambda: server.http.busy) == 8
+        server.call(partial(second.listen, "main", server.listener.dup()))
+        server.call(partial(second.balance, 5))
+
+        def closing() -> int:
+            server.call(partial(server.http.balance, 5))
+            return sum(getattr(connection, "closing", False) for connection in server.http.state.connections)
+
+        assert closing() == 0, "the first time, it may be that the numbers of the others are old"
+        until(lambda: closing() == 3, "those beyond the share are to close")
+        for _ in clients:
+            server.release()
+        moving = [client for client in clients if b"connection: close" in client.recv(4096).lower()]
+        assert len(moving) == 3
+        for client in moving:
+            assert client.recv(1) == b""
+            again = stack.enter_context(server.connect())
+            again.sendall(get("/hold"))
+            server.until_held()
+        assert [len(http.state.connections) for http in (server.http, second)] == [5, 3]
+        for _ in range(3):
+            server.release()
+
+
+def test_a_few_connections_more_than_a_fair_share_stay(server: Server) -> None:
+    with ExitStack() as stack:
+        clients = [stack.enter_context(server.connect()) for _ in range(9)]
+        for client in clients:
+            client.sendall(get("/hold"))
+            server.until_held()
+        server.call(partial(server.http.balance, 8))
+        since = server.http.now
+        until(lambda: server.http.now > since + 2 * http_server._UNBALANCED_S, "the others had time")
+        server.call(partial(server.http.balance, 8))
+        for _ in clients:
+            server.release()
+        assert not any(b"connection: close" in client.recv(4096).lower() for client in clients)
+
+
+def test_a_burst_that_no_other_instance_takes_is_accepted(server: Server) -> None:
+    server.call(partial(server.http.balance, 0))
+    with ExitStack() as stack:
+        clients = [stack.enter_context(server.connect()) for _ in range(200)]
+        for client in clients:
+            client.sendall(get("/hold"))
+        for _ in clients:
+            server.until_held()
+        for _ in clients:
+            server.release()

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import ceil
 from pathlib import Path
 from selectors import BaseSelector
 from typing import Any
@@ -168,7 +169,14 @@ class InstancePool:
             often = eager or one.phase in {"starting", "draining"}
             if now - one.looked >= (EAGER_S if often else LOOK_S) - 0.001:
                 one.looked = now
-                one.channel.ask("state", self._metrics_request(one, now))
+                one.channel.ask("state", self._metrics_request(one, now) | self._fair_share(one))
+
+    def _fair_share(self, instance: Instance) -> dict[str, Any]:
+        """Return how many busy connections a ready instance has when all ready ones have as many."""
+        if instance.phase != "ready":
+            return {}
+        busy = [int(ready.state.get("busy_connections") or 0) for ready in self.ready]
+        return {"fair_share": ceil(sum(busy) / len(busy)) if len(busy) > 1 else None}
 
     def _metrics_request(self, one: Instance, now: float) -> dict[str, Any]:
         if one.phase == "starting" or now - one.metered < METRICS_S:
