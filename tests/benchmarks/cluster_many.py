@@ -1,7 +1,9 @@
 """Many objects of a cluster: services, pods and nodes that are entries of the API server and nothing more, and a server
 that looks after them.
 
-The nodes have no kubelet and take no pod that does not name them: they are tainted and cordoned. All goes at the end.
+The nodes have no kubelet and take no pod that does not name them: they are tainted and cordoned. What a kubelet would
+say of a pod is written here, once. No program plays the kubelets: where it shares few cores with the API server it
+answers for its nodes too late, and the cluster then counts what runs there as not ready, for good. All goes at the end.
 """
 
 from __future__ import annotations
@@ -53,6 +55,12 @@ WATCHED_S: Final = OFTEN * LOOK_S
 """By then a server has looked often enough at everything for watches."""
 
 TAINT: Final = {"key": "scanflow.dev/benchmark", "effect": "NoSchedule"}
+SINCE: Final = "2026-01-01T00:00:00Z"
+"""When all pods began."""
+
+HASH: Final = {"pod-template-hash": "many"}
+ADDRESS: Final = "192.0.2.1"
+"""Of all pods: an address of documentation, which no machine has."""
 
 SECTION = Section(group="cluster", title="A server and many objects", columns=("Scanflow",))
 
@@ -94,9 +102,10 @@ def many(sizes: Sizes) -> Benchmark:
         ],
         contenders={"Scanflow": scanflow},
         how=(
-            "nodes and what runs on them are KWOK's; each service has all its objects, its pods one node; requests "
-            f"counted in the server for {sizes.idle_s:g} s, once its watches have begun; memory as the kernel counts "
-            "it, pages that are shared counted once"
+            "nodes and pods are entries of the API server, and nothing runs; each service has all its objects, its "
+            "pods one node, and all are ready; requests counted in the server for "
+            f"{sizes.idle_s:g} s, once its watches have begun; memory as the kernel counts it, pages that are shared "
+            "counted once"
         ),
         rounds=1,
         warm_up=False,
@@ -116,8 +125,10 @@ def objects(cluster: Cluster, sizes: Sizes) -> Iterator[sf.Application]:
         cluster.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
         _all(lambda one: cluster.create(_node(one)), nodes)
         step = max(1, len(nodes) // len(services))
-        _all(lambda one: _serve(cluster, *one), zip(services, nodes[::step] * len(services), strict=False))
-        _until_running(cluster, namespace, services)
+        placed = list(zip(services, nodes[::step] * len(services), strict=False))
+        _all(lambda pair: _create_pods(cluster, *pair), placed)
+        _all(lambda pair: _serve(cluster, *pair), placed)
+        _until_ready(cluster, namespace, services)
         node = sf.Service(name="s", implementation="s.py:S")
         yield sf.Application(
             name=name, team=TEAM, workflows=[sf.Workflow(name=f"{name}-new", type="online", nodes=[node])]
@@ -138,7 +149,7 @@ def _node(name: str) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": name, "annotations": {"kwok.x-k8s.io/node": "fake"}},
+        "metadata": {"name": name},
         "spec": {"taints": [TAINT], "unschedulable": True},
         "status": {"allocatable": given, "capacity": given},
     }
@@ -161,28 +172,111 @@ def _spec(app: str, number: int, instances: int) -> ServiceSpec:
     )
 
 
+def _deployment(definition: ServiceSpec, node: str) -> Manifest:
+    """Return a service's Deployment, whose pods are for one node."""
+    manifest = revision_object(ENGINES["deployment"], definition, definition.current, given_of(definition))
+    manifest["spec"] |= {"replicas": definition.shape.instances, "paused": True}
+    manifest["spec"]["template"]["spec"] |= {"nodeName": node, "tolerations": [{"operator": "Exists"}]}
+    return manifest
+
+
+def _create_pods(cluster: Cluster, definition: ServiceSpec, node: str) -> None:
+    """Make a service's pods, before what owns them.
+
+    A controller manager makes 20 requests a second, and each pod that it has to make takes several: it adopts these. It
+    has to know them by then, so they are made first, those of all services. It also says of each new pod that it is not
+    ready where its node is not; so that they are ready is written afterwards.
+    """
+    deployment = _deployment(definition, node)
+    for number in range(definition.shape.instances):
+        cluster.create(_pod(deployment, number))
+
+
 def _serve(cluster: Cluster, definition: ServiceSpec, node: str) -> None:
-    """Make all that a service has, its pods on one node."""
+    """Make all that a service has but its pods, which become ready."""
     revision, given = definition.current, given_of(definition)
     state = DesiredState(
         name=definition.workflow, port=8080, created=1.0, settled=1, generation=1, definition=definition
     )
-    made = revision_object(ENGINES["deployment"], definition, revision, given)
-    made["spec"] |= {"replicas": definition.shape.instances}
-    made["spec"]["template"]["spec"] |= {"nodeName": node, "tolerations": [{"operator": "Exists"}]}
+    deployment = _deployment(definition, node)
+    for number in range(definition.shape.instances):
+        pod = _pod(deployment, number)
+        name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+        cluster.patch("Pod", name, namespace, {"status": _running(pod)}, subresource="status")
     services = [revision_service(definition, revision), stable_service(definition, canary=False)]
-    for one in services:  # no proxy of a node has to know them: no packet ever goes there
-        one["metadata"]["labels"]["service.kubernetes.io/service-proxy-name"] = "none"
-    for one in (state_map(state), pods.config_map(definition, revision, given), *services, made):
-        cluster.create(one)
+    for service in services:  # no proxy of a node has to know them: no packet ever goes there
+        service["metadata"]["labels"]["service.kubernetes.io/service-proxy-name"] = "none"
+    for manifest in (state_map(state), pods.config_map(definition, revision, given), *services):
+        cluster.create(manifest)
+    cluster.create(_replica_set(cluster.create(deployment)))
 
 
-def _until_running(cluster: Cluster, namespace: str, services: Sequence[ServiceSpec]) -> None:
+def _pod(deployment: Manifest, number: int) -> Manifest:
+    """Return one of a Deployment's pods, which has no owner yet."""
+    own, template = deployment["metadata"], deployment["spec"]["template"]
+    metadata = {
+        **template["metadata"],
+        "name": f"{own['name']}-many-{number}",
+        "namespace": own["namespace"],
+        "labels": {**template["metadata"]["labels"], **HASH},
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+
+
+def _running(pod: Manifest) -> Manifest:
+    """Return what a kubelet says of a pod that is ready."""
+    conditions = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
+    return {
+        "phase": "Running",
+        "startTime": SINCE,
+        "hostIP": ADDRESS,
+        "podIP": ADDRESS,
+        "podIPs": [{"ip": ADDRESS}],
+        "conditions": [{"type": kind, "status": "True", "lastTransitionTime": SINCE} for kind in conditions],
+        "containerStatuses": [
+            {
+                "name": container["name"],
+                "image": container["image"],
+                "imageID": "",
+                "ready": True,
+                "started": True,
+                "restartCount": 0,
+                "state": {"running": {"startedAt": SINCE}},
+            }
+            for container in pod["spec"]["containers"]
+        ],
+    }
+
+
+def _replica_set(deployment: Manifest) -> Manifest:
+    """Return the ReplicaSet of a Deployment that is there, for the pods that are there."""
+    own, template = deployment["metadata"], deployment["spec"]["template"]
+    labels = {**template["metadata"]["labels"], **HASH}
+    owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": own["name"], "uid": own["uid"], "controller": True}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "metadata": {
+            "name": f"{own['name']}-many",
+            "namespace": own["namespace"],
+            "labels": labels,
+            "ownerReferences": [owner],
+        },
+        "spec": {
+            "replicas": deployment["spec"]["replicas"],
+            "selector": {"matchLabels": labels},
+            "template": {**template, "metadata": {**template["metadata"], "labels": labels}},
+        },
+    }
+
+
+def _until_ready(cluster: Cluster, namespace: str, services: Sequence[ServiceSpec]) -> None:
+    """Wait until the controllers have adopted all pods, and have counted them."""
     until, pause = time.monotonic() + READY_S, threading.Event()
     count = sum(one.shape.instances for one in services)
     while (ready := sum(_ready(one) for one in cluster.find("Deployment", namespace)[0])) < count:
         if time.monotonic() > until:
-            raise NotMeasuredError(f"{ready} of {count} pods are ready on fake nodes: does KWOK run there?")
+            raise NotMeasuredError(f"{ready} of {count} pods are counted as ready after {READY_S:g} s")
         pause.wait(2)
 
 

@@ -44,8 +44,6 @@ class Counted(Cluster):
 def test_many_services_cost_as_few_requests_as_one_and_none_once_watches_tell_of_them(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if cluster.get("Deployment", "kwok-controller", "kube-system") is None:
-        pytest.skip("KWOK, whose nodes are fake, does not run in kube-system")
     for name, text in OWN.items():
         monkeypatch.setenv(name, text)
     with objects(cluster, SIZES) as app:
