@@ -220,7 +220,8 @@ def _pod(deployment: Manifest, number: int) -> Manifest:
         "namespace": own["namespace"],
         "labels": {**template["metadata"]["labels"], **HASH},
     }
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+    at_once = {"terminationGracePeriodSeconds": 0}  # no kubelet says that it has ended
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {**template["spec"], **at_once}}
 
 
 def _running(pod: Manifest) -> Manifest:
