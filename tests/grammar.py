@@ -1,0 +1,187 @@
+"""The grammar of names: a function is named by a verb and its object, and a variable by what it is.
+
+``python -m tests.grammar [PATH…]`` lists the product's names that are at odds with it, then their counts by package.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+CHECKOUT = Path(__file__).parents[1]
+PRODUCT = ("scanflow", "client", "server", "agents")
+
+EXCEPTIONS = {
+    "connection_made": "asyncio.Protocol calls it so",
+    "data_received": "asyncio.Protocol calls it so",
+    "eof_received": "asyncio.Protocol calls it so",
+    "connection_lost": "asyncio.Protocol calls it so",
+    "sorted": "every reader of Python knows it: a copy, where sort changes its object",
+    "reversed": "every reader of Python knows it: a copy, where reverse changes its object",
+    "client/scanflow_client/cli/control.py:up": "a command that users type: scanflow up",
+    "client/scanflow_client/cli/control.py:down": "a command that users type: scanflow down",
+    "client/scanflow_client/cli/agents.py:why": "a command that users type: scanflow why",
+    "scanflow/app/triggers.py:at": "what users write in applications: sf.at(time)",
+    "scanflow/app/triggers.py:every": "what users write in applications: sf.every(hours=1)",
+}
+"""Functions that keep their name, everywhere or in one module, and why."""
+
+LIMITS = {"participle": 20, "of": 20, "pronoun": 0, "assignment": 60, "parameter": 60}
+"""How many findings of a kind the product may have."""
+
+VALUE_WORDS = frozenset("one found known given told made kept said meant left".split())
+"""Words that stand for almost any value."""
+
+IRREGULAR = frozenset(
+    """agreed begun bought bound broken brought built caught chosen done drawn driven drunk eaten fallen fed felt
+    flown forgotten found freed frozen given gone grown guaranteed heard held hidden kept known laid learnt
+    led left lent lost made meant paid ridden risen seen sent shaken shown sold spent spoken stolen stood
+    sworn taken taught thought thrown told torn understood undone withdrawn woken won worn wound written""".split()
+)
+"""Participles without -ed, but those that look like their verb: cut, put, read, run, set, split."""
+
+NOT_PARTICIPLES = frozenset("bed bred embed hundred red shed sled unfed wed".split())
+
+VERBS = frozenset(
+    """add apply assert build check clear collect compare compute copy count create delete describe discard drop
+    ensure explain fetch filter find forget format get hold ignore iterate keep list load log make mark merge
+    note parse print publish put raise read record reject remove render replace report require restore return
+    select send set show skip sort start store take tell test update validate wait warn write yield""".split()
+)
+"""Verbs at the head of a name that may end in a participle: load_declared, wait_until_settled."""
+
+PREDICATES = frozenset("is are was were has have had can should must may does".split())
+CONVERSIONS = frozenset({"from", "to"})
+
+PRONOUNS = frozenset(
+    """all another any anything both each elsewhere every everything here it itself mine nobody none nothing one
+    other others ours own said same several some that theirs there these this those what when where which who
+    whose why""".split()
+)
+PREPOSITIONS = frozenset(
+    """about above across after against along among around as at before behind below beside between beyond by
+    down during except for from if in inside into near of off on onto out outside over past since than through
+    to toward under until up upwards via with within without""".split()
+)
+ADVERBS = frozenset("again apart away back last late meanwhile not once only right together twice well yet".split())
+PARTICLES = PRONOUNS | PREPOSITIONS | ADVERBS
+
+
+class Finding(NamedTuple):
+    path: str
+    line: int
+    name: str
+    kind: str
+
+
+def is_participle(word: str) -> bool:
+    return word in IRREGULAR or (word.endswith("ed") and not word.endswith("eed") and word not in NOT_PARTICIPLES)
+
+
+def lacks_verb(words: list[str]) -> bool:
+    """Return whether a name is a participle (told, given_back) or ends in one and has no verb at its head (model_lost).
+
+    A participle before its noun is a noun phrase: requested_shape.
+    """
+    if is_participle(words[0]) and (len(words) == 1 or words[1] in PARTICLES):
+        return True
+    if words[0] in VERBS | CONVERSIONS or PREDICATES.intersection(words):
+        return False
+    while words[-1] in PARTICLES and len(words) > 1:
+        words = words[:-1]
+    return is_participle(words[-1])
+
+
+def classify_function(name: str) -> str | None:
+    """Return which kind of finding the name of a function is; None: it is in order."""
+    words = name.strip("_").lower().split("_")
+    if name.startswith("__"):
+        return None
+    if PRONOUNS.union(PREPOSITIONS).issuperset(words) and (len(words) == 1 or words[-1] != "of"):
+        return "pronoun"
+    if words[-1] == "of":
+        return "of"
+    return "participle" if lacks_verb(words) else None
+
+
+def is_property_or_overload(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    decorators = {ast.unparse(decorator).rpartition(".")[2] for decorator in function.decorator_list}
+    return not decorators.isdisjoint({"property", "cached_property", "setter", "deleter", "overload"})
+
+
+def classify_node(node: ast.AST) -> tuple[str, str | None]:
+    """Return the name that a node defines or binds, and which kind of finding it is."""
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if not is_property_or_overload(node):
+            return name, classify_function(name)
+        case ast.arg(arg=name) if name in VALUE_WORDS:
+            return name, "parameter"
+        case ast.Name(id=name, ctx=ast.Store()) | ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) if (
+            name in VALUE_WORDS
+        ):
+            return name, "assignment"
+    return "", None
+
+
+def find_in_module(path: str, module: ast.Module) -> Iterator[Finding]:
+    nodes = list(ast.walk(module))
+    updated = {node.target for node in nodes if isinstance(node, ast.AugAssign)}
+    for node in nodes:
+        name, kind = classify_node(node)
+        if kind and node not in updated and EXCEPTIONS.keys().isdisjoint({name, f"{path}:{name}"}):
+            yield Finding(path, getattr(node, "lineno", 0), name, kind)
+
+
+def find_in_paths(paths: Iterable[Path]) -> list[Finding]:
+    """Return the findings in modules, and in all modules of folders, by path and line."""
+    modules = {module.resolve() for path in paths for module in (path.rglob("*.py") if path.is_dir() else [path])}
+    places = {module: str(module.relative_to(CHECKOUT)) for module in modules}
+    trees = {place: ast.parse(module.read_bytes()) for module, place in places.items()}
+    return sorted(finding for place, tree in trees.items() for finding in find_in_module(place, tree))
+
+
+def count_by_package(findings: Iterable[Finding]) -> dict[str, Counter[str]]:
+    """Return how many findings of each kind are in a package, or in a package of it: client/scanflow_client/cli."""
+    counts: dict[str, Counter[str]] = {}
+    for path, _line, _name, kind in findings:
+        package = "/".join(Path(path).parent.parts[: 2 if path.startswith("scanflow/") else 3])
+        counts.setdefault(package, Counter())[kind] += 1
+    return counts
+
+
+def format_row(package: str, counts: Mapping[str, int]) -> str:
+    return f"{package:<40}" + "".join(f"{counts[kind]:>12}" for kind in LIMITS)
+
+
+def compare_counts(counts: Mapping[str, Counter[str]], table: Mapping[str, Counter[str]]) -> list[str]:
+    """Return where counts differ from the table, for the kinds that are still beyond their limit."""
+    total = sum(counts.values(), Counter[str]())
+    problems = []
+    for package in sorted(counts.keys() | table.keys()):
+        for kind in [kind for kind, limit in LIMITS.items() if total[kind] > limit]:
+            count, allowed = counts.get(package, Counter())[kind], table.get(package, Counter())[kind]
+            if count > allowed:
+                remedy = f"Rename what is new: python -m tests.grammar {package}"
+                problems.append(f"{package}: {count} of kind {kind!r}, where {allowed} were left. {remedy}")
+            elif count < allowed:
+                problems.append(f"{package}: lower the table's number of kind {kind!r} from {allowed} to {count}.")
+    return problems
+
+
+def main(arguments: list[str]) -> None:
+    findings = find_in_paths([Path(path) for path in arguments] or [CHECKOUT / folder for folder in PRODUCT])
+    for finding in findings:
+        print(f"{finding.path}:{finding.line} {finding.name} ({finding.kind})")
+    counts = count_by_package(findings)
+    print("\n" + f"{'':<40}" + "".join(f"{kind:>12}" for kind in LIMITS))
+    for package in sorted(counts):
+        print(format_row(package, counts[package]))
+    print(format_row("total", sum(counts.values(), Counter[str]())))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
