@@ -16,7 +16,7 @@ from scanflow.app.files import dump_json, load_json
 from scanflow.app.resources import Resources
 from scanflow.backends.agents import HostedAgent
 from scanflow.backends.kubernetes.agents.hosting import KubernetesAgents
-from scanflow.backends.kubernetes.agents.manifests import VERSION, objects_of
+from scanflow.backends.kubernetes.agents.manifests import VERSION, build_objects
 from scanflow.backends.kubernetes.labels import AGENT, namespace_of
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import UsageError
@@ -99,7 +99,7 @@ def agent(**changes: Any) -> HostedAgent:
 def test_the_objects_of_an_agent() -> None:
     given = agent(resources=Resources(cpu=0.5, memory="512Mi"))
     own = load_json(json.dumps(given.document)).agents[0]
-    objects = objects_of(given, own, KubernetesSettings(storage_class="fast"))
+    objects = build_objects(given, own, KubernetesSettings(storage_class="fast"))
     assert PRIVATE.get_secret_value() not in json.dumps([one for one in objects if one["kind"] != "Secret"])
     assert_manifests("agent", *objects)
 

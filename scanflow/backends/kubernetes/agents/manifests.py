@@ -1,4 +1,4 @@
-"""The objects of one agent, from what is to be hosted. Pure."""
+"""Build the objects of a hosted agent. Pure."""
 
 from __future__ import annotations
 
@@ -19,53 +19,58 @@ from scanflow.names import MAX_NAME
 
 PORT: Final = 8080
 VERSION: Final = "scanflow.dev/agent-version"
-"""An annotation of the Deployment and its pods: what the agent was started with."""
+"""An annotation of the Deployment and its pods: the version of the agent when it was started."""
 
 CODE: Final = "scanflow.dev/agent-code"
 FOLDER: Final = "/scanflow/agent"
-"""Where the agent keeps what it learned, on its claim."""
+"""The folder of the agent's state, on its claim."""
 
 _GRACE_S: Final = 15
 _STATE_SIZE: Final = "1Gi"
 
 
-def name_of(agent: str) -> str:
+def format_object_name(agent: str) -> str:
     """Return the name of an agent's objects."""
     plain = f"agent-{agent}"
     return plain if len(plain) <= MAX_NAME else hashed(plain, agent)
 
 
-def address_of(app: str, team: str, agent: str) -> str:
-    """Return where other pods find an agent."""
-    return f"http://{name_of(agent)}.{namespace_of(app, team)}.svc:{PORT}"
+def format_address(app: str, team: str, agent: str) -> str:
+    """Return the URL of an agent for other pods."""
+    return f"http://{format_object_name(agent)}.{namespace_of(app, team)}.svc:{PORT}"
 
 
-def objects_of(
-    agent: HostedAgent, described: Agent, settings: KubernetesSettings, code: Code | None = None
+def build_objects(
+    agent: HostedAgent, definition: Agent, settings: KubernetesSettings, code: Code | None = None
 ) -> list[Manifest]:
-    """Return what an agent is made of, in the order in which it is made.
+    """Return the objects of an agent, in the order of creation.
 
     Args:
-        agent: What is to be hosted.
-        described: The same agent, as its application says it.
-        settings: Of the cluster.
-        code: The agent's own files. None: it has none, or its image has them.
+        agent: The agent to host.
+        definition: The same agent, as its application defines it.
+        settings: The cluster's.
+        code: The agent's files. None: it has none, or its image contains them.
     """
     secrets = {
         "token": "" if agent.token is None else agent.token.get_secret_value(),
         **({} if agent.ca is None else {"ca.crt": agent.ca}),
     }
     return [
-        {"apiVersion": "v1", "kind": "Secret", **_named(agent), "type": "Opaque", "stringData": secrets},
-        {"apiVersion": "v1", "kind": "ConfigMap", **_named(agent), "data": {"agent.json": json.dumps(spec_of(agent))}},
-        _claim(agent, settings),
-        _service(agent),
-        _deployment(agent, described, settings, code),
+        {"apiVersion": "v1", "kind": "Secret", **_build_metadata(agent), "type": "Opaque", "stringData": secrets},
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            **_build_metadata(agent),
+            "data": {"agent.json": json.dumps(build_spec(agent))},
+        },
+        _build_claim(agent, settings),
+        _build_service(agent),
+        _build_deployment(agent, definition, settings, code),
     ]
 
 
-def spec_of(agent: HostedAgent) -> dict[str, Any]:
-    """Return what the program that hosts the agent reads; the token is no part of it."""
+def build_spec(agent: HostedAgent) -> dict[str, Any]:
+    """Return the configuration of the agent's host program, without the token."""
     source = None if agent.source is None else str(PurePosixPath(APP_DIR) / PurePosixPath(agent.source).name)
     return {
         "application": {**agent.document, "app_dir": "."},
@@ -76,29 +81,29 @@ def spec_of(agent: HostedAgent) -> dict[str, Any]:
         "tracker_uri": agent.tracker,
         "host": "0.0.0.0",  # noqa: S104  of the pod; every request needs the token
         "port": PORT,
-        "url": address_of(agent.app, agent.team, agent.name),
+        "url": format_address(agent.app, agent.team, agent.name),
     }
 
 
-def agent_of(app: Application, name: str) -> Agent:
+def find_agent(app: Application, name: str) -> Agent:
     return next(agent for agent in app.agents if agent.name == name)
 
 
-def _named(agent: HostedAgent) -> Manifest:
+def _build_metadata(agent: HostedAgent) -> Manifest:
     return {
         "metadata": {
-            "name": name_of(agent.name),
+            "name": format_object_name(agent.name),
             "namespace": namespace_of(agent.app, agent.team),
             "labels": labels_of(agent.app, agent.team, agent=agent.name),
         }
     }
 
 
-def _claim(agent: HostedAgent, settings: KubernetesSettings) -> Manifest:
+def _build_claim(agent: HostedAgent, settings: KubernetesSettings) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        **_named(agent),
+        **_build_metadata(agent),
         "spec": {
             "accessModes": ["ReadWriteOnce"],
             "resources": {"requests": {"storage": _STATE_SIZE}},
@@ -107,38 +112,40 @@ def _claim(agent: HostedAgent, settings: KubernetesSettings) -> Manifest:
     }
 
 
-def _service(agent: HostedAgent) -> Manifest:
+def _build_service(agent: HostedAgent) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        **_named(agent),
+        **_build_metadata(agent),
         "spec": {
             "type": "ClusterIP",
-            "selector": _selected(agent),
+            "selector": _build_selector(agent),
             "ports": [{"name": "http", "port": PORT, "targetPort": "http", "protocol": "TCP"}],
         },
     }
 
 
-def _selected(agent: HostedAgent) -> dict[str, str]:
+def _build_selector(agent: HostedAgent) -> dict[str, str]:
     labels = labels_of(agent.app, agent.team, agent=agent.name)
     return {"app.kubernetes.io/managed-by": labels["app.kubernetes.io/managed-by"], AGENT: labels[AGENT]}
 
 
-def _deployment(agent: HostedAgent, described: Agent, settings: KubernetesSettings, code: Code | None) -> Manifest:
-    named, noted = _named(agent), {VERSION: agent.version, CODE: agent.code}
-    named["metadata"]["annotations"] = noted
+def _build_deployment(
+    agent: HostedAgent, definition: Agent, settings: KubernetesSettings, code: Code | None
+) -> Manifest:
+    base, annotations = _build_metadata(agent), {VERSION: agent.version, CODE: agent.code}
+    base["metadata"]["annotations"] = annotations
     pod = {
         "serviceAccountName": PODS,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": _GRACE_S,
         "securityContext": {**pod_security(), "fsGroupChangePolicy": "OnRootMismatch"},
-        "containers": [_container(agent, described, settings, code)],
+        "containers": [_build_container(agent, definition, settings, code)],
         "volumes": [
-            {"name": "state", "persistentVolumeClaim": {"claimName": name_of(agent.name)}},
-            {"name": "spec", "configMap": {"name": name_of(agent.name)}},
-            {"name": "secret", "secret": {"secretName": name_of(agent.name), "defaultMode": 0o440}},
+            {"name": "state", "persistentVolumeClaim": {"claimName": format_object_name(agent.name)}},
+            {"name": "spec", "configMap": {"name": format_object_name(agent.name)}},
+            {"name": "secret", "secret": {"secretName": format_object_name(agent.name), "defaultMode": 0o440}},
             {"name": "tmp", "emptyDir": {}},
             *([] if code is None else [code.volume]),
         ],
@@ -146,23 +153,25 @@ def _deployment(agent: HostedAgent, described: Agent, settings: KubernetesSettin
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        **named,
+        **base,
         "spec": {
             "replicas": 1,
             "revisionHistoryLimit": 2,
             "strategy": {"type": "Recreate"},  # its journal has one writer
-            "selector": {"matchLabels": _selected(agent)},
+            "selector": {"matchLabels": _build_selector(agent)},
             "template": {
-                "metadata": {"labels": labels_of(agent.app, agent.team, agent=agent.name), "annotations": noted},
+                "metadata": {"labels": labels_of(agent.app, agent.team, agent=agent.name), "annotations": annotations},
                 "spec": pod,
             },
         },
     }
 
 
-def _container(agent: HostedAgent, described: Agent, settings: KubernetesSettings, code: Code | None) -> Manifest:
+def _build_container(
+    agent: HostedAgent, definition: Agent, settings: KubernetesSettings, code: Code | None
+) -> Manifest:
     probe = {"httpGet": {"path": "/healthz", "port": "http", "httpHeaders": [{"name": "Host", "value": "localhost"}]}}
-    token = {"secretKeyRef": {"name": name_of(agent.name), "key": "token"}}
+    token = {"secretKeyRef": {"name": format_object_name(agent.name), "key": "token"}}
     environment = {
         "HOME": "/tmp",  # noqa: S108  the container's own
         "SCANFLOW_HOME": f"{FOLDER}/home",
@@ -172,7 +181,7 @@ def _container(agent: HostedAgent, described: Agent, settings: KubernetesSetting
     }
     return {
         "name": "agent",
-        "image": described.image or settings.agent_image,
+        "image": definition.image or settings.agent_image,
         "command": ["python", "-m", "scanflow_agents", FOLDER],
         "envFrom": variables_from(),
         "env": [
@@ -180,7 +189,7 @@ def _container(agent: HostedAgent, described: Agent, settings: KubernetesSetting
             {"name": "SCANFLOW_TOKEN", "valueFrom": token},
         ],
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
-        "resources": _resources(described),
+        "resources": _build_resources(definition),
         "startupProbe": {**probe, "periodSeconds": 2, "failureThreshold": 60, "timeoutSeconds": 5},
         "readinessProbe": {**probe, "periodSeconds": 5, "timeoutSeconds": 5},
         "livenessProbe": {**probe, "periodSeconds": 10, "failureThreshold": 6, "timeoutSeconds": 5},
@@ -196,13 +205,13 @@ def _container(agent: HostedAgent, described: Agent, settings: KubernetesSetting
     }
 
 
-def _resources(described: Agent) -> Manifest:
-    given = described.resources
-    asked = {
-        "cpu": "50m" if given.cores is None else f"{round(given.cores * 1000)}m",
-        "memory": "256Mi" if given.memory is None else str(given.memory),
+def _build_resources(definition: Agent) -> Manifest:
+    resources = definition.resources
+    requests = {
+        "cpu": "50m" if resources.cores is None else f"{round(resources.cores * 1000)}m",
+        "memory": "256Mi" if resources.memory is None else str(resources.memory),
     }
-    limits = {} if given.memory is None else {"memory": str(given.memory)}
-    if given.cores is not None:
-        limits["cpu"] = asked["cpu"]
-    return {"requests": asked, **({"limits": limits} if limits else {})}
+    limits = {} if resources.memory is None else {"memory": str(resources.memory)}
+    if resources.cores is not None:
+        limits["cpu"] = requests["cpu"]
+    return {"requests": requests, **({"limits": limits} if limits else {})}
