@@ -31,10 +31,10 @@ from scanflow.backends.kubernetes.followed import OFTEN
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import namespace_of
 from scanflow.backends.kubernetes.online import pods
-from scanflow.backends.kubernetes.online.definition import given_of
-from scanflow.backends.kubernetes.online.drift import LOOK_S, MADE_WITH, settings_of
-from scanflow.backends.kubernetes.online.engines import ENGINES, revision_object
-from scanflow.backends.kubernetes.online.objects import revision_service, stable_service, state_map
+from scanflow.backends.kubernetes.online.definition import build_pod_options
+from scanflow.backends.kubernetes.online.drift import LOOK_S, MADE_WITH, extract_settings
+from scanflow.backends.kubernetes.online.engines import ENGINES, build_revision_object
+from scanflow.backends.kubernetes.online.objects import build_revision_service, build_stable_service, build_state_map
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_records import Shape
@@ -168,13 +168,15 @@ def _spec(app: str, number: int, instances: int) -> ServiceSpec:
         shape=Shape(instances=instances),
         revisions=(Revision(id="r1", nodes=(Node(name="s", implementation="s.py:S", file="/app/s.py"),)),),
         image="scanflow/base:latest",
-        details={"service_account": ACCOUNT, MADE_WITH: settings_of(settings)},
+        details={"service_account": ACCOUNT, MADE_WITH: extract_settings(settings)},
     )
 
 
 def _deployment(definition: ServiceSpec, node: str) -> Manifest:
     """Return a service's Deployment, whose pods are for one node."""
-    manifest = revision_object(ENGINES["deployment"], definition, definition.current, given_of(definition))
+    manifest = build_revision_object(
+        ENGINES["deployment"], definition, definition.current, build_pod_options(definition)
+    )
     manifest["spec"] |= {"replicas": definition.shape.instances, "paused": True}
     manifest["spec"]["template"]["spec"] |= {"nodeName": node, "tolerations": [{"operator": "Exists"}]}
     return manifest
@@ -194,7 +196,7 @@ def _create_pods(cluster: Cluster, definition: ServiceSpec, node: str) -> None:
 
 def _serve(cluster: Cluster, definition: ServiceSpec, node: str) -> None:
     """Make all that a service has but its pods, which become ready."""
-    revision, given = definition.current, given_of(definition)
+    revision, options = definition.current, build_pod_options(definition)
     state = DesiredState(
         name=definition.workflow, port=8080, created=1.0, settled=1, generation=1, definition=definition
     )
@@ -203,10 +205,10 @@ def _serve(cluster: Cluster, definition: ServiceSpec, node: str) -> None:
         pod = _pod(deployment, number)
         name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
         cluster.patch("Pod", name, namespace, {"status": _running(pod)}, subresource="status")
-    services = [revision_service(definition, revision), stable_service(definition, canary=False)]
+    services = [build_revision_service(definition, revision), build_stable_service(definition, canary=False)]
     for service in services:  # no proxy of a node has to know them: no packet ever goes there
         service["metadata"]["labels"]["service.kubernetes.io/service-proxy-name"] = "none"
-    for manifest in (state_map(state), pods.config_map(definition, revision, given), *services):
+    for manifest in (build_state_map(state), pods.build_config_map(definition, revision, options), *services):
         cluster.create(manifest)
     cluster.create(_replica_set(cluster.create(deployment)))
 

@@ -19,7 +19,7 @@ import pytest
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import labels_of, namespace_of
-from scanflow.backends.kubernetes.online.traffic import GRPC_PORT, H2C, HTTP_PORT, route_state
+from scanflow.backends.kubernetes.online.traffic import GRPC_PORT, H2C, HTTP_PORT, read_route_state
 from scanflow.errors import UnsupportedError
 from tests.waiting import until
 
@@ -130,7 +130,7 @@ class Echoes:
 
             def taken(one: Manifest = one) -> bool:
                 found = self.cluster.get(one["kind"], one["metadata"]["name"], self.namespace)
-                return found is not None and route_state(found).accepted
+                return found is not None and read_route_state(found).accepted
 
             until(taken, f"the {one['kind']} is accepted", patience_s=20)
 

@@ -12,7 +12,7 @@ from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.differences import differences
 from scanflow.backends.kubernetes.environment.apply import Environments
 from scanflow.backends.kubernetes.environment.delete import delete_environment
-from scanflow.backends.kubernetes.environment.manifests import environment_manifests
+from scanflow.backends.kubernetes.environment.manifests import build_environment_manifests
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 
@@ -108,7 +108,7 @@ def test_what_a_person_changed_is_named(cluster: Cluster, app: sf.Application) -
     ],
 )
 def test_the_api_server_takes_all_of_it(cluster: Cluster, app: sf.Application, settings: KubernetesSettings) -> None:
-    home, *others = environment_manifests(app.replace(tracker=sf.Tracker(port=46668)), settings)
+    home, *others = build_environment_manifests(app.replace(tracker=sf.Tracker(port=46668)), settings)
     assert [one.change for one in differences(cluster, [home])] == ["create"]
     cluster.apply(home)
     found = differences(cluster, others)
@@ -119,7 +119,7 @@ def test_the_api_server_takes_all_of_it(cluster: Cluster, app: sf.Application, s
 def _made(cluster: Cluster, app: sf.Application) -> list[Manifest]:
     found = [
         cluster.get(one["kind"], one["metadata"]["name"], one["metadata"].get("namespace"))
-        for one in environment_manifests(app, SETTINGS)
+        for one in build_environment_manifests(app, SETTINGS)
     ]
     assert all(found)
     return [one for one in found if one and one["kind"] not in {"Namespace", "ResourceQuota", "PersistentVolumeClaim"}]

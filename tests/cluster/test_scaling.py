@@ -16,9 +16,9 @@ import pytest
 import scanflow as sf
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.online.scaling import ScalingTarget, autoscaler
+from scanflow.backends.kubernetes.online.scaling import ScalingTarget, build_autoscaler
 from scanflow.backends.kubernetes.online.scaling_status import explain
-from scanflow.backends.kubernetes.online.traffic import Routing, http_route, path_of_service
+from scanflow.backends.kubernetes.online.traffic import Routing, build_http_route, format_path_prefix
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.deployer.service_client import explanation_of
 from scanflow.errors import ScanflowError
@@ -68,7 +68,7 @@ def settings(cluster: Cluster) -> KubernetesSettings:
 
 def scaled(here: Echoes, name: str, scaling: sf.Scaling, settings: KubernetesSettings) -> Manifest:
     """Have a Deployment of the namespace scaled, and return the object that does it."""
-    made = autoscaler(
+    made = build_autoscaler(
         scaling,
         ScalingTarget("Deployment", name, name),
         app=here.app,
@@ -141,8 +141,8 @@ def test_requests_add_instances_and_take_them_away(here: Echoes, settings: Kuber
     here.server("busy", service="busy")
     here.ready("busy")
     routing = Routing(app=here.app, team=TEAM, name="busy", gateway=here.gateway, shares={"busy": 1.0})
-    here.route(http_route(routing))
-    url = f"http://{gateway_address(here.cluster)}{path_of_service(here.namespace, 'busy')}/predict"
+    here.route(build_http_route(routing))
+    url = f"http://{gateway_address(here.cluster)}{format_path_prefix(here.namespace, 'busy')}/predict"
     scaling = sf.Scaling(metric="rps", target=5, max=3, tolerance=0.2, polling=5, stabilization_window_s=10)
     scaled(here, "busy", scaling, settings)
     seconds_until(lambda: scraped(here, settings, "busy"), "Prometheus has looked", patience_s=40)
@@ -161,8 +161,8 @@ def test_a_service_sleeps_and_requests_at_the_gateway_wake_it(here: Echoes, sett
         here.server(name, service=name)
     here.ready("rare", "doorbell")
     routing = Routing(app=here.app, team=TEAM, name="doorbell", gateway=here.gateway, shares={"doorbell": 1.0})
-    here.route(http_route(routing))
-    url = f"http://{gateway_address(here.cluster)}{path_of_service(here.namespace, 'doorbell')}/predict"
+    here.route(build_http_route(routing))
+    url = f"http://{gateway_address(here.cluster)}{format_path_prefix(here.namespace, 'doorbell')}/predict"
     scaling = sf.Scaling(metric="queue", target=5, min=0, max=2, polling=5, cool_down=5)
     scaled(here, "rare", scaling, settings)
     slept = seconds_until(lambda: replicas(here, "rare") == 0, "it sleeps", patience_s=60)

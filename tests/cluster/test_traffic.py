@@ -13,12 +13,12 @@ import pytest
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.online.traffic import (
     Routing,
-    authority_of,
-    grpc_route,
-    http_route,
-    mirroring_of,
-    path_of_service,
-    routes,
+    build_grpc_route,
+    build_http_route,
+    build_routes,
+    detect_mirroring,
+    format_authority,
+    format_path_prefix,
 )
 from tests.cluster.echoes import TEAM, Echoes, asked_all_the_time, call, counted, echoes, gateway_address, seconds_until
 from tests.waiting import until
@@ -43,16 +43,16 @@ def test_a_gateway_shares_requests_out_by_weight_and_a_backup_takes_over_and_han
     for name in ("blue", "green", "spare"):
         here.server(name)
     here.ready("blue", "green", "spare")
-    url = f"http://{gateway_address(here.cluster)}{path_of_service(here.namespace, 'echo')}"
+    url = f"http://{gateway_address(here.cluster)}{format_path_prefix(here.namespace, 'echo')}"
 
     def switched(**shares: float) -> float:
-        here.route(http_route(routing(here, "echo", **shares)))
+        here.route(build_http_route(routing(here, "echo", **shares)))
         only = next(iter(shares))
         return seconds_until(lambda: counted(url, 5) == {only: 5}, f"all calls go to {only}", patience_s=20)
 
     switched(blue=1.0)
     assert call(f"{url}/v2/models/echo?a=b")["path"] == "/v2/models/echo?a=b"
-    here.route(http_route(routing(here, "echo", blue=0.7, green=0.3)))
+    here.route(build_http_route(routing(here, "echo", blue=0.7, green=0.3)))
     seconds_until(lambda: counted(url, 4)["green"], "some calls go to green", patience_s=20)
     shares = counted(url, 100)
     assert 65 <= shares["blue"] <= 75, shares
@@ -66,13 +66,15 @@ def test_a_shadow_gets_a_copy_of_each_request(here: Echoes) -> None:
     for name in ("stable", "shadow"):
         here.server(name)
     here.ready("stable", "shadow")
-    url = f"http://{gateway_address(here.cluster)}{path_of_service(here.namespace, 'mirrored')}"
+    url = f"http://{gateway_address(here.cluster)}{format_path_prefix(here.namespace, 'mirrored')}"
     gateway = here.cluster.get("Gateway", "public", here.namespace)
     assert gateway is not None
     gateway_class = here.cluster.get("GatewayClass", gateway["spec"]["gatewayClassName"])
     assert gateway_class is not None
-    shadowed = replace(routing(here, "mirrored", stable=1.0), mirror="shadow", mirroring=mirroring_of(gateway_class))
-    made = routes(shadowed)
+    shadowed = replace(
+        routing(here, "mirrored", stable=1.0), mirror="shadow", mirroring=detect_mirroring(gateway_class)
+    )
+    made = build_routes(shadowed)
     here.route(*(one for one in made if one["kind"] != "GRPCRoute"))  # these echoes speak HTTP
     seconds_until(lambda: counted(url, 1) == {"stable": 1}, "the route answers", patience_s=20)
     before = here.count("shadow")
@@ -85,14 +87,14 @@ def test_no_request_fails_while_shares_change(here: Echoes) -> None:
     for name in ("old", "new"):
         here.server(name)
     here.ready("old", "new")
-    path = path_of_service(here.namespace, "changed")
-    here.route(http_route(routing(here, "changed", old=1.0)))
+    path = format_path_prefix(here.namespace, "changed")
+    here.route(build_http_route(routing(here, "changed", old=1.0)))
     address = gateway_address(here.cluster)
     seconds_until(lambda: counted(f"http://{address}{path}", 1) == {"old": 1}, "the route answers", patience_s=20)
     steps = [{"old": 0.9, "new": 0.1}, {"old": 0.5, "new": 0.5}, {"new": 1.0}, {"old": 1.0}] * 3
     with asked_all_the_time(address, path, callers=3) as answered:
         for shares in steps:
-            here.route(http_route(routing(here, "changed", **shares)))
+            here.route(build_http_route(routing(here, "changed", **shares)))
             enough = answered.total() + REQUESTS // len(steps)
             seconds_until(partial(_reached, answered, enough), "requests came", patience_s=300)
     assert set(answered) == {"old", "new"}, answered
@@ -109,8 +111,8 @@ def test_calls_of_one_grpc_channel_are_balanced_over_pods(here: Echoes) -> None:
 
     here.server("pods", replicas=3, grpc=True)
     here.ready("pods")
-    here.route(grpc_route(routing(here, "talk", pods=1.0)))
-    authority = authority_of(here.namespace, "talk")
+    here.route(build_grpc_route(routing(here, "talk", pods=1.0)))
+    authority = format_authority(here.namespace, "talk")
     with grpc.insecure_channel(
         gateway_address(here.cluster), options=[("grpc.default_authority", authority)]
     ) as channel:

@@ -92,7 +92,7 @@ class Served:
 
     def reconcile(self) -> list[str]:
         """Look after the service as a server does, ten seconds later; return what was told."""
-        self.objects.at, self.told = None, []
+        self.objects.refreshed_at, self.told = None, []
         self.services.reconcile(self.services.service("serving"), observe=self._observe)
         return self.told
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.backends.kubernetes.environment.manifests import environment_manifests, hash_of
+from scanflow.backends.kubernetes.environment.manifests import build_environment_manifests, hash_manifests
 from scanflow.backends.kubernetes.environment.tracker import tracker_uri
 from scanflow.backends.kubernetes.kinds import KINDS
 from scanflow.backends.kubernetes.settings import KubernetesSettings
@@ -35,12 +35,12 @@ ENVIRONMENTS: dict[str, tuple[sf.Application, KubernetesSettings]] = {
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_an_environment_is_these_objects(name: str) -> None:
-    assert_manifests(name, *environment_manifests(*ENVIRONMENTS[name]))
+    assert_manifests(name, *build_environment_manifests(*ENVIRONMENTS[name]))
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_no_role_has_a_wildcard_or_reaches_beyond_the_namespace(name: str) -> None:
-    manifests = environment_manifests(*ENVIRONMENTS[name])
+    manifests = build_environment_manifests(*ENVIRONMENTS[name])
     assert not {one["kind"] for one in manifests} & {"ClusterRole", "ClusterRoleBinding"}
     rules = [rule for one in manifests if one["kind"] == "Role" for rule in one["rules"]]
     assert rules == [{"apiGroups": ["argoproj.io"], "resources": ["workflowtaskresults"], "verbs": ["create", "patch"]}]
@@ -48,7 +48,7 @@ def test_no_role_has_a_wildcard_or_reaches_beyond_the_namespace(name: str) -> No
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_every_object_but_the_first_is_in_the_namespace(name: str) -> None:
-    home, *others = environment_manifests(*ENVIRONMENTS[name])
+    home, *others = build_environment_manifests(*ENVIRONMENTS[name])
     assert {one["metadata"]["namespace"] for one in others} == {home["metadata"]["name"]}
     assert all(one["apiVersion"] == KINDS[one["kind"]].api_version for one in others)
 
@@ -56,7 +56,7 @@ def test_every_object_but_the_first_is_in_the_namespace(name: str) -> None:
 def test_no_two_applications_share_a_namespace() -> None:
     pairs = [("a-b", "c"), ("a", "b-c"), ("a", "b"), ("a-b-c", "d"), ("a-b", "c-d"), ("a", "b-c-d")]
     names = {
-        environment_manifests(sf.Application(name=app, team=team), KubernetesSettings())[0]["metadata"]["name"]
+        build_environment_manifests(sf.Application(name=app, team=team), KubernetesSettings())[0]["metadata"]["name"]
         for app, team in pairs
     }
     assert len(names) == len(pairs)
@@ -78,11 +78,11 @@ def test_a_tracker_is_made_only_where_none_is_named(
 ) -> None:
     app, given = SHOP.replace(tracker=tracker), KubernetesSettings(**settings)
     assert tracker_uri(app, given) == uri
-    made = any(one["kind"] == "Deployment" for one in environment_manifests(app, given))
+    made = any(one["kind"] == "Deployment" for one in build_environment_manifests(app, given))
     assert made is (uri is not None and "scanflow-shop-data" in uri)
 
 
 def test_the_hash_tells_descriptions_apart() -> None:
-    hashes = {name: hash_of(environment_manifests(*given)) for name, given in ENVIRONMENTS.items()}
+    hashes = {name: hash_manifests(build_environment_manifests(*given)) for name, given in ENVIRONMENTS.items()}
     assert len(set(hashes.values())) == len(hashes)
-    assert hash_of(environment_manifests(SHOP, KubernetesSettings())) == hashes["environment"]
+    assert hash_manifests(build_environment_manifests(SHOP, KubernetesSettings())) == hashes["environment"]

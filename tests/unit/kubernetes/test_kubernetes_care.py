@@ -10,11 +10,11 @@ import pytest
 import scanflow as sf
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import labels_of
-from scanflow.backends.kubernetes.online.care import Care, backup_answers
-from scanflow.backends.kubernetes.online.objects import state_map
+from scanflow.backends.kubernetes.online.care import Care, should_backup_answer
+from scanflow.backends.kubernetes.online.objects import build_state_map
 from scanflow.backends.kubernetes.online.store import ServiceStore
 from scanflow.backends.kubernetes.online.switch import Switch
-from scanflow.backends.kubernetes.online.traffic import shares_of
+from scanflow.backends.kubernetes.online.traffic import compute_shares
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.service_change import ServiceChange
 from scanflow.backends.service_decisions import RevisionStats
@@ -29,7 +29,7 @@ NAMESPACE = "scanflow-shop-data"
 
 
 @pytest.mark.parametrize(
-    ("now_backup", "ready_s", "backup_ready", "answers"),
+    ("backup_active", "ready_s", "backup_ready", "answers"),
     [
         (False, [], True, True),
         (False, [], False, False),
@@ -41,17 +41,19 @@ NAMESPACE = "scanflow-shop-data"
     ],
 )
 def test_a_backup_answers_while_nobody_else_could_and_until_that_has_lasted(
-    now_backup: bool, ready_s: list[float], backup_ready: bool, answers: bool
+    backup_active: bool, ready_s: list[float], backup_ready: bool, answers: bool
 ) -> None:
-    found = backup_answers(
-        now_backup=now_backup, ready_s=ready_s, wanted=1, backup_ready=backup_ready, hand_back_after=3
+    found = should_backup_answer(
+        backup_active=backup_active, ready_s=ready_s, wanted=1, backup_ready=backup_ready, hand_back_after=3
     )
     assert found is answers
 
 
 def test_a_service_that_sleeps_is_answered_for_by_nobody() -> None:
-    for now_backup in (True, False):
-        found = backup_answers(now_backup=now_backup, ready_s=[], wanted=0, backup_ready=True, hand_back_after=3)
+    for backup_active in (True, False):
+        found = should_backup_answer(
+            backup_active=backup_active, ready_s=[], wanted=0, backup_ready=True, hand_back_after=3
+        )
         assert not found
 
 
@@ -74,7 +76,7 @@ class Shop:
 
     def _keep(self, definition: ServiceSpec) -> None:
         state = DesiredState(name=definition.workflow, port=8080, created=1.0, settled=1, definition=definition)
-        self.cluster.create(state_map(state))
+        self.cluster.create(build_state_map(state))
         self.switch.point(definition)
 
     def pod(self, service: str, *, ready: bool = True) -> None:
@@ -117,7 +119,7 @@ class Shop:
         assert service is not None
         chosen: str = service["spec"]["selector"]["scanflow.dev/service"]
         if route is not None:
-            assert shares_of(route) == {f"{chosen}-r1": 1.0}
+            assert compute_shares(route) == {f"{chosen}-r1": 1.0}
         return chosen
 
 
@@ -137,7 +139,7 @@ def test_a_backup_takes_over_and_hands_back(gateway: str | None) -> None:
     shop.pod("serving", ready=False)
     shop.look()
     assert shop.answers == "spare"
-    assert shop.store.get("serving").answered_by == "spare"
+    assert shop.store.get("serving").active_backup == "spare"
     shop.at += 10
     shop.pod("serving")
     shop.look()
@@ -145,7 +147,7 @@ def test_a_backup_takes_over_and_hands_back(gateway: str | None) -> None:
     shop.at += 6
     shop.look()
     assert shop.answers == "serving"
-    assert shop.store.get("serving").answered_by is None
+    assert shop.store.get("serving").active_backup is None
 
 
 @pytest.mark.parametrize("backup", ["third", None])
@@ -168,11 +170,11 @@ def test_one_that_is_its_backup_no_more_answers_until_somebody_else_can(backup: 
     if backup is not None:
         shop.pod("third")
         shop.look("backup")
-        assert (shop.answers, shop.store.get("serving").answered_by) == ("third", "third")
+        assert (shop.answers, shop.store.get("serving").active_backup) == ("third", "third")
     shop.pod("serving")
     shop.at += 6
     shop.look("backup")
-    assert (shop.answers, shop.store.get("serving").answered_by) == ("serving", None)
+    assert (shop.answers, shop.store.get("serving").active_backup) == ("serving", None)
 
 
 def test_of_a_service_whose_instances_all_answer_nothing_is_asked() -> None:
@@ -185,14 +187,14 @@ def test_of_a_service_whose_instances_all_answer_nothing_is_asked() -> None:
 def test_who_was_ended_between_two_steps_is_gone_on_for() -> None:
     shop = Shop()
     shop.pod("spare")
-    shop.store.note(shop.store.get("serving"), answers="spare")  # and then it was ended
+    shop.store.annotate(shop.store.get("serving"), answers="spare")  # and then it was ended
     shop.look()
     assert shop.answers == "spare"
     shop.pod("serving")
     shop.at += 6
     shop.switch.point(shop.definition)  # and then it was ended
     shop.look()
-    assert (shop.answers, shop.store.get("serving").answered_by) == ("serving", None)
+    assert (shop.answers, shop.store.get("serving").active_backup) == ("serving", None)
 
 
 POLICY = CanaryPolicy(metric="mean", ratio=1.2, after_requests=100, within_s=60)
@@ -261,4 +263,4 @@ def test_callers_are_not_led_where_a_change_has_just_led_them_away_from(answered
     assert shop.look() is None
     route = shop.cluster.get("HTTPRoute", "serving", NAMESPACE)
     assert route is not None
-    assert shares_of(route) == {"serving-r2": 1.0}
+    assert compute_shares(route) == {"serving-r2": 1.0}

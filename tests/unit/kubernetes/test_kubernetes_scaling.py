@@ -9,8 +9,8 @@ import pytest
 
 import scanflow as sf
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.online.scaling import ScalingTarget, autoscaler, target_of
-from scanflow.backends.kubernetes.online.scaling_status import explain, quantity
+from scanflow.backends.kubernetes.online.scaling import ScalingTarget, build_autoscaler, compute_scaling_target
+from scanflow.backends.kubernetes.online.scaling_status import explain, parse_quantity
 from scanflow.backends.kubernetes.settings import KubernetesSettings, ServingEngine
 from scanflow.errors import UnsupportedError
 from tests.manifests import assert_manifests
@@ -26,8 +26,8 @@ def made(
     cores: float | None = 1.0,
     engine: ServingEngine = "deployment",
 ) -> Manifest:
-    target = target_of(engine, "serving-3")
-    return autoscaler(scaling, target, app="shop", team="data", service="serving", cores=cores, settings=settings)
+    target = compute_scaling_target(engine, "serving-3")
+    return build_autoscaler(scaling, target, app="shop", team="data", service="serving", cores=cores, settings=settings)
 
 
 @pytest.mark.parametrize(
@@ -49,10 +49,15 @@ def test_a_service_is_scaled(name: str, scaling: sf.Scaling, engine: ServingEngi
 
 
 def test_each_engine_has_its_number_of_instances_elsewhere() -> None:
-    assert target_of("deployment", "shop-1") == ScalingTarget("Deployment", "shop-1", "shop-1")
-    assert target_of("seldon", "shop-1") == ScalingTarget("Deployment", "shop-1-default-0-instance", "shop-1")
-    assert target_of("seldon", "s" * 60).name == "seldon-" + md5(b"s" * 60 + b"-default-0-instance").hexdigest()
-    assert target_of("kserve", "shop-1") == ScalingTarget("Deployment", "shop-1-predictor", "shop-1")
+    assert compute_scaling_target("deployment", "shop-1") == ScalingTarget("Deployment", "shop-1", "shop-1")
+    assert compute_scaling_target("seldon", "shop-1") == ScalingTarget(
+        "Deployment", "shop-1-default-0-instance", "shop-1"
+    )
+    assert (
+        compute_scaling_target("seldon", "s" * 60).name
+        == "seldon-" + md5(b"s" * 60 + b"-default-0-instance").hexdigest()
+    )
+    assert compute_scaling_target("kserve", "shop-1") == ScalingTarget("Deployment", "shop-1-predictor", "shop-1")
 
 
 def test_limits_that_every_autoscaler_has_need_no_query_of_their_own() -> None:
@@ -167,4 +172,4 @@ def test_cpu_is_a_share_and_latency_in_seconds() -> None:
 
 @pytest.mark.parametrize(("text", "number"), [("7", 7.0), ("1500m", 1.5), ("2k", 2000.0), ("1Mi", 2.0**20)])
 def test_quantities_are_numbers(text: str, number: float) -> None:
-    assert quantity(text) == number
+    assert parse_quantity(text) == number

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from scanflow.backends.kubernetes.online.traffic import (
     RouteState,
     Routing,
-    gateway_url,
-    http_route,
-    mirroring_of,
-    route_state,
-    routes,
-    shares_of,
+    build_http_route,
+    build_routes,
+    compute_shares,
+    detect_mirroring,
+    find_gateway_url,
+    read_route_state,
 )
 from scanflow.errors import UnsupportedError
 from tests.manifests import assert_manifests
@@ -39,24 +39,24 @@ def routing(**changes: Any) -> Routing:
     ],
 )
 def test_a_service_is_routed(name: str, changes: dict[str, Any]) -> None:
-    assert_manifests(name, *routes(routing(**changes)))
+    assert_manifests(name, *build_routes(routing(**changes)))
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=4).filter(any))
 def test_weights_are_whole_and_near_the_shares(parts: list[int]) -> None:
     shares = {f"serving-{place}": part / sum(parts) for place, part in enumerate(parts)}
-    route = http_route(routing(shares=shares))
+    route = build_http_route(routing(shares=shares))
     assert sum(one["weight"] for one in route["spec"]["rules"][0]["backendRefs"]) == 1000
-    assert shares_of(route) == pytest.approx(shares, abs=0.0011)
+    assert compute_shares(route) == pytest.approx(shares, abs=0.0011)
 
 
 def test_a_route_without_any_weight_shares_out_nothing() -> None:
-    assert shares_of(http_route(routing(shares={"a": 0.0, "b": 0.0}))) == {"a": 0.0, "b": 0.0}
+    assert compute_shares(build_http_route(routing(shares={"a": 0.0, "b": 0.0}))) == {"a": 0.0, "b": 0.0}
 
 
 def accepted(generation: int = 2, **condition: Any) -> dict[str, Any]:
     """A route of generation 2, and what its Gateway's controller says of it."""
-    route = http_route(routing())
+    route = build_http_route(routing())
     route["metadata"]["generation"] = 2
     said = {"type": "Accepted", "status": "True", "reason": "Accepted", "observedGeneration": generation, **condition}
     parent = {"name": "public", "namespace": "infra"}
@@ -65,9 +65,9 @@ def accepted(generation: int = 2, **condition: Any) -> dict[str, Any]:
 
 
 def test_a_route_is_accepted_once_its_gateway_has_taken_it_as_it_is_now() -> None:
-    assert route_state(accepted()) == RouteState(True, ("infra/public",), None)
-    assert route_state(accepted(generation=1)) == RouteState(False, (), None)
-    assert route_state(http_route(routing())) == RouteState(False, (), None)
+    assert read_route_state(accepted()) == RouteState(True, ("infra/public",), None)
+    assert read_route_state(accepted(generation=1)) == RouteState(False, (), None)
+    assert read_route_state(build_http_route(routing())) == RouteState(False, (), None)
 
 
 def test_a_refused_route_says_why() -> None:
@@ -75,7 +75,7 @@ def test_a_refused_route_says_why() -> None:
     route["status"]["parents"][0]["conditions"].append(
         {"type": "ResolvedRefs", "status": "False", "reason": "BackendNotFound", "message": "no service serving-3"}
     )
-    assert route_state(route) == RouteState(False, (), "ResolvedRefs: no service serving-3")
+    assert read_route_state(route) == RouteState(False, (), "ResolvedRefs: no service serving-3")
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,8 @@ def test_a_gateway_says_where_it_is(listeners: list[tuple[str, int]], url: str |
         "spec": {"listeners": [{"protocol": protocol, "port": port} for protocol, port in listeners]},
         "status": {"addresses": [{"type": "IPAddress", "value": "10.0.0.7"}]},
     }
-    assert gateway_url(gateway) == url
-    assert gateway_url({**gateway, "status": {}}) is None
+    assert find_gateway_url(gateway) == url
+    assert find_gateway_url({**gateway, "status": {}}) is None
 
 
 def gateway_class(controller: str = "example.org/it", *features: str) -> dict[str, Any]:
@@ -101,8 +101,8 @@ def gateway_class(controller: str = "example.org/it", *features: str) -> dict[st
 
 
 def test_requests_are_copied_as_the_gateway_can() -> None:
-    assert mirroring_of(gateway_class("traefik.io/gateway-controller", "HTTPRoute")) == "traefik"
-    assert mirroring_of(gateway_class("example.org/it", "HTTPRoute", "HTTPRouteRequestMirror")) == "filter"
-    assert mirroring_of(gateway_class()) == "filter"
+    assert detect_mirroring(gateway_class("traefik.io/gateway-controller", "HTTPRoute")) == "traefik"
+    assert detect_mirroring(gateway_class("example.org/it", "HTTPRoute", "HTTPRouteRequestMirror")) == "filter"
+    assert detect_mirroring(gateway_class()) == "filter"
     with pytest.raises(UnsupportedError, match="shadow: the Gateways of class 'public' copy no requests"):
-        mirroring_of(gateway_class("example.org/it", "HTTPRoute"))
+        detect_mirroring(gateway_class("example.org/it", "HTTPRoute"))

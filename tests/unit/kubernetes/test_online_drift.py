@@ -30,7 +30,7 @@ def test_where_nothing_was_changed_nothing_is_written_and_little_is_asked(served
     served.cluster.calls.clear()
     served.services.reconcile(record, observe=lambda _: None)
     assert served.cluster.calls == [], "it was looked at a moment ago"
-    served.objects.at = None
+    served.objects.refreshed_at = None
     served.services.reconcile(record, observe=lambda _: None)
     assert {one.verb for one in served.cluster.calls} == {"find"}, "in lists, whatever there is of it"
 
@@ -44,7 +44,7 @@ def test_a_service_is_held_against_its_objects_again_only_when_one_of_them_chang
         held.append(manifest["kind"])
         return False
 
-    monkeypatch.setattr(drift, "suspicious", suspicious)
+    monkeypatch.setattr(drift, "is_suspicious", suspicious)
     for expected in ("all", "none"):
         assert served.reconcile() == []
         assert bool(held) is (expected == "all")
@@ -157,9 +157,9 @@ def test_a_service_that_was_deployed_with_other_settings_or_is_changed_is_left(s
     served.cluster.delete("Service", "serving", NAMESPACE)
     record = served.services.service("serving")
     seen: list[Any] = []
-    served.objects.at = None
+    served.objects.refreshed_at = None
     served.another(serving="kserve").reconcile(record, observe=seen.append)
-    served.objects.at = None
+    served.objects.refreshed_at = None
     store = ServiceStore(served.cluster)
     store.change("serving", lambda now: now and now.model_copy(update={"generation": now.generation + 1}))
     served.services.reconcile(record, observe=seen.append)
@@ -200,7 +200,7 @@ def test_what_is_made_again_while_the_service_is_deleted_does_not_stay(
         return apply(manifest, **how)
 
     monkeypatch.setattr(served.cluster, "apply", deleted_before)
-    served.objects.at = None
+    served.objects.refreshed_at = None
     told: list[Any] = []
     served.services.reconcile(record, observe=told.append)
     assert (served.there("Deployment"), served.there("Pod"), told) == ({}, {}, [])
@@ -224,7 +224,7 @@ def test_two_versions_of_scanflow_leave_each_others_services_as_they_are_until_t
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The newer one writes pods otherwise: only what it changes itself, or finds gone, it writes so."""
-    template = pods.pod_template
+    template = pods.build_pod_template
 
     def newer_template(*args: Any, **how: Any) -> Manifest:
         made = template(*args, **how)
@@ -232,7 +232,7 @@ def test_two_versions_of_scanflow_leave_each_others_services_as_they_are_until_t
         return {**made, "metadata": {**made["metadata"], "annotations": annotations}}
 
     def as_version(newer: bool) -> None:
-        monkeypatch.setattr(pods, "pod_template", newer_template if newer else template)
+        monkeypatch.setattr(pods, "build_pod_template", newer_template if newer else template)
 
     def newer_pods() -> list[bool]:
         return ["newer" in one["metadata"]["annotations"] for one in served.there("Pod").values()]

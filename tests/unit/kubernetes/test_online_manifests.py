@@ -7,7 +7,7 @@ import pytest
 from scanflow.app.serving import Serving
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.online import objects, pods
-from scanflow.backends.kubernetes.online.engines import ENGINES, revision_object
+from scanflow.backends.kubernetes.online.engines import ENGINES, build_revision_object
 from scanflow.backends.kubernetes.settings import ServingEngine
 from scanflow.backends.service_records import Shape
 from scanflow.backends.service_spec import ServiceSpec
@@ -19,7 +19,7 @@ CODE = pods.MountedCode(
     ({"name": "code", "configMap": {"name": "code-0123456789abcdef"}},),
     ({"name": "code", "mountPath": "/app", "readOnly": True},),
 )
-GIVEN = pods.Given(
+GIVEN = pods.PodOptions(
     image="scanflow/base:latest",
     code=CODE,
     env={"MLFLOW_TRACKING_URI": "http://tracker.scanflow-shop-data.svc:5000"},
@@ -40,7 +40,7 @@ def definition(**changes: object) -> ServiceSpec:
         app_dir="/app",
         deployment=3,
         serves=3,
-        shape=shape.model_copy(update={"threads": pods.threads_of(shape, {"OMP_NUM_THREADS": "1"})}),
+        shape=shape.model_copy(update={"threads": pods.compute_threads(shape, {"OMP_NUM_THREADS": "1"})}),
         revisions=(Revision(id="r3", nodes=(before, model)),),
         serving=Serving(auth="env:TOKEN", env={"OMP_NUM_THREADS": "1"}, deadline="500ms"),
         place={"disk": "ssd"},
@@ -51,10 +51,10 @@ def definition(**changes: object) -> ServiceSpec:
 def made_by(engine: ServingEngine, spec: ServiceSpec) -> list[Manifest]:
     revision = spec.current
     return [
-        pods.config_map(spec, revision, GIVEN),
-        revision_object(ENGINES[engine], spec, revision, GIVEN),
-        objects.revision_service(spec, revision),
-        objects.stable_service(spec, canary=False),
+        pods.build_config_map(spec, revision, GIVEN),
+        build_revision_object(ENGINES[engine], spec, revision, GIVEN),
+        objects.build_revision_service(spec, revision),
+        objects.build_stable_service(spec, canary=False),
     ]
 
 
@@ -70,15 +70,15 @@ def test_a_service_that_is_recorded_has_who_takes_its_predictions_to_the_tracker
 
 
 def test_cores_of_its_own_are_asked_for_as_a_kubelet_gives_them() -> None:
-    asked = pods.resources(definition().shape)
+    asked = pods.build_resources(definition().shape)
     assert asked == {"requests": {"cpu": "2", "memory": "2Gi"}, "limits": {"cpu": "2", "memory": "2Gi"}}
-    assert pods.resources(Shape(cores=0.05)) == {"requests": {"cpu": "50m"}, "limits": {"cpu": "50m"}}
-    assert pods.resources(Shape()) == {}
+    assert pods.build_resources(Shape(cores=0.05)) == {"requests": {"cpu": "50m"}, "limits": {"cpu": "50m"}}
+    assert pods.build_resources(Shape()) == {}
 
 
 def test_another_size_or_model_is_another_template_and_the_same_one_is_not() -> None:
     def template(spec: ServiceSpec) -> str:
-        return pods.template_hash(pods.pod_template(spec, spec.current, GIVEN))
+        return pods.get_template_hash(pods.build_pod_template(spec, spec.current, GIVEN))
 
     one = definition()
     assert template(one) == template(definition())
@@ -91,16 +91,16 @@ def test_the_share_of_a_canary_is_no_matter_of_its_pods() -> None:
     one = definition()
     canary = Revision(id="r4", nodes=one.current.nodes, weight=0.1)
     shared = one.changed(revisions=(Revision(id="r3", nodes=one.current.nodes, weight=0.9), canary))
-    assert pods.config_map(shared, shared.current, GIVEN) == pods.config_map(one, one.current, GIVEN)
-    assert objects.stable_service(shared, canary=True)["spec"]["selector"] == {"scanflow.dev/service": "serving"}
+    assert pods.build_config_map(shared, shared.current, GIVEN) == pods.build_config_map(one, one.current, GIVEN)
+    assert objects.build_stable_service(shared, canary=True)["spec"]["selector"] == {"scanflow.dev/service": "serving"}
 
 
 def test_a_service_without_grpc_has_no_port_for_it() -> None:
     spec = definition(serving=Serving(grpc_port=0, port=9000))
-    ports = objects.stable_service(spec, canary=False)["spec"]["ports"]
+    ports = objects.build_stable_service(spec, canary=False)["spec"]["ports"]
     assert [(one["name"], one["port"], one["targetPort"]) for one in ports] == [("http", 9000, 8080)]
 
 
 def test_threads_beyond_the_cores_are_refused() -> None:
     with pytest.raises(InvalidError, match="OMP_NUM_THREADS=4"):
-        pods.threads_of(Shape(cores=2), {"OMP_NUM_THREADS": "4"})
+        pods.compute_threads(Shape(cores=2), {"OMP_NUM_THREADS": "4"})

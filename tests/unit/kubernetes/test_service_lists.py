@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scanflow.app.scaling import Scaling
-from scanflow.backends.kubernetes.online.objects import state_map
+from scanflow.backends.kubernetes.online.objects import build_state_map
 from scanflow.backends.kubernetes.online.store import ServiceStore
 from tests.unit.kubernetes.served import NAMESPACE, Served
 
@@ -27,7 +27,7 @@ def many(tmp_path: Path) -> Served:
     for number in range(50):
         name = f"serving-{number}"
         definition = state.definition.model_copy(update={"workflow": name})
-        served.cluster.create(state_map(state.model_copy(update={"name": name, "definition": definition})))
+        served.cluster.create(build_state_map(state.model_copy(update={"name": name, "definition": definition})))
         labels = {**made["metadata"]["labels"], "scanflow.dev/service": name}
         metadata = {"name": f"{name}-r1", "namespace": NAMESPACE, "labels": labels}
         served.cluster.create({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec})

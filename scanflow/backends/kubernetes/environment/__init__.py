@@ -1,1 +1,1 @@
-"""An application's environment: the namespace in which its runs, services and agents are, and what these share."""
+"""An application's environment: the namespace of its runs, services and agents, and the objects that these share."""

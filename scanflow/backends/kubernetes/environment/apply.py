@@ -1,4 +1,4 @@
-"""Makes environments, keeps them as they are described, and removes them."""
+"""Create environments, keep them as described, and delete them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ from scanflow.backends.kubernetes.cluster import Cluster, ConflictError
 from scanflow.backends.kubernetes.differences import changed_fields, differences, missing_fields
 from scanflow.backends.kubernetes.environment import tracker
 from scanflow.backends.kubernetes.environment.delete import delete_environment
-from scanflow.backends.kubernetes.environment.manifests import MADE_FROM, OPTIONAL, PODS, environment_manifests, hash_of
+from scanflow.backends.kubernetes.environment.manifests import (
+    MADE_FROM,
+    OPTIONAL,
+    PODS,
+    build_environment_manifests,
+    hash_manifests,
+)
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import APP, MANAGER, TEAM, namespace_of
 from scanflow.backends.kubernetes.pods import why_pending
@@ -21,7 +27,7 @@ from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import AccessDeniedError, InvalidError, UnavailableError, UsageError
 
 CHECKED_FOR_S: Final = 60.0
-"""How long an environment that was compared with its description counts as unchanged, in one process."""
+"""How long a process treats an environment as unchanged after a comparison with its description."""
 
 _MANAGED: Final = "app.kubernetes.io/managed-by"
 
@@ -34,37 +40,44 @@ class Environments:
     ) -> None:
         self._cluster, self._settings, self._clock = cluster, settings, clock
         self._checked: dict[str, tuple[str, str, float]] = {}
-        """By namespace: of what, as which object and when it was found to be as described."""
+        """By namespace: the hash, the marker's uid and the time of the last successful comparison."""
 
         self._lock = threading.Lock()
 
     def ensure(self, app: Application, *, force: bool = False) -> EnsuredEnvironment:
-        """Where nothing changed this takes one request; each object is looked at once a minute."""
-        manifests = environment_manifests(app, self._settings)
-        namespace, digest = namespace_of(app.name, app.team), hash_of(manifests)
+        """Create or update an environment; unchanged, it takes one request, and a full comparison once a minute."""
+        manifests = build_environment_manifests(app, self._settings)
+        namespace, digest = namespace_of(app.name, app.team), hash_manifests(manifests)
         changed: list[str] = []
-        kept: list[str] = []
+        conflicts: list[str] = []
         with self._lock:
-            uid, made_from = self._marker(namespace)
-            same = made_from == digest
-            checked, of, at = self._checked.get(namespace, ("", "", 0.0))
-            if not same or force or (checked, of) != (digest, uid) or self._clock() - at >= CHECKED_FOR_S:
-                changed, kept = self._bring_about(app, manifests, digest, same=same, force=force)
-                uid = uid or self._marker(namespace)[0]
+            uid, applied_digest = self._read_marker(namespace)
+            same = applied_digest == digest
+            last_digest, last_uid, checked_at = self._checked.get(namespace, ("", "", 0.0))
+            if (
+                not same
+                or force
+                or (last_digest, last_uid) != (digest, uid)
+                or self._clock() - checked_at >= CHECKED_FOR_S
+            ):
+                changed, conflicts = self._apply_changes(app, manifests, digest, same=same, force=force)
+                uid = uid or self._read_marker(namespace)[0]
                 self._checked[namespace] = digest, uid, self._clock()
         return EnsuredEnvironment(
-            namespace, tracker.tracker_uri(app, self._settings), tuple(changed), uid=uid, kept=tuple(kept)
+            namespace, tracker.tracker_uri(app, self._settings), tuple(changed), uid=uid, kept=tuple(conflicts)
         )
 
-    def _marker(self, namespace: str) -> tuple[str, str | None]:
-        """Return what tells the environment there from others, and the hash of what it was made from, if it is."""
-        found = self._cluster.get("ServiceAccount", PODS, namespace)
-        metadata = {} if found is None else found["metadata"]
+    def _read_marker(self, namespace: str) -> tuple[str, str | None]:
+        """Return the uid of an environment, and the hash of the manifests that it was created from, if it exists."""
+        account = self._cluster.get("ServiceAccount", PODS, namespace)
+        metadata = {} if account is None else account["metadata"]
         return metadata.get("uid", ""), metadata.get("annotations", {}).get(MADE_FROM)
 
     def plan(self, app: Application) -> list[ObjectChange]:
-        manifests = environment_manifests(app, self._settings)
-        return differences(self._cluster, [_marked(one, hash_of(manifests)) for one in manifests])
+        manifests = build_environment_manifests(app, self._settings)
+        return differences(
+            self._cluster, [_annotate_marker(manifest, hash_manifests(manifests)) for manifest in manifests]
+        )
 
     def delete(self, app: Application) -> EnvironmentDeletion:
         with self._lock:
@@ -72,59 +85,62 @@ class Environments:
         return delete_environment(self._cluster, app.name, app.team, self._settings)
 
     def wait_for_tracker(self, app: Application, *, within_s: float) -> None:
-        """Return once the environment's own tracker answers; at once where it has none.
+        """Return once the environment's own tracker is available; at once if it has none.
 
         Raises:
-            UnavailableError: it did not within that time; the message says what its pod waits for.
+            UnavailableError: it timed out; the message says what the pod waits for.
         """
-        if not tracker.is_own(app, self._settings):
+        if not tracker.has_own_tracker(app, self._settings):
             return
-        namespace, until = namespace_of(app.name, app.team), self._clock() + within_s
-        named = f"metadata.name={tracker.NAME}"
+        namespace, deadline = namespace_of(app.name, app.team), self._clock() + within_s
+        selector = f"metadata.name={tracker.NAME}"
         while True:
-            found, version = self._cluster.find("Deployment", namespace, fields=named)
-            if any(_available(one) for one in found):
+            deployments, version = self._cluster.find("Deployment", namespace, fields=selector)
+            if any(_is_available(deployment) for deployment in deployments):
                 return
-            left = until - self._clock()
-            if left <= 0:
+            remaining_s = deadline - self._clock()
+            if remaining_s <= 0:
                 raise UnavailableError(
-                    f"The tracker of {namespace} was not ready within {within_s:g} s. {self._why(namespace)} Look: "
-                    f"kubectl -n {namespace} describe pods -l scanflow.dev/component={tracker.NAME}"
+                    f"The tracker of {namespace} was not ready within {within_s:g} s. "
+                    f"{self._explain_pending(namespace)} Look: kubectl -n {namespace} describe pods -l "
+                    f"scanflow.dev/component={tracker.NAME}"
                 )
-            for event in self._cluster.watch("Deployment", namespace, fields=named, since=version, within_s=left):
-                if _available(event.object):
+            for event in self._cluster.watch(
+                "Deployment", namespace, fields=selector, since=version, within_s=remaining_s
+            ):
+                if _is_available(event.object):
                     return
 
-    def _bring_about(
+    def _apply_changes(
         self, app: Application, manifests: list[Manifest], digest: str, *, same: bool, force: bool
     ) -> tuple[list[str], list[str]]:
-        """Apply what differs; the object with the hash last, so that what was interrupted is done again."""
+        """Apply the manifests that differ, the marker with the hash last, so that an interrupted call is repeated."""
         changed: list[str] = []
-        kept: list[str] = []
+        conflicts: list[str] = []
         first, *rest = manifests
         changed += self._ensure_namespace(app, first)
         if not same:
             changed += self._prune(manifests)
         for manifest in sorted(rest, key=_is_marker):
-            manifest = _marked(manifest, digest)
+            manifest = _annotate_marker(manifest, digest)
             try:
                 changed += self._ensure_object(manifest, same=same, force=force)
             except ConflictError as error:
                 if not same:
                     raise UsageError(
-                        f"{_named(manifest)} of {manifest['metadata']['namespace']!r} cannot be brought to what is "
-                        f"described now, since another one set a field: {error}. Undo that, or take it over: scanflow "
-                        "apply --force"
+                        f"{_format_name(manifest)} of {manifest['metadata']['namespace']!r} cannot be brought to what "
+                        f"is described now, since another one set a field: {error}. Undo that, or take it over: "
+                        "scanflow apply --force"
                     ) from error
-                kept.append(f"{_named(manifest)}: {error}")
-        return changed, kept
+                conflicts.append(f"{_format_name(manifest)}: {error}")
+        return changed, conflicts
 
     def _ensure_namespace(self, app: Application, manifest: Manifest) -> Iterator[str]:
         name = manifest["metadata"]["name"]
         try:
             live = self._cluster.get("Namespace", name)
         except AccessDeniedError:
-            return  # who may not look at namespaces was given one
+            return  # a user who may not read namespaces was given one
         if live is None:
             try:
                 self._cluster.apply(manifest)
@@ -159,31 +175,31 @@ class Environments:
             if "immutable" not in str(error) and "field can not be less" not in str(error):
                 raise
             raise UsageError(
-                f"{_named(manifest)} of {metadata['namespace']!r} cannot be changed to what the settings say now: "
-                f"{error}. Set them back, or delete the environment, with its data, and make it again."
+                f"{_format_name(manifest)} of {metadata['namespace']!r} cannot be changed to what the settings say "
+                f"now: {error}. Set them back, or delete the environment, with its data, and make it again."
             ) from error
         if live is None:
-            yield f"{_named(manifest)}: made"
+            yield f"{_format_name(manifest)}: made"
         elif after["metadata"]["resourceVersion"] != live["metadata"]["resourceVersion"]:
             fields = ", ".join(change.path for change in changed_fields(live, after))
-            yield f"{_named(manifest)}: {fields} changed"
+            yield f"{_format_name(manifest)}: {fields} changed"
 
     def _prune(self, manifests: list[Manifest]) -> Iterator[str]:
-        """Remove what an earlier description had. Never a claim: it holds data."""
+        """Delete the optional objects that are no longer described. Never a claim: it holds data."""
         namespace = manifests[-1]["metadata"]["namespace"]
-        wanted = {(one["kind"], one["metadata"]["name"]) for one in manifests}
+        described = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests}
         for kind, name in OPTIONAL:
-            if (kind, name) not in wanted and self._cluster.delete(kind, name, namespace):
+            if (kind, name) not in described and self._cluster.delete(kind, name, namespace):
                 yield f"{kind} {name}: removed"
 
-    def _why(self, namespace: str) -> str:
+    def _explain_pending(self, namespace: str) -> str:
         pods, _ = self._cluster.find("Pod", namespace, labels=f"scanflow.dev/component={tracker.NAME}")
         events, _ = self._cluster.find("Event", namespace)
         reasons = [str(reason) for pod in pods if (reason := why_pending(pod, events))]
         return reasons[0] if reasons else ""
 
 
-def _available(deployment: Manifest) -> bool:
+def _is_available(deployment: Manifest) -> bool:
     status = deployment.get("status", {})
     current = status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
     return bool(current and status.get("updatedReplicas", 0) and status.get("availableReplicas", 0))
@@ -193,12 +209,12 @@ def _is_marker(manifest: Manifest) -> bool:
     return (manifest["kind"], manifest["metadata"]["name"]) == ("ServiceAccount", PODS)
 
 
-def _marked(manifest: Manifest, digest: str) -> Manifest:
-    """Return the manifest that carries the hash of all of them with it, and any other as it is."""
+def _annotate_marker(manifest: Manifest, digest: str) -> Manifest:
+    """Return a manifest, with the hash of all manifests if it is the marker."""
     if not _is_marker(manifest):
         return manifest
     return {**manifest, "metadata": {**manifest["metadata"], "annotations": {MADE_FROM: digest}}}
 
 
-def _named(manifest: Manifest) -> str:
+def _format_name(manifest: Manifest) -> str:
     return f"{manifest['kind']} {manifest['metadata']['name']}"

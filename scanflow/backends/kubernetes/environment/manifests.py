@@ -1,4 +1,4 @@
-"""An application's environment as manifests. Pure: of the application and the settings alone."""
+"""Build the manifests of an environment from the application and the settings alone. Pure."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from scanflow.backends.kubernetes.labels import SERVICE, labels_of, namespace_of
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 
 STEPS: Final = "scanflow-step"
-"""The service account of steps: it may tell Argo how they ended, and nothing else."""
+"""The service account of steps: it may report their results to Argo, and nothing else."""
 
 PODS: Final = "scanflow-pod"
-"""The service account of all other pods: it has no token, and may do nothing at the API server."""
+"""The service account of all other pods: without a token, and without rights at the API server."""
 
 OUTPUTS: Final = "scanflow-outputs"
 """The claim that the steps of all runs share."""
 
 VARIABLES: Final = "scanflow-env"
-"""The ConfigMap and the Secret whose entries, where they are there, are environment variables of all pods."""
+"""The optional ConfigMap and Secret whose entries are environment variables of all pods."""
 
 MADE_FROM: Final = "scanflow.dev/environment"
-"""An annotation of the namespace: a hash of what its environment was made of."""
+"""An annotation of the marker: the hash of the manifests that the environment was created from."""
 
 OPTIONAL: Final = (
     ("ResourceQuota", "scanflow"),
@@ -33,42 +33,42 @@ OPTIONAL: Final = (
     ("Deployment", tracker.NAME),
     ("Service", tracker.NAME),
 )
-"""Objects that an environment has or has not, as its settings say; the claims, which hold data, are not among them."""
+"""The objects that depend on the settings, except claims, which hold data."""
 
 SERVICE_PORTS: Final = (8080, 8081, 8082)
-"""Of instances: HTTP, gRPC, and what Prometheus and the API server read: metrics and state, no predictions."""
+"""The ports of instances: HTTP, gRPC, and management (metrics and state), for Prometheus and the API server."""
 
 
-def environment_manifests(app: Application, settings: KubernetesSettings) -> list[Manifest]:
-    """Return all objects of an environment, in the order in which they are to be made."""
+def build_environment_manifests(app: Application, settings: KubernetesSettings) -> list[Manifest]:
+    """Return all objects of an environment, in the order of creation."""
     return [
-        namespace(app),
-        service_account(app, settings, STEPS, token=True),
-        service_account(app, settings, PODS, token=False),
-        role(app),
-        role_binding(app),
-        *quota(app, settings),
-        *network_policies(app, settings),
-        claim(app, settings, OUTPUTS, settings.storage_mode),
-        *tracker_manifests(app, settings),
+        build_namespace(app),
+        build_service_account(app, settings, STEPS, token=True),
+        build_service_account(app, settings, PODS, token=False),
+        build_role(app),
+        build_role_binding(app),
+        *build_quota(app, settings),
+        *build_network_policies(app, settings),
+        build_claim(app, settings, OUTPUTS, settings.storage_mode),
+        *build_tracker_manifests(app, settings),
     ]
 
 
-def hash_of(manifests: list[Manifest]) -> str:
-    """Return what tells one environment's manifests from another's."""
+def hash_manifests(manifests: list[Manifest]) -> str:
+    """Return a hash of manifests."""
     return hashlib.sha256(json.dumps(manifests, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def variables_from() -> list[Manifest]:
-    """Return the ``envFrom`` of a container: what a person put into the environment for all of its pods."""
+    """Return the ``envFrom`` of a container: the variables that people set for all pods of the environment."""
     return [
         {"configMapRef": {"name": VARIABLES, "optional": True}},
         {"secretRef": {"name": VARIABLES, "optional": True}},
     ]
 
 
-def namespace(app: Application) -> Manifest:
-    """Return the namespace. Pods in it that ask for the node's own devices, network or processes are refused."""
+def build_namespace(app: Application) -> Manifest:
+    """Return the namespace. It rejects pods that use devices, the network or processes of the node."""
     security = {"pod-security.kubernetes.io/enforce": "baseline", "pod-security.kubernetes.io/warn": "restricted"}
     return {
         "apiVersion": "v1",
@@ -77,23 +77,23 @@ def namespace(app: Application) -> Manifest:
     }
 
 
-def service_account(app: Application, settings: KubernetesSettings, name: str, *, token: bool) -> Manifest:
-    """Return a service account: with ``token``, its pods may speak to the API server."""
-    found = _object(app, "ServiceAccount", name, automountServiceAccountToken=token)
+def build_service_account(app: Application, settings: KubernetesSettings, name: str, *, token: bool) -> Manifest:
+    """Return a service account; with ``token``, its pods can authenticate to the API server."""
+    account = _build_object(app, "ServiceAccount", name, automountServiceAccountToken=token)
     if settings.pull_secret:
-        found["imagePullSecrets"] = [{"name": settings.pull_secret}]
-    return found
+        account["imagePullSecrets"] = [{"name": settings.pull_secret}]
+    return account
 
 
-def role(app: Application) -> Manifest:
-    """Return what the steps' account may do: what Argo's executor beside a step needs."""
+def build_role(app: Application) -> Manifest:
+    """Return the role of the steps' account: the rights that Argo's executor needs."""
     rule = {"apiGroups": ["argoproj.io"], "resources": ["workflowtaskresults"], "verbs": ["create", "patch"]}
-    return _object(app, "Role", STEPS, rules=[rule])
+    return _build_object(app, "Role", STEPS, rules=[rule])
 
 
-def role_binding(app: Application) -> Manifest:
-    """Return what gives the steps' account its role."""
-    return _object(
+def build_role_binding(app: Application) -> Manifest:
+    """Return the binding of the role to the steps' account."""
+    return _build_object(
         app,
         "RoleBinding",
         STEPS,
@@ -102,8 +102,8 @@ def role_binding(app: Application) -> Manifest:
     )
 
 
-def quota(app: Application, settings: KubernetesSettings) -> list[Manifest]:
-    """Return the quota that was asked for, and the defaults without which it would refuse pods that say nothing."""
+def build_quota(app: Application, settings: KubernetesSettings) -> list[Manifest]:
+    """Return the quota, and the default requests without which it rejects pods that have none."""
     limits = {
         "requests.cpu": settings.quota_cpu,
         "requests.memory": settings.quota_memory,
@@ -113,19 +113,19 @@ def quota(app: Application, settings: KubernetesSettings) -> list[Manifest]:
         "cpu": settings.default_cpu or ("50m" if settings.quota_cpu else None),
         "memory": settings.default_memory or ("128Mi" if settings.quota_memory else None),
     }
-    found = []
-    if hard := _given(limits):
-        found.append(_object(app, "ResourceQuota", "scanflow", spec={"hard": hard}))
-    if asked := _given(defaults):
-        limit = {"type": "Container", "defaultRequest": asked}
-        found.append(_object(app, "LimitRange", "scanflow", spec={"limits": [limit]}))
-    return found
+    objects = []
+    if hard := _drop_unset(limits):
+        objects.append(_build_object(app, "ResourceQuota", "scanflow", spec={"hard": hard}))
+    if default_request := _drop_unset(defaults):
+        limit = {"type": "Container", "defaultRequest": default_request}
+        objects.append(_build_object(app, "LimitRange", "scanflow", spec={"limits": [limit]}))
+    return objects
 
 
-def network_policies(app: Application, settings: KubernetesSettings) -> list[Manifest]:
-    """Return who may connect to the environment's pods: its own, the platform's, and to instances everyone.
+def build_network_policies(app: Application, settings: KubernetesSettings) -> list[Manifest]:
+    """Return the ingress policies: pods accept connections from the environment and the platform, instances from all.
 
-    What pods connect to is not limited: models and data are where a team has them.
+    Egress is not limited: models and data may be anywhere.
     """
     inside: list[Manifest] = [{"podSelector": {}}]
     if settings.platform_namespace:
@@ -139,39 +139,39 @@ def network_policies(app: Application, settings: KubernetesSettings) -> list[Man
         "ingress": [{"ports": [{"port": port, "protocol": "TCP"} for port in SERVICE_PORTS]}],
     }
     return [
-        _object(app, "NetworkPolicy", "scanflow-inside", spec=to_all),
-        _object(app, "NetworkPolicy", "scanflow-instances", spec=to_instances),
+        _build_object(app, "NetworkPolicy", "scanflow-inside", spec=to_all),
+        _build_object(app, "NetworkPolicy", "scanflow-instances", spec=to_instances),
     ]
 
 
-def claim(app: Application, settings: KubernetesSettings, name: str, mode: str) -> Manifest:
-    """Return a claim of the settings' class and size."""
+def build_claim(app: Application, settings: KubernetesSettings, name: str, mode: str) -> Manifest:
+    """Return a claim with the storage class and size of the settings."""
     spec: Manifest = {"accessModes": [mode], "resources": {"requests": {"storage": settings.storage_size}}}
     if settings.storage_class:
         spec["storageClassName"] = settings.storage_class
-    return _object(app, "PersistentVolumeClaim", name, spec=spec)
+    return _build_object(app, "PersistentVolumeClaim", name, spec=spec)
 
 
-def tracker_manifests(app: Application, settings: KubernetesSettings) -> list[Manifest]:
+def build_tracker_manifests(app: Application, settings: KubernetesSettings) -> list[Manifest]:
     """Return the environment's own tracker, if it has one."""
-    if not tracker.is_own(app, settings):
+    if not tracker.has_own_tracker(app, settings):
         return []
     metadata = {
         "namespace": namespace_of(app.name, app.team),
         "labels": labels_of(app.name, app.team, component=tracker.NAME),
     }
-    claims = [] if settings.tracker_secret else [claim(app, settings, tracker.CLAIM, "ReadWriteOnce")]
+    claims = [] if settings.tracker_secret else [build_claim(app, settings, tracker.CLAIM, "ReadWriteOnce")]
     return [
         *claims,
-        tracker.service(app, metadata),
-        tracker.deployment(app, settings, metadata, account=PODS, keeps_files=bool(claims)),
+        tracker.build_service(app, metadata),
+        tracker.build_deployment(app, settings, metadata, account=PODS, keeps_files=bool(claims)),
     ]
 
 
-def _object(app: Application, kind: str, name: str, **fields: Any) -> Manifest:
+def _build_object(app: Application, kind: str, name: str, **fields: Any) -> Manifest:
     metadata = {"name": name, "namespace": namespace_of(app.name, app.team), "labels": labels_of(app.name, app.team)}
     return {"apiVersion": KINDS[kind].api_version, "kind": kind, "metadata": metadata, **fields}
 
 
-def _given(values: dict[str, str | None]) -> dict[str, str]:
+def _drop_unset(values: dict[str, str | None]) -> dict[str, str]:
     return {name: value for name, value in values.items() if value is not None}

@@ -1,4 +1,4 @@
-"""An environment's own tracker, MLflow, as manifests. Pure."""
+"""Build the manifests of an environment's own tracker, MLflow. Pure."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ DEFAULT_PORT: Final = 5000
 _FILES: Final = "/scanflow/tracker"
 
 
-def is_own(app: Application, settings: KubernetesSettings) -> bool:
-    """Return whether an application asks for a tracker, and neither it nor the settings name one that is there."""
+def has_own_tracker(app: Application, settings: KubernetesSettings) -> bool:
+    """Return whether an application wants a tracker, and neither it nor the settings name an existing one."""
     return settings.tracker_uri is None and app.tracker is not None and app.tracker.uri is None
 
 
 def tracker_uri(app: Application, settings: KubernetesSettings) -> str | None:
-    """Return the address at which an environment's pods reach their tracker; None: wherever MLflow itself would."""
+    """Return the tracking URI of an environment's pods; None: MLflow's default."""
     if app.tracker is not None and app.tracker.uri is not None:
         return app.tracker.uri
-    if is_own(app, settings):
-        return f"http://{NAME}.{namespace_of(app.name, app.team)}.svc:{_port(app)}"
+    if has_own_tracker(app, settings):
+        return f"http://{NAME}.{namespace_of(app.name, app.team)}.svc:{_get_port(app)}"
     return settings.tracker_uri
 
 
-def service(app: Application, metadata: Manifest) -> Manifest:
-    """Return the Service under whose name the environment's pods reach the tracker."""
+def build_service(app: Application, metadata: Manifest) -> Manifest:
+    """Return the Service of the tracker."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {"name": NAME, **metadata},
         "spec": {
-            "selector": _selected(metadata),
-            "ports": [{"name": "http", "port": _port(app), "targetPort": DEFAULT_PORT, "protocol": "TCP"}],
+            "selector": _build_selector(metadata),
+            "ports": [{"name": "http", "port": _get_port(app), "targetPort": DEFAULT_PORT, "protocol": "TCP"}],
         },
     }
 
 
-def deployment(
+def build_deployment(
     app: Application, settings: KubernetesSettings, metadata: Manifest, *, account: str, keeps_files: bool
 ) -> Manifest:
-    """Return the tracker itself: one pod, since SQLite has one writer, replaced only once the old one is gone."""
+    """Return the Deployment of the tracker: one pod, since SQLite has one writer, recreated on changes."""
     volumes: list[Manifest] = [{"name": "tmp", "emptyDir": {}}]
     mounts = [{"name": "tmp", "mountPath": "/tmp"}]  # noqa: S108  the container's own
     if keeps_files:
@@ -57,11 +57,11 @@ def deployment(
         "name": NAME,
         "image": settings.tracker_image,
         "command": ["mlflow", "server"],
-        "args": _arguments(app, keeps_files=keeps_files),
+        "args": _build_arguments(app, keeps_files=keeps_files),
         "env": [
             {"name": "HOME", "value": "/tmp"},  # noqa: S108  the container's own
             {"name": "MLFLOW_DISABLE_TELEMETRY", "value": "true"},
-            # Else it has eight processes more, half a gigabyte, for what is not used here.
+            # Otherwise it starts eight more processes, half a gigabyte, for unused features.
             {"name": "MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "value": "false"},
         ],
         "ports": [{"name": "http", "containerPort": DEFAULT_PORT, "protocol": "TCP"}],
@@ -81,7 +81,7 @@ def deployment(
         "spec": {
             "replicas": 1,
             "strategy": {"type": "Recreate"},
-            "selector": {"matchLabels": _selected(metadata)},
+            "selector": {"matchLabels": _build_selector(metadata)},
             "template": {
                 "metadata": {"labels": metadata["labels"]},
                 "spec": {
@@ -97,8 +97,8 @@ def deployment(
     }
 
 
-def _arguments(app: Application, *, keeps_files: bool) -> list[str]:
-    """Return the arguments of ``mlflow server``. It lets in who calls it by a name that its Service has, or a probe."""
+def _build_arguments(app: Application, *, keeps_files: bool) -> list[str]:
+    """Return the arguments of ``mlflow server``, which accepts the host names of its Service, and probes."""
     names = [NAME, f"{NAME}.{namespace_of(app.name, app.team)}", f"{NAME}.{namespace_of(app.name, app.team)}.svc"]
     hosts = [*names, f"{names[-1]}.cluster.local", "localhost", "127.0.0.1"]
     allowed = ",".join([host for name in hosts for host in (name, f"{name}:*")] + _PRIVATE)
@@ -110,13 +110,13 @@ def _arguments(app: Application, *, keeps_files: bool) -> list[str]:
 
 
 _PRIVATE: Final = ["10.*", "192.168.*", *(f"172.{number}.*" for number in range(16, 32))]
-"""Addresses of pods and Services, by which kubelets probe it."""
+"""Address ranges of pods and Services, which kubelets probe."""
 
 
-def _selected(metadata: Manifest) -> dict[str, str]:
+def _build_selector(metadata: Manifest) -> dict[str, str]:
     component = {name: value for name, value in metadata["labels"].items() if name.endswith("/component")}
     return {"app.kubernetes.io/managed-by": metadata["labels"]["app.kubernetes.io/managed-by"], **component}
 
 
-def _port(app: Application) -> int:
+def _get_port(app: Application) -> int:
     return (app.tracker.port if app.tracker else None) or DEFAULT_PORT

@@ -1,4 +1,4 @@
-"""What of an online workflow a cluster can honour, and what it grants."""
+"""Check whether a cluster can serve an online workflow as it is described."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from scanflow.backends.kubernetes.environment.tracker import tracker_uri
 from scanflow.backends.kubernetes.kinds import KINDS
 from scanflow.backends.kubernetes.nodes import KubeletPolicy
 from scanflow.backends.kubernetes.online.engines import ENGINES
-from scanflow.backends.kubernetes.online.pods import threads_of
-from scanflow.backends.kubernetes.online.scaling import autoscaler_kind, check_scaling
+from scanflow.backends.kubernetes.online.pods import compute_threads
+from scanflow.backends.kubernetes.online.scaling import check_scaling, select_autoscaler_kind
 from scanflow.backends.kubernetes.placement import instance_placement
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.service_records import Shape
@@ -26,7 +26,7 @@ _NEAR_MEMORY: Final = {"cpumem", "cpumempin"}
 
 
 def check_workflow(app: Application, workflow: Workflow, shape: Shape, settings: KubernetesSettings) -> Shape:
-    """Refuse what would fail later, and return the shape with its thread variables. Asks the cluster nothing.
+    """Validate a workflow without a request to the cluster, and return its shape with the thread variables.
 
     Raises:
         UsageError: the field or file is named.
@@ -51,76 +51,78 @@ def check_workflow(app: Application, workflow: Workflow, shape: Shape, settings:
     scaling = scaling_of(workflow)
     if scaling is not None:
         check_scaling(scaling, service=workflow.name, cores=shape.cores, settings=settings)
-    return fitted(workflow.name, shape, dict(serving.env))
+    return complete_shape(workflow.name, shape, dict(serving.env))
 
 
-def kinds_needed(workflow: Workflow, settings: KubernetesSettings) -> list[str]:
-    """Return the kinds that a service is made of, but for those that every cluster has."""
+def list_required_kinds(workflow: Workflow, settings: KubernetesSettings) -> list[str]:
+    """Return the kinds that a service needs, except those that every cluster has."""
     scaling, serving = scaling_of(workflow), workflow.serving or Serving()
-    found = [ENGINES[settings.serving].kind]
-    found += [] if scaling is None else [autoscaler_kind(scaling)]
+    kinds = [ENGINES[settings.serving].kind]
+    kinds += [] if scaling is None else [select_autoscaler_kind(scaling)]
     if settings.gateway is not None:
-        found += ["HTTPRoute"] if serving.grpc_port == 0 else ["HTTPRoute", "GRPCRoute"]
-    return [kind for kind in found if KINDS[kind].engine is not None]
+        kinds += ["HTTPRoute"] if serving.grpc_port == 0 else ["HTTPRoute", "GRPCRoute"]
+    return [kind for kind in kinds if KINDS[kind].engine is not None]
 
 
-def instead_of(kind: str) -> str:
-    """Return what to do without a kind, as another sentence."""
+def suggest_alternative(kind: str) -> str:
+    """Return how to serve without a kind, as a sentence to append."""
     engines = {engine.kind for engine in ENGINES.values()}
     return " Or serve without it: SCANFLOW_KUBERNETES_SERVING=deployment" if kind in engines else ""
 
 
-def fitted(name: str, shape: Shape, env: Mapping[str, str]) -> Shape:
+def complete_shape(name: str, shape: Shape, env: Mapping[str, str]) -> Shape:
     """Return a shape with its thread variables.
 
     Raises:
-        InvalidError: it asks for cores of its own in a way that no kubelet gives them.
+        InvalidError: it asks for exclusive cores in a way that no kubelet grants.
     """
     if shape.affinity in EXCLUSIVE:
         problem = None
         if shape.cores is None or not float(shape.cores).is_integer():
-            asked = "none" if shape.cores is None else f"{shape.cores:g}"
-            problem = f"gives whole cores only, and {asked} are asked for. Write cores=2"
+            requested = "none" if shape.cores is None else f"{shape.cores:g}"
+            problem = f"gives whole cores only, and {requested} are asked for. Write cores=2"
         elif shape.memory_bytes is None:
             problem = "gives cores only to pods whose memory is limited. Write memory='1Gi'"
         if problem:
             raise InvalidError(f"{name!r}: affinity {shape.affinity!r} needs cores of its own. A kubelet {problem}.")
     try:
-        threads = threads_of(shape, env)
+        threads = compute_threads(shape, env)
     except InvalidError as error:
         raise InvalidError(f"{name!r}: {error}") from error
     return shape.model_copy(update={"threads": threads})
 
 
-def warnings_of(name: str, shape: Shape, policies: Sequence[KubeletPolicy], *, allow_degraded: bool) -> Iterator[str]:
-    """Yield what the nodes cannot honour, by name, where that is allowed.
+def check_nodes(name: str, shape: Shape, policies: Sequence[KubeletPolicy], *, allow_degraded: bool) -> Iterator[str]:
+    """Yield a warning for each requirement that the nodes cannot honour, if degraded service is allowed.
 
     Raises:
-        UnsupportedError: nodes cannot honour it, and that is not allowed.
+        UnsupportedError: nodes cannot honour a requirement, and degraded service is not allowed.
         InvalidError: no node is as large as one instance.
     """
-    nodes = [one for one in policies if one.schedulable]
+    nodes = [policy for policy in policies if policy.schedulable]
     cores, memory = shape.cores or 0.0, shape.memory_bytes or 0
-    if nodes and not any(one.cores >= cores and one.memory_bytes >= memory for one in nodes):
-        largest = max(nodes, key=lambda one: one.cores)
+    if nodes and not any(policy.cores >= cores and policy.memory_bytes >= memory for policy in nodes):
+        largest = max(nodes, key=lambda policy: policy.cores)
         raise InvalidError(
             f"{name!r}: an instance asks for {cores:g} cores, and no node has so much to give: the largest, "
             f"{largest.node}, has {largest.cores:g} cores. Ask for less, or cut it into smaller instances."
         )
     if shape.affinity not in EXCLUSIVE:
         return
-    without = [one.node for one in nodes if one.cpu_manager == "none"]
+    unmanaged = [policy.node for policy in nodes if policy.cpu_manager == "none"]
     problems = []
-    if without:
+    if unmanaged:
         problems.append(
-            f"CPUManagerPolicy: the kubelets of {', '.join(without[:5])} have the CPU manager policy 'none', so that "
+            f"CPUManagerPolicy: the kubelets of {', '.join(unmanaged[:5])} have the CPU manager policy 'none', so that "
             f"affinity {shape.affinity!r} gets a share of all cores there and none of its own. Set it to 'static'"
         )
-    far = [one.node for one in nodes if one.cpu_manager == "static" and one.topology_manager == "none"]
-    if shape.affinity in _NEAR_MEMORY and far:
+    unaligned = [
+        policy.node for policy in nodes if policy.cpu_manager == "static" and policy.topology_manager == "none"
+    ]
+    if shape.affinity in _NEAR_MEMORY and unaligned:
         problems.append(
-            f"TopologyManagerPolicy: the kubelets of {', '.join(far[:5])} have the topology manager policy 'none', so "
-            "that cores and memory may be of different NUMA nodes. Set it to 'single-numa-node'"
+            f"TopologyManagerPolicy: the kubelets of {', '.join(unaligned[:5])} have the topology manager policy "
+            "'none', so that cores and memory may be of different NUMA nodes. Set it to 'single-numa-node'"
         )
     for problem in problems:
         if not allow_degraded:
@@ -132,7 +134,7 @@ def warnings_of(name: str, shape: Shape, policies: Sequence[KubeletPolicy], *, a
 
 
 def _check_backup(app: Application, workflow: Workflow, serving: Serving) -> None:
-    online = {one.name: one for one in app.workflows if one.type == "online"}
+    online = {other.name: other for other in app.workflows if other.type == "online"}
     if serving.backup in online and (online[serving.backup].serving or Serving()).backup is not None:
         raise UnsupportedError(
             f"Workflow {workflow.name!r}: the backend 'kubernetes' cannot honour serving.backup: {serving.backup!r} "

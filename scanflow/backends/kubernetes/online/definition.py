@@ -1,4 +1,4 @@
-"""What is wanted of a service that is deployed: from the application as it is written to what the cluster keeps."""
+"""Build the spec of a deployed service, which the cluster stores, from its application."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from scanflow.app.serving import Serving
 from scanflow.app.workflow import Workflow
 from scanflow.backends.kubernetes.online import pods
-from scanflow.backends.kubernetes.online.drift import MADE_WITH, settings_of
-from scanflow.backends.kubernetes.online.objects import token_secret_name
+from scanflow.backends.kubernetes.online.drift import MADE_WITH, extract_settings
+from scanflow.backends.kubernetes.online.objects import format_token_secret_name
 from scanflow.backends.kubernetes.placement import instance_placement
 from scanflow.backends.kubernetes.pod_image import PodImage
 from scanflow.backends.kubernetes.settings import KubernetesSettings
@@ -22,7 +22,7 @@ from scanflow.errors import InvalidError
 from scanflow.wire import ModelFiles, Node, Revision
 
 
-def definition_of(
+def build_definition(
     deployment: Deployment,
     shape: Shape,
     nodes: tuple[Node, ...],
@@ -30,15 +30,15 @@ def definition_of(
     tracker: str | None,
     settings: KubernetesSettings,
 ) -> ServiceSpec:
-    """Return what is wanted of a service, as its first deployment.
+    """Return the spec of a service, as of its first deployment.
 
     Args:
-        deployment: What was asked for.
-        shape: Its instances, as the cluster can have them.
-        nodes: Its graph, with files of this machine.
-        image: What its pods run.
-        tracker: Where they log, and fetch models from.
-        settings: Of the cluster.
+        deployment: The deployment request.
+        shape: Its instances, as checked against the cluster.
+        nodes: Its graph, with file paths on this machine.
+        image: The image of its pods.
+        tracker: The tracking URI of its pods.
+        settings: The cluster's.
     """
     app, workflow = deployment.app, deployment.online
     serving = workflow.serving or Serving()
@@ -50,10 +50,10 @@ def definition_of(
         "env": {} if tracker is None else {pods.TRACKER: tracker},
         "service_account": "scanflow-pod",
         "pull_secret": settings.pull_secret,
-        "token_secret": token_secret_name(workflow.name) if serving.auth else None,
-        MADE_WITH: settings_of(settings),
+        "token_secret": format_token_secret_name(workflow.name) if serving.auth else None,
+        MADE_WITH: extract_settings(settings),
     }
-    backup_of = [one.name for one in app.workflows if one.type == "online" and _backup(one) == workflow.name]
+    aliases = [other.name for other in app.workflows if other.type == "online" and _get_backup(other) == workflow.name]
     return ServiceSpec(
         app=app.name,
         team=app.team,
@@ -64,49 +64,49 @@ def definition_of(
         deployment=1,
         serves=1,
         shape=shape,
-        revisions=(Revision(id="r1", nodes=nodes_in_pod(nodes, Path(app.app_dir))),),
+        revisions=(Revision(id="r1", nodes=map_nodes_to_pod(nodes, Path(app.app_dir))),),
         scaling=scaling_of(workflow),
         serving=serving,
         tracker_uri=None if app.tracker is None else app.tracker.uri,
         image=image.image,
         place=instance_placement(workflow.services, {}).get("nodeSelector", {}),
-        aliases=tuple(backup_of),
+        aliases=tuple(aliases),
         details=details,
     )
 
 
-def _backup(workflow: Workflow) -> str | None:
+def _get_backup(workflow: Workflow) -> str | None:
     return (workflow.serving or Serving()).backup
 
 
-def nodes_in_pod(nodes: tuple[Node, ...], app_dir: Path) -> tuple[Node, ...]:
-    """Return nodes with their files where a pod has them.
+def map_nodes_to_pod(nodes: tuple[Node, ...], app_dir: Path) -> tuple[Node, ...]:
+    """Return nodes with the paths that their files have in a pod.
 
     Raises:
         InvalidError: a file is not below the application's folder.
     """
     folder = app_dir.resolve()
 
-    def place(node: Node) -> Node:
+    def map_node(node: Node) -> Node:
         model = None if node.model is None else ModelFiles(name=node.model.name, version=node.model.version, path="")
         if node.file is None:
             return replace(node, model=model)
         try:
-            inside = Path(node.file).relative_to(folder)
+            relative = Path(node.file).relative_to(folder)
         except ValueError as error:
             raise InvalidError(
                 f"Service {node.name!r}: its file {node.file!r} is not below the application's folder {str(folder)!r}, "
                 "which is all that pods get. Move it there."
             ) from error
-        return replace(node, model=model, file=str(PurePosixPath(pods.APP_DIR, *inside.parts)))
+        return replace(node, model=model, file=str(PurePosixPath(pods.APP_DIR, *relative.parts)))
 
-    return tuple(map(place, nodes))
+    return tuple(map(map_node, nodes))
 
 
-def given_of(definition: ServiceSpec) -> pods.Given:
-    """Return what all pods of a service have, as it was noted when it was deployed."""
+def build_pod_options(definition: ServiceSpec) -> pods.PodOptions:
+    """Return the options of all pods of a service, as recorded when it was deployed."""
     details: Mapping[str, Any] = definition.details
-    return pods.Given(
+    return pods.PodOptions(
         image=definition.image or "",
         code=pods.MountedCode(details.get("volumes") or (), details.get("mounts") or ()),
         env=details.get("env") or {},

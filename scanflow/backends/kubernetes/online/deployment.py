@@ -1,4 +1,4 @@
-"""A revision as a Deployment: what every cluster has. Pure."""
+"""Build a revision as a Deployment, which every cluster has. Pure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from scanflow.backends.kubernetes.labels import REVISION, SERVICE
 _STRATEGY: Manifest = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
 
 
-def manifest(name: str, namespace: str, labels: dict[str, str], template: Manifest) -> Manifest:
-    """Return the object, without the number of its pods."""
+def build_manifest(name: str, namespace: str, labels: dict[str, str], template: Manifest) -> Manifest:
+    """Return the Deployment, without the number of pods."""
     return {
         "apiVersion": KINDS["Deployment"].api_version,
         "kind": "Deployment",

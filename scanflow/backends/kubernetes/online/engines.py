@@ -1,7 +1,7 @@
-"""What makes the pods of a revision: a Deployment, a SeldonDeployment or an InferenceService.
+"""The serving engines, whose object creates the pods of a revision: Deployment, SeldonDeployment or InferenceService.
 
-All have the same pods, found by their labels, and the same Services before them, so that nothing else differs between
-engines. How many pods there are is set apart from the rest: an autoscaler may own that.
+All create the same pods, with the same labels, behind the same Services: engines differ in nothing else. The number of
+pods is not part of the manifest, since an autoscaler may own it.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from scanflow.wire import Revision
 
 
 class ServingObject(NamedTuple):
-    """How one engine is spoken to."""
+    """The object through which an engine serves a revision."""
 
     kind: str
     container: str
-    """The name that it wants the container to have."""
+    """The container name that the engine requires."""
 
-    manifest: Callable[[str, str, dict[str, str], Manifest], Manifest]
-    """From name, namespace, labels and pod template to its object, without the number of pods."""
+    build_manifest: Callable[[str, str, dict[str, str], Manifest], Manifest]
+    """From name, namespace, labels and pod template to the object, without the number of pods."""
 
 
 ENGINES: Final[dict[ServingEngine, ServingObject]] = {
-    "deployment": ServingObject("Deployment", pods.CONTAINER, deployment.manifest),
-    "seldon": ServingObject("SeldonDeployment", pods.CONTAINER, seldon.manifest),
-    "kserve": ServingObject("InferenceService", kserve.CONTAINER, kserve.manifest),
+    "deployment": ServingObject("Deployment", pods.CONTAINER, deployment.build_manifest),
+    "seldon": ServingObject("SeldonDeployment", pods.CONTAINER, seldon.build_manifest),
+    "kserve": ServingObject("InferenceService", kserve.CONTAINER, kserve.build_manifest),
 }
 
 
 def has_kind(cluster: Cluster, kind: str) -> bool:
-    """Say whether a cluster knows a kind."""
+    """Return whether a cluster has a kind installed."""
     try:
         cluster.find(kind, "default", labels=selector(service="none"))
     except UnsupportedError:
@@ -46,9 +46,11 @@ def has_kind(cluster: Cluster, kind: str) -> bool:
     return True
 
 
-def revision_object(engine: ServingObject, definition: ServiceSpec, revision: Revision, given: pods.Given) -> Manifest:
-    """Return the object that makes a revision's pods."""
-    template = pods.pod_template(definition, revision, given, container=engine.container)
-    name = pods.object_name(definition.workflow, revision.id)
-    labels = pods.revision_labels(definition, revision)
-    return engine.manifest(name, namespace_of(definition.app, definition.team), labels, template)
+def build_revision_object(
+    engine: ServingObject, definition: ServiceSpec, revision: Revision, options: pods.PodOptions
+) -> Manifest:
+    """Return the engine's object, which creates a revision's pods."""
+    template = pods.build_pod_template(definition, revision, options, container=engine.container)
+    name = pods.format_object_name(definition.workflow, revision.id)
+    labels = pods.build_revision_labels(definition, revision)
+    return engine.build_manifest(name, namespace_of(definition.app, definition.team), labels, template)

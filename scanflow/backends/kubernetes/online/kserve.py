@@ -1,4 +1,4 @@
-"""A revision as an InferenceService whose predictor is our own container, in raw (standard) deployment mode: a
+"""Build a revision as an InferenceService with a custom predictor container, in raw (standard) deployment mode: a
 Deployment and Services, without Knative. Pure."""
 
 from __future__ import annotations
@@ -8,16 +8,16 @@ from typing import Final
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 
 CONTAINER: Final = "kserve-container"
-"""The one that KServe takes for the model server."""
+"""The container that KServe treats as the model server."""
 
 _ANNOTATIONS: Final = {
     "serving.kserve.io/deploymentMode": "RawDeployment",
-    "serving.kserve.io/autoscalerClass": "external",  # how many pods there are is said here, or by our own autoscaler
+    "serving.kserve.io/autoscalerClass": "external",  # this backend or its own autoscaler sets the number of pods
 }
 
 
-def manifest(name: str, namespace: str, labels: dict[str, str], template: Manifest) -> Manifest:
-    """Return the object, without the number of its pods."""
+def build_manifest(name: str, namespace: str, labels: dict[str, str], template: Manifest) -> Manifest:
+    """Return the InferenceService, without the number of pods."""
     return {
         "apiVersion": KINDS["InferenceService"].api_version,
         "kind": "InferenceService",

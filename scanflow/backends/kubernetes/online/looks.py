@@ -1,4 +1,4 @@
-"""What instances say of themselves, asked through the API server's proxy of their pods."""
+"""Query instances for their state, through the API server's pod proxy."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from scanflow.backends.service_metrics import MetricsWindow, Samples, Totals, pa
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import ScanflowError
 
-_AT_ONCE: Final = 16
-_ANSWERS_S: Final = 5.0
-"""One that takes longer hangs, or its node is gone: nobody waits for it."""
+_THREADS: Final = 16
+_TIMEOUT_S: Final = 5.0
+"""The timeout of a query: an instance that takes longer hangs, or its node is gone."""
 
 _COUNTERS: Final = ("_total", "_bucket", "_sum", "_count")
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceLook:
-    """One instance's account of itself."""
+    """The state that one instance reports."""
 
     threads: int | None = None
     cpus: tuple[int, ...] = ()
-    """The CPUs that its kernel lets it use, as it read them itself, inside its container."""
+    """The CPUs of its affinity mask, as read inside its container."""
 
     in_flight: int = 0
     rss_bytes: int | None = None
@@ -37,18 +37,18 @@ class InstanceLook:
     samples: Samples = field(default_factory=dict)
 
 
-def look_at(cluster: Cluster, groups: Sequence[Sequence[Manifest]]) -> list[dict[str, InstanceLook]]:
-    """Return, for each group of pods, what its pods say, all asked at once; of one that does not answer, nothing."""
-    known = [pod for pods in groups for pod in pods]
-    if not known:
+def query_instances(cluster: Cluster, groups: Sequence[Sequence[Manifest]]) -> list[dict[str, InstanceLook]]:
+    """Return the state of each pod by name, for each group of pods; without those that do not respond."""
+    all_pods = [pod for pods in groups for pod in pods]
+    if not all_pods:
         return [{} for _ in groups]
-    with ThreadPoolExecutor(min(_AT_ONCE, len(known))) as pool:
-        said = pool.map(lambda pod: _look(cluster, pod), known)
-        return [{pod["metadata"]["name"]: one for pod in pods if (one := next(said)) is not None} for pods in groups]
+    with ThreadPoolExecutor(min(_THREADS, len(all_pods))) as pool:
+        looks = pool.map(lambda pod: _query_instance(cluster, pod), all_pods)
+        return [{pod["metadata"]["name"]: look for pod in pods if (look := next(looks)) is not None} for pods in groups]
 
 
-def look_of(document: Mapping[str, Any]) -> InstanceLook:
-    """Return what an instance's ``/state`` says."""
+def parse_instance_look(document: Mapping[str, Any]) -> InstanceLook:
+    """Parse the response of an instance's ``/state``."""
     return InstanceLook(
         threads=document.get("threads"),
         cpus=tuple(document.get("cpus") or ()),
@@ -59,42 +59,42 @@ def look_of(document: Mapping[str, Any]) -> InstanceLook:
     )
 
 
-def _look(cluster: Cluster, pod: Manifest) -> InstanceLook | None:
+def _query_instance(cluster: Cluster, pod: Manifest) -> InstanceLook | None:
     metadata = pod["metadata"]
     path = path_of("Pod", f"{metadata['name']}:{MANAGEMENT_PORT}", namespace=metadata["namespace"])
     if pod.get("status", {}).get("phase") != "Running":
         return None
     try:
-        return look_of(json.loads(cluster.text(f"{path}/proxy/state", timeout_s=_ANSWERS_S)))
+        return parse_instance_look(json.loads(cluster.text(f"{path}/proxy/state", timeout_s=_TIMEOUT_S)))
     except (ScanflowError, ValueError, TypeError, AttributeError):
-        return None  # it starts, ends or hangs: its pod says more
+        return None  # it is starting, ending or hanging: the status of its pod says more
 
 
 @dataclass
 class ServiceLooks:
-    """What was seen of a service by this process: the counters of instances that are gone are kept."""
+    """The states that this process read from a service; includes the counters of removed instances."""
 
     live: dict[str, Samples] = field(default_factory=dict)
     gone: Samples = field(default_factory=dict)
     window: MetricsWindow = field(default_factory=lambda: MetricsWindow(0.0))
     looks: Mapping[str, InstanceLook] = field(default_factory=dict)
-    """What its instances said when they were asked last."""
+    """The state of each instance at the last query."""
 
-    asked: float = -math.inf
-    reported: tuple[Any, ServiceRecord] | None = None
-    """The record that was made last, and what it was made of."""
+    queried_at: float = -math.inf
+    cached_record: tuple[Any, ServiceRecord] | None = None
+    """The last record, and its cache key."""
 
     def is_due(self, now: float, pause_s: float) -> bool:
-        """Say whether the instances were asked longer ago than that."""
-        return now - self.asked >= pause_s
+        """Return whether the last query was at least ``pause_s`` ago."""
+        return now - self.queried_at >= pause_s
 
-    def see(self, there: Iterable[str], looks: Mapping[str, InstanceLook], now: float) -> Totals:
-        """Take in one look at all instances; return what was counted until now."""
-        names, self.looks, self.asked = set(there), looks, now
-        for name in [name for name in self.live if name not in names]:
+    def add_looks(self, pod_names: Iterable[str], looks: Mapping[str, InstanceLook], now: float) -> Totals:
+        """Record one query of all instances; return the totals."""
+        present, self.looks, self.queried_at = set(pod_names), looks, now
+        for name in [name for name in self.live if name not in present]:
             counters = {key: value for key, value in self.live.pop(name).items() if key[0].endswith(_COUNTERS)}
             self.gone = summed([self.gone, counters])
-        self.live |= {name: dict(one.samples) for name, one in looks.items()}
+        self.live |= {name: dict(look.samples) for name, look in looks.items()}
         totals = totals_of(summed([self.gone, *self.live.values()]))
-        self.window.look(totals, now, in_flight=sum(one.in_flight for one in looks.values()))
+        self.window.look(totals, now, in_flight=sum(look.in_flight for look in looks.values()))
         return totals

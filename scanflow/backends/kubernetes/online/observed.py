@@ -1,4 +1,4 @@
-"""How the pods of a service stand. Pure."""
+"""Interpret the status of a service's pods. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scanflow.backends.kubernetes.times import epoch_s
 from scanflow.backends.service_records import InstanceState
 
 CONFIGURATION: Final = 78
-"""The exit code of an instance that cannot be started with its configuration."""
+"""The exit code of an instance with an invalid configuration."""
 
 _RESTARTS: Final = 3
 _LOST_S: Final = 30.0
@@ -28,112 +28,122 @@ _HOPELESS: Final = {
 }
 
 
-def revision_of(pod: Manifest) -> str:
-    found: str = pod["metadata"].get("labels", {}).get(REVISION, "")
-    return found
+def get_revision(pod: Manifest) -> str:
+    revision: str = pod["metadata"].get("labels", {}).get(REVISION, "")
+    return revision
 
 
-def template_of(pod: Manifest) -> str:
-    found: str = pod["metadata"].get("annotations", {}).get(TEMPLATE, "")
-    return found
+def get_pod_template_hash(pod: Manifest) -> str:
+    digest: str = pod["metadata"].get("annotations", {}).get(TEMPLATE, "")
+    return digest
 
 
-def is_leaving(pod: Manifest) -> bool:
+def is_terminating(pod: Manifest) -> bool:
     return "deletionTimestamp" in pod["metadata"]
 
 
-def is_over(pod: Manifest) -> bool:
-    """Say whether nothing of it runs or will run."""
+def is_finished(pod: Manifest) -> bool:
+    """Return whether a pod has ended for good."""
     return pod.get("status", {}).get("phase") in {"Succeeded", "Failed"}
 
 
 def is_lost(pod: Manifest, now: float) -> bool:
-    """Say whether a pod should have ended long ago: its node does not answer.
+    """Return whether a pod is long past its deletion: its node does not respond.
 
-    Only a person can say that the node is dead.
+    Only a person can tell that the node is dead.
 
     Args:
-        pod: As the API server has it.
+        pod: From the API server.
         now: Seconds since the epoch.
     """
-    ends = pod["metadata"].get("deletionTimestamp")  # its grace period is in it
-    return ends is not None and now - epoch_s(ends) > _LOST_S
+    deadline = pod["metadata"].get("deletionTimestamp")  # includes the grace period
+    return deadline is not None and now - epoch_s(deadline) > _LOST_S
 
 
 def is_ready(pod: Manifest) -> bool:
     conditions = pod.get("status", {}).get("conditions") or ()
-    return not is_leaving(pod) and any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return not is_terminating(pod) and any(
+        condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions
+    )
 
 
-def instance_state(pod: Manifest) -> InstanceState:
-    """Return how an instance stands."""
-    if is_leaving(pod):
+def compute_instance_state(pod: Manifest) -> InstanceState:
+    """Return the state of an instance."""
+    if is_terminating(pod):
         return "draining"
     if is_ready(pod):
         return "ready"
-    if hopeless(pod) is not None or is_over(pod):
+    if find_fatal_reason(pod) is not None or is_finished(pod):
         return "failed"
-    status = instance_status(pod)
+    status = get_container_status(pod)
     return "waiting" if status.get("restartCount", 0) and "running" not in status.get("state", {}) else "starting"
 
 
-def hopeless(pod: Manifest) -> str | None:
-    """Return why a pod will not become ready whatever is waited; None: it may."""
-    status = instance_status(pod)
+def find_fatal_reason(pod: Manifest) -> str | None:
+    """Return why a pod will never become ready; None: it may."""
+    status = get_container_status(pod)
     waiting = status.get("state", {}).get("waiting") or {}
     ended = status.get("state", {}).get("terminated") or status.get("lastState", {}).get("terminated") or {}
     if waiting.get("reason") in _HOPELESS:
-        return waits_for(pod) or str(waiting["reason"])
+        return explain_pending(pod) or str(waiting["reason"])
     if ended.get("exitCode") == CONFIGURATION or (ended and status.get("restartCount", 0) >= _RESTARTS):
-        return why_ended(ended)
+        return explain_termination(ended)
     return None
 
 
-def waits_for(pod: Manifest, events: Iterable[Manifest] = ()) -> str | None:
-    """Return what keeps a pod from starting; None: nothing that is known."""
+def explain_pending(pod: Manifest, events: Iterable[Manifest] = ()) -> str | None:
+    """Return what keeps a pod from starting; None: no known reason."""
     pending = why_pending(pod, events)
     return str(pending) if pending is not None and pending.message else None
 
 
-def last_error(pod: Manifest) -> str | None:
-    """Return why its container ended the last time; None: it never did."""
-    status = instance_status(pod)
+def get_last_error(pod: Manifest) -> str | None:
+    """Return why a pod's container ended the last time; None: it never did."""
+    status = get_container_status(pod)
     ended = status.get("state", {}).get("terminated") or status.get("lastState", {}).get("terminated")
-    return why_ended(ended) if ended else None
+    return explain_termination(ended) if ended else None
 
 
-def why_ended(ended: Mapping[str, Any]) -> str:
-    """Return in one line why a container ended: what it said itself, else the kernel's or the kubelet's reason."""
+def explain_termination(ended: Mapping[str, Any]) -> str:
+    """Return why a container ended, in one line: its own message, else the kernel's or the kubelet's reason."""
     lines = str(ended.get("message") or "").strip().splitlines()
-    said = next((line for line in reversed(lines) if line.strip()), "").strip()
-    said = re.sub(r"^[\d-]+ [\d:,]+ ERROR ", "", said)
+    message = next((line for line in reversed(lines) if line.strip()), "").strip()
+    message = re.sub(r"^[\d-]+ [\d:,]+ ERROR ", "", message)
     if ended.get("reason") == "OOMKilled":
         return "it took more memory than it was given (OOMKilled). Give it more: resources=sf.Resources(memory='2Gi')"
-    return said[:500] or f"it ended with {ended.get('exitCode')} ({ended.get('reason', 'Error')})"
+    return message[:500] or f"it ended with {ended.get('exitCode')} ({ended.get('reason', 'Error')})"
 
 
-def restarts(pod: Manifest) -> int:
-    return int(instance_status(pod).get("restartCount", 0))
+def count_restarts(pod: Manifest) -> int:
+    return int(get_container_status(pod).get("restartCount", 0))
 
 
-def all_ready(deployment: Manifest, wanted: int | None) -> int | None:
-    """Return how many pods a Deployment has, where all of them are ready and there are as many as wanted; None: they
-    have to be looked at. ``wanted`` None: as many as its autoscaler lets it have."""
+def count_if_all_ready(deployment: Manifest, replicas: int | None) -> int | None:
+    """Return the number of pods of a Deployment if all are ready; None: they have to be listed.
+
+    Args:
+        deployment: From the API server.
+        replicas: How many there should be; None: its autoscaler decides.
+    """
     status = deployment.get("status", {})
     if status.get("observedGeneration", 0) < deployment["metadata"].get("generation", 0):
         return None
     count = int(status.get("replicas", 0))
-    return count if status.get("readyReplicas", 0) == count and wanted in {None, count} else None
+    return count if status.get("readyReplicas", 0) == count and replicas in {None, count} else None
 
 
-def ready_of(pods: Iterable[Manifest], revision: str, template: str) -> list[Manifest]:
-    """Return the pods of a revision that are ready, and as its template says."""
-    return [pod for pod in pods if revision_of(pod) == revision and template_of(pod) == template and is_ready(pod)]
+def select_ready(pods: Iterable[Manifest], revision: str, template: str) -> list[Manifest]:
+    """Return the pods of a revision that are ready and match its template."""
+    return [
+        pod
+        for pod in pods
+        if get_revision(pod) == revision and get_pod_template_hash(pod) == template and is_ready(pod)
+    ]
 
 
-def canary_instances(instances: int, weight: float) -> int:
-    """Return how many instances a canary needs beside ``instances`` of the current revision, so that connections
-    spread evenly give it that share of them, as nearly as whole instances can."""
+def compute_canary_instances(instances: int, weight: float) -> int:
+    """Return how many instances a canary needs beside ``instances`` of the current revision to get its share of evenly
+    spread connections, to the nearest whole instance."""
     if weight >= 1:
         return max(instances, 1)
     return max(1, round(weight * max(instances, 1) / (1 - weight)))
@@ -143,17 +153,17 @@ def share_by_instances(instances: int, canary: int) -> float:
     return canary / (instances + canary) if canary else 0.0
 
 
-def canary_behind_gateway(instances: int, weight: float) -> int:
-    """Return how many instances a canary needs where the Gateway keeps its share."""
+def compute_canary_instances_behind_gateway(instances: int, weight: float) -> int:
+    """Return how many instances a canary needs if a Gateway splits the traffic."""
     return max(1, math.ceil(round(instances * weight, 6)))
 
 
-def instance_of(pod: Manifest) -> str:
-    """Return the name of the container that is the instance: the first, whatever else there is beside it."""
-    found: str = pod["spec"]["containers"][0]["name"]
-    return found
+def get_instance_container(pod: Manifest) -> str:
+    """Return the name of the container that is the instance: the first one."""
+    name: str = pod["spec"]["containers"][0]["name"]
+    return name
 
 
-def instance_status(pod: Manifest) -> Mapping[str, Any]:
-    found: list[Mapping[str, Any]] = pod.get("status", {}).get("containerStatuses") or []
-    return next((one for one in found if one["name"] == instance_of(pod)), {})
+def get_container_status(pod: Manifest) -> Mapping[str, Any]:
+    statuses: list[Mapping[str, Any]] = pod.get("status", {}).get("containerStatuses") or []
+    return next((status for status in statuses if status["name"] == get_instance_container(pod)), {})

@@ -1,7 +1,7 @@
-"""The pods that serve a revision, whichever engine makes them. Pure.
+"""Build the pods that serve a revision, whichever engine creates them. Pure.
 
-A pod holds one container with the whole graph: a request takes one hop. What it is told is in a ConfigMap whose name
-has a hash of it, so that pods are replaced when it changes, and never serve half of two.
+A pod has one container with the whole graph: a request takes one hop. Its configuration is in a ConfigMap whose name
+has a hash of the content, so that a change replaces pods and none serves a mixture of two configurations.
 """
 
 from __future__ import annotations
@@ -27,43 +27,43 @@ from scanflow.wire import DRAIN_IDLE_S, Desired, InstanceSpec, Recording, Revisi
 MANAGEMENT_PORT: Final = 8082
 CONTAINER: Final = "instance"
 RECORDER: Final = "recorder"
-"""The container beside the instance, where predictions are recorded: it takes them to the tracker."""
+"""The sidecar container that logs recorded predictions to the tracker."""
 
 APP_DIR: Final = "/app"
 TEMPLATE: Final = "scanflow.dev/template"
-"""An annotation of pods: the hash of all that they were made from. Those of another are replaced."""
+"""An annotation of pods: the hash of their template. Pods with another hash are replaced."""
 
 LINGER_S: Final = 5.0
-"""How long an instance takes connections on after it was told to end; proxies have heard of its end by then."""
+"""How long an instance accepts connections after SIGTERM, until proxies have removed its endpoint."""
 
 _CONFIG: Final = "/scanflow/service"
 _AUTH: Final = "/scanflow/auth"
 _RECORDED: Final = "/scanflow/recorded"
 _FILES: Final = f"{_RECORDED}/files"
 _RECORDED_SIZE: Final = "320Mi"
-"""Somewhat more than :class:`~scanflow.wire.Recording` lets wait: whoever has more than this is evicted."""
+"""Slightly more than :class:`~scanflow.wire.Recording` buffers: a pod that exceeds it is evicted."""
 
 _TMP: Final = "/tmp"  # noqa: S108 - a volume of the pod's own
 _SLACK_S: Final = 10
 _START_S: Final = 600
 _LAST_S: Final = 20
-"""For the predictions that wait when an instance has ended."""
+"""For the predictions that are still buffered when an instance has ended."""
 
 TRACKER: Final = "MLFLOW_TRACKING_URI"
 
 
 class MountedCode(NamedTuple):
-    """How an application's files come into its pods, where they are in no image of their own."""
+    """The volumes and mounts of an application's files, if its image does not contain them."""
 
     volumes: Sequence[Manifest] = ()
     mounts: Sequence[Manifest] = ()
 
 
-class Given(NamedTuple):
-    """What all pods of a service have, beside what its definition says."""
+class PodOptions(NamedTuple):
+    """The options of all pods of a service that are not part of its spec."""
 
     image: str
-    """Where the definition names none."""
+    """Used if the spec names none."""
 
     code: MountedCode = MountedCode()
     env: Mapping[str, str] = {}
@@ -73,64 +73,72 @@ class Given(NamedTuple):
     """The Secret with the ``token`` that requests must carry."""
 
 
-def object_name(service: str, revision: str) -> str:
+def format_object_name(service: str, revision: str) -> str:
     """Return the name of a revision's objects: ``serving-r3``."""
     return f"{service}-{revision}"
 
 
-def revision_labels(definition: ServiceSpec, revision: Revision) -> dict[str, str]:
+def build_revision_labels(definition: ServiceSpec, revision: Revision) -> dict[str, str]:
     return labels_of(definition.app, definition.team, service=definition.workflow, revision=revision.id)
 
 
-def selected(definition: ServiceSpec, revision: Revision | None = None) -> dict[str, str]:
+def build_selector(definition: ServiceSpec, revision: Revision | None = None) -> dict[str, str]:
     """Return the labels that select the pods of a service, or of one revision."""
-    found = {SERVICE: definition.workflow}
-    return found if revision is None else {**found, REVISION: revision.id}
+    labels = {SERVICE: definition.workflow}
+    return labels if revision is None else {**labels, REVISION: revision.id}
 
 
-def config_map(definition: ServiceSpec, revision: Revision, given: Given) -> Manifest:
-    """Return what an instance of a revision is told."""
+def build_config_map(definition: ServiceSpec, revision: Revision, options: PodOptions) -> Manifest:
+    """Return the ConfigMap with the configuration of a revision's instances."""
     data = {
-        "instance.json": encode(_instance(definition, given)).decode(),
-        "desired.json": encode(Desired(generation=definition.serves, revisions=(_alone(revision),))).decode(),
+        "instance.json": encode(_build_instance_spec(definition, options)).decode(),
+        "desired.json": encode(
+            Desired(generation=definition.serves, revisions=(_drop_traffic_share(revision),))
+        ).decode(),
     }
     digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:10]
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {
-            "name": f"{object_name(definition.workflow, revision.id)}-{digest}",
+            "name": f"{format_object_name(definition.workflow, revision.id)}-{digest}",
             "namespace": namespace_of(definition.app, definition.team),
-            "labels": revision_labels(definition, revision),
+            "labels": build_revision_labels(definition, revision),
         },
         "immutable": True,
         "data": data,
     }
 
 
-def pod_template(definition: ServiceSpec, revision: Revision, given: Given, *, container: str = CONTAINER) -> Manifest:
-    """Return ``metadata`` and ``spec`` of a revision's pods; ``container`` is what an engine wants the name to be."""
-    labels = revision_labels(definition, revision)
-    config = config_map(definition, revision, given)["metadata"]["name"]
+def build_pod_template(
+    definition: ServiceSpec, revision: Revision, options: PodOptions, *, container: str = CONTAINER
+) -> Manifest:
+    """Return ``metadata`` and ``spec`` of a revision's pods; ``container`` is the name that the engine requires."""
+    labels = build_revision_labels(definition, revision)
+    config = build_config_map(definition, revision, options)["metadata"]["name"]
     serving = definition.serving
     grpc = [{"name": "grpc", "containerPort": GRPC_PORT, "protocol": "TCP"}] if serving.grpc_port != 0 else []
-    volumes = [{"name": "service", "configMap": {"name": config}}, {"name": "tmp", "emptyDir": {}}, *given.code.volumes]
+    volumes = [
+        {"name": "service", "configMap": {"name": config}},
+        {"name": "tmp", "emptyDir": {}},
+        *options.code.volumes,
+    ]
     mounts = [
         {"name": "service", "mountPath": _CONFIG, "readOnly": True},
         {"name": "tmp", "mountPath": _TMP},
-        *given.code.mounts,
+        *options.code.mounts,
     ]
     recorder: list[Manifest] = []
     if serving.record > 0:
         volumes.append({"name": "recorded", "emptyDir": {"sizeLimit": _RECORDED_SIZE}})
         mounts.append({"name": "recorded", "mountPath": _RECORDED})
-        recorder.append(_recorder(definition, given))
-    if given.token_secret is not None:
-        volumes.append({"name": "auth", "secret": {"secretName": given.token_secret, "defaultMode": 0o440}})
+        recorder.append(_build_recorder(definition, options))
+    if options.token_secret is not None:
+        volumes.append({"name": "auth", "secret": {"secretName": options.token_secret, "defaultMode": 0o440}})
         mounts.append({"name": "auth", "mountPath": _AUTH, "readOnly": True})
     spec: Manifest = {
-        **({"serviceAccountName": given.service_account} if given.service_account else {}),
-        **({"imagePullSecrets": [{"name": given.pull_secret}]} if given.pull_secret else {}),
+        **({"serviceAccountName": options.service_account} if options.service_account else {}),
+        **({"imagePullSecrets": [{"name": options.pull_secret}]} if options.pull_secret else {}),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": int(LINGER_S + max(definition.limits.deadline_s, DRAIN_IDLE_S))
@@ -140,20 +148,20 @@ def pod_template(definition: ServiceSpec, revision: Revision, given: Given, *, c
         "containers": [
             {
                 "name": container,
-                "image": definition.image or given.image,
+                "image": definition.image or options.image,
                 "command": ["python", "-m", "scanflow_serving.pod", _CONFIG],
                 "workingDir": APP_DIR,
                 "envFrom": variables_from(),
-                "env": _environment(definition, given),
+                "env": _build_environment(definition, options),
                 "ports": [
                     {"name": "http", "containerPort": HTTP_PORT, "protocol": "TCP"},
                     *grpc,
                     {"name": "management", "containerPort": MANAGEMENT_PORT, "protocol": "TCP"},
                 ],
-                "resources": resources(definition.shape),
-                "startupProbe": _probe("/v2/health/ready", HTTP_PORT, every_s=1, failures=_START_S),
-                "readinessProbe": _probe("/v2/health/ready", HTTP_PORT, every_s=2, failures=2),
-                "livenessProbe": _probe("/v2/health/live", MANAGEMENT_PORT, every_s=10, failures=6),
+                "resources": build_resources(definition.shape),
+                "startupProbe": _build_probe("/v2/health/ready", HTTP_PORT, every_s=1, failures=_START_S),
+                "readinessProbe": _build_probe("/v2/health/ready", HTTP_PORT, every_s=2, failures=2),
+                "livenessProbe": _build_probe("/v2/health/live", MANAGEMENT_PORT, every_s=10, failures=6),
                 "securityContext": container_security(),
                 "terminationMessagePolicy": "FallbackToLogsOnError",
                 "volumeMounts": mounts,
@@ -161,70 +169,77 @@ def pod_template(definition: ServiceSpec, revision: Revision, given: Given, *, c
             *recorder,
         ],
         "volumes": volumes,
-        **_placement(definition, revision),
+        **_build_placement(definition, revision),
     }
-    metadata: Manifest = {"labels": labels, "annotations": _scraped()}
+    metadata: Manifest = {"labels": labels, "annotations": _build_scrape_annotations()}
     digest = hashlib.sha256(json.dumps([metadata, spec], sort_keys=True).encode()).hexdigest()[:10]
     metadata["annotations"][TEMPLATE] = digest
     return {"metadata": metadata, "spec": spec}
 
 
-def _recorder(definition: ServiceSpec, given: Given) -> Manifest:
-    """Return the container that takes recorded predictions to the tracker: MLflow's client, which needs more memory
-    than an instance, and none of its cores. It ends after the instance."""
-    words = {
+def _build_recorder(definition: ServiceSpec, options: PodOptions) -> Manifest:
+    """Return the sidecar container that logs recorded predictions to the tracker with MLflow's client.
+
+    It needs more memory than an instance, uses none of its cores, and ends after it.
+    """
+    arguments = {
         "home": f"{_TMP}/scanflow",
-        "tracker_uri": given.env.get(TRACKER),
+        "tracker_uri": options.env.get(TRACKER),
         "app": definition.app,
         "team": definition.team,
         "service": definition.workflow,
     }
-    asked = {"cpu": "20m", "memory": "192Mi"}
-    alone = {"cpu": "100m", "memory": "512Mi"}  # limits are requests, or the instance got no cores of its own
+    shared = {"cpu": "20m", "memory": "192Mi"}
+    dedicated = {
+        "cpu": "100m",
+        "memory": "512Mi",
+    }  # limits equal requests (Guaranteed), or the instance got no exclusive cores
     return {
         "name": RECORDER,
-        "image": definition.image or given.image,
+        "image": definition.image or options.image,
         "command": ["python", "-m", "scanflow.backends.recorder", "--beside", _FILES, LOG_PREDICTIONS],
-        "args": [json.dumps(words, sort_keys=True)],
+        "args": [json.dumps(arguments, sort_keys=True)],
         "envFrom": variables_from(),
-        "env": _environment(definition, given),
-        "resources": {"requests": asked, "limits": {"memory": "512Mi"}}
+        "env": _build_environment(definition, options),
+        "resources": {"requests": shared, "limits": {"memory": "512Mi"}}
         if definition.shape.affinity == "any"
-        else {"requests": alone, "limits": dict(alone)},
+        else {"requests": dedicated, "limits": dict(dedicated)},
         "securityContext": container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": "tmp", "mountPath": _TMP}, {"name": "recorded", "mountPath": _RECORDED}],
     }
 
 
-def template_hash(template: Manifest) -> str:
-    found: str = template["metadata"]["annotations"][TEMPLATE]
-    return found
+def get_template_hash(template: Manifest) -> str:
+    digest: str = template["metadata"]["annotations"][TEMPLATE]
+    return digest
 
 
-def resources(shape: Shape) -> Manifest:
-    """Return requests and limits. Cores of its own are given to pods only whose requests are their limits, in cores
-    and memory, and whose cores are whole (Guaranteed)."""
-    wanted: dict[str, str] = {}
+def build_resources(shape: Shape) -> Manifest:
+    """Return requests and limits.
+
+    Kubelets grant exclusive cores only to Guaranteed pods, whose requests equal their limits, and only whole cores.
+    """
+    quantities: dict[str, str] = {}
     if shape.cores is not None:
-        wanted["cpu"] = format_cpu(shape.cores)
+        quantities["cpu"] = format_cpu(shape.cores)
     if shape.memory_bytes is not None:
-        wanted["memory"] = format_memory(shape.memory_bytes)
-    return {"requests": wanted, "limits": dict(wanted)} if wanted else {}
+        quantities["memory"] = format_memory(shape.memory_bytes)
+    return {"requests": quantities, "limits": dict(quantities)} if quantities else {}
 
 
-def threads_of(shape: Shape, env: Mapping[str, str]) -> dict[str, str]:
-    """Return the thread variables of an instance. One that is granted no cores has a thread in each pool.
+def compute_threads(shape: Shape, env: Mapping[str, str]) -> dict[str, str]:
+    """Return the thread variables of an instance; without requested cores, one thread in each pool.
 
     Raises:
-        InvalidError: a variable of the workflow's own is beyond the cores.
+        InvalidError: a variable that the workflow sets exceeds the cores.
     """
     cores = shape.cores or 1.0
     check_overrides(env, max(cores, shape.pool_threads or 0))
     return thread_variables(shape.pool_threads or cores, env)
 
 
-def _instance(definition: ServiceSpec, given: Given) -> InstanceSpec:
+def _build_instance_spec(definition: ServiceSpec, options: PodOptions) -> InstanceSpec:
     shape, port = definition.shape, definition.serving.grpc_port
     return InstanceSpec(
         service=definition.workflow,
@@ -237,9 +252,9 @@ def _instance(definition: ServiceSpec, given: Given) -> InstanceSpec:
         http_port=HTTP_PORT,
         management_port=MANAGEMENT_PORT,
         grpc_port=None if port == 0 else GRPC_PORT,
-        host="0.0.0.0",  # noqa: S104 - of the pod: who may connect is the cluster's matter
+        host="0.0.0.0",  # noqa: S104 - of the pod: network policies control access
         app_dir=APP_DIR,
-        auth=f"file:{_AUTH}/token" if given.token_secret else "",
+        auth=f"file:{_AUTH}/token" if options.token_secret else "",
         pin_threads=shape.affinity == "cpumempin",
         threads=shape.threads,
         cores=shape.cores or 1.0,
@@ -250,28 +265,28 @@ def _instance(definition: ServiceSpec, given: Given) -> InstanceSpec:
     )
 
 
-def _alone(revision: Revision) -> Revision:
-    """Return a revision as its own pods serve it: how much of the traffic they get is decided before them."""
+def _drop_traffic_share(revision: Revision) -> Revision:
+    """Return a revision without its weight: traffic is split before it reaches the pods."""
     return Revision(id=revision.id, nodes=revision.nodes)
 
 
-def _environment(definition: ServiceSpec, given: Given) -> list[Manifest]:
-    plain = {**given.env, **dict(definition.serving.env)}
-    found: list[Manifest] = [{"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]
-    return found + [{"name": name, "value": value} for name, value in sorted(plain.items())]
+def _build_environment(definition: ServiceSpec, options: PodOptions) -> list[Manifest]:
+    plain = {**options.env, **dict(definition.serving.env)}
+    variables: list[Manifest] = [{"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]
+    return variables + [{"name": name, "value": value} for name, value in sorted(plain.items())]
 
 
-def _placement(definition: ServiceSpec, revision: Revision) -> Manifest:
-    spread = instance_placement((), selected(definition, revision))
+def _build_placement(definition: ServiceSpec, revision: Revision) -> Manifest:
+    spread = instance_placement((), build_selector(definition, revision))
     return {**({"nodeSelector": dict(definition.place)} if definition.place else {}), **spread}
 
 
-def _probe(path: str, port: int, *, every_s: int, failures: int) -> Manifest:
+def _build_probe(path: str, port: int, *, every_s: int, failures: int) -> Manifest:
     get: dict[str, Any] = {"path": path, "port": port, "httpHeaders": [{"name": "Host", "value": "localhost"}]}
     return {"httpGet": get, "periodSeconds": every_s, "failureThreshold": failures, "timeoutSeconds": 5}
 
 
-def _scraped() -> dict[str, str]:
+def _build_scrape_annotations() -> dict[str, str]:
     return {
         "prometheus.io/scrape": "true",
         "prometheus.io/port": str(MANAGEMENT_PORT),

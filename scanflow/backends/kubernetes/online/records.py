@@ -1,4 +1,4 @@
-"""From what is wanted of a service, and its pods, to the record that people and programs get. Pure."""
+"""Build the record of a service, which clients get, from its desired state and its pods. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scanflow.backends.service_records import InstanceRecord, ServiceRecord, Ser
 from scanflow.backends.service_reports import report, report_revision
 
 
-def service_record(
+def build_service_record(
     state: DesiredState,
     pods: Iterable[Manifest] | None,
     looks: Mapping[str, InstanceLook],
@@ -27,83 +27,83 @@ def service_record(
     url: str,
     grpc: str | None,
     instances: int,
-    answered_by: str | None = None,
-    denied: str | None = None,
+    active_backup: str | None = None,
+    denial: str | None = None,
 ) -> ServiceRecord:
     """Return a service's record.
 
     Args:
-        state: What is wanted of it.
-        pods: All that it has; None: they were not asked for, since all its instances are ready.
-        looks: What they say of themselves, by name.
-        window: What was counted lately.
-        namespace: Where it is.
-        url: Where callers reach it.
-        grpc: The same for gRPC.
-        instances: How many its current revision is to have now.
-        answered_by: The backup, while it answers.
-        denied: Why its pods are not made, if that is so.
+        state: Its desired state.
+        pods: All its pods; None: they were not listed, since all its instances are ready.
+        looks: The state that each pod reports, by name.
+        window: Its recent metrics.
+        namespace: The namespace of its objects.
+        url: Its HTTP address.
+        grpc: Its gRPC address.
+        instances: How many instances its current revision should have now.
+        active_backup: The backup, while it serves requests.
+        denial: Why its pods are not created, if so.
     """
     definition = state.definition
-    known = [pod for pod in pods or () if not observed.is_over(pod)]
-    known.sort(key=lambda pod: str(pod["metadata"]["name"]))
-    records = tuple(instance_record(pod, looks.get(pod["metadata"]["name"]), state.name) for pod in known)
+    live_pods = [pod for pod in pods or () if not observed.is_finished(pod)]
+    live_pods.sort(key=lambda pod: str(pod["metadata"]["name"]))
+    records = tuple(build_instance_record(pod, looks.get(pod["metadata"]["name"]), state.name) for pod in live_pods)
     own = [
         record
-        for pod, record in zip(known, records, strict=True)
-        if observed.revision_of(pod) == definition.current.id and record.state != "draining"
+        for pod, record in zip(live_pods, records, strict=True)
+        if observed.get_revision(pod) == definition.current.id and record.state != "draining"
     ]
-    ready = instances if pods is None else sum(one.state == "ready" for one in own)
-    errors = [one.error for one in records if one.error and one.state in {"starting", "waiting", "failed"}]
+    ready = instances if pods is None else sum(record.state == "ready" for record in own)
+    errors = [record.error for record in records if record.error and record.state in {"starting", "waiting", "failed"}]
     return report(
         state,
         window,
-        state="backup" if answered_by is not None else _state(state, own, ready, instances),
+        state="backup" if active_backup is not None else _compute_state(state, own, ready, instances),
         url=url,
         grpc=grpc,
         count=instances,
         ready=ready,
         instances=records,
         revisions=[
-            report_revision(one, place, window, _latencies(one.id, window))
-            for place, one in enumerate(definition.revisions)
+            report_revision(revision, number, window, _select_stats(revision.id, window))
+            for number, revision in enumerate(definition.revisions)
         ],
-        problem=denied or next(iter(errors), None),
+        problem=denial or next(iter(errors), None),
     ).with_details(namespace=namespace)
 
 
-def instance_record(pod: Manifest, look: InstanceLook | None, service: str) -> InstanceRecord:
-    """Return one instance's record: what it asked for beside what it was granted."""
+def build_instance_record(pod: Manifest, look: InstanceLook | None, service: str) -> InstanceRecord:
+    """Return one instance's record, with its requested and its allocated resources."""
     metadata, status = pod["metadata"], pod.get("status", {})
-    name, stands = metadata["name"], observed.instance_state(pod)
-    asked = pod["spec"]["containers"][0].get("resources") or {}
-    cores = (asked.get("limits") or asked.get("requests") or {}).get("cpu")
+    name, state = metadata["name"], observed.compute_instance_state(pod)
+    resources = pod["spec"]["containers"][0].get("resources") or {}
+    cores = (resources.get("limits") or resources.get("requests") or {}).get("cpu")
     error = None if look is None else look.unwell or None
-    if (ended := observed.last_error(pod)) is not None:
-        error = f"{ended.rstrip('.')}. Its log: scanflow logs {service} --instance {name}"
-    elif stands != "ready" and (waits := observed.waits_for(pod)) is not None:
-        error = waits
+    if (termination := observed.get_last_error(pod)) is not None:
+        error = f"{termination.rstrip('.')}. Its log: scanflow logs {service} --instance {name}"
+    elif state != "ready" and (reason := observed.explain_pending(pod)) is not None:
+        error = reason
     return InstanceRecord(
         instance=name,
-        state=stands,
+        state=state,
         place=pod["spec"].get("nodeName"),
-        began=_seconds(status.get("startTime")),
-        restarts=observed.restarts(pod),
+        began=_parse_time(status.get("startTime")),
+        restarts=observed.count_restarts(pod),
         cores=None if cores is None else parse_cpu(cores),
         threads=None if look is None else look.threads,
         rss_bytes=None if look is None else look.rss_bytes,
         in_flight=0 if look is None else look.in_flight,
         error=error,
     ).with_details(
-        revision=observed.revision_of(pod),
+        revision=observed.get_revision(pod),
         qos=status.get("qosClass"),
-        requested=dict(asked.get("requests") or {}),
-        granted=_allocated(observed.instance_status(pod)),
+        requested=dict(resources.get("requests") or {}),
+        granted=_read_allocated_resources(observed.get_container_status(pod)),
         cpus=[] if look is None else list(look.cpus),
     )
 
 
-def _state(state: DesiredState, own: Sequence[InstanceRecord], ready: int, count: int) -> ServiceState:
+def _compute_state(state: DesiredState, own: Sequence[InstanceRecord], ready: int, count: int) -> ServiceState:
     if state.hopeless:
         return "failed"
     if count == 0 and not own:
@@ -112,22 +112,22 @@ def _state(state: DesiredState, own: Sequence[InstanceRecord], ready: int, count
         return "ready"
     if ready:
         return "degraded" if state.settled else "starting"
-    if own and all(one.state == "failed" for one in own):
+    if own and all(record.state == "failed" for record in own):
         return "failed"
-    return "degraded" if state.settled or any(one.restarts for one in own) else "starting"
+    return "degraded" if state.settled or any(record.restarts for record in own) else "starting"
 
 
-def _latencies(revision: str, window: MetricsWindow) -> RevisionStats:
-    """Return what was counted lately, else since the beginning: who looks once has not counted twice."""
-    lately = window.lately(revision)
-    return lately if lately.requests else window.totals.of(revision)
+def _select_stats(revision: str, window: MetricsWindow) -> RevisionStats:
+    """Return the recent stats of a revision, or its totals while there are none, as after a single query."""
+    recent = window.lately(revision)
+    return recent if recent.requests else window.totals.of(revision)
 
 
-def _allocated(status: Mapping[str, Any]) -> dict[str, str]:
-    """Return the resources that the kubelet gave the container, as it says."""
-    found = status.get("allocatedResources") or (status.get("resources") or {}).get("requests") or {}
-    return dict(found)
+def _read_allocated_resources(status: Mapping[str, Any]) -> dict[str, str]:
+    """Return the resources that the kubelet reports as allocated to a container."""
+    allocated = status.get("allocatedResources") or (status.get("resources") or {}).get("requests") or {}
+    return dict(allocated)
 
 
-def _seconds(text: str | None) -> float | None:
+def _parse_time(text: str | None) -> float | None:
     return None if text is None else epoch_s(text)

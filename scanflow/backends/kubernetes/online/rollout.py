@@ -1,7 +1,8 @@
-"""Brings what is in the cluster to what is wanted of a service, without a failed request on the way.
+"""Roll out the desired state of a service to the cluster, without a failed request.
 
-Every step is said again from the start by whoever goes on, so that a process may be killed at any moment: objects are
-applied, instances waited for, traffic pointed at them, and only then is taken away what nothing points at any more.
+Every step is idempotent and repeated from the start by any process that continues, so that a process may be killed at
+any moment: objects are applied, instances become ready, traffic is routed to them, and only then are objects removed
+that no traffic reaches.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from scanflow.backends.kubernetes.cluster import Cluster, ConflictError, Expired
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import REVISION, SERVICE, selector
 from scanflow.backends.kubernetes.online import observed, pods
-from scanflow.backends.kubernetes.online.engines import ENGINES, ServingObject, has_kind, revision_object
-from scanflow.backends.kubernetes.online.objects import rendered, revision_service
-from scanflow.backends.kubernetes.online.scaling import ScalingTarget, target_of
+from scanflow.backends.kubernetes.online.engines import ENGINES, ServingObject, build_revision_object, has_kind
+from scanflow.backends.kubernetes.online.objects import build_revision_service, compute_hashes
+from scanflow.backends.kubernetes.online.scaling import ScalingTarget, compute_scaling_target
 from scanflow.backends.kubernetes.online.store import KeptService, ServiceStore
 from scanflow.backends.kubernetes.online.switch import Switch
 from scanflow.backends.kubernetes.pods import Denied, why_denied
@@ -28,40 +29,40 @@ from scanflow.backends.service_spec import ServiceSpec
 from scanflow.errors import NotFoundError, ScanflowError, UnavailableError, UsageError
 from scanflow.wire import Revision
 
-_LOOK_S: Final = 5.0
-_TELL_S: Final = 2.0
-"""How long a pod may take before it is told why, and be denied before that is taken for good."""
+_POLL_S: Final = 5.0
+_REPORT_S: Final = 2.0
+"""How long a pod may take to start before the reason is reported, and be denied before the rollout fails."""
 
-_UNMADE_LOOK_S: Final = 1.0
-"""How often it is looked while pods are not made: nothing of theirs changes then."""
+_MISSING_POLL_S: Final = 1.0
+"""The poll interval while pods are missing: there is nothing of theirs to watch."""
 
 KINDS_OF_PODS: Final = tuple(engine.kind for engine in ENGINES.values())
-GivenOf = Callable[[ServiceSpec], pods.Given]
+BuildPodOptions = Callable[[ServiceSpec], pods.PodOptions]
 
 
 class _SupersededError(Exception):
-    """Something newer is wanted."""
+    """The desired state has changed during the rollout."""
 
 
 class _HopelessError(Exception):
-    """It will not become ready."""
+    """An instance will never become ready."""
 
 
-class WantedRevision(NamedTuple):
-    """A revision, and how many instances it is to have."""
+class RevisionPlan(NamedTuple):
+    """A revision, and how many instances it should have."""
 
     revision: Revision
     template: str
     instances: int
     target: ScalingTarget
-    """What has the number of its pods."""
+    """The object whose ``scale`` sets the number of its pods."""
 
     fixed: bool
-    """Whether there are exactly so many; else an autoscaler decides."""
+    """Whether the number is exact; else an autoscaler decides."""
 
 
 class Rollout:
-    """For one cluster."""
+    """The rollouts of one cluster."""
 
     def __init__(
         self,
@@ -69,21 +70,21 @@ class Rollout:
         settings: KubernetesSettings,
         store: ServiceStore,
         switch: Switch,
-        given: GivenOf,
+        build_options: BuildPodOptions,
         *,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._cluster, self._settings, self._store, self._switch = cluster, settings, store, switch
-        self._given, self._clock, self._now = given, clock, now
+        self._build_options, self._clock, self._now = build_options, clock, now
         self._engine: ServingObject = ENGINES[settings.serving]
 
-    def bring(self, name: str, generation: int, observe: ServiceObserver) -> DesiredState:
-        """Return the service once that generation, or a newer one, is in effect.
+    def roll_out(self, name: str, generation: int, observe: ServiceObserver) -> DesiredState:
+        """Roll out the desired state, and return it once that generation, or a newer one, is in effect.
 
         Raises:
-            UsageError: it cannot be; what served before serves on.
-            UnavailableError: it takes too long; whoever asks for the next change goes on with it.
+            UsageError: the rollout failed and was reverted.
+            UnavailableError: it timed out; the next change continues it.
             NotFoundError: the service was deleted meanwhile.
         """
         watcher = _Watcher(self._cluster, name, observe, self._clock)
@@ -93,7 +94,7 @@ class Rollout:
         while True:
             stored = self._store.find(name)
             if stored is None and before is not None:
-                self._remove_objects(before)  # whoever deleted it may not have seen what was made since
+                self._remove_objects(before)  # the deletion may have missed objects that were created since
             if stored is None or stored.state.deleted:
                 raise NotFoundError(f"The service {name!r} was deleted meanwhile.")
             before, state = stored, stored.state
@@ -102,336 +103,358 @@ class Rollout:
             if error is None and state.settled >= generation:
                 return state
             try:
-                self._bring(stored, watcher, give_up)
+                self._roll_out_generation(stored, watcher, give_up)
             except _SupersededError:
                 continue
-            except ConflictError as conflict:  # somebody wrote an object meanwhile: all is said again
+            except ConflictError as conflict:  # another process wrote an object: repeat all steps
                 if self._clock() > give_up:
                     raise UnavailableError(
                         f"{conflict} What has the service {name!r} is written by others all the time. Try again in a "
                         "moment."
                     ) from conflict
             except (_HopelessError, UsageError) as failure:
-                error = UsageError(_gave_up(state, str(failure)))
-                self._give_up(state, str(failure))
+                error = UsageError(_format_failure(state, str(failure)))
+                self._record_failure(state, str(failure))
 
-    def _bring(self, stored: KeptService, watcher: _Watcher, give_up: float) -> None:
+    def _roll_out_generation(self, stored: KeptService, watcher: _Watcher, give_up: float) -> None:
         state = stored.state
         definition, namespace = state.definition, stored.namespace
-        given = self._given(definition)
-        wanted = [self._wanted(definition, one, given) for one in definition.revisions]
-        for one in wanted:
-            self._apply(definition, one, given)
-        self._until_ready(stored, wanted, given, watcher, give_up)
-        self._check_wanted(state)
+        options = self._build_options(definition)
+        plans = [self._plan_revision(definition, revision, options) for revision in definition.revisions]
+        for plan in plans:
+            self._apply_revision(definition, plan, options)
+        self._wait_until_ready(stored, plans, options, watcher, give_up)
+        self._check_superseded(state)
         self._switch.point(definition)
-        self._retire(stored, definition, {one.revision.id for one in wanted}, given)
-        self._until_gone(stored, wanted, watcher, give_up)
-        self._note_rendered(state)
+        self._retire(stored, definition, {plan.revision.id for plan in plans}, options)
+        self._wait_until_removed(stored, plans, watcher, give_up)
+        self._record_hashes(state)
         self._store.change(state.name, lambda now: now.settle() if now is not None and now == state else None)
-        watcher.tell(f"generation {state.generation} is in effect in {namespace}")
+        watcher.report(f"generation {state.generation} is in effect in {namespace}")
 
-    def _note_rendered(self, state: DesiredState) -> None:
-        """Have it known how the objects were written: a scanflow that would write them otherwise leaves them so."""
+    def _record_hashes(self, state: DesiredState) -> None:
+        """Record the hashes of the applied manifests, so that other versions of scanflow leave the objects alone."""
         definition = state.definition
         now = self._store.find(state.name)
-        made = rendered([*self.manifests(definition), *self._switch.manifests(definition)])
-        if now is not None and now.state == state and now.rendered != made:
-            self._store.note(now, rendered=json.dumps(made))
+        hashes = compute_hashes([*self.build_manifests(definition), *self._switch.build_manifests(definition)])
+        if now is not None and now.state == state and now.applied_hashes != hashes:
+            self._store.annotate(now, rendered=json.dumps(hashes))
 
-    def _wanted(self, definition: ServiceSpec, revision: Revision, given: pods.Given) -> WantedRevision:
-        template = pods.pod_template(definition, revision, given, container=self._engine.container)
-        count, target = self._switch.instances(definition, revision), self._target_of(definition, revision)
-        return WantedRevision(revision, pods.template_hash(template), count, target, _is_fixed(definition, revision))
+    def _plan_revision(self, definition: ServiceSpec, revision: Revision, options: pods.PodOptions) -> RevisionPlan:
+        template = pods.build_pod_template(definition, revision, options, container=self._engine.container)
+        count, target = self._switch.count_instances(definition, revision), self._compute_target(definition, revision)
+        return RevisionPlan(revision, pods.get_template_hash(template), count, target, _is_fixed(definition, revision))
 
-    def _target_of(self, definition: ServiceSpec, revision: Revision) -> ScalingTarget:
-        return target_of(self._settings.serving, pods.object_name(definition.workflow, revision.id))
+    def _compute_target(self, definition: ServiceSpec, revision: Revision) -> ScalingTarget:
+        return compute_scaling_target(self._settings.serving, pods.format_object_name(definition.workflow, revision.id))
 
-    def manifests(self, definition: ServiceSpec) -> list[Manifest]:
-        """Return what the pods of all revisions are made by, and what scales them."""
-        given = self._given(definition)
-        made = [made for one in definition.revisions for made in self._manifests(definition, one, given)]
-        name = pods.object_name(definition.workflow, definition.current.id)
-        scaler = self._switch.autoscaler(definition, name, fixed=False)
-        return [*made, *([] if scaler is None else [scaler])]
+    def build_manifests(self, definition: ServiceSpec) -> list[Manifest]:
+        """Return the objects of all revisions, and the autoscaler."""
+        options = self._build_options(definition)
+        manifests = [
+            manifest
+            for revision in definition.revisions
+            for manifest in self._build_revision_manifests(definition, revision, options)
+        ]
+        name = pods.format_object_name(definition.workflow, definition.current.id)
+        scaler = self._switch.build_autoscaler(definition, name, fixed=False)
+        return [*manifests, *([] if scaler is None else [scaler])]
 
-    def counts(self, definition: ServiceSpec) -> list[tuple[ScalingTarget, int]]:
-        """Return what has the number of pods of the revisions that have a fixed one, and that number."""
-        fixed = [one for one in definition.revisions if _is_fixed(definition, one)]
-        return [(self._target_of(definition, one), self._switch.instances(definition, one)) for one in fixed]
-
-    def _manifests(self, definition: ServiceSpec, revision: Revision, given: pods.Given) -> list[Manifest]:
+    def compute_replicas(self, definition: ServiceSpec) -> list[tuple[ScalingTarget, int]]:
+        """Return the target and the number of instances of each revision that has a fixed number."""
+        fixed = [revision for revision in definition.revisions if _is_fixed(definition, revision)]
         return [
-            pods.config_map(definition, revision, given),
-            revision_service(definition, revision),
-            revision_object(self._engine, definition, revision, given),
+            (self._compute_target(definition, revision), self._switch.count_instances(definition, revision))
+            for revision in fixed
         ]
 
-    def _apply(self, definition: ServiceSpec, one: WantedRevision, given: pods.Given) -> None:
-        for manifest in self._manifests(definition, one.revision, given):
-            self._cluster.apply(manifest, force=True)
-        self._switch.scale(definition, pods.object_name(definition.workflow, one.revision.id), fixed=one.fixed)
+    def _build_revision_manifests(
+        self, definition: ServiceSpec, revision: Revision, options: pods.PodOptions
+    ) -> list[Manifest]:
+        return [
+            pods.build_config_map(definition, revision, options),
+            build_revision_service(definition, revision),
+            build_revision_object(self._engine, definition, revision, options),
+        ]
 
-    def _until_ready(
+    def _apply_revision(self, definition: ServiceSpec, plan: RevisionPlan, options: pods.PodOptions) -> None:
+        for manifest in self._build_revision_manifests(definition, plan.revision, options):
+            self._cluster.apply(manifest, force=True)
+        self._switch.scale(definition, pods.format_object_name(definition.workflow, plan.revision.id), fixed=plan.fixed)
+
+    def _wait_until_ready(
         self,
         stored: KeptService,
-        wanted: Sequence[WantedRevision],
-        given: pods.Given,
+        plans: Sequence[RevisionPlan],
+        options: pods.PodOptions,
         watcher: _Watcher,
         give_up: float,
     ) -> None:
-        begun: set[str] = set()
-        denied: dict[str, float] = {}
+        scaled: set[str] = set()
+        denied_since: dict[str, float] = {}
 
-        def ready(found: Sequence[Manifest]) -> bool:
-            unmade: list[bool] = []
-            for one in wanted:
-                own = [pod for pod in found if pods_of(pod, one)]
-                target = self._target(one, stored.namespace, begun)
+        def are_all_ready(manifests: Sequence[Manifest]) -> bool:
+            incomplete: list[bool] = []
+            for plan in plans:
+                revision_pods = [pod for pod in manifests if is_pod_in_revision(pod, plan)]
+                target = self._scale_target(plan, stored.namespace, scaled)
                 if target is None:
-                    self._make_again(stored, one, given)
-                why = next((why for pod in own if (why := observed.hopeless(pod))), None)
-                if why is not None:
-                    raise _HopelessError(why)
-                missing = len(own) < (one.instances if one.fixed else min(1, one.instances))
-                unmade.append(missing)
+                    self._recreate_objects(stored, plan, options)
+                reason = next((reason for pod in revision_pods if (reason := observed.find_fatal_reason(pod))), None)
+                if reason is not None:
+                    raise _HopelessError(reason)
+                missing = len(revision_pods) < (plan.instances if plan.fixed else min(1, plan.instances))
+                incomplete.append(missing)
                 if target is not None and missing:
-                    self._check_denied(target, watcher, denied, leaving=any(map(observed.is_leaving, found)))
-            watcher.unmade = any(unmade)
+                    self._check_denied(
+                        target, watcher, denied_since, terminating=any(map(observed.is_terminating, manifests))
+                    )
+            watcher.has_missing_pods = any(incomplete)
             return all(
-                len(observed.ready_of(found, one.revision.id, one.template)) >= (one.instances if one.fixed else 1)
-                or one.instances == 0
-                for one in wanted
+                len(observed.select_ready(manifests, plan.revision.id, plan.template))
+                >= (plan.instances if plan.fixed else 1)
+                or plan.instances == 0
+                for plan in plans
             )
 
-        self._watch(stored, ready, watcher, give_up)
-        watcher.unmade = False
+        self._wait_for_pods(stored, are_all_ready, watcher, give_up)
+        watcher.has_missing_pods = False
 
-    def _target(self, one: WantedRevision, namespace: str, begun: set[str]) -> Manifest | None:
-        """Return what has the number of pods, with that number set; None: an engine's controller has to make it first.
-        An autoscaler's number is set once."""
-        target = self._cluster.get(one.target.kind, one.target.name, namespace)
-        if target is None or (one.revision.id in begun and not one.fixed):
+    def _scale_target(self, plan: RevisionPlan, namespace: str, scaled: set[str]) -> Manifest | None:
+        """Set the number of pods in the target, once if an autoscaler owns it, and return the target; None: the
+        engine's controller has not created it yet."""
+        target = self._cluster.get(plan.target.kind, plan.target.name, namespace)
+        if target is None or (plan.revision.id in scaled and not plan.fixed):
             return target
         before = target["spec"].get("replicas", 1)
-        if before != one.instances and (one.fixed or before < one.instances):
-            patch = {"spec": {"replicas": one.instances}}
+        if before != plan.instances and (plan.fixed or before < plan.instances):
+            patch = {"spec": {"replicas": plan.instances}}
             try:
-                target = self._cluster.patch(one.target.kind, one.target.name, namespace, patch)
+                target = self._cluster.patch(plan.target.kind, plan.target.name, namespace, patch)
             except NotFoundError:
-                return None  # it was deleted this moment
-        begun.add(one.revision.id)
+                return None  # it was deleted since it was read
+        scaled.add(plan.revision.id)
         return target
 
-    def _make_again(self, stored: KeptService, one: WantedRevision, given: pods.Given) -> None:
-        """Make a revision's objects again, where somebody deleted what its pods are made by."""
-        name = pods.object_name(stored.state.name, one.revision.id)
+    def _recreate_objects(self, stored: KeptService, plan: RevisionPlan, options: pods.PodOptions) -> None:
+        """Apply a revision's objects again, if somebody deleted the engine's object."""
+        name = pods.format_object_name(stored.state.name, plan.revision.id)
         if self._cluster.get(self._engine.kind, name, stored.namespace) is None:
-            self._check_wanted(stored.state)
-            self._apply(stored.state.definition, one, given)
+            self._check_superseded(stored.state)
+            self._apply_revision(stored.state.definition, plan, options)
 
-    def _check_wanted(self, state: DesiredState) -> None:
-        """Raise that something newer is wanted: it may have all of it already."""
+    def _check_superseded(self, state: DesiredState) -> None:
+        """Raise if the desired state has changed: the new rollout may own the objects already."""
         now = self._store.find(state.name)
         if now is None or now.state.generation != state.generation or now.state.deleted:
             raise _SupersededError
 
-    def _check_denied(self, target: Manifest, watcher: _Watcher, since: dict[str, float], *, leaving: bool) -> None:
-        """Tell why pods are not made, and raise that if it lasts and cannot pass: no pod ends that makes room."""
-        denied, name = why_denied(target), target["metadata"]["name"]
-        if denied is None:
+    def _check_denied(self, target: Manifest, watcher: _Watcher, since: dict[str, float], *, terminating: bool) -> None:
+        """Report why pods are not created, and raise if that is permanent: no terminating pod will free its quota."""
+        denial, name = why_denied(target), target["metadata"]["name"]
+        if denial is None:
             since.pop(name, None)
-            watcher.let_in(f"{target['metadata']['namespace']}/{name}")
+            watcher.clear_denial(f"{target['metadata']['namespace']}/{name}")
             return
         first = since.setdefault(name, self._clock())
-        watcher.denied(denied)
-        if self._clock() - first >= _TELL_S and not (denied.passing or leaving):
-            raise _HopelessError(str(denied))
+        watcher.report_denial(denial)
+        if self._clock() - first >= _REPORT_S and not (denial.passing or terminating):
+            raise _HopelessError(str(denial))
 
-    def _until_gone(
-        self, stored: KeptService, wanted: Sequence[WantedRevision], watcher: _Watcher, give_up: float
+    def _wait_until_removed(
+        self, stored: KeptService, plans: Sequence[RevisionPlan], watcher: _Watcher, give_up: float
     ) -> None:
-        """Wait until all there is are the instances that are wanted."""
+        """Wait until all instances but the planned ones are gone."""
 
-        def gone(found: Sequence[Manifest]) -> bool:
-            own = [sum(pods_of(pod, one) for pod in found) for one in wanted]
-            exact = all(count <= one.instances for count, one in zip(own, wanted, strict=True) if one.fixed)
-            return exact and sum(own) == len(found)
+        def are_others_gone(manifests: Sequence[Manifest]) -> bool:
+            counts = [sum(is_pod_in_revision(pod, plan) for pod in manifests) for plan in plans]
+            exact = all(count <= plan.instances for count, plan in zip(counts, plans, strict=True) if plan.fixed)
+            return exact and sum(counts) == len(manifests)
 
-        self._watch(stored, gone, watcher, give_up)
+        self._wait_for_pods(stored, are_others_gone, watcher, give_up)
 
-    def _watch(
-        self, stored: KeptService, true: Callable[[Sequence[Manifest]], bool], watcher: _Watcher, give_up: float
+    def _wait_for_pods(
+        self, stored: KeptService, condition: Callable[[Sequence[Manifest]], bool], watcher: _Watcher, give_up: float
     ) -> None:
-        """Return once it is true of the service's pods; look again with every change of one."""
-        labels, state = f"{SERVICE}={stored.state.name}", stored.state  # engines put labels of their own beside ours
+        """Wait until a condition holds for the service's pods; check it with every change of a pod."""
+        labels, state = f"{SERVICE}={stored.state.name}", stored.state  # the label that all engines preserve
         while True:
-            found, version = self._cluster.find("Pod", stored.namespace, labels=labels)
-            watcher.look(stored.namespace, found)
-            if true([pod for pod in found if not observed.is_over(pod) and not self._is_lost(pod, watcher)]):
+            manifests, version = self._cluster.find("Pod", stored.namespace, labels=labels)
+            watcher.report_pods(stored.namespace, manifests)
+            if condition(
+                [pod for pod in manifests if not observed.is_finished(pod) and not self._is_lost(pod, watcher)]
+            ):
                 return
             if self._clock() > give_up:
                 raise UnavailableError(
                     f"The change of {state.name!r} is not in effect after {self._settings.timeout_s:.0f} s"
-                    f"{watcher.waits_for()}. What it waits for: scanflow services show {state.name}"
+                    f"{watcher.format_waits()}. What it waits for: scanflow services show {state.name}"
                 )
-            self._check_wanted(state)
-            look_s = _UNMADE_LOOK_S if watcher.unmade else _LOOK_S
-            self._until_change(stored.namespace, labels, version, look_s)
+            self._check_superseded(state)
+            poll_s = _MISSING_POLL_S if watcher.has_missing_pods else _POLL_S
+            self._wait_for_change(stored.namespace, labels, version, poll_s)
 
     def _is_lost(self, pod: Manifest, watcher: _Watcher) -> bool:
-        """Say whether an instance is waited for no more, and tell it: its node is dead, or cut off."""
+        """Return whether an instance is lost, and report it: its node is dead, or partitioned."""
         lost = observed.is_lost(pod, self._now())
         if lost:
-            watcher.lost(pod)
+            watcher.report_lost_instance(pod)
         return lost
 
-    def _until_change(self, namespace: str, labels: str, version: str, within_s: float = _LOOK_S) -> None:
+    def _wait_for_change(self, namespace: str, labels: str, version: str, within_s: float = _POLL_S) -> None:
         try:
             for _ in self._cluster.watch("Pod", namespace, labels=labels, since=version, within_s=within_s):
                 return
         except ExpiredError:
             return
 
-    def _retire(self, stored: KeptService, definition: ServiceSpec, kept: set[str], given: pods.Given) -> None:
-        """Remove the objects of revisions that nothing points at, and what older instances were told."""
+    def _retire(
+        self, stored: KeptService, definition: ServiceSpec, revisions: set[str], options: pods.PodOptions
+    ) -> None:
+        """Remove the objects of revisions that no traffic reaches, and the ConfigMaps of older instances."""
         cluster, labels = self._cluster, selector(service=stored.state.name)
-        told = {pods.config_map(definition, one, given)["metadata"]["name"] for one in definition.revisions}
-        over: list[tuple[str, str]] = []
-        for kind in (*self._kinds(), "Service", "ConfigMap"):
-            found, _ = cluster.find(kind, stored.namespace, labels=labels)
-            for one in found:
-                name, revision = one["metadata"]["name"], one["metadata"]["labels"].get(REVISION)
-                if revision is not None and (revision not in kept or (kind == "ConfigMap" and name not in told)):
-                    over.append((kind, name))
-        if over:
-            self._check_wanted(stored.state)  # after they were found: some may be what is wanted now
-        for kind, name in over:
+        config_maps = {
+            pods.build_config_map(definition, revision, options)["metadata"]["name"]
+            for revision in definition.revisions
+        }
+        obsolete: list[tuple[str, str]] = []
+        for kind in (*self._list_kinds(), "Service", "ConfigMap"):
+            manifests, _ = cluster.find(kind, stored.namespace, labels=labels)
+            for manifest in manifests:
+                name, revision = manifest["metadata"]["name"], manifest["metadata"]["labels"].get(REVISION)
+                if revision is not None and (
+                    revision not in revisions or (kind == "ConfigMap" and name not in config_maps)
+                ):
+                    obsolete.append((kind, name))
+        if obsolete:
+            self._check_superseded(stored.state)  # after the list: a newer desired state may need some of them
+        for kind, name in obsolete:
             cluster.delete(kind, name, stored.namespace)
 
-    def _kinds(self) -> list[str]:
-        """Return the kinds that pods of services may be made by in this cluster, this engine's first."""
-        found = [self._engine.kind]
-        return found + [kind for kind in KINDS_OF_PODS if kind not in found and has_kind(self._cluster, kind)]
+    def _list_kinds(self) -> list[str]:
+        """Return the kinds of the engines that this cluster has, this engine's first."""
+        kinds = [self._engine.kind]
+        return kinds + [kind for kind in KINDS_OF_PODS if kind not in kinds and has_kind(self._cluster, kind)]
 
     def delete(self, name: str, observe: ServiceObserver) -> None:
-        """Remove all that a service has of which that is wanted, and return when its last instance is gone."""
+        """Remove all objects of a deleted service, and return when its last instance is gone."""
         watcher = _Watcher(self._cluster, name, observe, self._clock)
         give_up = self._clock() + self._settings.timeout_s
-        own = f"{SERVICE}={name}"
+        labels = f"{SERVICE}={name}"
         while (stored := self._store.find(name)) is not None and stored.state.deleted:
-            self._remove_objects(stored, "Secret")  # each time: who changed the service meanwhile may have made some
-            found, version = self._cluster.find("Pod", stored.namespace, labels=own)
-            watcher.look(stored.namespace, found)
-            if all(self._is_lost(pod, watcher) for pod in found):
+            self._remove_objects(stored, "Secret")  # each time: a concurrent change may have created some
+            manifests, version = self._cluster.find("Pod", stored.namespace, labels=labels)
+            watcher.report_pods(stored.namespace, manifests)
+            if all(self._is_lost(pod, watcher) for pod in manifests):
                 self._remove_objects(stored, "ConfigMap")
                 try:
                     self._store.remove(stored)
                 except ConflictError:
                     continue
-                watcher.tell("deleted")
+                watcher.report("deleted")
                 return
             if self._clock() > give_up:
                 raise UnavailableError(
                     f"The service {name!r} has not ended within {self._settings.timeout_s:.0f} s. Try again: scanflow "
                     f"delete {name}"
                 )
-            self._until_change(stored.namespace, own, version)
+            self._wait_for_change(stored.namespace, labels, version)
 
     def _remove_objects(self, stored: KeptService, *mounted: str) -> None:
-        """Remove what makes a service's pods and leads to them, and objects of the kinds that those mount."""
+        """Remove the engine's objects, routes and Services of a service, and its objects of the ``mounted`` kinds."""
         labels = selector(service=stored.state.name)
         self._switch.remove(stored.state.definition)
-        for kind in (*self._kinds(), "Service", *mounted):
-            for one in self._cluster.find(kind, stored.namespace, labels=labels)[0]:
-                if (kind, name := one["metadata"]["name"]) != ("ConfigMap", stored.object):
+        for kind in (*self._list_kinds(), "Service", *mounted):
+            for manifest in self._cluster.find(kind, stored.namespace, labels=labels)[0]:
+                if (kind, name := manifest["metadata"]["name"]) != ("ConfigMap", stored.object):
                     self._cluster.delete(kind, name, stored.namespace)
 
-    def _give_up(self, state: DesiredState, why: str) -> None:
+    def _record_failure(self, state: DesiredState, reason: str) -> None:
         self._store.change(
-            state.name, lambda now: now.give_up(why) if now is not None and now.generation == state.generation else None
+            state.name,
+            lambda now: now.give_up(reason) if now is not None and now.generation == state.generation else None,
         )
 
 
 def _is_fixed(definition: ServiceSpec, revision: Revision) -> bool:
-    """Say whether a revision has exactly so many instances; else an autoscaler decides."""
+    """Return whether the number of a revision's instances is fixed; else an autoscaler decides."""
     return definition.scaling is None or revision is not definition.current
 
 
-def pods_of(pod: Manifest, one: WantedRevision) -> bool:
-    """Say whether a pod is one of those that are wanted of a revision."""
-    return observed.revision_of(pod) == one.revision.id and observed.template_of(pod) == one.template
+def is_pod_in_revision(pod: Manifest, plan: RevisionPlan) -> bool:
+    """Return whether a pod belongs to a revision and matches its template."""
+    return observed.get_revision(pod) == plan.revision.id and observed.get_pod_template_hash(pod) == plan.template
 
 
 class _Watcher:
-    """Tells an observer what happens to pods, each thing once."""
+    """Reports events of pods to an observer, each event once."""
 
     def __init__(self, cluster: Cluster, name: str, observe: ServiceObserver, clock: Callable[[], float]) -> None:
         self._cluster, self._name, self._observe, self._clock = cluster, name, observe, clock
         self._since: dict[str, float] = {}
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
         self._waits: dict[str, str] = {}
-        self.unmade = False
-        """Whether fewer pods are there than are wanted, in which case there is nothing to hear of them."""
+        self.has_missing_pods = False
+        """Whether there are fewer pods than planned: there is nothing of theirs to watch."""
 
-    def tell(self, text: str) -> None:
+    def report(self, text: str) -> None:
         self._observe(Progress(service=self._name, text=text))
 
-    def waits_for(self) -> str:
-        """Return what pods wait for, as the end of a sentence."""
-        return "".join(f"; {pod}: {why}" for pod, why in self._waits.items())[:1000]
+    def format_waits(self) -> str:
+        """Format what pods wait for, as the end of a sentence."""
+        return "".join(f"; {pod}: {reason}" for pod, reason in self._waits.items())[:1000]
 
-    def look(self, namespace: str, found: Sequence[Manifest]) -> None:
+    def report_pods(self, namespace: str, manifests: Sequence[Manifest]) -> None:
         now = self._clock()
-        for pod in found:
+        for pod in manifests:
             name = pod["metadata"]["name"]
-            state = observed.instance_state(pod)
+            state = observed.compute_instance_state(pod)
             if name not in self._since and state == "ready":
-                self._told.add((name, "ready"))  # it was before
+                self._reported.add((name, "ready"))  # it was ready before
             first = self._since.setdefault(name, now)
             self._waits.pop(name, None)
             if state == "ready":
                 node = pod["spec"].get("nodeName", "?")
-                self._once(name, "ready", f"instance {name} is ready on {node} ({now - first:.1f} s)")
+                self._report_once(name, "ready", f"instance {name} is ready on {node} ({now - first:.1f} s)")
             elif state == "draining":
-                self._once(name, "draining", f"instance {name} answers what it has read, and ends")
-            elif now - first >= _TELL_S or observed.restarts(pod):
+                self._report_once(name, "draining", f"instance {name} answers what it has read, and ends")
+            elif now - first >= _REPORT_S or observed.count_restarts(pod):
                 self._explain(namespace, pod)
 
-    def denied(self, denied: Denied) -> None:
-        """Tell why pods are not made."""
-        self._waits[denied.deployment] = str(denied)
-        self._once(denied.deployment, str(denied), str(denied))
+    def report_denial(self, denial: Denied) -> None:
+        """Report why pods are not created."""
+        self._waits[denial.deployment] = str(denial)
+        self._report_once(denial.deployment, str(denial), str(denial))
 
-    def lost(self, pod: Manifest) -> None:
-        """Tell that an instance is not waited for."""
+    def report_lost_instance(self, pod: Manifest) -> None:
+        """Report that the rollout does not wait for an instance."""
         name, node = pod["metadata"]["name"], pod["spec"].get("nodeName", "?")
         text = (
             f"instance {name} on {node} was to end and has not: its node does not answer, and nobody waits for it. Is "
             f"the node dead? kubectl delete node {node}"
         )
-        self._once(name, "lost", text)
+        self._report_once(name, "lost", text)
 
-    def let_in(self, deployment: str) -> None:
-        """Forget that pods were not made."""
+    def clear_denial(self, deployment: str) -> None:
+        """Forget why pods were not created."""
         self._waits.pop(deployment, None)
 
     def _explain(self, namespace: str, pod: Manifest) -> None:
         name = pod["metadata"]["name"]
         events, _ = self._cluster.find("Event", namespace, fields=f"involvedObject.name={name}")
-        why = observed.last_error(pod) or observed.waits_for(pod, events)
-        if why:
-            self._waits[name] = why
-            self._once(name, why, f"instance {name} is not ready: {why}")
+        reason = observed.get_last_error(pod) or observed.explain_pending(pod, events)
+        if reason:
+            self._waits[name] = reason
+            self._report_once(name, reason, f"instance {name} is not ready: {reason}")
 
-    def _once(self, pod: str, what: str, text: str) -> None:
-        if (pod, what) not in self._told:
-            self._told.add((pod, what))
-            self.tell(text)
+    def _report_once(self, pod: str, event: str, text: str) -> None:
+        if (pod, event) not in self._reported:
+            self._reported.add((pod, event))
+            self.report(text)
 
 
-def _gave_up(state: DesiredState, why: str) -> str:
-    reason = why.rstrip(".")
+def _format_failure(state: DesiredState, reason: str) -> str:
+    reason = reason.rstrip(".")
     if state.fallback is None:
         return (
             f"The service {state.name!r} could not be deployed: {reason}. Its logs: scanflow logs {state.name}. Remove "

@@ -1,8 +1,8 @@
-"""What scales a service: a HorizontalPodAutoscaler, or KEDA's ScaledObject, which makes one. Pure.
+"""Build the autoscaler of a service: a HorizontalPodAutoscaler, or KEDA's ScaledObject, which creates one. Pure.
 
-``cpu`` is a plain HorizontalPodAutoscaler's. ``rps``, ``p95`` and ``queue`` are asked of Prometheus, for which KEDA is
-needed, and so it is for ``min=0``. The formula is the autoscaler's own, ``ceil(instances x value / target)``. Limits
-other than its tolerance are made by the query: between them it returns what changes nothing.
+``cpu`` needs only a HorizontalPodAutoscaler. ``rps``, ``p95`` and ``queue`` are Prometheus queries, which need KEDA, as
+does ``min=0``. The formula is the autoscaler's own, ``ceil(instances x value / target)``. Limits other than its
+tolerance are part of the query: between them it returns a value that changes nothing.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from scanflow.errors import UnsupportedError
 from scanflow.names import MAX_NAME
 
 TOLERANCE: Final = 0.1
-"""Of each autoscaler, unless the cluster was started with another."""
+"""The default tolerance of HorizontalPodAutoscalers."""
 
 SELDON_PREDICTOR: Final = "default"
 SELDON_CONTAINER: Final = "instance"
-"""What a SeldonDeployment calls them, of which its Deployment is named."""
+"""Seldon names a SeldonDeployment's Deployment after its predictor and container."""
 
 _MS: Final = 1000  # targets have three decimals, so latencies are in milliseconds
-_NEVER: Final = "1000000000"  # a target that no number of requests reaches: it wakes, and adds nothing
+_NEVER: Final = "1000000000"  # a target beyond any number of requests: it wakes an instance, and never adds one
 _MOST_WINDOW_S: Final = 3600
 _HPA_POLLING_S: Final = 15.0
 _WAKING: Final = (
@@ -35,36 +35,34 @@ _WAKING: Final = (
 
 
 class ScalingTarget(NamedTuple):
-    """What has the number of instances, as its ``scale``."""
+    """The object whose ``scale`` sets the number of instances."""
 
     kind: str
     name: str
     scaler: str
-    """The name of the autoscaler, the revision's own: Seldon removes one that has the name of its Deployment."""
+    """The autoscaler's name, which is the revision's: Seldon removes one with the name of its Deployment."""
 
     @property
     def ref(self) -> Manifest:
         return {"apiVersion": KINDS[self.kind].api_version, "kind": self.kind, "name": self.name}
 
 
-def target_of(engine: ServingEngine, name: str) -> ScalingTarget:
-    """Return what is scaled of a revision that an engine serves under that name: the Deployment that its controller
-    makes.
+def compute_scaling_target(engine: ServingEngine, name: str) -> ScalingTarget:
+    """Return the scale target of a revision of that name: the Deployment that the engine's controller creates.
 
-    Seldon's own ``scale`` has no selector, which autoscalers want. Seldon leaves the number of pods alone where
-    ``spec.replicas`` says none, KServe where the annotation ``autoscalerClass`` is ``external``; else each puts back
-    its own.
+    Seldon's own ``scale`` has no selector, which autoscalers need. Seldon leaves the number of pods alone if
+    ``spec.replicas`` is unset, KServe if the annotation ``autoscalerClass`` is ``external``; else each resets it.
     """
     if engine == "kserve":
         return ScalingTarget("Deployment", f"{name}-predictor", name)
     if engine == "seldon":
-        made = f"{name}-{SELDON_PREDICTOR}-0-{SELDON_CONTAINER}"
-        digest = hashlib.md5(made.encode(), usedforsecurity=False).hexdigest()
-        return ScalingTarget("Deployment", made if len(made) <= MAX_NAME else f"seldon-{digest}", name)
+        deployment = f"{name}-{SELDON_PREDICTOR}-0-{SELDON_CONTAINER}"
+        digest = hashlib.md5(deployment.encode(), usedforsecurity=False).hexdigest()
+        return ScalingTarget("Deployment", deployment if len(deployment) <= MAX_NAME else f"seldon-{digest}", name)
     return ScalingTarget("Deployment", name, name)
 
 
-def autoscaler(
+def build_autoscaler(
     scaling: Scaling,
     target: ScalingTarget,
     *,
@@ -74,16 +72,16 @@ def autoscaler(
     cores: float | None,
     settings: KubernetesSettings,
 ) -> Manifest:
-    """Return the object that scales one revision of a service; it has the name of that revision.
+    """Return the autoscaler of one revision of a service, which has the name of the revision.
 
     Args:
-        scaling: What is wanted.
-        target: What is scaled.
-        app: Whose service it is.
-        team: Whose service it is.
+        scaling: The scaling policy.
+        target: The scale target.
+        app: The application of the service.
+        team: The team of the application.
         service: The service's name.
-        cores: What its instances ask for; None: nothing.
-        settings: What the cluster has.
+        cores: The cores that an instance requests; None: none.
+        settings: The cluster's.
 
     Raises:
         UnsupportedError: a field cannot be honoured; it is named.
@@ -91,13 +89,13 @@ def autoscaler(
     check_scaling(scaling, service=service, cores=cores, settings=settings)
     namespace = namespace_of(app, team)
     metadata = {"name": target.scaler, "namespace": namespace, "labels": labels_of(app, team, service=service)}
-    if autoscaler_kind(scaling) == "HorizontalPodAutoscaler":
-        return _hpa(scaling, target, metadata)
+    if select_autoscaler_kind(scaling) == "HorizontalPodAutoscaler":
+        return _build_hpa(scaling, target, metadata)
     pods = f'namespace="{namespace}",service="{service}",pod=~"{target.name}-.+"'
-    triggers = [_cpu_trigger(scaling) if scaling.metric == "cpu" else _trigger(scaling, pods, settings)]
+    triggers = [_build_cpu_trigger(scaling) if scaling.metric == "cpu" else _build_trigger(scaling, pods, settings)]
     if scaling.min == 0 and settings.gateway_requests is not None:
         query = settings.gateway_requests.replace("{namespace}", namespace).replace("{service}", service)
-        triggers.append(_prometheus(f"({query}) or vector(0)", _NEVER, "AverageValue", settings))
+        triggers.append(_build_prometheus_trigger(f"({query}) or vector(0)", _NEVER, "AverageValue", settings))
     kind = "ScaledObject"
     return {
         "apiVersion": KINDS[kind].api_version,
@@ -110,19 +108,21 @@ def autoscaler(
             "pollingInterval": math.ceil(cast("float", scaling.polling)),
             "cooldownPeriod": math.ceil(cast("float", scaling.cool_down)),
             "initialCooldownPeriod": math.ceil(cast("float", scaling.cool_down)),
-            "advanced": {"horizontalPodAutoscalerConfig": {"name": target.scaler, "behavior": _behavior(scaling)}},
+            "advanced": {
+                "horizontalPodAutoscalerConfig": {"name": target.scaler, "behavior": _build_behavior(scaling)}
+            },
             "triggers": triggers,
         },
     }
 
 
-def autoscaler_kind(scaling: Scaling) -> Literal["HorizontalPodAutoscaler", "ScaledObject"]:
-    """Return the kind of object that scales a service."""
+def select_autoscaler_kind(scaling: Scaling) -> Literal["HorizontalPodAutoscaler", "ScaledObject"]:
+    """Return the kind of a service's autoscaler."""
     return "HorizontalPodAutoscaler" if scaling.metric == "cpu" and scaling.min > 0 else "ScaledObject"
 
 
 def check_scaling(scaling: Scaling, *, service: str, cores: float | None, settings: KubernetesSettings) -> None:
-    """Refuse what no autoscaler of a cluster can do.
+    """Check that the cluster's autoscalers support a scaling policy.
 
     Raises:
         UnsupportedError: the field is named.
@@ -164,16 +164,16 @@ def check_scaling(scaling: Scaling, *, service: str, cores: float | None, settin
             target * (_MS if scaling.metric == "p95" else 1) < 0.001,
             "an autoscaler's targets have three decimals.",
         ),
-        (_named(scaling, "up"), scaling.metric == "cpu" and not _same(up, highest), limits),
-        (_named(scaling, "down"), scaling.metric == "cpu" and not _same(down, lowest), limits),
+        (_format_limit(scaling, "up"), scaling.metric == "cpu" and not _is_close(up, highest), limits),
+        (_format_limit(scaling, "down"), scaling.metric == "cpu" and not _is_close(down, lowest), limits),
         (
-            _named(scaling, "up"),
-            up < highest and not _same(up, highest),
+            _format_limit(scaling, "up"),
+            up < highest and not _is_close(up, highest),
             f"an autoscaler changes nothing up to {highest:g}, {TOLERANCE:.0%} above the target.",
         ),
         (
-            _named(scaling, "down"),
-            down > lowest and not _same(down, lowest),
+            _format_limit(scaling, "down"),
+            down > lowest and not _is_close(down, lowest),
             f"an autoscaler changes nothing down to {lowest:g}, {TOLERANCE:.0%} below the target.",
         ),
     ]
@@ -184,28 +184,28 @@ def check_scaling(scaling: Scaling, *, service: str, cores: float | None, settin
             )
 
 
-def _named(scaling: Scaling, limit: str) -> str:
-    """Return the field that sets a limit, as it was given."""
+def _format_limit(scaling: Scaling, limit: str) -> str:
+    """Format the field that sets a limit."""
     value = getattr(scaling, limit)
     return f"tolerance={scaling.tolerance:g}" if value is None else f"{limit}={value:g}"
 
 
-def _same(one: float, other: float) -> bool:
-    """Whether two numbers are one, but for how they are rounded."""
-    return math.isclose(one, other, rel_tol=1e-9)
+def _is_close(first: float, second: float) -> bool:
+    """Return whether two numbers are equal within rounding."""
+    return math.isclose(first, second, rel_tol=1e-9)
 
 
 def _is_default(scaling: Scaling) -> bool:
-    """Whether the limits are those of every autoscaler."""
+    """Return whether the limits equal the autoscaler's tolerance."""
     target = scaling.target
-    return _same(scaling.up_threshold, target * (1 + TOLERANCE)) and _same(
+    return _is_close(scaling.up_threshold, target * (1 + TOLERANCE)) and _is_close(
         scaling.down_threshold, target * (1 - TOLERANCE)
     )
 
 
-def _hpa(scaling: Scaling, target: ScalingTarget, metadata: Manifest) -> Manifest:
+def _build_hpa(scaling: Scaling, target: ScalingTarget, metadata: Manifest) -> Manifest:
     kind = "HorizontalPodAutoscaler"
-    used = {"type": "Utilization", "averageUtilization": round(scaling.target * 100)}
+    target_value = {"type": "Utilization", "averageUtilization": round(scaling.target * 100)}
     return {
         "apiVersion": KINDS[kind].api_version,
         "kind": kind,
@@ -214,14 +214,14 @@ def _hpa(scaling: Scaling, target: ScalingTarget, metadata: Manifest) -> Manifes
             "scaleTargetRef": target.ref,
             "minReplicas": scaling.min,
             "maxReplicas": scaling.max,
-            "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": used}}],
-            "behavior": _behavior(scaling),
+            "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": target_value}}],
+            "behavior": _build_behavior(scaling),
         },
     }
 
 
-def _behavior(scaling: Scaling) -> Manifest:
-    """Return how quickly: instances are added all at once, and taken away after the window."""
+def _build_behavior(scaling: Scaling) -> Manifest:
+    """Return the scaling behavior: scale up at once, scale down after the stabilization window."""
     return {
         "scaleUp": {
             "stabilizationWindowSeconds": 0,
@@ -234,47 +234,51 @@ def _behavior(scaling: Scaling) -> Manifest:
     }
 
 
-def _cpu_trigger(scaling: Scaling) -> Manifest:
+def _build_cpu_trigger(scaling: Scaling) -> Manifest:
     return {"type": "cpu", "metricType": "Utilization", "metadata": {"value": str(round(scaling.target * 100))}}
 
 
-def _trigger(scaling: Scaling, pods: str, settings: KubernetesSettings) -> Manifest:
-    """Return the trigger of a metric that Prometheus is asked for."""
+def _build_trigger(scaling: Scaling, pods: str, settings: KubernetesSettings) -> Manifest:
+    """Return the Prometheus trigger of a metric."""
     polling_s, scrape_s = cast("float", scaling.polling), settings.scrape_interval_s
-    # Of the last ``polling`` seconds; where Prometheus looks but once in them, between its last two looks.
+    # Over the last ``polling`` seconds; if that has a single scrape, between the last two scrapes.
     rate = "rate" if polling_s >= 2 * scrape_s else "irate"
     window_s = math.ceil(max(polling_s, 3 * scrape_s))
     if scaling.metric == "p95":
         buckets = f"sum by (le) ({rate}(scanflow_request_seconds_bucket{{{pods}}}[{window_s}s]))"
-        # without requests it is NaN, which no comparison keeps
-        seen = f"({_MS} * histogram_quantile(0.95, {buckets}) >= 0) or vector(0)"
-        return _prometheus(_outside(scaling, seen, "", _MS), f"{scaling.target * _MS:g}", "Value", settings)
+        # without requests it is NaN, which the comparison drops
+        value = f"({_MS} * histogram_quantile(0.95, {buckets}) >= 0) or vector(0)"
+        return _build_prometheus_trigger(
+            _apply_dead_band(scaling, value, "", _MS), f"{scaling.target * _MS:g}", "Value", settings
+        )
     if scaling.metric == "rps":
-        seen = f"sum({rate}(scanflow_requests_total{{{pods}}}[{window_s}s])) or vector(0)"
+        value = f"sum({rate}(scanflow_requests_total{{{pods}}}[{window_s}s])) or vector(0)"
     else:
-        seen = f"sum(scanflow_waiting{{{pods}}}) or vector(0)"
+        value = f"sum(scanflow_waiting{{{pods}}}) or vector(0)"
     ready = f"count(scanflow_in_flight{{{pods}}})"
-    return _prometheus(_outside(scaling, seen, ready, 1), f"{scaling.target:g}", "AverageValue", settings)
+    return _build_prometheus_trigger(
+        _apply_dead_band(scaling, value, ready, 1), f"{scaling.target:g}", "AverageValue", settings
+    )
 
 
-def _outside(scaling: Scaling, seen: str, instances: str, unit: int) -> str:
-    """Return the query of what is seen; between the limits that were given, of what changes nothing.
+def _apply_dead_band(scaling: Scaling, value: str, instances: str, unit: int) -> str:
+    """Return the query of a value; between the limits, it returns the target instead, which changes nothing.
 
     Args:
-        scaling: What is wanted.
-        seen: What all instances are seen to do.
-        instances: How many there are; empty: the limits are for all of them.
-        unit: How many there are in a unit of the limits.
+        scaling: The scaling policy.
+        value: The query of the value over all instances.
+        instances: The query of their number; empty: the limits apply to all together.
+        unit: The factor from the limits' unit to the query's.
     """
     if _is_default(scaling):
-        return seen
-    each = f" * {instances}" if instances else ""
-    target, up, down = (f"{one * unit:g}" for one in (scaling.target, scaling.up_threshold, scaling.down_threshold))
-    rest = f"({target}{each}) or vector(0)" if instances else f"vector({target})"
-    return f"(({seen}) > {up}{each}) or (({seen}) < {down}{each}) or {rest}"
+        return value
+    per_instance = f" * {instances}" if instances else ""
+    target, up, down = (f"{limit * unit:g}" for limit in (scaling.target, scaling.up_threshold, scaling.down_threshold))
+    rest = f"({target}{per_instance}) or vector(0)" if instances else f"vector({target})"
+    return f"(({value}) > {up}{per_instance}) or (({value}) < {down}{per_instance}) or {rest}"
 
 
-def _prometheus(query: str, threshold: str, kind: str, settings: KubernetesSettings) -> Manifest:
+def _build_prometheus_trigger(query: str, threshold: str, kind: str, settings: KubernetesSettings) -> Manifest:
     return {
         "type": "prometheus",
         "metricType": kind,

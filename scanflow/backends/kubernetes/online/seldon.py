@@ -1,5 +1,5 @@
-"""A revision as a SeldonDeployment (v1) with one predictor and no engine: requests go to our model server, which holds
-the whole graph. Pure."""
+"""Build a revision as a SeldonDeployment (v1) with one predictor and no engine: the model server runs the whole graph.
+Pure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 _NO_ENGINE = {"seldon.io/no-engine": "true"}
 
 
-def manifest(name: str, namespace: str, labels: dict[str, str], template: Manifest) -> Manifest:
-    """Return the object, without the number of its pods."""
+def build_manifest(name: str, namespace: str, labels: dict[str, str], template: Manifest) -> Manifest:
+    """Return the SeldonDeployment, without the number of pods."""
     container = template["spec"]["containers"][0]["name"]
     return {
         "apiVersion": KINDS["SeldonDeployment"].api_version,

@@ -1,5 +1,5 @@
-"""The services of a cluster, each kept in a ConfigMap of its application's namespace. Any process may read and change
-them: a change is made on what was read, and made again where another was quicker."""
+"""Store the services of a cluster, each in a ConfigMap of its application's namespace. Any process may read and change
+them, with optimistic concurrency: a conflicting change is retried."""
 
 from __future__ import annotations
 
@@ -11,29 +11,28 @@ from scanflow.backends.kubernetes.cluster import Cluster, ConflictError, until_u
 from scanflow.backends.kubernetes.followed import Followed
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import SERVICE
-from scanflow.backends.kubernetes.online.objects import DOCUMENT, STATE, state_map
+from scanflow.backends.kubernetes.online.objects import DOCUMENT, STATE, build_state_map
 from scanflow.backends.service_desired import DesiredState
 from scanflow.errors import InternalError, NotFoundError, did_you_mean
 
 _SERVICES: Final = f"{STATE}=service"
 
 RENDERED: Final = "scanflow.dev/rendered"
-"""An annotation of a service's object: what tells its objects, as they were applied last, from others, by kind and
-name."""
+"""An annotation of a service's ConfigMap: the hashes of its manifests as last applied, by kind and name."""
 
 ANSWERS: Final = "scanflow.dev/answers"
-"""An annotation of a service's object: which service answers in its stead, while one does."""
+"""An annotation of a service's ConfigMap: the backup that serves its requests, while one does."""
 
 
 class KeptService(NamedTuple):
-    """A service, and the version of the object that holds it."""
+    """A service, and the ConfigMap that stores it."""
 
     state: DesiredState
     namespace: str
     object: str
     version: str
-    notes: Mapping[str, str] = {}
-    """Annotations of the object."""
+    annotations: Mapping[str, str] = {}
+    """The ConfigMap's."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -41,85 +40,85 @@ class KeptService(NamedTuple):
         return self.namespace, self.state.name
 
     @property
-    def rendered(self) -> Mapping[str, str]:
-        """What tells its objects, as they were applied last, from others."""
-        found: dict[str, str] = json.loads(self.notes.get(RENDERED, "{}"))
-        return found
+    def applied_hashes(self) -> Mapping[str, str]:
+        """The hashes of its manifests as last applied, by kind and name."""
+        hashes: dict[str, str] = json.loads(self.annotations.get(RENDERED, "{}"))
+        return hashes
 
     @property
-    def answered_by(self) -> str | None:
-        """The backup, while it answers."""
-        return self.notes.get(ANSWERS)
+    def active_backup(self) -> str | None:
+        """The backup, while it serves requests."""
+        return self.annotations.get(ANSWERS)
 
 
 class ServiceStore:
-    """See the module."""
+    """The services of one cluster."""
 
     def __init__(self, cluster: Cluster, followed: Followed | None = None) -> None:
         self._cluster, self._followed = cluster, followed or Followed(lambda: cluster)
 
-    def all(self) -> list[KeptService]:
-        """Return all services, by name."""
-        found = self._followed.read("ConfigMap", _SERVICES, _kept)
-        return sorted(found, key=lambda one: one.state.name)
+    def list_services(self) -> list[KeptService]:
+        """Return all services, sorted by name."""
+        services = self._followed.read("ConfigMap", _SERVICES, _parse_service)
+        return sorted(services, key=lambda service: service.state.name)
 
     def find(self, name: str) -> KeptService | None:
-        found, _ = self._cluster.find("ConfigMap", labels=f"{_SERVICES},{SERVICE}={name}")
-        return _kept(found[0]) if found else None
+        manifests, _ = self._cluster.find("ConfigMap", labels=f"{_SERVICES},{SERVICE}={name}")
+        return _parse_service(manifests[0]) if manifests else None
 
     def get(self, name: str) -> KeptService:
         """Return a service.
 
         Raises:
-            NotFoundError: there is none of that name.
+            NotFoundError: there is no service of that name.
         """
-        found = self.find(name)
-        if found is None:
-            names = [one.state.name for one in self.all()]
+        service = self.find(name)
+        if service is None:
+            names = [other.state.name for other in self.list_services()]
             hint = did_you_mean(name, names) if names else " There is none yet. Start one: scanflow deploy app.py"
             raise NotFoundError(f"There is no service {name!r}.{hint}")
-        return found
+        return service
 
-    def change(self, name: str, make: Callable[[DesiredState | None], DesiredState | None]) -> DesiredState | None:
-        """Replace what is kept of a service by what ``make`` returns for it; None from it: leave it. Return what it
-        then is."""
+    def change(self, name: str, update: Callable[[DesiredState | None], DesiredState | None]) -> DesiredState | None:
+        """Replace the state of a service by what ``update`` returns, unless that is None; return the new state."""
 
         def attempt() -> DesiredState | None:
-            found = self.find(name)
-            before = None if found is None else found.state
-            after = make(before)
+            current = self.find(name)
+            before = None if current is None else current.state
+            after = update(before)
             if after is None or after == before:
                 return before
             try:
-                self._write(found, after)
+                self._write(current, after)
             except NotFoundError as gone:
-                if found is None:
-                    raise  # its namespace is not there
+                if current is None:
+                    raise  # its namespace does not exist
                 raise ConflictError(f"The service {name!r} was deleted a moment ago.") from gone
             return after
 
         return until_unchanged(f"The service {name!r}", attempt)
 
-    def note(self, stored: KeptService, **notes: str | None) -> KeptService:
-        """Keep or forget annotations of a service's object, by what follows ``scanflow.dev/`` in their names; return
-        the service with them.
+    def annotate(self, stored: KeptService, **annotations: str | None) -> KeptService:
+        """Set annotations of a service's ConfigMap, or remove them (None); return the updated service.
+
+        Keywords are their names without ``scanflow.dev/``.
 
         Raises:
             ConflictError: it was changed since it was read.
         """
-        annotations = {f"scanflow.dev/{name}": text for name, text in notes.items()}
-        change = {"metadata": {"resourceVersion": stored.version, "annotations": annotations}}
-        noted = _kept(self._cluster.patch("ConfigMap", stored.object, stored.namespace, change))
+        prefixed = {f"scanflow.dev/{name}": text for name, text in annotations.items()}
+        change = {"metadata": {"resourceVersion": stored.version, "annotations": prefixed}}
+        service = _parse_service(self._cluster.patch("ConfigMap", stored.object, stored.namespace, change))
         self._followed.renew("ConfigMap", _SERVICES)
-        return noted
+        return service
 
-    def is_as_it_was(self, stored: KeptService) -> bool:
-        """Say whether nothing else is wanted of a service than when it was read, and the same one answers."""
-        now = self.find(stored.state.name)
-        return now is not None and now.state == stored.state and now.answered_by == stored.answered_by
+    def is_unchanged(self, stored: KeptService) -> bool:
+        """Return whether the desired state of a service and its active backup are as they were read."""
+        current = self.find(stored.state.name)
+        return current is not None and current.state == stored.state and current.active_backup == stored.active_backup
 
     def remove(self, stored: KeptService) -> None:
-        """Forget a service.
+        """Remove the ConfigMap of a service.
 
         Raises:
             ConflictError: it was changed since it was read.
@@ -127,17 +126,17 @@ class ServiceStore:
         self._cluster.delete("ConfigMap", stored.object, stored.namespace, version=stored.version)
         self._followed.renew("ConfigMap", _SERVICES)
 
-    def _write(self, found: KeptService | None, after: DesiredState) -> None:
-        manifest = state_map(after)
-        if found is None:
+    def _write(self, current: KeptService | None, desired: DesiredState) -> None:
+        manifest = build_state_map(desired)
+        if current is None:
             self._cluster.create(manifest)
         else:
-            patch = {"metadata": {"resourceVersion": found.version}, "data": manifest["data"]}
-            self._cluster.patch("ConfigMap", found.object, found.namespace, patch)
+            patch = {"metadata": {"resourceVersion": current.version}, "data": manifest["data"]}
+            self._cluster.patch("ConfigMap", current.object, current.namespace, patch)
         self._followed.renew("ConfigMap", _SERVICES)
 
 
-def _kept(manifest: Manifest) -> KeptService:
+def _parse_service(manifest: Manifest) -> KeptService:
     metadata = manifest["metadata"]
     try:
         state = DesiredState.model_validate_json(manifest.get("data", {})[DOCUMENT])

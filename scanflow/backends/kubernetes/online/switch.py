@@ -1,5 +1,5 @@
-"""Which of a service's revisions callers reach, and how many instances each needs for that: through the routes of a
-Gateway where there is one, else through the Service that all callers know."""
+"""Route the traffic of a service to its revisions, and compute the instances that each needs: with routes of a Gateway
+if there is one, else with the Service that callers connect to."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 from scanflow.backends.kubernetes.labels import namespace_of, selector
 from scanflow.backends.kubernetes.online import observed
-from scanflow.backends.kubernetes.online.objects import stable_service
-from scanflow.backends.kubernetes.online.pods import object_name, selected
-from scanflow.backends.kubernetes.online.scaling import autoscaler, autoscaler_kind, target_of
+from scanflow.backends.kubernetes.online.objects import build_stable_service
+from scanflow.backends.kubernetes.online.pods import build_selector, format_object_name
+from scanflow.backends.kubernetes.online.scaling import build_autoscaler, compute_scaling_target, select_autoscaler_kind
 from scanflow.backends.kubernetes.online.scaling_status import explain
 from scanflow.backends.kubernetes.online.traffic import (
     Mirroring,
     Routing,
-    authority_of,
-    gateway_url,
-    mirroring_of,
-    path_of_service,
-    routes,
+    build_routes,
+    detect_mirroring,
+    find_gateway_url,
+    format_authority,
+    format_path_prefix,
 )
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.service_records import Explanation
@@ -34,16 +34,16 @@ _ROUTES = ("HTTPRoute", "GRPCRoute", "TraefikService")
 
 
 class Switch:
-    """For one cluster."""
+    """The traffic of one cluster's services."""
 
     def __init__(self, cluster: Cluster, settings: KubernetesSettings) -> None:
         self._cluster, self._settings = cluster, settings
 
-    def instances(self, definition: ServiceSpec, revision: Revision) -> int:
-        """Return how many instances a revision is to have.
+    def count_instances(self, definition: ServiceSpec, revision: Revision) -> int:
+        """Return how many instances a revision should have.
 
         Raises:
-            UnsupportedError: a shadow, and no Gateway that could copy requests.
+            UnsupportedError: a shadow without a Gateway, which would mirror requests.
         """
         count, gateway = definition.shape.instances, self._settings.gateway
         if revision.id == definition.current.id:
@@ -56,46 +56,52 @@ class Switch:
                 )
             return max(count, 1)
         if gateway is None:
-            return observed.canary_instances(count, revision.weight)
-        return observed.canary_behind_gateway(count, revision.weight)
+            return observed.compute_canary_instances(count, revision.weight)
+        return observed.compute_canary_instances_behind_gateway(count, revision.weight)
 
     def point(self, definition: ServiceSpec, *, backup: ServiceSpec | None = None) -> None:
-        """Let callers reach the revisions that serve, each with its share; or ``backup``, which answers for it."""
-        for one in self.manifests(definition, backup=backup):
-            self._cluster.apply(one, force=True)
+        """Route traffic to the revisions that serve, by their weights; or to ``backup``."""
+        for manifest in self.build_manifests(definition, backup=backup):
+            self._cluster.apply(manifest, force=True)
 
-    def manifests(self, definition: ServiceSpec, *, backup: ServiceSpec | None = None) -> list[Manifest]:
-        """Return the objects that lead callers there."""
+    def build_manifests(self, definition: ServiceSpec, *, backup: ServiceSpec | None = None) -> list[Manifest]:
+        """Return the Service and the routes of a service."""
         canary = definition.canary
         spread = self._settings.gateway is None and canary is not None and not canary.shadow
-        service = stable_service(definition, canary=spread)
+        service = build_stable_service(definition, canary=spread)
         if backup is not None:
-            service["spec"]["selector"] = selected(backup, backup.current)
+            service["spec"]["selector"] = build_selector(backup, backup.current)
         if self._settings.gateway is None:
             return [service]
-        routing = self._routing(definition, self._settings.gateway)
+        routing = self._build_routing(definition, self._settings.gateway)
         if backup is not None:
-            routing = replace(routing, shares={object_name(backup.workflow, backup.current.id): 1.0}, mirror=None)
-        led = [one for one in routes(routing) if one["kind"] != "GRPCRoute" or definition.serving.grpc_port != 0]
-        return [service, *led]
+            routing = replace(
+                routing, shares={format_object_name(backup.workflow, backup.current.id): 1.0}, mirror=None
+            )
+        kept_routes = [
+            manifest
+            for manifest in build_routes(routing)
+            if manifest["kind"] != "GRPCRoute" or definition.serving.grpc_port != 0
+        ]
+        return [service, *kept_routes]
 
     def scale(self, definition: ServiceSpec, name: str, *, fixed: bool) -> None:
-        """Let an autoscaler decide on the number of a revision's instances, or none."""
+        """Apply the autoscaler of a revision, or remove it."""
         namespace = namespace_of(definition.app, definition.team)
-        made = self.autoscaler(definition, name, fixed=fixed)
+        scaler = self.build_autoscaler(definition, name, fixed=fixed)
         for kind in SCALERS:
-            if made is not None and kind == made["kind"]:
-                self._cluster.apply(made, force=True)
-            elif made is None or kind == "ScaledObject":  # KEDA's has an autoscaler of the same name of its own
-                self._remove(kind, target_of(self._settings.serving, name).scaler, namespace)
+            if scaler is not None and kind == scaler["kind"]:
+                self._cluster.apply(scaler, force=True)
+            elif scaler is None or kind == "ScaledObject":  # a ScaledObject owns an autoscaler of the same name
+                self._remove(kind, compute_scaling_target(self._settings.serving, name).scaler, namespace)
 
-    def autoscaler(self, definition: ServiceSpec, name: str, *, fixed: bool) -> Manifest | None:
-        """Return what decides on the number of a revision's instances; None: nothing does."""
+    def build_autoscaler(self, definition: ServiceSpec, name: str, *, fixed: bool) -> Manifest | None:
+        """Return the autoscaler of a revision; None: it has none."""
         if fixed or definition.scaling is None:
             return None
-        return autoscaler(
+        return build_autoscaler(
             definition.scaling,
-            target_of(self._settings.serving, name),
+            compute_scaling_target(self._settings.serving, name),
             app=definition.app,
             team=definition.team,
             service=definition.workflow,
@@ -103,16 +109,16 @@ class Switch:
             settings=self._settings,
         )
 
-    def explanation(self, definition: ServiceSpec, scaling: Scaling, *, at: float) -> Explanation:
-        """Return the last decision on the number of the current revision's instances."""
+    def explain_scaling(self, definition: ServiceSpec, scaling: Scaling, *, at: float) -> Explanation:
+        """Return the last scaling decision for the current revision."""
         namespace, name = namespace_of(definition.app, definition.team), definition.workflow
-        target = target_of(self._settings.serving, object_name(name, definition.current.id)).scaler
-        made = autoscaler_kind(scaling)
+        target = compute_scaling_target(self._settings.serving, format_object_name(name, definition.current.id)).scaler
+        kind = select_autoscaler_kind(scaling)
         return explain(
             name,
             scaling,
             hpa=self._cluster.get("HorizontalPodAutoscaler", target, namespace),
-            scaled_object=None if made != "ScaledObject" else self._cluster.get(made, target, namespace),
+            scaled_object=None if kind != "ScaledObject" else self._cluster.get(kind, target, namespace),
             at=at,
         )
 
@@ -121,66 +127,72 @@ class Switch:
         namespace = namespace_of(definition.app, definition.team)
         for kind in (*_ROUTES, *SCALERS):
             try:
-                found, _ = self._cluster.find(kind, namespace, labels=selector(service=definition.workflow))
+                manifests, _ = self._cluster.find(kind, namespace, labels=selector(service=definition.workflow))
             except UnsupportedError:
                 continue
-            for one in found:
-                self._cluster.delete(kind, one["metadata"]["name"], namespace)
+            for manifest in manifests:
+                self._cluster.delete(kind, manifest["metadata"]["name"], namespace)
 
-    def addresses(
+    def resolve_addresses(
         self, definition: ServiceSpec, service: Manifest | None, gateway_url: str | None
     ) -> tuple[str, str | None]:
-        """Return where callers reach a service: its address of HTTP, and of gRPC if it has that.
+        """Return the addresses of a service: for HTTP, and for gRPC if it has that.
 
         Args:
-            definition: What is served.
-            service: The Service, if it is there.
+            definition: The service's.
+            service: Its Service, if that exists.
             gateway_url: The Gateway's address, if it has one.
         """
         name, namespace = definition.workflow, namespace_of(definition.app, definition.team)
         if (url := gateway_url) is not None:
             domain = self._settings.gateway_domain
-            host = authority_of(namespace, name, domain)
-            return f"{url}{path_of_service(namespace, name)}", None if definition.serving.grpc_port == 0 else host
-        ports = stable_service(definition, canary=False)["spec"]["ports"]
+            host = format_authority(namespace, name, domain)
+            return f"{url}{format_path_prefix(namespace, name)}", None if definition.serving.grpc_port == 0 else host
+        ports = build_stable_service(definition, canary=False)["spec"]["ports"]
         host = f"{name}.{namespace}" if service is None else service["spec"].get("clusterIP", f"{name}.{namespace}")
-        http = next(one["port"] for one in ports if one["name"] == "http")
-        grpc = next((one["port"] for one in ports if one["name"] == "grpc"), None)
+        http = next(port["port"] for port in ports if port["name"] == "http")
+        grpc = next((port["port"] for port in ports if port["name"] == "grpc"), None)
         return f"http://{host}:{http}", None if grpc is None else f"{host}:{grpc}"
 
-    def gateway_url(self) -> str | None:
+    def find_gateway_url(self) -> str | None:
         """Return the Gateway's address; None: there is no Gateway, or it has none."""
         if self._settings.gateway is None:
             return None
         if self._settings.gateway_url is not None:
             return self._settings.gateway_url.rstrip("/")
         namespace, _, name = self._settings.gateway.rpartition("/")
-        found = self._cluster.get("Gateway", name, namespace or "default")
-        return None if found is None else gateway_url(found)
+        gateway = self._cluster.get("Gateway", name, namespace or "default")
+        return None if gateway is None else find_gateway_url(gateway)
 
-    def _routing(self, definition: ServiceSpec, gateway: str) -> Routing:
+    def _build_routing(self, definition: ServiceSpec, gateway: str) -> Routing:
         shares = {
-            object_name(definition.workflow, one.id): one.weight for one in definition.revisions if not one.shadow
+            format_object_name(definition.workflow, revision.id): revision.weight
+            for revision in definition.revisions
+            if not revision.shadow
         }
-        shadow = next((one for one in definition.revisions if one.shadow), None)
+        shadow = next((revision for revision in definition.revisions if revision.shadow), None)
         return Routing(
             definition.app,
             definition.team,
             definition.workflow,
             gateway,
             shares,
-            None if shadow is None else object_name(definition.workflow, shadow.id),
-            "filter" if shadow is None else self._mirroring(gateway),
+            None if shadow is None else format_object_name(definition.workflow, shadow.id),
+            "filter" if shadow is None else self._detect_mirroring(gateway),
             self._settings.gateway_domain,
         )
 
-    def _mirroring(self, gateway: str) -> Mirroring:
+    def _detect_mirroring(self, gateway: str) -> Mirroring:
         namespace, _, name = gateway.rpartition("/")
-        found = self._cluster.get("Gateway", name, namespace or "default")
-        kind = None if found is None else self._cluster.get("GatewayClass", found["spec"]["gatewayClassName"])
+        gateway_object = self._cluster.get("Gateway", name, namespace or "default")
+        kind = (
+            None
+            if gateway_object is None
+            else self._cluster.get("GatewayClass", gateway_object["spec"]["gatewayClassName"])
+        )
         if kind is None:
             raise NotFoundError(f"There is no Gateway {gateway!r}, or no class of it. Look: kubectl get gateway -A")
-        return mirroring_of(kind)
+        return detect_mirroring(kind)
 
     def _remove(self, kind: str, name: str, namespace: str) -> None:
         try:
