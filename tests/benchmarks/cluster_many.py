@@ -32,7 +32,7 @@ from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import namespace_of
 from scanflow.backends.kubernetes.online import pods
 from scanflow.backends.kubernetes.online.definition import build_pod_options
-from scanflow.backends.kubernetes.online.drift import LOOK_S, MADE_WITH, extract_settings
+from scanflow.backends.kubernetes.online.drift import DEPLOYED_SETTINGS, LOOK_S, extract_settings
 from scanflow.backends.kubernetes.online.engines import ENGINES, build_revision_object
 from scanflow.backends.kubernetes.online.objects import build_revision_service, build_stable_service, build_state_map
 from scanflow.backends.kubernetes.settings import KubernetesSettings
@@ -168,7 +168,7 @@ def _spec(app: str, number: int, instances: int) -> ServiceSpec:
         shape=Shape(instances=instances),
         revisions=(Revision(id="r1", nodes=(Node(name="s", implementation="s.py:S", file="/app/s.py"),)),),
         image="scanflow/base:latest",
-        details={"service_account": ACCOUNT, MADE_WITH: extract_settings(settings)},
+        details={"service_account": ACCOUNT, DEPLOYED_SETTINGS: extract_settings(settings)},
     )
 
 

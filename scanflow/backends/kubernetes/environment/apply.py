@@ -14,7 +14,7 @@ from scanflow.backends.kubernetes.differences import changed_fields, differences
 from scanflow.backends.kubernetes.environment import tracker
 from scanflow.backends.kubernetes.environment.delete import delete_environment
 from scanflow.backends.kubernetes.environment.manifests import (
-    MADE_FROM,
+    APPLIED_HASH,
     OPTIONAL,
     PODS,
     build_environment_manifests,
@@ -52,15 +52,15 @@ class Environments:
         conflicts: list[str] = []
         with self._lock:
             uid, applied_digest = self._read_marker(namespace)
-            same = applied_digest == digest
+            unchanged = applied_digest == digest
             last_digest, last_uid, checked_at = self._checked.get(namespace, ("", "", 0.0))
             if (
-                not same
+                not unchanged
                 or force
                 or (last_digest, last_uid) != (digest, uid)
                 or self._clock() - checked_at >= CHECKED_FOR_S
             ):
-                changed, conflicts = self._apply_changes(app, manifests, digest, same=same, force=force)
+                changed, conflicts = self._apply_changes(app, manifests, digest, unchanged=unchanged, force=force)
                 uid = uid or self._read_marker(namespace)[0]
                 self._checked[namespace] = digest, uid, self._clock()
         return EnsuredEnvironment(
@@ -71,7 +71,7 @@ class Environments:
         """Return the uid of an environment, and the hash of the manifests that it was created from, if it exists."""
         account = self._cluster.get("ServiceAccount", PODS, namespace)
         metadata = {} if account is None else account["metadata"]
-        return metadata.get("uid", ""), metadata.get("annotations", {}).get(MADE_FROM)
+        return metadata.get("uid", ""), metadata.get("annotations", {}).get(APPLIED_HASH)
 
     def plan(self, app: Application) -> list[ObjectChange]:
         manifests = build_environment_manifests(app, self._settings)
@@ -112,21 +112,21 @@ class Environments:
                     return
 
     def _apply_changes(
-        self, app: Application, manifests: list[Manifest], digest: str, *, same: bool, force: bool
+        self, app: Application, manifests: list[Manifest], digest: str, *, unchanged: bool, force: bool
     ) -> tuple[list[str], list[str]]:
         """Apply the manifests that differ, the marker with the hash last, so that an interrupted call is repeated."""
         changed: list[str] = []
         conflicts: list[str] = []
         first, *rest = manifests
         changed += self._ensure_namespace(app, first)
-        if not same:
+        if not unchanged:
             changed += self._prune(manifests)
         for manifest in sorted(rest, key=_is_marker):
             manifest = _annotate_marker(manifest, digest)
             try:
-                changed += self._ensure_object(manifest, same=same, force=force)
+                changed += self._ensure_object(manifest, unchanged=unchanged, force=force)
             except ConflictError as error:
-                if not same:
+                if not unchanged:
                     raise UsageError(
                         f"{_format_name(manifest)} of {manifest['metadata']['namespace']!r} cannot be brought to what "
                         f"is described now, since another one set a field: {error}. Undo that, or take it over: "
@@ -164,10 +164,10 @@ class Environments:
             self._cluster.apply(manifest, force=True)
             yield f"Namespace {name}: its labels were changed"
 
-    def _ensure_object(self, manifest: Manifest, *, same: bool, force: bool) -> Iterator[str]:
+    def _ensure_object(self, manifest: Manifest, *, unchanged: bool, force: bool) -> Iterator[str]:
         metadata = manifest["metadata"]
         live = self._cluster.get(manifest["kind"], metadata["name"], metadata["namespace"])
-        if same and live is not None and not missing_fields(live, manifest):
+        if unchanged and live is not None and not missing_fields(live, manifest):
             return
         try:
             after = self._cluster.apply(manifest, force=force)
@@ -213,7 +213,7 @@ def _annotate_marker(manifest: Manifest, digest: str) -> Manifest:
     """Return a manifest, with the hash of all manifests if it is the marker."""
     if not _is_marker(manifest):
         return manifest
-    return {**manifest, "metadata": {**manifest["metadata"], "annotations": {MADE_FROM: digest}}}
+    return {**manifest, "metadata": {**manifest["metadata"], "annotations": {APPLIED_HASH: digest}}}
 
 
 def _format_name(manifest: Manifest) -> str:

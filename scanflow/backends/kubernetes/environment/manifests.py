@@ -24,7 +24,7 @@ OUTPUTS: Final = "scanflow-outputs"
 VARIABLES: Final = "scanflow-env"
 """The optional ConfigMap and Secret whose entries are environment variables of all pods."""
 
-MADE_FROM: Final = "scanflow.dev/environment"
+APPLIED_HASH: Final = "scanflow.dev/environment"
 """An annotation of the marker: the hash of the manifests that the environment was created from."""
 
 OPTIONAL: Final = (
@@ -127,12 +127,12 @@ def build_network_policies(app: Application, settings: KubernetesSettings) -> li
 
     Egress is not limited: models and data may be anywhere.
     """
-    inside: list[Manifest] = [{"podSelector": {}}]
+    sources: list[Manifest] = [{"podSelector": {}}]
     if settings.platform_namespace:
-        inside.append(
+        sources.append(
             {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": settings.platform_namespace}}}
         )
-    to_all = {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"from": inside}]}
+    to_all = {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"from": sources}]}
     to_instances = {
         "podSelector": {"matchExpressions": [{"key": SERVICE, "operator": "Exists"}]},
         "policyTypes": ["Ingress"],

@@ -65,16 +65,16 @@ from scanflow.placement.threads import pool_size
 from scanflow.wire import ModelFiles
 
 ResolveImage = Callable[[Application, Workflow], PodImage]
-_MANY = 32
+_MAX_QUERIED = 32
 """With more instances than these, a list of all services queries none of them."""
 
-_FEW = 16
+_MAX_LISTS = 16
 """The pods of up to so many services are listed by service; of more, all pods at once."""
 
-ASKED_PER_S = 3.0
+QUERIES_PER_S = 3.0
 """How many instances a second may be queried by a process that lists all services repeatedly: a server."""
 
-POLICIES = 32
+MAX_POLICY_QUERIES = 32
 """How many kubelets are queried for their policies, concurrently; the nodes of a pool share theirs."""
 
 _PODS = f"{SERVICE},{REVISION}"
@@ -169,8 +169,8 @@ class KubernetesServices:
             for service in stored
         ]
         number = sum(len(group.pods) for group in groups)
-        if number <= _MANY and not ready:
-            self._query_instances(groups, pause_s=number / ASKED_PER_S)
+        if number <= _MAX_QUERIED and not ready:
+            self._query_instances(groups, pause_s=number / QUERIES_PER_S)
         url = self._switch.find_gateway_url()
         return [self._build_record(group, url) for group in groups]
 
@@ -363,7 +363,7 @@ class KubernetesServices:
 
     def _list_nodes(self, shape: Shape) -> list[KubeletPolicy]:
         """Return all nodes, with their kubelets' policies if the shape needs exclusive cores."""
-        return kubelet_policies(self._cluster, asked=POLICIES if shape.affinity in EXCLUSIVE else 0)
+        return kubelet_policies(self._cluster, asked=MAX_POLICY_QUERIES if shape.affinity in EXCLUSIVE else 0)
 
     def _report_warnings(self, shape: Shape, name: str, observe: ServiceObserver) -> Shape:
         """Return the shape, and report or raise what the nodes cannot honour."""
@@ -382,7 +382,7 @@ class KubernetesServices:
 
         Return nothing if there are few enough instances to query each of them.
         """
-        if sum(deployment.get("status", {}).get("replicas", 0) for deployment in deployments) <= _MANY:
+        if sum(deployment.get("status", {}).get("replicas", 0) for deployment in deployments) <= _MAX_QUERIED:
             return {}
         deployments_by_name, counts = _index_by_name(deployments), {}
         for service in stored:
@@ -394,7 +394,7 @@ class KubernetesServices:
         return counts
 
     def _list_pods(self, services: Sequence[KeptService]) -> list[Manifest]:
-        if len(services) > _FEW:
+        if len(services) > _MAX_LISTS:
             return self._followed.find("Pod", _PODS)
         with ThreadPoolExecutor(max(1, len(services))) as pool:
             return [pod for group in pool.map(self._find_pods, services) for pod in group]

@@ -26,7 +26,7 @@ from scanflow.backends.service_decisions import Failover, RevisionStats, Verdict
 from scanflow.backends.service_metrics import Totals
 from scanflow.backends.service_records import CanaryPolicy, ServiceRecord
 
-BEGAN: Final = "scanflow.dev/canary"
+CANARY_START: Final = "scanflow.dev/canary"
 """An annotation of a service's ConfigMap: the counters when its canary began."""
 
 CHECK_S: Final = 2.0
@@ -133,9 +133,9 @@ class Care:
         elif backup_active and not self._store.is_unchanged(stored):
             raise ConflictError(f"The service {stored.state.name!r} was changed since it was read.")
         if to_backup:
-            self._switch.point(definition, backup=backup_service.state.definition)
+            self._switch.route_traffic(definition, backup=backup_service.state.definition)
         elif backup_active:
-            self._switch.point(definition)
+            self._switch.route_traffic(definition)
             stored = self._store.annotate(stored, answers=None)
         return stored
 
@@ -143,10 +143,10 @@ class Care:
         """Replace a former backup by the service itself, or by its new backup, if one of them is ready."""
         definition = stored.state.definition
         if any(observed.is_ready(pod) for pod in self._find_pods(stored)):
-            self._switch.point(definition)
+            self._switch.route_traffic(definition)
             return self._store.annotate(stored, answers=None)
         if backup is not None and any(observed.is_ready(pod) for pod in self._find_pods(backup)):
-            self._switch.point(definition, backup=backup.state.definition)
+            self._switch.route_traffic(definition, backup=backup.state.definition)
             return self._store.annotate(stored, answers=backup.state.name)
         return stored
 
@@ -166,7 +166,7 @@ class Care:
     def _ensure_beginning(
         self, stored: KeptService, canary: str, totals: Mapping[str, RevisionStats], now: float
     ) -> CanaryBeginning:
-        if (text := stored.annotations.get(BEGAN)) is not None:
+        if (text := stored.annotations.get(CANARY_START)) is not None:
             beginning = CanaryBeginning.model_validate_json(text)
             if beginning.revision == canary:
                 return beginning

@@ -10,7 +10,7 @@ from typing import Any
 from scanflow.app.serving import Serving
 from scanflow.app.workflow import Workflow
 from scanflow.backends.kubernetes.online import pods
-from scanflow.backends.kubernetes.online.drift import MADE_WITH, extract_settings
+from scanflow.backends.kubernetes.online.drift import DEPLOYED_SETTINGS, extract_settings
 from scanflow.backends.kubernetes.online.objects import format_token_secret_name
 from scanflow.backends.kubernetes.placement import instance_placement
 from scanflow.backends.kubernetes.pod_image import PodImage
@@ -51,7 +51,7 @@ def build_definition(
         "service_account": "scanflow-pod",
         "pull_secret": settings.pull_secret,
         "token_secret": format_token_secret_name(workflow.name) if serving.auth else None,
-        MADE_WITH: extract_settings(settings),
+        DEPLOYED_SETTINGS: extract_settings(settings),
     }
     aliases = [other.name for other in app.workflows if other.type == "online" and _get_backup(other) == workflow.name]
     return ServiceSpec(

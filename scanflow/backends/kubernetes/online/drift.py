@@ -33,7 +33,7 @@ from scanflow.errors import UnsupportedError
 LOOK_S: Final = 10.0
 """The interval at which the objects of all services are read."""
 
-MADE_WITH: Final = "made_with"
+DEPLOYED_SETTINGS: Final = "made_with"
 """The key in a service's details of the settings that its objects depend on."""
 
 _SHOWN: Final = 3
@@ -126,16 +126,16 @@ def get_version(manifest: Manifest) -> str:
     return f"{generation} {sorted(metadata.get('labels', {}).items())}"
 
 
-def format_repair(manifest: Manifest, fields: Iterable[FieldChange], why: str) -> str:
+def format_repair(manifest: Manifest, fields: Iterable[FieldChange], reason: str) -> str:
     """Format what somebody changed in an object, and what was restored."""
     kind, namespace, name = get_key(manifest)
     changed = [str(field) for field in fields]
     if not changed:
         return made_again(manifest)
-    who = re.search(r'conflict with "([^"]+)"', why)
+    match = re.search(r'conflict with "([^"]+)"', reason)
     more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
-    by = f" ({who[1]})" if who else ""
-    return f"somebody{by} changed the {kind} {namespace}/{name}: put back {'; '.join(changed[:_SHOWN])}{more}"
+    author = f" ({match[1]})" if match else ""
+    return f"somebody{author} changed the {kind} {namespace}/{name}: put back {'; '.join(changed[:_SHOWN])}{more}"
 
 
 class Drift:
@@ -284,4 +284,4 @@ def _list_objects(followed: Followed, kind: str) -> list[Manifest]:
 
 
 def _get_settings(definition: ServiceSpec) -> Any:
-    return definition.details.get(MADE_WITH)
+    return definition.details.get(DEPLOYED_SETTINGS)

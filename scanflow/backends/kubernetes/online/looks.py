@@ -33,7 +33,7 @@ class InstanceLook:
 
     in_flight: int = 0
     rss_bytes: int | None = None
-    unwell: str = ""
+    problem: str = ""
     samples: Samples = field(default_factory=dict)
 
 
@@ -54,7 +54,7 @@ def parse_instance_look(document: Mapping[str, Any]) -> InstanceLook:
         cpus=tuple(document.get("cpus") or ()),
         in_flight=int(document.get("in_flight") or 0),
         rss_bytes=document.get("rss_bytes"),
-        unwell=str(document.get("unwell") or ""),
+        problem=str(document.get("unwell") or ""),
         samples=parsed(document.get("metrics") or ()),
     )
 

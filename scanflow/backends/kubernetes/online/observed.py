@@ -153,7 +153,7 @@ def share_by_instances(instances: int, canary: int) -> float:
     return canary / (instances + canary) if canary else 0.0
 
 
-def compute_canary_instances_behind_gateway(instances: int, weight: float) -> int:
+def compute_gateway_canary_instances(instances: int, weight: float) -> int:
     """Return how many instances a canary needs if a Gateway splits the traffic."""
     return max(1, math.ceil(round(instances * weight, 6)))
 

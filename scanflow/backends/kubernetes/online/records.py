@@ -78,7 +78,7 @@ def build_instance_record(pod: Manifest, look: InstanceLook | None, service: str
     name, state = metadata["name"], observed.compute_instance_state(pod)
     resources = pod["spec"]["containers"][0].get("resources") or {}
     cores = (resources.get("limits") or resources.get("requests") or {}).get("cpu")
-    error = None if look is None else look.unwell or None
+    error = None if look is None else look.problem or None
     if (termination := observed.get_last_error(pod)) is not None:
         error = f"{termination.rstrip('.')}. Its log: scanflow logs {service} --instance {name}"
     elif state != "ready" and (reason := observed.explain_pending(pod)) is not None:

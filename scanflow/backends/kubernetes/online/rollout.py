@@ -36,7 +36,7 @@ _REPORT_S: Final = 2.0
 _MISSING_POLL_S: Final = 1.0
 """The poll interval while pods are missing: there is nothing of theirs to watch."""
 
-KINDS_OF_PODS: Final = tuple(engine.kind for engine in ENGINES.values())
+ENGINE_KINDS: Final = tuple(engine.kind for engine in ENGINES.values())
 BuildPodOptions = Callable[[ServiceSpec], pods.PodOptions]
 
 
@@ -88,7 +88,7 @@ class Rollout:
             NotFoundError: the service was deleted meanwhile.
         """
         watcher = _Watcher(self._cluster, name, observe, self._clock)
-        give_up = self._clock() + self._settings.timeout_s
+        deadline = self._clock() + self._settings.timeout_s
         error: ScanflowError | None = None
         before: KeptService | None = None
         while True:
@@ -103,11 +103,11 @@ class Rollout:
             if error is None and state.settled >= generation:
                 return state
             try:
-                self._roll_out_generation(stored, watcher, give_up)
+                self._roll_out_generation(stored, watcher, deadline)
             except _SupersededError:
                 continue
             except ConflictError as conflict:  # another process wrote an object: repeat all steps
-                if self._clock() > give_up:
+                if self._clock() > deadline:
                     raise UnavailableError(
                         f"{conflict} What has the service {name!r} is written by others all the time. Try again in a "
                         "moment."
@@ -116,18 +116,18 @@ class Rollout:
                 error = UsageError(_format_failure(state, str(failure)))
                 self._record_failure(state, str(failure))
 
-    def _roll_out_generation(self, stored: KeptService, watcher: _Watcher, give_up: float) -> None:
+    def _roll_out_generation(self, stored: KeptService, watcher: _Watcher, deadline: float) -> None:
         state = stored.state
         definition, namespace = state.definition, stored.namespace
         options = self._build_options(definition)
         plans = [self._plan_revision(definition, revision, options) for revision in definition.revisions]
         for plan in plans:
             self._apply_revision(definition, plan, options)
-        self._wait_until_ready(stored, plans, options, watcher, give_up)
+        self._wait_until_ready(stored, plans, options, watcher, deadline)
         self._check_superseded(state)
-        self._switch.point(definition)
+        self._switch.route_traffic(definition)
         self._retire(stored, definition, {plan.revision.id for plan in plans}, options)
-        self._wait_until_removed(stored, plans, watcher, give_up)
+        self._wait_until_removed(stored, plans, watcher, deadline)
         self._record_hashes(state)
         self._store.change(state.name, lambda now: now.settle() if now is not None and now == state else None)
         watcher.report(f"generation {state.generation} is in effect in {namespace}")
@@ -188,7 +188,7 @@ class Rollout:
         plans: Sequence[RevisionPlan],
         options: pods.PodOptions,
         watcher: _Watcher,
-        give_up: float,
+        deadline: float,
     ) -> None:
         scaled: set[str] = set()
         denied_since: dict[str, float] = {}
@@ -217,7 +217,7 @@ class Rollout:
                 for plan in plans
             )
 
-        self._wait_for_pods(stored, are_all_ready, watcher, give_up)
+        self._wait_for_pods(stored, are_all_ready, watcher, deadline)
         watcher.has_missing_pods = False
 
     def _scale_target(self, plan: RevisionPlan, namespace: str, scaled: set[str]) -> Manifest | None:
@@ -262,7 +262,7 @@ class Rollout:
             raise _HopelessError(str(denial))
 
     def _wait_until_removed(
-        self, stored: KeptService, plans: Sequence[RevisionPlan], watcher: _Watcher, give_up: float
+        self, stored: KeptService, plans: Sequence[RevisionPlan], watcher: _Watcher, deadline: float
     ) -> None:
         """Wait until all instances but the planned ones are gone."""
 
@@ -271,10 +271,10 @@ class Rollout:
             exact = all(count <= plan.instances for count, plan in zip(counts, plans, strict=True) if plan.fixed)
             return exact and sum(counts) == len(manifests)
 
-        self._wait_for_pods(stored, are_others_gone, watcher, give_up)
+        self._wait_for_pods(stored, are_others_gone, watcher, deadline)
 
     def _wait_for_pods(
-        self, stored: KeptService, condition: Callable[[Sequence[Manifest]], bool], watcher: _Watcher, give_up: float
+        self, stored: KeptService, condition: Callable[[Sequence[Manifest]], bool], watcher: _Watcher, deadline: float
     ) -> None:
         """Wait until a condition holds for the service's pods; check it with every change of a pod."""
         labels, state = f"{SERVICE}={stored.state.name}", stored.state  # the label that all engines preserve
@@ -285,7 +285,7 @@ class Rollout:
                 [pod for pod in manifests if not observed.is_finished(pod) and not self._is_lost(pod, watcher)]
             ):
                 return
-            if self._clock() > give_up:
+            if self._clock() > deadline:
                 raise UnavailableError(
                     f"The change of {state.name!r} is not in effect after {self._settings.timeout_s:.0f} s"
                     f"{watcher.format_waits()}. What it waits for: scanflow services show {state.name}"
@@ -334,12 +334,12 @@ class Rollout:
     def _list_kinds(self) -> list[str]:
         """Return the kinds of the engines that this cluster has, this engine's first."""
         kinds = [self._engine.kind]
-        return kinds + [kind for kind in KINDS_OF_PODS if kind not in kinds and has_kind(self._cluster, kind)]
+        return kinds + [kind for kind in ENGINE_KINDS if kind not in kinds and has_kind(self._cluster, kind)]
 
     def delete(self, name: str, observe: ServiceObserver) -> None:
         """Remove all objects of a deleted service, and return when its last instance is gone."""
         watcher = _Watcher(self._cluster, name, observe, self._clock)
-        give_up = self._clock() + self._settings.timeout_s
+        deadline = self._clock() + self._settings.timeout_s
         labels = f"{SERVICE}={name}"
         while (stored := self._store.find(name)) is not None and stored.state.deleted:
             self._remove_objects(stored, "Secret")  # each time: a concurrent change may have created some
@@ -353,7 +353,7 @@ class Rollout:
                     continue
                 watcher.report("deleted")
                 return
-            if self._clock() > give_up:
+            if self._clock() > deadline:
                 raise UnavailableError(
                     f"The service {name!r} has not ended within {self._settings.timeout_s:.0f} s. Try again: scanflow "
                     f"delete {name}"

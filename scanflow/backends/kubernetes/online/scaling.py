@@ -177,8 +177,8 @@ def check_scaling(scaling: Scaling, *, service: str, cores: float | None, settin
             f"an autoscaler changes nothing down to {lowest:g}, {TOLERANCE:.0%} below the target.",
         ),
     ]
-    for field, wrong, problem in problems:
-        if wrong:
+    for field, is_unsupported, problem in problems:
+        if is_unsupported:
             raise UnsupportedError(
                 f"Service {service!r}: the backend 'kubernetes' cannot honour Scaling.{field}: {problem}"
             )

@@ -57,9 +57,9 @@ class Switch:
             return max(count, 1)
         if gateway is None:
             return observed.compute_canary_instances(count, revision.weight)
-        return observed.compute_canary_instances_behind_gateway(count, revision.weight)
+        return observed.compute_gateway_canary_instances(count, revision.weight)
 
-    def point(self, definition: ServiceSpec, *, backup: ServiceSpec | None = None) -> None:
+    def route_traffic(self, definition: ServiceSpec, *, backup: ServiceSpec | None = None) -> None:
         """Route traffic to the revisions that serve, by their weights; or to ``backup``."""
         for manifest in self.build_manifests(definition, backup=backup):
             self._cluster.apply(manifest, force=True)
@@ -78,12 +78,12 @@ class Switch:
             routing = replace(
                 routing, shares={format_object_name(backup.workflow, backup.current.id): 1.0}, mirror=None
             )
-        kept_routes = [
+        served_routes = [
             manifest
             for manifest in build_routes(routing)
             if manifest["kind"] != "GRPCRoute" or definition.serving.grpc_port != 0
         ]
-        return [service, *kept_routes]
+        return [service, *served_routes]
 
     def scale(self, definition: ServiceSpec, name: str, *, fixed: bool) -> None:
         """Apply the autoscaler of a revision, or remove it."""
