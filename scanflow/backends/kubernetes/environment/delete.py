@@ -120,10 +120,7 @@ def _list_foreign_objects(cluster: Cluster, namespace: str) -> list[str]:
 def _find_objects(cluster: Cluster, kind: str, namespace: str, labels: str) -> list[Manifest]:
     try:
         return cluster.find(kind, namespace, labels=labels)[0]
-    except (
-        AccessDeniedError,
-        UnsupportedError,
-    ):  # without access to a kind, or without the kind, there are no objects of it
+    except (AccessDeniedError, UnsupportedError):  # without access, or without the kind, there are none
         return []
 
 
