@@ -1,4 +1,4 @@
-"""The programs that build images and push them: buildah, podman and docker, behind one small protocol."""
+"""Image builders: buildah, podman and docker behind one protocol."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Say: TypeAlias = Callable[[str], None]
 
 Program: TypeAlias = Literal["buildah", "podman", "docker"]
 PROGRAMS: Final[tuple[Program, ...]] = ("buildah", "podman", "docker")
-"""In the order in which they are looked for: those that need no daemon come first."""
+"""In order of preference: those that need no daemon come first."""
 
 _LAST_LINES: Final = 12
 
@@ -80,7 +80,7 @@ def push_command(program: Program, image: str, *, insecure: bool = False) -> lis
 
 
 def find_builder(name: str | None = None, *, insecure: bool = False, options: str = "") -> Builder:
-    """Return the builder of that name; None: the first one that is installed. ``options`` are words of a command line.
+    """Return the builder of that name, or the first that is installed. ``options``: extra command-line arguments.
 
     Raises:
         InvalidError: the name is not known, or the options are no words of a command line.
@@ -88,11 +88,13 @@ def find_builder(name: str | None = None, *, insecure: bool = False, options: st
     """
     if name is not None and name not in PROGRAMS:
         raise InvalidError(f"The builder {name!r} is not known.{did_you_mean(name, PROGRAMS)}")
-    installed: list[Program] = [one for one in PROGRAMS if name in {None, one} and shutil.which(one) is not None]
+    installed: list[Program] = [
+        program for program in PROGRAMS if name in {None, program} and shutil.which(program) is not None
+    ]
     if not installed:
-        what = f"{name} is" if name is not None else "None of buildah, podman and docker is"
+        subject = f"{name} is" if name is not None else "None of buildah, podman and docker is"
         raise MissingExtraError(
-            f"{what} installed, which building images needs. On Debian or Ubuntu: sudo apt-get install "
+            f"{subject} installed, which building images needs. On Debian or Ubuntu: sudo apt-get install "
             f"{'docker.io' if name == 'docker' else name or 'buildah'}"
         )
     try:
@@ -102,8 +104,8 @@ def find_builder(name: str | None = None, *, insecure: bool = False, options: st
     return CommandBuilder(installed[0], insecure=insecure, options=words)
 
 
-def _run(command: Sequence[str], what: str, say: Say) -> None:
-    last: deque[str] = deque(maxlen=_LAST_LINES)
+def _run(command: Sequence[str], problem: str, say: Say) -> None:
+    last_lines: deque[str] = deque(maxlen=_LAST_LINES)
     try:
         with subprocess.Popen(
             command,
@@ -116,17 +118,17 @@ def _run(command: Sequence[str], what: str, say: Say) -> None:
             errors="replace",
         ) as process:
             for line in process.stdout or ():
-                last.append(line.rstrip())
+                last_lines.append(line.rstrip())
                 say(line.rstrip())
     except OSError as error:
-        raise UsageError(f"{what}: {command[0]} does not start: {error}") from error
+        raise UsageError(f"{problem}: {command[0]} does not start: {error}") from error
     if process.returncode != 0:
-        said = "".join(f"\n  {line}" for line in last if line)
-        raise UsageError(f"{what}: `{' '.join(command[:2])}` exited with {process.returncode}.{said}")
+        output = "".join(f"\n  {line}" for line in last_lines if line)
+        raise UsageError(f"{problem}: `{' '.join(command[:2])}` exited with {process.returncode}.{output}")
 
 
 def _environment() -> dict[str, str]:
-    """Return what a builder is started with: where this process may make no namespaces, ``chroot`` is enough."""
+    """Return a builder's environment variables; a process that may not create namespaces isolates by ``chroot``."""
     return {"BUILDAH_ISOLATION": "chroot", **os.environ} if _is_contained() else dict(os.environ)
 
 

@@ -1,4 +1,4 @@
-"""Images made of an application, where they are not there already."""
+"""Build the images of an application that are not built yet."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from scanflow.errors import UsageError
 from scanflow.images.builders import Builder, Say
-from scanflow.images.files import code_files
+from scanflow.images.files import list_code_files
 from scanflow.images.recipe import Recipe, dockerfile
 from scanflow.images.recipes import PlannedImage
 from scanflow.images.records import BuiltImage, BuiltImages
@@ -36,7 +36,7 @@ class ImageRecord(BaseModel):
 
 def build_images(
     app_dir: Path,
-    wanted: Sequence[PlannedImage],
+    planned_images: Sequence[PlannedImage],
     *,
     builder: Callable[[], Builder],
     built: BuiltImages,
@@ -46,9 +46,9 @@ def build_images(
     say: Say,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[ImageRecord]:
-    """Build what was not built before, push it if asked, and return all images in order.
+    """Build the images that are not built yet, push them on request, and return all in order.
 
-    ``again`` builds those that are there too, on the newest base image: one may get other content under the same name.
+    ``again`` rebuilds existing ones too, on the newest base image: one may get other content under the same name.
 
     Raises:
         UsageError: an image cannot be built or pushed, or there is no registry to push to. What was built before that
@@ -58,24 +58,24 @@ def build_images(
         raise UsageError("Push where to? Name a registry: --registry host:5000, or SCANFLOW_KUBERNETES_REGISTRY.")
     records: list[ImageRecord] = []
     done: set[str] = set()
-    for one in wanted:
-        image, tag, began = one.recipe.name(registry), one.recipe.tag, clock()
+    for planned in planned_images:
+        image, tag, start = planned.recipe.name(registry), planned.recipe.tag, clock()
         before = built.find(tag)
-        there = before is not None and before.image == image and (tag in done or not again)
-        pushed = there and before is not None and before.pushed
-        if not there:
-            _build(app_dir, one.recipe, image, builder(), say, pull=again)
+        is_built = before is not None and before.image == image and (tag in done or not again)
+        pushed = is_built and before is not None and before.pushed
+        if not is_built:
+            _build(app_dir, planned.recipe, image, builder(), say, pull=again)
             built.keep(tag, BuiltImage(image=image, pushed=False))
         if push and not pushed:
             builder().push(image, say)
             pushed = True
             built.keep(tag, BuiltImage(image=image, pushed=True))
         done.add(tag)
-        state: Literal["built", "unchanged"] = "unchanged" if there else "built"
-        seconds = round(clock() - began, 3)
+        state: Literal["built", "unchanged"] = "unchanged" if is_built else "built"
+        seconds = round(clock() - start, 3)
         records.append(
             ImageRecord(
-                image=image, workflow=one.workflow, nodes=one.nodes, state=state, pushed=pushed, seconds=seconds
+                image=image, workflow=planned.workflow, nodes=planned.nodes, state=state, pushed=pushed, seconds=seconds
             )
         )
     return records
@@ -89,12 +89,12 @@ def _build(app_dir: Path, recipe: Recipe, image: str, builder: Builder, say: Say
 
 
 def write_context(app_dir: Path, recipe: Recipe, context: Path) -> None:
-    """Write what a builder takes: the ``Dockerfile``, the code, and the requirements."""
+    """Write the build context: the ``Dockerfile``, the code and the requirements."""
     (context / "Dockerfile").write_text(dockerfile(recipe), encoding="utf-8")
     if recipe.requirements:
         (context / "requirements.txt").write_text("\n".join(recipe.requirements) + "\n", encoding="utf-8")
     (context / "code").mkdir()
-    for file in code_files(app_dir):
+    for file in list_code_files(app_dir):
         target = context / "code" / file.name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file.path, target)

@@ -1,4 +1,4 @@
-"""Which files of an application's folder are its code: those that go into an image, or into a ConfigMap."""
+"""List the code files of an application's folder, which go into an image or a ConfigMap."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class CodeFile(NamedTuple):
     executable: bool
 
 
-def code_files(folder: Path) -> tuple[CodeFile, ...]:
-    """Return the files of an application's folder that its steps and services may need, by name.
+def list_code_files(folder: Path) -> tuple[CodeFile, ...]:
+    """Return the code files of an application's folder, sorted by name.
 
-    Left out are hidden files and folders, byte code, virtual environments, MLflow's ``mlruns``, and what the lines of
+    Excluded are hidden files and folders, byte code, virtual environments, MLflow's ``mlruns``, and what the lines of
     ``.scanflowignore`` in the folder match: ``data``, ``*.csv``, ``results/*.png``. Links are followed to files only.
 
     Raises:
@@ -39,33 +39,33 @@ def code_files(folder: Path) -> tuple[CodeFile, ...]:
     """
     if not folder.is_dir():
         raise NotFoundError(f"There is no folder {str(folder)!r}, which the application names as its app_dir.")
-    patterns = (*_NOT_CODE, *_ignored(folder))
-    found: list[CodeFile] = []
+    patterns = (*_NOT_CODE, *_read_ignore_patterns(folder))
+    files: list[CodeFile] = []
     for path in _walk(folder, patterns):
         try:
             stat = path.stat()
         except OSError:  # a link to nowhere, or gone since
             continue
-        found.append(CodeFile(path.relative_to(folder).as_posix(), path, stat.st_size, bool(stat.st_mode & 0o100)))
-        if len(found) > MOST_FILES:
+        files.append(CodeFile(path.relative_to(folder).as_posix(), path, stat.st_size, bool(stat.st_mode & 0o100)))
+        if len(files) > MOST_FILES:
             raise InvalidError(
                 f"The application's folder {str(folder)!r} has more than {MOST_FILES:,} files. Move what is no code "
                 f"out of it, or name it in {IGNORE_FILE}: data"
             )
-    return tuple(sorted(found))
+    return tuple(sorted(files))
 
 
-def digest_of(files: tuple[CodeFile, ...]) -> str:
-    """Return what changes with the files' names, contents and permissions to run: 64 hexadecimal digits."""
-    whole = hashlib.sha256()
+def digest_files(files: tuple[CodeFile, ...]) -> str:
+    """Return the SHA-256 of the files' names, contents and executable bits, in hexadecimal."""
+    digest = hashlib.sha256()
     for file in files:
-        with file.path.open("rb") as opened:
-            content = hashlib.file_digest(opened, "sha256").hexdigest()
-        whole.update(f"{file.name}\0{content}\0{int(file.executable)}\n".encode())
-    return whole.hexdigest()
+        with file.path.open("rb") as content:
+            content_digest = hashlib.file_digest(content, "sha256").hexdigest()
+        digest.update(f"{file.name}\0{content_digest}\0{int(file.executable)}\n".encode())
+    return digest.hexdigest()
 
 
-def _ignored(folder: Path) -> list[str]:
+def _read_ignore_patterns(folder: Path) -> list[str]:
     try:
         lines = (folder / IGNORE_FILE).read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -75,19 +75,19 @@ def _ignored(folder: Path) -> list[str]:
 
 
 def _walk(folder: Path, patterns: tuple[str, ...]) -> Iterator[Path]:
-    for place, folders, files in os.walk(folder):
-        here = Path(place)
+    for directory, folders, files in os.walk(folder):
+        parent = Path(directory)
         folders[:] = [
             name
             for name in folders
-            if _is_kept(folder, here / name, patterns) and not (here / name / "pyvenv.cfg").exists()
+            if _is_code(folder, parent / name, patterns) and not (parent / name / "pyvenv.cfg").exists()
         ]
         for name in files:
-            if _is_kept(folder, here / name, patterns) and (here / name).is_file():
-                yield here / name
+            if _is_code(folder, parent / name, patterns) and (parent / name).is_file():
+                yield parent / name
 
 
-def _is_kept(folder: Path, path: Path, patterns: tuple[str, ...]) -> bool:
+def _is_code(folder: Path, path: Path, patterns: tuple[str, ...]) -> bool:
     name = PurePosixPath(path.relative_to(folder).as_posix())
     return not name.name.startswith(".") and not any(
         fnmatch.fnmatchcase(name.name, pattern) or fnmatch.fnmatchcase(str(name), pattern) for pattern in patterns

@@ -1,4 +1,4 @@
-"""What an image is made of, its Dockerfile, and the name that follows from both. Pure."""
+"""The recipe of an image, its Dockerfile, and the name derived from both. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KEPT: Final = 16
 
 
 class Recipe(BaseModel):
-    """What one image is made of. Equal ones are one image."""
+    """The contents of an image. Equal recipes are one image."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -35,13 +35,13 @@ class Recipe(BaseModel):
     """As pip reads them, one a line."""
 
     code: str
-    """What :func:`~scanflow.images.files.digest_of` says of the code."""
+    """The code's digest, from :func:`~scanflow.images.files.digest_files`."""
 
     labels: tuple[tuple[str, str], ...] = ()
 
     @property
     def tag(self) -> str:
-        """What changes with the image: 16 hexadecimal digits."""
+        """A digest of the image's contents: 16 hexadecimal digits."""
         return hashlib.sha256(json.dumps([dockerfile(self), *self.requirements]).encode()).hexdigest()[:_KEPT]
 
     def name(self, registry: str | None = None) -> str:
@@ -57,7 +57,7 @@ def dockerfile(recipe: Recipe) -> str:
     """
     if not _REFERENCE.fullmatch(recipe.base):
         raise InvalidError(f"The base image {recipe.base!r} is no image's name. Write it as registry/name:tag.")
-    installed = (
+    install = (
         "COPY requirements.txt /opt/requirements/app.txt\n"
         "RUN pip install --quiet --no-cache-dir -r /opt/requirements/app.txt\n"
         if recipe.requirements
@@ -72,15 +72,15 @@ def dockerfile(recipe: Recipe) -> str:
     return (
         f"FROM {recipe.base}\n"
         "USER 0:0\n"
-        f"{installed}"
+        f"{install}"
         f"COPY code/ {CODE}/\n"
         f"RUN python -m compileall -q {CODE} || true\n"
         f"USER {USER}\n"
         f"WORKDIR {CODE}\n"
-        f"LABEL {' '.join(f'{name}={_quoted(labels[name])}' for name in sorted(labels))}\n"
+        f"LABEL {' '.join(f'{name}={_quote(labels[name])}' for name in sorted(labels))}\n"
     )
 
 
-def _quoted(text: str) -> str:
-    """Return a value as a Dockerfile has it: no variable is put in."""
+def _quote(text: str) -> str:
+    """Return a value quoted for a Dockerfile, without variable expansion."""
     return json.dumps(text, ensure_ascii=False).replace("$", "\\$")

@@ -1,4 +1,4 @@
-"""Which images an application's workflows need: for each step its own, for an online workflow one."""
+"""Plan the images of an application's workflows: one for each batch step, one for an online workflow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scanflow.app.service import Service
 from scanflow.app.workflow import Workflow
 from scanflow.app_files import AppFiles
 from scanflow.errors import InvalidError, UsageError
-from scanflow.images.files import code_files, digest_of
+from scanflow.images.files import digest_files, list_code_files
 from scanflow.images.recipe import Recipe
 
 ModelFolder: TypeAlias = Callable[[str], Path]
@@ -35,25 +35,25 @@ class PlannedImage(NamedTuple):
 
 
 def recipes(app: Application, workflows: Sequence[Workflow], base: str, models: ModelFolder) -> list[PlannedImage]:
-    """Return the images of some workflows; nodes that name one themselves (``image=``) need none.
+    """Return the images to build for workflows; nodes that name one themselves (``image=``) need none.
 
     Raises:
         UsageError: a file of requirements is not there or refers to others, or two nodes of an online workflow name
             different images.
     """
-    code = digest_of(code_files(Path(app.app_dir)))
+    code = digest_files(list_code_files(Path(app.app_dir)))
     return [
         PlannedImage(
-            workflow.name, tuple(node.name for node in nodes), recipe_of(app, workflow, nodes, base, code, models)
+            workflow.name, tuple(node.name for node in nodes), build_recipe(app, workflow, nodes, base, code, models)
         )
         for workflow in workflows
-        for nodes in together(workflow)
-        if own_image(nodes) is None
+        for nodes in group_nodes(workflow)
+        if find_own_image(nodes) is None
     ]
 
 
-def together(workflow: Workflow) -> Iterator[tuple[AppNode, ...]]:
-    """Yield the nodes that run in one container: all services of an online workflow, each step alone."""
+def group_nodes(workflow: Workflow) -> Iterator[tuple[AppNode, ...]]:
+    """Yield the nodes of each container: all services of an online workflow, or a single step."""
     if workflow.services:
         yield tuple(workflow.services)
         return
@@ -61,32 +61,32 @@ def together(workflow: Workflow) -> Iterator[tuple[AppNode, ...]]:
         yield (node,)
 
 
-def own_image(nodes: Sequence[AppNode]) -> str | None:
-    """Return the image that nodes of one container name themselves, if any.
+def find_own_image(nodes: Sequence[AppNode]) -> str | None:
+    """Return the image that the nodes of one container name themselves; None: they name none.
 
     Raises:
         UsageError: they name several.
     """
-    named = {node.image: node.name for node in nodes if node.image is not None}
-    if len(named) > 1:
-        (first, one), (second, other) = list(named.items())[:2]
+    node_by_image = {node.image: node.name for node in nodes if node.image is not None}
+    if len(node_by_image) > 1:
+        (first, first_node), (second, second_node) = list(node_by_image.items())[:2]
         raise UsageError(
-            f"The nodes {one!r} and {other!r} run in one container, and name two images: {first!r} and {second!r}. "
-            "Name one, or make two workflows of them."
+            f"The nodes {first_node!r} and {second_node!r} run in one container, and name two images: {first!r} and "
+            f"{second!r}. Name one, or make two workflows of them."
         )
-    return next(iter(named), None)
+    return next(iter(node_by_image), None)
 
 
-def recipe_of(
+def build_recipe(
     app: Application, workflow: Workflow, nodes: Sequence[AppNode], base: str, code: str, models: ModelFolder
 ) -> Recipe:
-    """Return what the image of nodes that run together is made of."""
-    wanted = dict.fromkeys(line for node in nodes for line in requirements_of(app, workflow, node, models))
-    return Recipe(app=app.name, team=app.team, base=base, requirements=tuple(wanted), code=code)
+    """Return the recipe of the image of nodes that share a container."""
+    requirements = dict.fromkeys(line for node in nodes for line in collect_requirements(app, workflow, node, models))
+    return Recipe(app=app.name, team=app.team, base=base, requirements=tuple(requirements), code=code)
 
 
-def requirements_of(app: Application, workflow: Workflow, node: AppNode, models: ModelFolder) -> list[str]:
-    """Return what a node asks for: the lines of its file or list; of a registered model, what it was saved with.
+def collect_requirements(app: Application, workflow: Workflow, node: AppNode, models: ModelFolder) -> list[str]:
+    """Return a node's requirements: the lines of its file or list, or those saved with its registered model.
 
     Raises:
         NotFoundError: its file is not there.
@@ -97,9 +97,9 @@ def requirements_of(app: Application, workflow: Workflow, node: AppNode, models:
     lines: list[str] = []
     if isinstance(node.requirements, str):
         file = AppFiles(app, workflow).find(node.requirements, node.name)
-        lines = _lines(file.read_text(encoding="utf-8"))
+        lines = _split_lines(file.read_text(encoding="utf-8"))
     elif node.requirements is not None:
-        lines = _lines("\n".join(node.requirements))
+        lines = _split_lines("\n".join(node.requirements))
     for line in lines:
         if _OWN_FILE.match(line):
             raise InvalidError(
@@ -107,17 +107,17 @@ def requirements_of(app: Application, workflow: Workflow, node: AppNode, models:
                 "all of them in one file, by name."
             )
     if isinstance(node, Service) and node.model is not None and not lines:
-        lines = _saved_with(models(node.model))
+        lines = _read_model_requirements(models(node.model))
     return lines
 
 
-def _saved_with(folder: Path) -> list[str]:
-    """Return what a model was saved with, without MLflow: the base image has the part of it that loads models."""
+def _read_model_requirements(folder: Path) -> list[str]:
+    """Return the requirements saved with a model, except MLflow: the base image has the part that loads models."""
     file = folder / "requirements.txt"
-    lines = _lines(file.read_text(encoding="utf-8")) if file.is_file() else []
+    lines = _split_lines(file.read_text(encoding="utf-8")) if file.is_file() else []
     return [line for line in lines if not _IN_BASE.fullmatch(line)]
 
 
-def _lines(text: str) -> list[str]:
+def _split_lines(text: str) -> list[str]:
     lines = (line.partition(" #")[0].strip() for line in text.splitlines())
     return [line for line in lines if line and not line.startswith("#")]

@@ -1,4 +1,4 @@
-"""Which images were built from here: one small file each, in the home folder."""
+"""Records of the images built here, one file each in the home folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class BuiltImage(BaseModel):
 
 
 class BuiltImages:
-    """The images that a home knows."""
+    """The built images recorded in a home folder."""
 
     def __init__(self, home: Path) -> None:
         self._folder = home / "images"
@@ -34,10 +34,10 @@ class BuiltImages:
         except (FileNotFoundError, ValidationError):  # one that cannot be read is built again
             return None
 
-    def usable(self, tag: str, registry: str | None) -> str | None:
-        """Return the name of an image that nodes can pull: it was pushed, or there is no registry to push it to."""
-        found = self.find(tag)
-        return found.image if found is not None and (found.pushed or registry is None) else None
+    def find_pullable(self, tag: str, registry: str | None) -> str | None:
+        """Return the name of a built image that nodes can pull: it was pushed, or no registry is configured."""
+        built = self.find(tag)
+        return built.image if built is not None and (built.pushed or registry is None) else None
 
     def keep(self, tag: str, image: BuiltImage) -> None:
         private_folder(self._folder)

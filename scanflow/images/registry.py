@@ -1,4 +1,4 @@
-"""What a registry has, asked by the one request that says it: ``HEAD`` of a manifest."""
+"""Check whether a registry has an image, by ``HEAD`` of its manifest."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _MANIFESTS: Final = (
 
 
 def has_image(image: str, *, insecure: bool = False, timeout_s: float = TIMEOUT_S) -> bool:
-    """Say whether the registry in an image's name is known to have it.
+    """Return whether the registry in an image's name has it.
 
-    No credentials are sent. A registry that does not answer in time, or that wants some, is not known to have it.
+    No credentials are sent. False where the registry does not answer in time or requires credentials.
     ``insecure``: it speaks plain HTTP.
     """
     host, _, rest = image.partition("/")

@@ -1,4 +1,4 @@
-"""What building images is told, read from the environment."""
+"""Settings of image builds, read from the environment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OPTIONS: Final = {"registry": "registry", "base": "image"}
 
 
 class ImageSettings(BaseModel):
-    """What images are built with, on what, and where they are pushed."""
+    """The builder of images, their base image, and the registry they are pushed to."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -40,9 +40,9 @@ class ImageSettings(BaseModel):
     base: str = "scanflow/base:latest"
     """The image that they are built on."""
 
-    def with_given(self, given: Mapping[str, str | bool | None]) -> Self:
-        """Return these settings with those of ``given`` that are not None."""
-        return self.model_copy(update={name: value for name, value in given.items() if value is not None})
+    def with_given(self, changes: Mapping[str, str | bool | None]) -> Self:
+        """Return these settings with the ``changes`` that are not None."""
+        return self.model_copy(update={name: value for name, value in changes.items() if value is not None})
 
     @classmethod
     def from_environment(
@@ -50,7 +50,7 @@ class ImageSettings(BaseModel):
     ) -> Self:
         """Read the settings from ``environ`` (default: this process' own). An empty variable counts as unset.
 
-        What a client chose for its backend comes first: ``options`` has the backend's own fields by name.
+        A client's backend ``options``, by the backend's field names, take precedence.
         """
         chosen = {field: (options or {}).get(name) for field, name in _OPTIONS.items()}
         return read_settings(cls, _VARIABLES, environ, given=chosen)

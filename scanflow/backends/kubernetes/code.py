@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import labels_of
 from scanflow.errors import UsageError
-from scanflow.images.files import IGNORE_FILE, CodeFile, code_files, digest_of
+from scanflow.images.files import IGNORE_FILE, CodeFile, digest_files, list_code_files
 
 APP_DIR: Final = "/app"
 """Where containers find the application's folder."""
@@ -48,14 +48,14 @@ class Code(NamedTuple):
 def code_of(app: str, team: str, namespace: str, app_dir: Path) -> Code:
     """Return an application's folder as a ConfigMap, and what a pod mounts of it.
 
-    Files keep their permission to run. Which are left out: see :func:`~scanflow.images.files.code_files`.
+    Files keep their permission to run. Which are left out: see :func:`~scanflow.images.files.list_code_files`.
 
     Raises:
         UsageError: there are more than 900 kB of them.
     """
-    files = code_files(app_dir)
+    files = list_code_files(app_dir)
     _check_size(files, app_dir)
-    digest = digest_of(files)
+    digest = digest_files(files)
     name = f"code-{digest[:_DIGITS]}"
     metadata = {"name": name, "namespace": namespace, "labels": labels_of(app, team)}
     return Code(

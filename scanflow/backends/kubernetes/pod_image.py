@@ -18,9 +18,9 @@ from scanflow.backends.kubernetes.recently import Recently
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.port import Models
 from scanflow.errors import UsageError
-from scanflow.images.files import code_files, digest_of
+from scanflow.images.files import digest_files, list_code_files
 from scanflow.images.recipe import Recipe
-from scanflow.images.recipes import AppNode, ModelFolder, own_image, recipe_of
+from scanflow.images.recipes import AppNode, ModelFolder, build_recipe, find_own_image
 from scanflow.images.records import BuiltImages
 from scanflow.images.registry import has_image
 from scanflow.images.settings import ImageSettings
@@ -63,7 +63,7 @@ class FindBuilt:
         self._not_there = Recently(_NOT_THERE_FOR_S)
 
     def __call__(self, recipe: Recipe) -> str | None:
-        found = self._built.usable(recipe.tag, self._registry)
+        found = self._built.find_pullable(recipe.tag, self._registry)
         if found is not None or self._registry is None:
             return found
         image = recipe.name(self._registry)
@@ -102,11 +102,11 @@ class PodImages:
             UsageError: nothing was built, and the nodes have requirements, or the code is too large to be mounted; or
                 nodes that run together name different images.
         """
-        if (own := own_image(nodes)) is not None:
+        if (own := find_own_image(nodes)) is not None:
             return PodImage(own, None)
         if not Path(self._app.app_dir).is_dir() and all(map(_is_by_value, nodes)):
             return PodImage(self._settings.image, None)  # a notebook's, whose folder is on another machine
-        recipe = recipe_of(self._app, self._workflow, nodes, self._settings.image, self._digest, self._models)
+        recipe = build_recipe(self._app, self._workflow, nodes, self._settings.image, self._digest, self._models)
         if recipe.tag not in self._found:
             self._found[recipe.tag] = self._built(recipe)
         if (image := self._found[recipe.tag]) is not None:
@@ -121,7 +121,7 @@ class PodImages:
 
     @cached_property
     def _digest(self) -> str:
-        return digest_of(code_files(Path(self._app.app_dir)))
+        return digest_files(list_code_files(Path(self._app.app_dir)))
 
     @cached_property
     def _code(self) -> Code:

@@ -9,7 +9,7 @@ import pytest
 from scanflow.errors import UsageError
 from scanflow.images.builders import Say
 from scanflow.images.building import ImageRecord, build_images
-from scanflow.images.files import code_files, digest_of
+from scanflow.images.files import digest_files, list_code_files
 from scanflow.images.recipe import Recipe
 from scanflow.images.recipes import PlannedImage
 from scanflow.images.records import BuiltImages
@@ -45,7 +45,7 @@ class Setting:
         (self.app_dir / "steps" / "train.py").write_text("print(1)")
 
     def wanted(self) -> list[PlannedImage]:
-        code = digest_of(code_files(self.app_dir))
+        code = digest_files(list_code_files(self.app_dir))
         plain = Recipe(app="shop", team="data", base="base", code=code)
         needy = plain.model_copy(update={"requirements": ("numpy", "pandas")})
         return [
@@ -97,12 +97,12 @@ def test_the_context_has_the_code_and_the_requirements(setting: Setting) -> None
 def test_what_was_built_but_not_pushed_is_pushed_later_and_not_used_before(setting: Setting) -> None:
     tag = setting.wanted()[0].recipe.tag
     setting.build(push=False)
-    assert setting.built.usable(tag, "r:5") is None
-    assert setting.built.usable(tag, None) == f"r:5/scanflow/shop:{tag}"
+    assert setting.built.find_pullable(tag, "r:5") is None
+    assert setting.built.find_pullable(tag, None) == f"r:5/scanflow/shop:{tag}"
     setting.builder.asked.clear()
     setting.build()
     assert {word.split()[0] for word in setting.builder.asked} == {"push"}
-    assert setting.built.usable(tag, "r:5") == f"r:5/scanflow/shop:{tag}"
+    assert setting.built.find_pullable(tag, "r:5") == f"r:5/scanflow/shop:{tag}"
 
 
 def test_another_registry_gets_images_of_its_own_and_again_builds_on_the_newest_base(setting: Setting) -> None:
