@@ -16,7 +16,7 @@ from scanflow.backends.kubernetes.mpi.job import ClusterJob
 from scanflow.backends.kubernetes.mpi.operator import mpi_job
 from scanflow.backends.kubernetes.mpi.output import parse_log
 from scanflow.backends.kubernetes.mpi.volcano import volcano_objects
-from scanflow.backends.kubernetes.pod_logs import lines_since
+from scanflow.backends.kubernetes.pod_logs import read_lines_since
 from scanflow.errors import UnsupportedError
 from scanflow.placement.mpi.groups import ClusterNode
 from scanflow.placement.mpi.plan import plan_job
@@ -71,7 +71,7 @@ def workers(cluster: Cluster, namespace: str) -> dict[str, str]:
 def written(cluster: Cluster, namespace: str) -> str:
     """Return what all ranks wrote, line by line; the launcher's log has tags in the middle of lines."""
     [pod], _ = cluster.find("Pod", namespace, labels="scanflow.dev/mpi-role=launcher")
-    found = parse_log(lines_since(cluster, namespace, pod["metadata"]["name"], ""), several=True)
+    found = parse_log(read_lines_since(cluster, namespace, pod["metadata"]["name"], ""), several=True)
     return (found.whole["stdout"] + found.whole["stderr"]).decode()
 
 

@@ -1,4 +1,4 @@
-"""All runs of a cluster: each is given to what runs workflows of its type."""
+"""The run backend of a cluster: dispatches each run to the backend of its workflow's type."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ class KubernetesRuns(ClusterRuns):
         self._batch = KubernetesBatch(settings, cluster, cluster_settings, ground)
         self._mpi = KubernetesMPI(settings, cluster, cluster_settings, ground)
 
-    def _for(self, workflow: Workflow) -> KubernetesBatch | KubernetesMPI:
+    def _select_backend(self, workflow: Workflow) -> KubernetesBatch | KubernetesMPI:
         return self._mpi if workflow.type == "mpi" else self._batch
 
-    def _of(self, run: str) -> KubernetesBatch | KubernetesMPI:
-        return self._for(self.definition(run).workflow)
+    def _find_backend(self, run: str) -> KubernetesBatch | KubernetesMPI:
+        return self._select_backend(self.definition(run).workflow)
 
     def check(self, definition: RunDefinition) -> None:
-        self._for(definition.workflow).check(definition)
+        self._select_backend(definition.workflow).check(definition)
 
     def plan(self, app: Application, workflow: Workflow) -> Plan:
-        return self._for(workflow).plan(app, workflow)
+        return self._select_backend(workflow).plan(app, workflow)
 
     def manifests(self, app: Application, workflow: Workflow) -> list[Manifest]:
-        """Return what a run of a workflow would be made of, under a name that no run has."""
-        return self._for(workflow).manifests(app, workflow)
+        """Return the objects of a run of a workflow, under a free run name."""
+        return self._select_backend(workflow).manifests(app, workflow)
 
     @property
     def queue(self) -> str:
@@ -68,27 +68,27 @@ class KubernetesRuns(ClusterRuns):
         return self._batch.forget_functions(before, needed)
 
     def enter(self, definition: RunDefinition, name: RunName | None = None) -> RunRecord:
-        return self._for(definition.workflow).enter(definition, name)
+        return self._select_backend(definition.workflow).enter(definition, name)
 
     def drive(
         self, run: str, definition: RunDefinition | None = None, *, environment: Environment, observe: Observer
     ) -> RunRecord:
-        return self._of(run).drive(run, definition, environment=environment, observe=observe)
+        return self._find_backend(run).drive(run, definition, environment=environment, observe=observe)
 
     def stop(self, run: str) -> RunRecord:
-        return self._of(run).stop(run)
+        return self._find_backend(run).stop(run)
 
     def stop_task(self, run: str, task: str) -> RunRecord:
-        return self._of(run).stop_task(run, task)
+        return self._find_backend(run).stop_task(run, task)
 
     def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
-        return self._of(run).outputs(run, step)
+        return self._find_backend(run).outputs(run, step)
 
     def logs(self, run: str, task: str, *, stream: Stream = "both", attempt: int | None = None) -> LogReader:
-        return self._of(run).logs(run, task, stream=stream, attempt=attempt)
+        return self._find_backend(run).logs(run, task, stream=stream, attempt=attempt)
 
-    def _stands(self, journal: Journal, run: JournalRun) -> RunRecord:
-        return self._for(definition_of(run).workflow)._stands(journal, run)
+    def _refresh(self, journal: Journal, run: JournalRun) -> RunRecord:
+        return self._select_backend(definition_of(run).workflow)._refresh(journal, run)
 
-    def _complete(self, journal: Journal, run: JournalRun) -> RunRecord:
-        return self._for(definition_of(run).workflow)._complete(journal, run)
+    def _load_with_tasks(self, journal: Journal, run: JournalRun) -> RunRecord:
+        return self._select_backend(definition_of(run).workflow)._load_with_tasks(journal, run)

@@ -1,7 +1,7 @@
-"""The API server, and the only module that speaks to it: objects in and out as plain mappings, its errors as ours.
+"""The client of the API server: objects as plain mappings, its errors as ours. No other module sends requests to it.
 
-lightkube finds and reads the kubeconfig, certificates, tokens and credential plugins, and makes the HTTP client; the
-requests are made here, since its typed resources have no proxies, no raw logs and no unknown fields.
+lightkube reads the kubeconfig, certificates, tokens and credential plugins, and makes the HTTP client; the requests
+are sent here, since its typed resources have no proxies, no raw logs and no unknown fields.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lightkube.config.kubeconfig import KubeConfig, SingleConfig
 from lightkube.core.exceptions import ConfigError
 from pydantic_core import from_json
 
-from scanflow.backends.kubernetes.kinds import KINDS, Manifest, given, group_path, path_of
+from scanflow.backends.kubernetes.kinds import KINDS, Manifest, build_group_path, drop_empty, path_of
 from scanflow.backends.kubernetes.labels import MANAGER
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import (
@@ -46,10 +46,10 @@ class ConflictError(UsageError):
 
 
 def until_unchanged(what: str, attempt: Callable[[], Changed]) -> Changed:
-    """Read an object, change it and write it by ``attempt``, again where it was changed between the two.
+    """Call ``attempt``, which reads, changes and writes an object, again while the write conflicts.
 
     Raises:
-        UnavailableError: it always was. ``what`` names it.
+        UnavailableError: every attempt conflicted. ``what`` names the object.
     """
     for _ in range(_TRIES):
         try:
@@ -60,56 +60,58 @@ def until_unchanged(what: str, attempt: Callable[[], Changed]) -> Changed:
 
 
 class ExpiredError(UnavailableError):
-    """A watch began too long ago: list again, and watch from there."""
+    """The version that a watch began from is too old: list again, and watch from there."""
 
 
 class WatchEvent(NamedTuple):
-    """What a watch saw."""
+    """An event of a watch."""
 
     type: Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
     object: Manifest
 
 
 class Cluster:
-    """One cluster. It connects when it is first asked; threads may share it. To be closed."""
+    """The client of one cluster. It connects on first use; threads may share it. To be closed."""
 
     def __init__(self, settings: KubernetesSettings) -> None:
         self._settings = settings
         self._lock = threading.Lock()
         self._closed = False
         self._reading = 0
-        """How many requests and watches have a connection."""
+        """The number of requests and watches in flight."""
 
     # Objects
 
     def apply(self, manifest: Manifest, *, force: bool = False, dry_run: bool = False) -> Manifest:
-        """Make or change an object so that it has these fields, by server-side apply; return it.
+        """Create or change an object by server-side apply; return it.
 
         Args:
-            manifest: What is said here is ours; what an earlier apply said and this one does not is removed.
+            manifest: The fields to own. Fields of an earlier apply that are missing here are removed.
             force: Take fields over from other managers.
             dry_run: Check everything, admission included, and change nothing.
 
         Raises:
             ConflictError: another manager set a field to something else.
         """
-        params = {"fieldManager": MANAGER, "force": str(force).lower(), **_dry(dry_run)}
+        params = {"fieldManager": MANAGER, "force": str(force).lower(), **_build_dry_run_params(dry_run)}
         return self._json(
             "PATCH",
-            _path(manifest),
+            _build_path(manifest),
             params=params,
             headers={"Content-Type": "application/apply-patch+yaml"},
             content=json.dumps(manifest),
         )
 
     def create(self, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
-        """Make an object, and return it.
+        """Create an object, and return it.
 
         Raises:
             ConflictError: there is one of that name.
         """
-        path = _path(manifest).rpartition("/")[0] if "name" in manifest["metadata"] else _path(manifest)
-        return self._json("POST", path, params={"fieldManager": MANAGER, **_dry(dry_run)}, json=manifest)
+        path = _build_path(manifest).rpartition("/")[0] if "name" in manifest["metadata"] else _build_path(manifest)
+        return self._json(
+            "POST", path, params={"fieldManager": MANAGER, **_build_dry_run_params(dry_run)}, json=manifest
+        )
 
     def get(self, kind: str, name: str, namespace: str | None = None) -> Manifest | None:
         """Return an object; None: there is none."""
@@ -121,25 +123,28 @@ class Cluster:
     def find(
         self, kind: str, namespace: str | None = None, *, labels: str = "", fields: str = ""
     ) -> tuple[list[Manifest], str]:
-        """Return all objects of a kind, of one namespace or of all, and the version to watch from.
+        """Return the objects of a kind, in one namespace or in all, and the version to watch from.
 
-        Which manager set which field is left out, as it is in :meth:`watch`: it is half of what an object takes.
+        ``managedFields`` are dropped, as in :meth:`watch`: they are half of an object's size.
 
         Raises:
             UnsupportedError: the cluster has no such kind.
         """
-        found: list[Manifest] = []
-        params = {"limit": str(_PAGE)} | given(labelSelector=labels, fieldSelector=fields)
+        objects: list[Manifest] = []
+        params = {"limit": str(_PAGE)} | drop_empty(labelSelector=labels, fieldSelector=fields)
         api_version = KINDS[kind].api_version
         while True:
             page = self._json("GET", path_of(kind, namespace=namespace), params=params)
-            found += [{"apiVersion": api_version, "kind": kind, **_without_managers(one)} for one in page["items"]]
+            objects += [
+                {"apiVersion": api_version, "kind": kind, **_drop_managed_fields(manifest)}
+                for manifest in page["items"]
+            ]
             if not (more := page["metadata"].get("continue")):
-                return found, page["metadata"].get("resourceVersion", "")
+                return objects, page["metadata"].get("resourceVersion", "")
             params["continue"] = more
 
     def has_any(self, kind: str, *, labels: str) -> bool:
-        """Whether there is an object of a kind, in any namespace."""
+        """Return whether there is an object of a kind, in any namespace."""
         return bool(self._json("GET", path_of(kind), params={"limit": "1", "labelSelector": labels})["items"])
 
     def patch(
@@ -149,7 +154,7 @@ class Cluster:
         return self._json(
             "PATCH",
             path_of(kind, name, namespace=namespace) + (f"/{subresource}" if subresource else ""),
-            params={"fieldManager": MANAGER, **_dry(dry_run)},
+            params={"fieldManager": MANAGER, **_build_dry_run_params(dry_run)},
             headers={"Content-Type": "application/merge-patch+json"},
             content=json.dumps(patch),
         )
@@ -163,7 +168,7 @@ class Cluster:
         grace_s: int | None = None,
         version: str | None = None,
     ) -> bool:
-        """Ask for an object, and what it owns, to be removed; say whether it was there. It goes in the background.
+        """Delete an object and its dependents, in the background; return whether it existed.
 
         Raises:
             ConflictError: it has another ``resourceVersion`` than ``version``.
@@ -190,13 +195,13 @@ class Cluster:
     ) -> Iterator[WatchEvent]:
         """Yield changes after the version ``since`` of a list, as they happen, until ``within_s`` has passed.
 
-        Whoever wants to go on watches again from the ``resourceVersion`` of the last object. Where the objects seldom
-        change that version grows too old meanwhile: ``bookmarks`` are objects with nothing but a newer one.
+        To go on, watch again from the ``resourceVersion`` of the last object. Where objects seldom change, that version
+        expires meanwhile: ``bookmarks`` are objects with nothing but a newer one.
 
         Raises:
             ExpiredError: ``since`` is too old.
         """
-        params = {"watch": "true", "timeoutSeconds": str(max(1, round(within_s)))} | given(
+        params = {"watch": "true", "timeoutSeconds": str(max(1, round(within_s)))} | drop_empty(
             labelSelector=labels,
             fieldSelector=fields,
             resourceVersion=since,
@@ -204,12 +209,12 @@ class Cluster:
         )
         timeout = httpx2.Timeout(self._settings.request_timeout_s, read=within_s + self._settings.request_timeout_s)
         with self._stream(path_of(kind, namespace=namespace), params, timeout) as response:
-            for line in _lines(response):
-                seen = from_json(line, cache_strings="all")
-                if seen["type"] == "ERROR":
-                    raise _error(int(seen["object"].get("code", 500)), seen["object"], path_of(kind))
-                if seen["type"] != "BOOKMARK" or bookmarks:
-                    yield WatchEvent(seen["type"], _without_managers(seen["object"]))
+            for line in _split_lines(response):
+                event = from_json(line, cache_strings="all")
+                if event["type"] == "ERROR":
+                    raise _build_error(int(event["object"].get("code", 500)), event["object"], path_of(kind))
+                if event["type"] != "BOOKMARK" or bookmarks:
+                    yield WatchEvent(event["type"], _drop_managed_fields(event["object"]))
 
     # Pods
 
@@ -225,19 +230,19 @@ class Cluster:
         previous: bool = False,
         within_s: float = 60.0,
     ) -> Iterator[bytes]:
-        """Yield what a container wrote, as it comes; with ``follow`` until it ends or writes nothing for ``within_s``.
+        """Yield a container's log as it grows; with ``follow`` until it ends or is silent for ``within_s``.
 
         Args:
             pod: Its name.
             namespace: Where it is.
-            container: Which one. None: the only one.
+            container: Its name. None: the only one.
             follow: Go on while it runs.
             since: Only what was written after this time (RFC 3339).
             timestamps: Begin each line with its time.
             previous: What the container wrote before it was restarted.
             within_s: The longest silence.
         """
-        params = given(
+        params = drop_empty(
             container=container or "",
             sinceTime=since or "",
             follow="true" if follow else "",
@@ -259,7 +264,7 @@ class Cluster:
         """
         try:
             with Client(self._config, trust_env=True) as client:
-                done = client.exec(
+                completed = client.exec(
                     pod,
                     namespace=namespace,
                     container=container,
@@ -272,15 +277,15 @@ class Cluster:
             raise UnavailableError(
                 f"The command {command[0]!r} could not be run in the pod {namespace}/{pod}: {error}"
             ) from error
-        if done.exit_code:
-            text = str(done.stderr or done.stdout or "").strip()
+        if completed.exit_code:
+            text = str(completed.stderr or completed.stdout or "").strip()
             raise UnavailableError(f"{command[0]!r} failed in the pod {namespace}/{pod}: {text:.300}")
-        return str(done.stdout or "")
+        return str(completed.stdout or "")
 
     def text(self, path: str, *, timeout_s: float | None = None) -> str:
-        """Return a document of the API server as it is, such as ``/version`` or ``/api/v1/nodes/n/proxy/configz``.
+        """Return the text at a path of the API server, such as ``/version`` or ``/api/v1/nodes/n/proxy/configz``.
 
-        ``timeout_s``: how long it may take. None: as long as all requests.
+        ``timeout_s``: limit of this request. None: that of all requests.
         """
         return self._send("GET", path, **({} if timeout_s is None else {"timeout": timeout_s})).text
 
@@ -292,19 +297,19 @@ class Cluster:
         return str(self._config.cluster.server)
 
     def close(self) -> None:
-        """Release the connections; the last of the requests and watches that other threads wait for does it."""
+        """Close the connections, as soon as the last request or watch of other threads has ended."""
         with self._lock:
             self._closed = True
             self._release()
 
     def _release(self) -> None:
-        # Never under whoever reads: the next connection gets the number of the closed one, and the reader, who has
-        # not noticed, takes bytes of that.
+        # Never while a thread reads: the next connection may reuse the closed file descriptor, and the reader would
+        # take its bytes.
         if self._closed and not self._reading and "_client" in self.__dict__:
             self._client.close()
 
     @contextmanager
-    def _connected(self) -> Iterator[httpx2.Client]:
+    def _acquire_client(self) -> Iterator[httpx2.Client]:
         with self._lock:
             if self._closed:
                 raise RuntimeError("The connections to the cluster are closed.")
@@ -313,7 +318,7 @@ class Cluster:
         try:
             yield client
         except (httpx2.HTTPError, ConfigError, OSError) as error:
-            raise self._unreachable(error) from error
+            raise self._build_unreachable_error(error) from error
         finally:
             with self._lock:
                 self._reading -= 1
@@ -322,47 +327,49 @@ class Cluster:
     @cached_property
     def _config(self) -> SingleConfig:
         try:
-            named = self._settings.kubeconfig
-            found = (KubeConfig.from_file(named) if named else KubeConfig.from_env()).get(self._settings.context)
+            kubeconfig = self._settings.kubeconfig
+            config = (KubeConfig.from_file(kubeconfig) if kubeconfig else KubeConfig.from_env()).get(
+                self._settings.context
+            )
         except (ConfigError, KeyError, OSError, ValueError) as error:
             raise UsageError(
                 f"No cluster could be found: {error}. Set KUBECONFIG to the file that names it, and "
                 "SCANFLOW_KUBERNETES_CONTEXT to its context. Look at it: kubectl config get-contexts"
             ) from error
-        if found is None:
+        if config is None:
             raise UsageError("No cluster is configured. Set KUBECONFIG to the file that names it.")
-        return found
+        return config
 
     @cached_property
     def _client(self) -> httpx2.Client:
         timeout = httpx2.Timeout(self._settings.request_timeout_s)
         try:
-            made = client_adapter.Client(self._config, client_adapter.ConnectionParams(timeout=timeout))
+            client = client_adapter.Client(self._config, client_adapter.ConnectionParams(timeout=timeout))
         except (ConfigError, OSError, ValueError, AssertionError) as error:
             raise UsageError(f"The cluster's kubeconfig cannot be used: {error}") from error
-        weakref.finalize(self, made.close)  # what nobody closes, such as a notebook's
-        return made
+        weakref.finalize(self, client.close)  # what nobody closes, such as a notebook's
+        return client
 
     def _json(self, method: str, path: str, **request: Any) -> Manifest:
-        found: Manifest = from_json(self._send(method, path, **request).content, cache_strings="all")
-        return found
+        manifest: Manifest = from_json(self._send(method, path, **request).content, cache_strings="all")
+        return manifest
 
     def _send(self, method: str, path: str, **request: Any) -> httpx2.Response:
-        with self._connected() as client:
+        with self._acquire_client() as client:
             response = client.request(method, path, **request)
         if response.is_error:
-            raise _error(response.status_code, _status(response), path)
+            raise _build_error(response.status_code, _read_status(response), path)
         return response
 
     @contextmanager
     def _stream(self, path: str, params: dict[str, str], timeout: httpx2.Timeout) -> Iterator[httpx2.Response]:
-        with self._connected() as client, client.stream("GET", path, params=params, timeout=timeout) as response:
+        with self._acquire_client() as client, client.stream("GET", path, params=params, timeout=timeout) as response:
             if response.is_error:
                 response.read()
-                raise _error(response.status_code, _status(response), path)
+                raise _build_error(response.status_code, _read_status(response), path)
             yield response
 
-    def _unreachable(self, error: Exception) -> UnavailableError:
+    def _build_unreachable_error(self, error: Exception) -> UnavailableError:
         return UnavailableError(
             f"The API server {self.address} does not answer ({type(error).__name__}: {error}). Is it up? Look: "
             "kubectl cluster-info"
@@ -370,47 +377,47 @@ class Cluster:
 
 
 def missing_kind(kind: str) -> UnsupportedError:
-    """Return the error for a kind that the cluster does not know."""
-    found = KINDS[kind]
-    engine = found.engine or "a newer Kubernetes"
+    """Return the error for a kind that the cluster does not have."""
+    resource = KINDS[kind]
+    engine = resource.engine or "a newer Kubernetes"
     return UnsupportedError(
-        f"The cluster has no {kind} ({found.api_version}): it needs {engine}. Install it, then look: "
+        f"The cluster has no {kind} ({resource.api_version}): it needs {engine}. Install it, then look: "
         "scanflow doctor --backend kubernetes"
     )
 
 
-def _without_managers(manifest: Manifest) -> Manifest:
+def _drop_managed_fields(manifest: Manifest) -> Manifest:
     manifest["metadata"].pop("managedFields", None)
     return manifest
 
 
-def _path(manifest: Manifest) -> str:
+def _build_path(manifest: Manifest) -> str:
     metadata = manifest["metadata"]
     return path_of(manifest["kind"], metadata.get("name"), namespace=metadata.get("namespace"))
 
 
-def _dry(dry_run: bool) -> dict[str, str]:
+def _build_dry_run_params(dry_run: bool) -> dict[str, str]:
     return {"dryRun": "All"} if dry_run else {}
 
 
-def _lines(response: httpx2.Response) -> Iterator[bytes]:
-    """Yield whole lines; ``iter_lines`` of httpx also ends one at signs that JSON may hold."""
-    kept = b""
+def _split_lines(response: httpx2.Response) -> Iterator[bytes]:
+    """Yield whole lines; ``iter_lines`` of httpx also splits at characters that JSON may hold."""
+    rest = b""
     for part in response.iter_bytes():
-        *whole, kept = (kept + part).split(b"\n")
-        yield from (line for line in whole if line)
+        *lines, rest = (rest + part).split(b"\n")
+        yield from (line for line in lines if line)
 
 
-def _status(response: httpx2.Response) -> Manifest:
+def _read_status(response: httpx2.Response) -> Manifest:
     try:
-        found = response.json()
+        body = response.json()
     except ValueError:
-        found = None
-    return found if isinstance(found, dict) else {"message": response.text.strip()[:500]}
+        body = None
+    return body if isinstance(body, dict) else {"message": response.text.strip()[:500]}
 
 
-def _error(code: int, status: Manifest, path: str) -> ScanflowError:
-    """Return the API server's refusal as our error: who can act on it, and its own words."""
+def _build_error(code: int, status: Manifest, path: str) -> ScanflowError:
+    """Return the error of the class for whoever can act on it, with the API server's message."""
     reason, message = str(status.get("reason", "")), str(status.get("message") or f"status {code}")
     if code == 401:
         return AccessDeniedError(f"The cluster does not know who asks: {message}. Renew the kubeconfig's credentials.")
@@ -418,20 +425,20 @@ def _error(code: int, status: Manifest, path: str) -> ScanflowError:
         return UsageError(f"The namespace's quota does not allow it: {message}. Raise it, or ask for less.")
     if "denied the request" in message or "denied request" in message:
         return InvalidError(
-            f"The cluster's admission control refuses {_object_at(path)}: {message}. Change what it objects to, or "
-            "have whoever runs it let it in."
+            f"The cluster's admission control refuses {_describe_object(path)}: {message}. Change what it objects to, "
+            "or have whoever runs it let it in."
         )
     if "failed calling webhook" in message:
         return UnavailableError(
-            f"The cluster cannot take {_object_at(path)} now: {message}. Is what serves the webhook up? Look: kubectl "
-            "get validatingwebhookconfigurations,mutatingwebhookconfigurations"
+            f"The cluster cannot take {_describe_object(path)} now: {message}. Is what serves the webhook up? Look: "
+            "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations"
         )
     if code == 403:
         return AccessDeniedError(
             f"The cluster does not allow it: {message}. Look: scanflow doctor --backend kubernetes"
         )
     if code == 404:
-        return _missing(message, path)
+        return _build_not_found_error(message, path)
     if code == 409:
         return ConflictError(message)
     if code == 410 or reason == "Expired":
@@ -441,8 +448,8 @@ def _error(code: int, status: Manifest, path: str) -> ScanflowError:
     return UnavailableError(f"The API server could not do it now ({code}): {message}")
 
 
-def _object_at(path: str) -> str:
-    """Return what a path is of: ``deployments 'a' of the namespace 'b'``."""
+def _describe_object(path: str) -> str:
+    """Describe the object at a path: ``deployments 'a' of the namespace 'b'``."""
     parts = path.split("/")
     if "namespaces" not in parts or len(parts) < (at := parts.index("namespaces")) + 3:
         return path
@@ -450,10 +457,10 @@ def _object_at(path: str) -> str:
     return f"{plural}{f' {name[0]!r}' if name else ''} of the namespace {namespace!r}"
 
 
-def _missing(message: str, path: str) -> ScanflowError:
-    """Return the error for an object that is not there, or, as the API server's words tell, for its kind."""
+def _build_not_found_error(message: str, path: str) -> ScanflowError:
+    """Return the error for a missing object or, by the API server's message, for a missing kind."""
     if "could not find the requested resource" in message or "page not found" in message:
-        for kind, one in KINDS.items():
-            if path.startswith(group_path(one.api_version)) and one.plural in path.split("/"):
+        for kind, resource in KINDS.items():
+            if path.startswith(build_group_path(resource.api_version)) and resource.plural in path.split("/"):
                 return missing_kind(kind)
     return NotFoundError(message)

@@ -16,7 +16,7 @@ from scanflow.errors import UsageError
 from scanflow.images.files import IGNORE_FILE, CodeFile, digest_files, list_code_files
 
 APP_DIR: Final = "/app"
-"""Where containers find the application's folder."""
+"""The mount path of the application's folder."""
 
 LARGEST: Final = 900_000
 """Bytes of files and their names. An object may have 1 MiB, and more than its data is counted."""
@@ -37,7 +37,7 @@ class Code(NamedTuple):
     """An entry of a container's ``volumeMounts``: the folder at ``/app``, read-only."""
 
     digest: str
-    """What changes with the code."""
+    """The code's digest."""
 
     @property
     def name(self) -> str:
@@ -46,9 +46,9 @@ class Code(NamedTuple):
 
 
 def code_of(app: str, team: str, namespace: str, app_dir: Path) -> Code:
-    """Return an application's folder as a ConfigMap, and what a pod mounts of it.
+    """Return the ConfigMap of an application's folder, with its volume and mount.
 
-    Files keep their permission to run. Which are left out: see :func:`~scanflow.images.files.list_code_files`.
+    Files keep their executable bit. Which are excluded: see :func:`~scanflow.images.files.list_code_files`.
 
     Raises:
         UsageError: there are more than 900 kB of them.
@@ -59,36 +59,39 @@ def code_of(app: str, team: str, namespace: str, app_dir: Path) -> Code:
     name = f"code-{digest[:_DIGITS]}"
     metadata = {"name": name, "namespace": namespace, "labels": labels_of(app, team)}
     return Code(
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "immutable": True, **_data(files)},
-        {"name": CODE_VOLUME, "configMap": {"name": name, "items": _items(files)}},
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "immutable": True, **_build_data(files)},
+        {"name": CODE_VOLUME, "configMap": {"name": name, "items": _build_items(files)}},
         {"name": CODE_VOLUME, "mountPath": APP_DIR, "readOnly": True},
         digest,
     )
 
 
-def _data(files: tuple[CodeFile, ...]) -> Manifest:
-    """Return text as ``data``, which people can read, and the rest as ``binaryData``."""
+def _build_data(files: tuple[CodeFile, ...]) -> Manifest:
+    """Return text files as ``data``, which people can read, and others as ``binaryData``."""
     text: dict[str, str] = {}
     binary: dict[str, str] = {}
     for file in files:
         content = file.path.read_bytes()
         try:
-            text[_key(file.name)] = content.decode("utf-8")
+            text[_build_key(file.name)] = content.decode("utf-8")
         except UnicodeDecodeError:
-            binary[_key(file.name)] = b64encode(content).decode("ascii")
+            binary[_build_key(file.name)] = b64encode(content).decode("ascii")
     return {"data": text, **({"binaryData": binary} if binary else {})}
 
 
-def _items(files: tuple[CodeFile, ...]) -> list[Manifest]:
-    """Return which key becomes which file; a ConfigMap without any would be mounted whole, which is the same."""
+def _build_items(files: tuple[CodeFile, ...]) -> list[Manifest]:
+    """Return the volume's items: the path of each key. Without any, all keys are mounted, which is the same."""
     return [
-        {"key": _key(file.name), "path": file.name, **({"mode": 0o755} if file.executable else {})} for file in files
+        {"key": _build_key(file.name), "path": file.name, **({"mode": 0o755} if file.executable else {})}
+        for file in files
     ]
 
 
-def _key(name: str) -> str:
-    """Return a key of a ConfigMap for a path: its own name, and what tells it apart from those in other folders."""
-    plain = "".join(sign if sign.isascii() and (sign.isalnum() or sign in "-_.") else "_" for sign in name)
+def _build_key(name: str) -> str:
+    """Return the ConfigMap key of a path: its name where that is a valid key, else one with a hash."""
+    plain = "".join(
+        character if character.isascii() and (character.isalnum() or character in "-_.") else "_" for character in name
+    )
     if plain == name and len(name) <= _LONGEST_KEY:
         return name
     return f"{plain[-_LONGEST_KEY:].lstrip('.')}.{hashlib.sha256(name.encode()).hexdigest()[:8]}"

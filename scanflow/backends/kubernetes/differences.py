@@ -1,4 +1,4 @@
-"""What applying manifests would change in a cluster: asked of its API server by a dry-run, which changes nothing."""
+"""Compute what applying manifests would change in a cluster, by a server-side dry-run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NEVER_SHOWN: Final = "..."
 
 
 def differences(cluster: Cluster, manifests: Iterable[Manifest]) -> list[ObjectChange]:
-    """Return what applying manifests would change, in their order; several are asked about at a time."""
+    """Return what applying manifests would change, in their order; several requests run at a time."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         return list(pool.map(lambda manifest: difference(cluster, manifest), manifests))
 
@@ -25,13 +25,13 @@ def differences(cluster: Cluster, manifests: Iterable[Manifest]) -> list[ObjectC
 def difference(cluster: Cluster, manifest: Manifest) -> ObjectChange:
     """Return what applying a manifest would change.
 
-    An object of a namespace that is not there yet is to be made, and is not checked by the API server.
+    An object whose namespace does not exist yet is reported as new, and not validated by the API server.
     """
     kind, metadata = manifest["kind"], manifest["metadata"]
     name, namespace = metadata["name"], metadata.get("namespace")
     try:
         before = cluster.get(kind, name, namespace)
-        after, conflict = _applied(cluster, manifest)
+        after, conflict = _dry_run_apply(cluster, manifest)
     except NotFoundError:
         return ObjectChange(kind, name, namespace, "create", why="its namespace is not there yet")
     except UsageError as error:
@@ -45,14 +45,14 @@ def difference(cluster: Cluster, manifest: Manifest) -> ObjectChange:
 
 
 def made_again(manifest: Manifest) -> str:
-    """Return what is told of an object that is made again."""
+    """Return the message about an object that was recreated."""
     metadata = manifest["metadata"]
     return f"somebody deleted the {manifest['kind']} {metadata['namespace']}/{metadata['name']}: made it again"
 
 
 def changed_fields(before: Manifest, after: Manifest, *, secret: bool = False) -> Iterator[FieldChange]:
-    """Yield the fields in which two states of an object differ, but for those that the server keeps."""
-    old, new = dict(_leaves(_cleaned(before))), dict(_leaves(_cleaned(after)))
+    """Yield the fields that differ between two states of an object, except those that the server sets."""
+    old, new = dict(_iterate_leaves(_strip_server_fields(before))), dict(_iterate_leaves(_strip_server_fields(after)))
     for path in sorted(old.keys() | new.keys()):
         if old.get(path) != new.get(path):
             hidden = secret and path.startswith((".data", ".stringData"))
@@ -60,39 +60,39 @@ def changed_fields(before: Manifest, after: Manifest, *, secret: bool = False) -
 
 
 def missing_fields(live: Manifest, manifest: Manifest) -> list[FieldChange]:
-    """Return the fields of a manifest that an object does not have, or has otherwise; not what else it has."""
-    return list(changed_fields(live, _merged(live, manifest)))
+    """Return the fields of a manifest that a live object lacks or has with other values."""
+    return list(changed_fields(live, _merge(live, manifest)))
 
 
-def _applied(cluster: Cluster, manifest: Manifest) -> tuple[Manifest, str]:
+def _dry_run_apply(cluster: Cluster, manifest: Manifest) -> tuple[Manifest, str]:
     try:
         return cluster.apply(manifest, dry_run=True), ""
     except ConflictError as error:
         return cluster.apply(manifest, dry_run=True, force=True), str(error)
 
 
-def _merged(live: Any, wanted: Any) -> Any:
-    """Return ``live`` with all that ``wanted`` says; the items of lists are held against those at their place."""
+def _merge(live: Any, wanted: Any) -> Any:
+    """Return ``live`` with the fields of ``wanted``; items of lists are merged by position."""
     if isinstance(live, dict) and isinstance(wanted, dict):
-        return {**live, **{name: _merged(live.get(name), value) for name, value in wanted.items()}}
+        return {**live, **{name: _merge(live.get(name), value) for name, value in wanted.items()}}
     if isinstance(live, list) and isinstance(wanted, list) and len(live) == len(wanted):
-        return [_merged(one, other) for one, other in zip(live, wanted, strict=True)]
+        return [_merge(live_item, wanted_item) for live_item, wanted_item in zip(live, wanted, strict=True)]
     return wanted
 
 
-def _cleaned(manifest: Manifest) -> Manifest:
+def _strip_server_fields(manifest: Manifest) -> Manifest:
     metadata = {name: value for name, value in manifest["metadata"].items() if name not in _SERVERS}
     return {**{name: value for name, value in manifest.items() if name != "status"}, "metadata": metadata}
 
 
-def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def _iterate_leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict) and value:
         for name, inner in value.items():
-            yield from _leaves(inner, f"{path}.{name}" if "." not in name else f"{path}[{name!r}]")
+            yield from _iterate_leaves(inner, f"{path}.{name}" if "." not in name else f"{path}[{name!r}]")
     elif isinstance(value, list) and value:
         for number, inner in enumerate(value):
             label = inner["name"] if isinstance(inner, dict) and isinstance(inner.get("name"), str) else number
-            yield from _leaves(inner, f"{path}[{label}]")
+            yield from _iterate_leaves(inner, f"{path}[{label}]")
     else:
         yield path, value
 

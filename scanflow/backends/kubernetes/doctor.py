@@ -1,4 +1,4 @@
-"""What a cluster offers, and what to do about what it does not. Nothing is changed, but for a pod if that is asked."""
+"""Diagnose a cluster, with remedies. Nothing is changed, except for a pod on request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 from scanflow.backends.kubernetes.labels import MANAGER
 from scanflow.backends.kubernetes.nodes import KubeletPolicy, kubelet_policies
 from scanflow.backends.kubernetes.pods import why_pending
-from scanflow.backends.kubernetes.rights import USED, missing_rights
+from scanflow.backends.kubernetes.rights import USED, find_missing_rights
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import NotFoundError, ScanflowError, UnavailableError
 
@@ -34,7 +34,7 @@ class _Engine(NamedTuple):
     name: str
     kind: str
     controller: str
-    """The name of the Deployment that does its work."""
+    """The name of its controller's Deployment."""
 
     gives: str
     install: str
@@ -54,79 +54,83 @@ _ENGINES: Final = (
 
 
 def examine(cluster: Cluster, settings: KubernetesSettings, *, thorough: bool = False) -> list[Finding]:
-    """Return what was found, in the order in which a person would put it right.
+    """Return the findings, in the order in which a person would fix them.
 
     Args:
-        cluster: The one to look at.
-        settings: What of it is to be used.
-        thorough: Also start a pod, in a namespace that is made and removed, to see whether nodes can pull the image.
+        cluster: The cluster to check.
+        settings: Which of its engines and classes are used.
+        thorough: Also start a pod, in a temporary namespace, to check whether nodes can pull the image.
     """
     try:
         version = json.loads(cluster.text("/version"))
-        groups = _groups(cluster)
+        api_versions = _fetch_api_versions(cluster)
     except ScanflowError as error:
         return [Finding("✗", "API server", str(error), "export KUBECONFIG=a/file; kubectl cluster-info")]
-    known = {kind for kind, one in KINDS.items() if one.engine is None or one.api_version in groups}
+    available_kinds = {
+        kind for kind, resource in KINDS.items() if resource.engine is None or resource.api_version in api_versions
+    }
     checks: list[tuple[str, Callable[[], Iterable[Finding]]]] = [
-        ("API server", lambda: [_version(cluster, version)]),
-        ("engines", lambda: _engines(cluster, settings, groups)),
-        ("rights", lambda: _rights(cluster, known)),
-        ("nodes", lambda: _nodes(kubelet_policies(cluster, limit=NODES_LOOKED_AT))),
-        ("storage", lambda: [_storage(cluster, settings)]),
-        ("metrics", lambda: [_metrics(groups), _prometheus(cluster, settings)]),
-        ("gateway", lambda: [_gateway(cluster, settings)]),
-        ("image", lambda: [_pulled(cluster, settings) if thorough else _image(cluster, settings)]),
+        ("API server", lambda: [_check_version(cluster, version)]),
+        ("engines", lambda: _check_engines(cluster, settings, api_versions)),
+        ("rights", lambda: _check_rights(cluster, available_kinds)),
+        ("nodes", lambda: _check_nodes(kubelet_policies(cluster, limit=NODES_LOOKED_AT))),
+        ("storage", lambda: [_check_storage(cluster, settings)]),
+        ("metrics", lambda: [_check_metrics(api_versions), _check_prometheus(cluster, settings)]),
+        ("gateway", lambda: [_check_gateway(cluster, settings)]),
+        ("image", lambda: [_check_image_pull(cluster, settings) if thorough else _check_image(cluster, settings)]),
     ]
-    return [finding for what, check in checks for finding in _guarded(what, check)]
+    return [finding for what, check in checks for finding in _run_check(what, check)]
 
 
-def _guarded(what: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
-    """Return what a check finds; what keeps it from looking is a finding too."""
+def _run_check(what: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
+    """Return the findings of a check; its failure is a finding too."""
     try:
         return list(check())
     except ScanflowError as error:
         return [Finding("✗", what, f"could not be looked at: {error}")]
 
 
-def _groups(cluster: Cluster) -> set[str]:
-    """Return the API versions that the server has, as ``argoproj.io/v1alpha1``."""
-    found = json.loads(cluster.text("/apis"))["groups"]
-    return {version["groupVersion"] for group in found for version in group["versions"]}
+def _fetch_api_versions(cluster: Cluster) -> set[str]:
+    """Return the API versions of the server, as ``argoproj.io/v1alpha1``."""
+    groups = json.loads(cluster.text("/apis"))["groups"]
+    return {version["groupVersion"] for group in groups for version in group["versions"]}
 
 
-def _version(cluster: Cluster, version: Manifest) -> Finding:
-    said = str(version.get("gitVersion", ""))
+def _check_version(cluster: Cluster, version: Manifest) -> Finding:
+    git_version = str(version.get("gitVersion", ""))
     numbers = tuple(int(re.sub(r"\D.*", "", version.get(part, "0")) or 0) for part in ("major", "minor"))
     least = ".".join(str(number) for number in LEAST_VERSION)
     if numbers < LEAST_VERSION:
-        return Finding("✗", "API server", f"Kubernetes {said} at {cluster.address}", f"upgrade it to {least} or newer")
-    return Finding("✓", "API server", f"Kubernetes {said} at {cluster.address}")
+        return Finding(
+            "✗", "API server", f"Kubernetes {git_version} at {cluster.address}", f"upgrade it to {least} or newer"
+        )
+    return Finding("✓", "API server", f"Kubernetes {git_version} at {cluster.address}")
 
 
-def _engines(cluster: Cluster, settings: KubernetesSettings, groups: set[str]) -> Iterator[Finding]:
-    """Yield which engines are there, in which version, and whether their controllers run."""
+def _check_engines(cluster: Cluster, settings: KubernetesSettings, api_versions: set[str]) -> Iterator[Finding]:
+    """Yield for each engine whether it is installed, its version, and whether its controller runs."""
     deployments, _ = cluster.find("Deployment")
-    controllers = {one["metadata"]["name"]: one for one in deployments}
+    controllers = {deployment["metadata"]["name"]: deployment for deployment in deployments}
     needed = {"Workflow", *({"HTTPRoute"} if settings.gateway else ())}
     needed |= {{"seldon": "SeldonDeployment", "kserve": "InferenceService"}.get(settings.serving, "Workflow")}
     for engine in _ENGINES:
         api_version = KINDS[engine.kind].api_version
         problem: Mark = "✗" if engine.kind in needed else "–"
-        if api_version not in groups:
+        if api_version not in api_versions:
             yield Finding(problem, engine.name, f"not installed; {engine.gives}", f"see {engine.install}")
             continue
         controller = controllers.get(engine.controller)
-        version = _version_of(controller) if controller else ""
-        found = f"{api_version}{f', {version}' if version else ''}; {engine.gives}"
+        version = _read_version(controller) if controller else ""
+        description = f"{api_version}{f', {version}' if version else ''}; {engine.gives}"
         if controller and not controller.get("status", {}).get("availableReplicas"):
-            where = f"kubectl -n {controller['metadata']['namespace']} describe pods"
-            yield Finding(problem, engine.name, f"{found}; its {engine.controller} does not run", where)
+            advice = f"kubectl -n {controller['metadata']['namespace']} describe pods"
+            yield Finding(problem, engine.name, f"{description}; its {engine.controller} does not run", advice)
         else:
-            yield Finding("✓", engine.name, found)
+            yield Finding("✓", engine.name, description)
 
 
-def _version_of(controller: Manifest) -> str:
-    """Return the version of a Deployment, by its labels or its image."""
+def _read_version(controller: Manifest) -> str:
+    """Return the version of a Deployment, from its labels or its image tag."""
     labels = controller["metadata"].get("labels") or {}
     image = str(controller["spec"]["template"]["spec"]["containers"][0].get("image", ""))
     tag = image.rpartition("/")[2].partition("@")[0].partition(":")[2]
@@ -134,8 +138,8 @@ def _version_of(controller: Manifest) -> str:
     return str(version) if re.match(r"v?\d", version) else ""
 
 
-def _rights(cluster: Cluster, known: set[str]) -> Iterator[Finding]:
-    missing = missing_rights(cluster, [kind for kind in USED if kind in known])
+def _check_rights(cluster: Cluster, available_kinds: set[str]) -> Iterator[Finding]:
+    missing = find_missing_rights(cluster, [kind for kind in USED if kind in available_kinds])
     for resource, verbs in missing.items():
         role = f"scanflow-{re.split('[./]', resource)[0]}"
         command = f"kubectl create clusterrole {role} --verb={','.join(verbs)} --resource={resource}"
@@ -145,19 +149,21 @@ def _rights(cluster: Cluster, known: set[str]) -> Iterator[Finding]:
         yield Finding("✓", "rights", "all that is used")
 
 
-def _nodes(policies: list[KubeletPolicy]) -> Iterator[Finding]:
-    """Yield, for nodes that are alike together, what they take and whether pods can have cores alone there."""
-    usable = [one for one in policies if one.schedulable]
+def _check_nodes(policies: list[KubeletPolicy]) -> Iterator[Finding]:
+    """Yield the nodes' capacity and, by group of equal policies, whether pods can have exclusive cores."""
+    usable = [policy for policy in policies if policy.schedulable]
     if not usable:
         yield Finding("✗", "nodes", f"none of {len(policies)} takes pods", "kubectl describe nodes")
         return
-    cores = sum(one.cores for one in usable)
-    said = "first " if len(policies) >= NODES_LOOKED_AT else ""
-    yield Finding("✓", "nodes", f"{len(usable)} of the {said}{len(policies)} take pods, {cores:g} cores in all")
-    alike = defaultdict(list)
-    for one in usable:
-        alike[one.cpu_manager, one.topology_manager, one.memory_manager, one.why].append(one.node)
-    for (cpu, topology, memory, why), names in sorted(alike.items(), key=str):
+    cores = sum(policy.cores for policy in usable)
+    prefix = "first " if len(policies) >= NODES_LOOKED_AT else ""
+    yield Finding("✓", "nodes", f"{len(usable)} of the {prefix}{len(policies)} take pods, {cores:g} cores in all")
+    nodes_by_policy = defaultdict(list)
+    for policy in usable:
+        nodes_by_policy[policy.cpu_manager, policy.topology_manager, policy.memory_manager, policy.why].append(
+            policy.node
+        )
+    for (cpu, topology, memory, why), names in sorted(nodes_by_policy.items(), key=str):
         what, where = "cores alone", ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
         if cpu is None:
             yield Finding("–", what, f"not known of {where}: {why}", "needed for affinity cpu and cpumem only")
@@ -168,76 +174,80 @@ def _nodes(policies: list[KubeletPolicy]) -> Iterator[Finding]:
             yield Finding("–", what, f"{where}: CPU manager {cpu}, so none can have them", advice)
 
 
-def _storage(cluster: Cluster, settings: KubernetesSettings) -> Finding:
+def _check_storage(cluster: Cluster, settings: KubernetesSettings) -> Finding:
     classes, _ = cluster.find("StorageClass")
-    names = [one["metadata"]["name"] for one in classes]
+    names = [storage_class["metadata"]["name"] for storage_class in classes]
     default = [
-        one["metadata"]["name"]
-        for one in classes
-        if (one["metadata"].get("annotations") or {}).get(_DEFAULT_CLASS) == "true"
+        storage_class["metadata"]["name"]
+        for storage_class in classes
+        if (storage_class["metadata"].get("annotations") or {}).get(_DEFAULT_CLASS) == "true"
     ]
-    wanted = settings.storage_class or next(iter(default), None)
-    if wanted is None:
+    class_name = settings.storage_class or next(iter(default), None)
+    if class_name is None:
         advice = f"export {_PREFIX}STORAGE_CLASS=one of {', '.join(names)}" if names else "install one"
         return Finding("✗", "storage", "no StorageClass is the default", advice)
-    if wanted not in names:
+    if class_name not in names:
         advice = f"export {_PREFIX}STORAGE_CLASS=one of {', '.join(names)}" if names else "install one"
-        return Finding("✗", "storage", f"there is no StorageClass {wanted!r}", advice)
-    provisioner = next(one.get("provisioner", "") for one in classes if one["metadata"]["name"] == wanted)
-    found = f"{wanted} ({provisioner}), mounted {settings.storage_mode}"
+        return Finding("✗", "storage", f"there is no StorageClass {class_name!r}", advice)
+    provisioner = next(
+        storage_class.get("provisioner", "")
+        for storage_class in classes
+        if storage_class["metadata"]["name"] == class_name
+    )
+    description = f"{class_name} ({provisioner}), mounted {settings.storage_mode}"
     single = ("local-path", "hostpath", "ebs", "pd.csi", "disk.csi", "cinder")
     if settings.storage_mode == "ReadWriteMany" and any(part in provisioner for part in single):
         advice = f"export {_PREFIX}STORAGE_MODE=ReadWriteOnce, or a class that can, such as NFS"
-        return Finding("✗", "storage", f"{found}: classes of this kind refuse that", advice)
-    return Finding("✓", "storage", found)
+        return Finding("✗", "storage", f"{description}: classes of this kind refuse that", advice)
+    return Finding("✓", "storage", description)
 
 
-def _metrics(groups: set[str]) -> Finding:
-    if "metrics.k8s.io/v1beta1" in groups:
+def _check_metrics(api_versions: set[str]) -> Finding:
+    if "metrics.k8s.io/v1beta1" in api_versions:
         return Finding("✓", "metrics", "metrics.k8s.io; services scale on cpu")
     return Finding("–", "metrics", "no metrics-server; services cannot scale on cpu", "install metrics-server")
 
 
-def _prometheus(cluster: Cluster, settings: KubernetesSettings) -> Finding:
+def _check_prometheus(cluster: Cluster, settings: KubernetesSettings) -> Finding:
     if settings.prometheus is None:
         advice = f"export {_PREFIX}PROMETHEUS=http://name.namespace:9090"
         return Finding("–", "Prometheus", "not set; services cannot scale on rps, p95 or queue", advice)
-    place = _IN_CLUSTER.fullmatch(settings.prometheus)
-    if place is None:
+    address = _IN_CLUSTER.fullmatch(settings.prometheus)
+    if address is None:
         return Finding("–", "Prometheus", f"{settings.prometheus}: not a Service of the cluster, so it was not asked")
-    service = f"{place['name']}:{place['port'] or 80}"
-    path = (place["path"] or "").rstrip("/")
+    service = f"{address['name']}:{address['port'] or 80}"
+    path = (address["path"] or "").rstrip("/")
     try:
-        cluster.text(f"/api/v1/namespaces/{place['namespace']}/services/{service}/proxy{path}/-/ready")
+        cluster.text(f"/api/v1/namespaces/{address['namespace']}/services/{service}/proxy{path}/-/ready")
     except (NotFoundError, UnavailableError) as error:
-        look = f"kubectl -n {place['namespace']} get services"
-        return Finding("✗", "Prometheus", f"{settings.prometheus} does not answer: {error}", look)
+        advice = f"kubectl -n {address['namespace']} get services"
+        return Finding("✗", "Prometheus", f"{settings.prometheus} does not answer: {error}", advice)
     return Finding("✓", "Prometheus", f"{settings.prometheus} is ready")
 
 
-def _gateway(cluster: Cluster, settings: KubernetesSettings) -> Finding:
+def _check_gateway(cluster: Cluster, settings: KubernetesSettings) -> Finding:
     if settings.gateway is None:
         advice = f"export {_PREFIX}GATEWAY=namespace/name"
         return Finding("–", "gateway", "not set; a canary's share is kept by numbers of instances", advice)
     namespace, _, name = settings.gateway.rpartition("/")
-    found = cluster.get("Gateway", name, namespace)
-    if found is None:
+    gateway = cluster.get("Gateway", name, namespace)
+    if gateway is None:
         return Finding("✗", "gateway", f"there is no Gateway {settings.gateway!r}", "kubectl get gateways -A")
-    conditions = {one["type"]: one for one in found.get("status", {}).get("conditions", [])}
+    conditions = {condition["type"]: condition for condition in gateway.get("status", {}).get("conditions", [])}
     for needed in ("Accepted", "Programmed"):
         if conditions.get(needed, {}).get("status") != "True":
             message = conditions.get(needed, {}).get("message", "no controller has looked at it")
-            look = f"kubectl -n {namespace} describe gateway {name}"
-            return Finding("✗", "gateway", f"{settings.gateway} is not {needed.lower()}: {message}", look)
-    addresses = [one["value"] for one in found.get("status", {}).get("addresses", [])]
-    where = settings.gateway_url or ", ".join(addresses)
-    if not where:
+            advice = f"kubectl -n {namespace} describe gateway {name}"
+            return Finding("✗", "gateway", f"{settings.gateway} is not {needed.lower()}: {message}", advice)
+    addresses = [address["value"] for address in gateway.get("status", {}).get("addresses", [])]
+    url = settings.gateway_url or ", ".join(addresses)
+    if not url:
         return Finding("✗", "gateway", f"{settings.gateway} has no address", f"export {_PREFIX}GATEWAY_URL=http://host")
-    return Finding("✓", "gateway", f"{settings.gateway} at {where}")
+    return Finding("✓", "gateway", f"{settings.gateway} at {url}")
 
 
-def _image(cluster: Cluster, settings: KubernetesSettings) -> Finding:
-    """Say whether a node has the image already, which tells without a pod that it can be pulled."""
+def _check_image(cluster: Cluster, settings: KubernetesSettings) -> Finding:
+    """Check whether a node has the image already, so that it can be pulled."""
     nodes, _ = cluster.find("Node")
     names = {name for node in nodes for image in node["status"].get("images", []) for name in image.get("names") or ()}
     if any(name == settings.image or name.endswith(f"/{settings.image}") for name in names):
@@ -245,18 +255,18 @@ def _image(cluster: Cluster, settings: KubernetesSettings) -> Finding:
     return Finding("–", "image", f"{settings.image} is on no node yet", "try it: scanflow doctor --thorough")
 
 
-def _pulled(cluster: Cluster, settings: KubernetesSettings) -> Finding:
-    """Start a pod with the image, and say whether it ran."""
+def _check_image_pull(cluster: Cluster, settings: KubernetesSettings) -> Finding:
+    """Check by a pod whether nodes can pull and run the image."""
     namespace = f"scanflow-doctor-{uuid.uuid4().hex[:8]}"
     labels = {"app.kubernetes.io/managed-by": MANAGER}
     cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}})
     try:
-        return _tried(cluster, settings, namespace)
+        return _run_image_pod(cluster, settings, namespace)
     finally:
         cluster.delete("Namespace", namespace)
 
 
-def _tried(cluster: Cluster, settings: KubernetesSettings, namespace: str) -> Finding:
+def _run_image_pod(cluster: Cluster, settings: KubernetesSettings, namespace: str) -> Finding:
     container = {
         "name": "main",
         "image": settings.image,
@@ -268,34 +278,36 @@ def _tried(cluster: Cluster, settings: KubernetesSettings, namespace: str) -> Fi
     metadata = {"name": "image", "namespace": namespace}
     start = time.monotonic()
     cluster.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
-    pod = next(one for one in _states(cluster, namespace) if _is_decided(one))
-    took = time.monotonic() - start
+    pod = next(state for state in _watch_pod(cluster, namespace) if _is_decided(state))
+    seconds = time.monotonic() - start
     phase = pod.get("status", {}).get("phase", "Pending")
     if phase == "Succeeded":
-        said = b"".join(cluster.log("image", namespace)).decode(errors="replace").strip()
-        return Finding("✓", "image", f"{settings.image} was pulled and ran in {took:.1f} s; it has scanflow {said}")
+        version = b"".join(cluster.log("image", namespace)).decode(errors="replace").strip()
+        return Finding(
+            "✓", "image", f"{settings.image} was pulled and ran in {seconds:.1f} s; it has scanflow {version}"
+        )
     if phase == "Failed":
-        said = b"".join(cluster.log("image", namespace)).decode(errors="replace").strip().rpartition("\n")[2]
-        return Finding("✗", "image", f"{settings.image} was pulled, and fails: {said}", "scanflow build")
-    waits = why_pending(pod, cluster.find("Event", namespace)[0])
-    return Finding("✗", "image", f"{settings.image}: {waits}", f"export {_PREFIX}IMAGE=registry/name:tag")
+        last_line = b"".join(cluster.log("image", namespace)).decode(errors="replace").strip().rpartition("\n")[2]
+        return Finding("✗", "image", f"{settings.image} was pulled, and fails: {last_line}", "scanflow build")
+    pending = why_pending(pod, cluster.find("Event", namespace)[0])
+    return Finding("✗", "image", f"{settings.image}: {pending}", f"export {_PREFIX}IMAGE=registry/name:tag")
 
 
-def _states(cluster: Cluster, namespace: str) -> Iterator[Manifest]:
-    """Yield the pod as it is now and as it becomes; at the end of the time once more, to be taken as it is."""
-    named = "metadata.name=image"
-    pods, version = cluster.find("Pod", namespace, fields=named)
+def _watch_pod(cluster: Cluster, namespace: str) -> Iterator[Manifest]:
+    """Yield the pod as it changes; once more at the timeout, marked as decided."""
+    field_selector = "metadata.name=image"
+    pods, version = cluster.find("Pod", namespace, fields=field_selector)
     yield from pods
-    for event in cluster.watch("Pod", namespace, fields=named, since=version, within_s=PULLED_WITHIN_S):
+    for event in cluster.watch("Pod", namespace, fields=field_selector, since=version, within_s=PULLED_WITHIN_S):
         yield event.object
     yield {**(cluster.get("Pod", "image", namespace) or {}), "decided": True}
 
 
 def _is_decided(pod: Manifest) -> bool:
-    """Return whether a pod has ended, or will not begin."""
-    waits = why_pending(pod) if "metadata" in pod else None
+    """Return whether a pod has ended, or cannot start."""
+    pending = why_pending(pod) if "metadata" in pod else None
     return (
         pod.get("decided", False)
         or pod.get("status", {}).get("phase") in {"Succeeded", "Failed"}
-        or (waits is not None and waits.reason in {"ErrImageNeverPull", "ImagePullBackOff", "InvalidImageName"})
+        or (pending is not None and pending.reason in {"ErrImageNeverPull", "ImagePullBackOff", "InvalidImageName"})
     )

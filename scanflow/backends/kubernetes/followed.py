@@ -1,4 +1,4 @@
-"""Objects that are looked at again and again: from some looks on a watch tells of them, and looking asks nothing."""
+"""A cache of lists of objects: lists that are read often are kept current by a watch."""
 
 from __future__ import annotations
 
@@ -13,52 +13,52 @@ from scanflow.errors import ScanflowError
 
 OFTEN: Final = 4
 OFTEN_S: Final = 60.0
-"""Who looks so many times in so many seconds, as a server does, gets a watch; a command never does."""
+"""So many reads in so many seconds, as by a server, start a watch; a command never reads so often."""
 
 UNUSED_S: Final = 60.0
-"""After so long without a look the watch ends."""
+"""After so long without a read the watch ends."""
 
 WATCH_S: Final = 60.0
 """How long one request of a watch lasts."""
 
-_Made = TypeVar("_Made")
+_Value = TypeVar("_Value")
 _Key = tuple[str, str]
 
 
 class Followed:
-    """For one cluster. Threads may share it. What it returns is shared too, and not to be changed."""
+    """The cached lists of one cluster. Threads may share it; the returned objects are shared and not to be changed."""
 
     def __init__(self, cluster: Callable[[], Cluster], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._cluster, self._clock = cluster, clock
         self._lists: dict[tuple[str, str], _List] = {}
-        self._made: dict[tuple[str, str], dict[_Key, tuple[str, object]]] = {}
+        self._cache: dict[tuple[str, str], dict[_Key, tuple[str, object]]] = {}
         self._lock = threading.Lock()
 
     def find(self, kind: str, labels: str) -> list[Manifest]:
-        """Return the objects of a kind with those labels, in all namespaces; of a watch, as it told of them last."""
-        return self._list(kind, labels).objects(self._cluster())
+        """Return the objects of a kind with those labels, in all namespaces; from the watch where there is one."""
+        return self._list(kind, labels).list_objects(self._cluster())
 
     def renew(self, kind: str, labels: str) -> None:
-        """Have the next look ask: some of these objects were written here, and a watch tells of that a moment later."""
+        """Have the next read list again: objects were written here, and the watch reports that a moment later."""
         self._list(kind, labels).renew()
 
     def _list(self, kind: str, labels: str) -> _List:
         with self._lock:
             return self._lists.setdefault((kind, labels), _List(kind, labels, self._clock))
 
-    def read(self, kind: str, labels: str, make: Callable[[Manifest], _Made]) -> list[_Made]:
-        """Return what ``make`` reads from each of the objects; it is called once for each version of one."""
-        before = self._made.get((kind, labels), {})
-        now: dict[_Key, tuple[str, object]] = {}
-        made: list[_Made] = []
-        for one in self.find(kind, labels):
-            key, version = _key(one), one["metadata"]["resourceVersion"]
-            known = before.get(key)
-            value: _Made = known[1] if known is not None and known[0] == version else make(one)  # type: ignore[assignment]
-            now[key] = (version, value)
-            made.append(value)
-        self._made[kind, labels] = now
-        return made
+    def read(self, kind: str, labels: str, make: Callable[[Manifest], _Value]) -> list[_Value]:
+        """Return ``make`` of each object, which is called once for each version of an object."""
+        previous = self._cache.get((kind, labels), {})
+        current: dict[_Key, tuple[str, object]] = {}
+        values: list[_Value] = []
+        for manifest in self.find(kind, labels):
+            key, version = _identify(manifest), manifest["metadata"]["resourceVersion"]
+            cached = previous.get(key)
+            value: _Value = cached[1] if cached is not None and cached[0] == version else make(manifest)  # type: ignore[assignment]
+            current[key] = (version, value)
+            values.append(value)
+        self._cache[kind, labels] = current
+        return values
 
 
 class _List:
@@ -67,10 +67,10 @@ class _List:
         self._lock = threading.Lock()
         self._looks: list[float] = []
         self._followed: dict[_Key, Manifest] | None = None
-        """As a watch has them; None: nothing watches."""
+        """As the watch reported them; None: there is no watch."""
 
         self._version = 0
-        """Up to which these are known: what a watch tells of earlier ones is over."""
+        """The version of the list: earlier events of the watch are ignored."""
 
         self._renew = False
 
@@ -78,50 +78,50 @@ class _List:
         with self._lock:
             self._renew = True
 
-    def objects(self, cluster: Cluster) -> list[Manifest]:
+    def list_objects(self, cluster: Cluster) -> list[Manifest]:
         with self._lock:
             now = self._clock()
             self._looks = [*[at for at in self._looks if now - at < OFTEN_S][1 - OFTEN :], now]
             if self._followed is not None and not self._renew:
                 return list(self._followed.values())
-            found, version = cluster.find(self._kind, labels=self._labels)
+            manifests, version = cluster.find(self._kind, labels=self._labels)
             self._renew = False
             begins = self._followed is None and len(self._looks) >= OFTEN
             if begins or self._followed is not None:
-                self._followed, self._version = {_key(one): one for one in found}, int(version)
+                self._followed, self._version = {_identify(manifest): manifest for manifest in manifests}, int(version)
             if begins:
                 name = f"watch of {self._kind}"
                 threading.Thread(target=self._follow, args=(cluster, version), name=name, daemon=True).start()
-            return found
+            return manifests
 
     def _follow(self, cluster: Cluster, version: str) -> None:
-        """Watch for as long as somebody looks; whatever ends it, the next look asks again."""
+        """Watch for as long as the list is read; after any end the next read lists again."""
         labels = self._labels
         try:
             while self._clock() - self._looks[-1] < UNUSED_S:
                 for event in cluster.watch(self._kind, labels=labels, since=version, within_s=WATCH_S, bookmarks=True):
                     version = event.object["metadata"]["resourceVersion"]
-                    self._take(event.type, event.object)
+                    self._apply_event(event.type, event.object)
             self._looks = []
-        except ExpiredError:  # the next look lists, and a watch begins at once
+        except ExpiredError:  # the next read lists, and a watch begins at once
             self._renew = True
-        except (ScanflowError, RuntimeError):  # away, not allowed; or the connections are closed
+        except (ScanflowError, RuntimeError):  # unavailable, not allowed; or the connections are closed
             self._looks = []
         finally:
             with self._lock:
                 self._followed = None
 
-    def _take(self, what: str, one: Manifest) -> None:
-        if what == "BOOKMARK":
+    def _apply_event(self, event_type: str, manifest: Manifest) -> None:
+        if event_type == "BOOKMARK":
             return
         with self._lock:
-            if self._followed is None or int(one["metadata"]["resourceVersion"]) <= self._version:
+            if self._followed is None or int(manifest["metadata"]["resourceVersion"]) <= self._version:
                 return
-            if what == "DELETED":
-                self._followed.pop(_key(one), None)
+            if event_type == "DELETED":
+                self._followed.pop(_identify(manifest), None)
             else:
-                self._followed[_key(one)] = one
+                self._followed[_identify(manifest)] = manifest
 
 
-def _key(one: Manifest) -> _Key:
-    return one["metadata"].get("namespace", ""), one["metadata"]["name"]
+def _identify(manifest: Manifest) -> _Key:
+    return manifest["metadata"].get("namespace", ""), manifest["metadata"]["name"]

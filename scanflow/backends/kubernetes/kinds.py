@@ -1,4 +1,4 @@
-"""The kinds of objects that scanflow makes or reads, and where the API server has them."""
+"""The kinds of objects that scanflow creates or reads, and their paths at the API server."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ Manifest: TypeAlias = dict[str, Any]
 
 
 class Kind(NamedTuple):
-    """A kind, at the version that is used."""
+    """A kind, at the API version in use."""
 
     api_version: str
     plural: str
     namespaced: bool = True
     engine: str | None = None
-    """What installs it; None: every cluster has it."""
+    """The engine that installs it; None: every cluster has it."""
 
 
 KINDS: Final[dict[str, Kind]] = {
@@ -63,18 +63,18 @@ KINDS: Final[dict[str, Kind]] = {
 _Value = TypeVar("_Value")
 
 
-def given(**fields: _Value) -> dict[str, _Value]:
-    """Return the fields that say anything: what is empty is left out of manifests and requests."""
+def drop_empty(**fields: _Value) -> dict[str, _Value]:
+    """Return the fields that are not empty."""
     return {name: value for name, value in fields.items() if value}
 
 
-def group_path(api_version: str) -> str:
-    """Return where a version's kinds are: ``/api/v1`` or ``/apis/apps/v1``."""
+def build_group_path(api_version: str) -> str:
+    """Return the path of an API version: ``/api/v1`` or ``/apis/apps/v1``."""
     return f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
 
 
 def path_of(kind: str, name: str | None = None, *, namespace: str | None = None) -> str:
-    """Return the API server's path of an object, or of all of a kind in a namespace or, without one, everywhere."""
-    found = KINDS[kind]
-    inside = f"/namespaces/{namespace}" if found.namespaced and namespace is not None else ""
-    return f"{group_path(found.api_version)}{inside}/{found.plural}{'' if name is None else f'/{name}'}"
+    """Return the path of an object, or of all of a kind: in a namespace or, without one, in all."""
+    resource = KINDS[kind]
+    inside = f"/namespaces/{namespace}" if resource.namespaced and namespace is not None else ""
+    return f"{build_group_path(resource.api_version)}{inside}/{resource.plural}{'' if name is None else f'/{name}'}"

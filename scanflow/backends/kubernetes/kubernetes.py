@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Kubernetes:
-    """See :class:`~scanflow.backends.port.Backend`. Facts are in the cluster; what outlives pods is below
+    """See :class:`~scanflow.backends.port.Backend`. State is in the cluster; what outlives pods is below
     ``settings.home``."""
 
     def __init__(self, settings: Settings, models: OpenModels) -> None:
@@ -52,9 +52,9 @@ class Kubernetes:
     def objects(self, app: Application, workflow: Workflow) -> list[ObjectChange]:
         from scanflow.backends.kubernetes.differences import differences
 
-        found = self._services(None) if workflow.type == "online" else self.batch()
-        made = found.manifests(app, workflow)
-        return [*self._environments.plan(app), *differences(self.cluster, made)]
+        backend = self._services(None) if workflow.type == "online" else self.batch()
+        manifests = backend.manifests(app, workflow)
+        return [*self._environments.plan(app), *differences(self.cluster, manifests)]
 
     def environments(self) -> Environments:
         return self._environments
@@ -71,7 +71,7 @@ class Kubernetes:
         return Environments(self.cluster, self._cluster_settings)
 
     def batch(self) -> KubernetesRuns:
-        """Return what runs batch workflows, and MPI jobs."""
+        """Return the run backend of batch workflows and MPI jobs."""
         return self._runs
 
     @cached_property
@@ -98,7 +98,7 @@ class Kubernetes:
             settings,
             self._environments,
             models,
-            lambda app, workflow: PodImages.open(app, workflow, settings, find, models).of(*workflow.services),
+            lambda app, workflow: PodImages.open(app, workflow, settings, find, models).select(*workflow.services),
             self._looks,
             self._objects,
             followed=self._followed,
@@ -123,10 +123,10 @@ class Kubernetes:
         from scanflow.backends.kubernetes.agents.hosting import KubernetesAgents
 
         return KubernetesAgents(
-            lambda: self.cluster, self._cluster_settings, ensure=self._ensured_tracker, followed=lambda: self._followed
+            lambda: self.cluster, self._cluster_settings, ensure=self._ensure_tracker, followed=lambda: self._followed
         )
 
-    def _ensured_tracker(self, app: Application) -> str | None:
+    def _ensure_tracker(self, app: Application) -> str | None:
         return self._environments.ensure(app).tracker_uri
 
     def lease(self, name: str, *, holder: str, duration_s: float) -> KubernetesLease:

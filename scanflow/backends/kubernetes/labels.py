@@ -1,4 +1,4 @@
-"""How an application's objects are named and found again. Pure."""
+"""Names, labels and selectors of an application's objects. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SPEC: Final = "scanflow.dev/spec"
 """An annotation: the document that an object was made from."""
 
 SELECTED: Final = f"app.kubernetes.io/managed-by={MANAGER}"
-"""Selects all that scanflow made."""
+"""Selects all objects that scanflow created."""
 
 
 def namespace_of(app: str, team: str) -> str:
@@ -37,13 +37,13 @@ def namespace_of(app: str, team: str) -> str:
 
 
 def hashed(name: str, *parts: str) -> str:
-    """Return a name with six digits that tell apart what ``parts`` tell apart, within a label's length."""
+    """Return a name with six digits of the hash of ``parts``, within a label's length."""
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:6]
     return f"{name[: MAX_NAME - 7].rstrip('-')}-{digest}"
 
 
 def labels_of(app: str, team: str, **more: str) -> dict[str, str]:
-    """Return the labels of an application's object; ``more`` are those of ours, as ``run="calm-otter-417"``."""
+    """Return the labels of an application's object; ``more`` are scanflow's own, as ``run="calm-otter-417"``."""
     return {
         "app.kubernetes.io/managed-by": MANAGER,
         "app.kubernetes.io/part-of": app,
@@ -54,5 +54,5 @@ def labels_of(app: str, team: str, **more: str) -> dict[str, str]:
 
 
 def selector(**labels: str) -> str:
-    """Return what selects the objects with those labels: ``selector(run="calm-otter-417")``."""
+    """Return the selector of the objects with those labels: ``selector(run="calm-otter-417")``."""
     return ",".join([SELECTED, *(f"scanflow.dev/{name}={value}" for name, value in labels.items())])

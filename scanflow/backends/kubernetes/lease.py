@@ -1,4 +1,4 @@
-"""A Lease of the cluster, that one holder at a time has."""
+"""Leader election by a Lease of the cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 from scanflow.errors import NotFoundError
 
 LEADER: Final = "scanflow.dev/leader"
-"""A label: which of a server's pods its Service leads to."""
+"""A label: the server's pod that its Service selects."""
 
 
 class _Record(NamedTuple):
@@ -24,9 +24,9 @@ class _Record(NamedTuple):
 class KubernetesLease:
     """See :class:`~scanflow.backends.port.Lease`.
 
-    As client-go does it: no clock but this process' own is trusted. A lease is over when its record has not changed for
-    ``duration_s``, counted from when the change was seen here; every change names the version that it replaces, so of
-    two who take it at once one is refused.
+    As in client-go, only this process' clock is trusted. A lease expires when its record has not changed for
+    ``duration_s``, counted from when the change was observed here; each write names the version that it replaces, so
+    that of two concurrent writes one is refused.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class KubernetesLease:
         duration_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``holder``: where it is a pod of that namespace, that is labelled as the leader while it holds the lease."""
+        """``holder``: where it is a pod of that namespace, it is labelled as the leader while it holds the lease."""
         self._cluster, self._namespace, self._name, self._holder = cluster, namespace, name, holder
         self._duration_s, self._clock = duration_s, clock
         self._record: _Record | None = None
@@ -53,27 +53,27 @@ class KubernetesLease:
 
     def release(self) -> None:
         self._label(False)
-        found = self._cluster.get("Lease", self._name, self._namespace)
-        if found is not None and found["spec"].get("holderIdentity") == self._holder:
-            self._write(found, {"holderIdentity": "", "leaseDurationSeconds": 1})
+        lease = self._cluster.get("Lease", self._name, self._namespace)
+        if lease is not None and lease["spec"].get("holderIdentity") == self._holder:
+            self._write(lease, {"holderIdentity": "", "leaseDurationSeconds": 1})
 
     def _take(self) -> bool:
-        found = self._cluster.get("Lease", self._name, self._namespace)
-        if found is None:
+        lease = self._cluster.get("Lease", self._name, self._namespace)
+        if lease is None:
             return self._create()
-        spec = found["spec"]
+        spec = lease["spec"]
         record = _Record(
-            spec.get("holderIdentity") or "", str(spec.get("renewTime")), found["metadata"]["resourceVersion"]
+            spec.get("holderIdentity") or "", str(spec.get("renewTime")), lease["metadata"]["resourceVersion"]
         )
         if record != self._record:
             self._record, self._changed = record, self._clock()
         lasts_s = float(spec.get("leaseDurationSeconds") or self._duration_s)
         if record.holder not in {"", self._holder} and self._clock() - self._changed < lasts_s:
             return False
-        given: dict[str, Any] = {"holderIdentity": self._holder, "leaseDurationSeconds": round(self._duration_s)}
+        changes: dict[str, Any] = {"holderIdentity": self._holder, "leaseDurationSeconds": round(self._duration_s)}
         if record.holder != self._holder:
-            given |= {"acquireTime": _now(), "leaseTransitions": int(spec.get("leaseTransitions") or 0) + 1}
-        return self._write(found, given)
+            changes |= {"acquireTime": _now(), "leaseTransitions": int(spec.get("leaseTransitions") or 0) + 1}
+        return self._write(lease, changes)
 
     def _create(self) -> bool:
         spec = {
@@ -92,9 +92,9 @@ class KubernetesLease:
             return False
         return True
 
-    def _write(self, found: Manifest, given: dict[str, Any]) -> bool:
-        version = {"resourceVersion": found["metadata"]["resourceVersion"]}
-        patch = {"metadata": version, "spec": {**given, "renewTime": _now()}}
+    def _write(self, lease: Manifest, changes: dict[str, Any]) -> bool:
+        version = {"resourceVersion": lease["metadata"]["resourceVersion"]}
+        patch = {"metadata": version, "spec": {**changes, "renewTime": _now()}}
         try:
             self._cluster.patch("Lease", self._name, self._namespace, patch)
         except (ConflictError, NotFoundError):

@@ -1,4 +1,4 @@
-"""What the kubelets of a cluster's nodes do with cores and memory, as they say themselves."""
+"""CPU, memory and topology manager policies of a cluster's nodes, read from their kubelets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _AT_ONCE: Final = 16
 
 
 class KubeletPolicy(NamedTuple):
-    """One node's."""
+    """The policies of one node."""
 
     node: str
     schedulable: bool
@@ -46,52 +46,55 @@ class KubeletPolicy(NamedTuple):
 
 
 def kubelet_policies(cluster: Cluster, *, limit: int | None = None, asked: int | None = None) -> list[KubeletPolicy]:
-    """Return the policies of all nodes, by name. Each kubelet says its own, through the API server.
+    """Return the policies of all nodes, by name, read from each kubelet through the API server.
 
-    Where that is not allowed (it takes ``get`` on ``nodes/proxy``), and of nodes that do not answer, they are None.
+    They are None where that is not allowed (it takes ``get`` on ``nodes/proxy``), and of nodes that do not answer.
 
     Args:
         cluster: Whose nodes.
-        limit: The most that are returned; those that take pods first. None: all.
-        asked: How many of them are asked, one request each. None: all.
+        limit: Most nodes to return; schedulable ones first. None: all.
+        asked: How many kubelets to query, one request each. None: all.
     """
     nodes, _ = cluster.find("Node")
-    first = sorted(nodes, key=lambda node: (not is_schedulable(node), node["metadata"]["name"]))[:limit]
-    to_ask = len(first) if asked is None else min(asked, len(first))
+    selected = sorted(nodes, key=lambda node: (not is_schedulable(node), node["metadata"]["name"]))[:limit]
+    query_count = len(selected) if asked is None else min(asked, len(selected))
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        known = list(pool.map(lambda node: _policy(cluster, node), first[:to_ask]))
-    rest = [_node(node)._replace(why="it was not asked") for node in first[to_ask:]]
-    return sorted([*known, *rest], key=lambda one: one.node)
+        policies = list(pool.map(lambda node: _fetch_policy(cluster, node), selected[:query_count]))
+    unqueried = [_read_capacity(node)._replace(why="it was not asked") for node in selected[query_count:]]
+    return sorted([*policies, *unqueried], key=lambda policy: policy.node)
 
 
 def is_schedulable(node: Manifest) -> bool:
-    """Return whether ordinary pods may be put on a node."""
-    ready = any(one["type"] == "Ready" and one["status"] == "True" for one in node["status"].get("conditions", []))
+    """Return whether ordinary pods may be scheduled on a node."""
+    ready = any(
+        condition["type"] == "Ready" and condition["status"] == "True"
+        for condition in node["status"].get("conditions", [])
+    )
     taints = [taint for taint in node["spec"].get("taints", []) if taint.get("effect") in {"NoSchedule", "NoExecute"}]
     return ready and not taints and not node["spec"].get("unschedulable", False)
 
 
-def given_to_pods(node: Manifest) -> tuple[float, int]:
-    """Return the cores and the bytes of memory that a node gives to all pods together."""
+def read_allocatable(node: Manifest) -> tuple[float, int]:
+    """Return the allocatable cores and bytes of memory of a node."""
     allocatable = node.get("status", {}).get("allocatable", {})
     cores = parse_cpu(allocatable["cpu"]) if allocatable.get("cpu", "0") != "0" else 0.0
     return cores, parse_memory(allocatable["memory"]) if allocatable.get("memory", "0") != "0" else 0
 
 
-def _node(node: Manifest) -> KubeletPolicy:
-    cores, memory = given_to_pods(node)
+def _read_capacity(node: Manifest) -> KubeletPolicy:
+    cores, memory = read_allocatable(node)
     return KubeletPolicy(node["metadata"]["name"], is_schedulable(node), cores=cores, memory_bytes=memory)
 
 
-def _policy(cluster: Cluster, node: Manifest) -> KubeletPolicy:
-    found = _node(node)
+def _fetch_policy(cluster: Cluster, node: Manifest) -> KubeletPolicy:
+    policy = _read_capacity(node)
     try:
-        configuration = json.loads(cluster.text(f"/api/v1/nodes/{found.node}/proxy/configz"))["kubeletconfig"]
+        configuration = json.loads(cluster.text(f"/api/v1/nodes/{policy.node}/proxy/configz"))["kubeletconfig"]
     except AccessDeniedError:
-        return found._replace(why="it takes the right to get nodes/proxy")
+        return policy._replace(why="it takes the right to get nodes/proxy")
     except (NotFoundError, UnavailableError) as error:
-        return found._replace(why=str(error))
-    return found._replace(
+        return policy._replace(why=str(error))
+    return policy._replace(
         cpu_manager=configuration.get("cpuManagerPolicy", "none"),
         memory_manager=configuration.get("memoryManagerPolicy", "None"),
         topology_manager=configuration.get("topologyManagerPolicy", "none"),

@@ -1,4 +1,4 @@
-"""Looks at one object as it changes, through an API server that may be away for a while."""
+"""Watch one object, through temporary outages of the API server."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from scanflow.errors import UnavailableError
 from scanflow.names import RunName
 
 WATCH_S: Final = 5.0
-"""How long one look lasts at most."""
+"""Longest request of a watch."""
 
 AWAY_S: Final = 1.0
-"""How often an API server that does not answer is asked again."""
+"""Interval of retries while the API server does not answer."""
 
 API: Final = "the API server of the cluster"
 
 
 class ObjectLooks:
-    """Yields an object of a run. What it waits for is told."""
+    """Watches an object of a run, and reports outages of the API server to the observer."""
 
     def __init__(
         self,
@@ -38,14 +38,14 @@ class ObjectLooks:
         self._cluster, self._namespace, self._run = cluster, namespace, run
         self._observe, self._away_s, self._sleep, self._clock = observe, away_s, sleep, clock
 
-    def at(self, manifest: Manifest) -> Iterator[Manifest | None]:
-        """Yield an object as it changes, and from time to time as it was; None: it was deleted.
+    def watch(self, manifest: Manifest) -> Iterator[Manifest | None]:
+        """Yield an object as it changes, and unchanged from time to time; None: it was deleted.
 
         Raises:
             UnavailableError: the API server was away for too long.
         """
         kind, name, last = manifest["kind"], manifest["metadata"]["name"], manifest
-        away: float | None = None
+        away_since: float | None = None
         yield last
         while True:
             try:
@@ -58,19 +58,19 @@ class ObjectLooks:
                         return
                     last = event.object
                     yield last
-                self._back(away)
-                away = None
+                self._report_recovery(away_since)
+                away_since = None
                 yield last
             except ExpiredError:
-                found = self._cluster.get(kind, name, self._namespace)
-                yield found
-                if found is None:
+                current = self._cluster.get(kind, name, self._namespace)
+                yield current
+                if current is None:
                     return
-                last = found
+                last = current
             except UnavailableError as error:
-                away = self._gone(away, error)
+                away_since = self._wait_for_api_server(away_since, error)
 
-    def _gone(self, since: float | None, error: UnavailableError) -> float:
+    def _wait_for_api_server(self, since: float | None, error: UnavailableError) -> float:
         now = self._clock()
         if since is None:
             self._observe(Waiting(run=self._run, what=API))
@@ -81,6 +81,6 @@ class ObjectLooks:
         self._sleep(AWAY_S)
         return now if since is None else since
 
-    def _back(self, since: float | None) -> None:
+    def _report_recovery(self, since: float | None) -> None:
         if since is not None:
             self._observe(EnvironmentReady(run=self._run, what=API, seconds=self._clock() - since))

@@ -1,7 +1,7 @@
-"""On which nodes pods run: what ``sf.Affinity`` asks for, as fields of a pod's spec. Pure.
+"""Translate ``sf.Affinity`` to fields of a pod's spec. Pure.
 
-Kubernetes decides where a pod goes once, when it starts, and by the pods that are there then. So a wish that the
-scheduler may only try to meet is written as a preference, and what must hold as a requirement:
+Kubernetes schedules a pod once, by the pods that exist then. So a wish that may fail is written as a preference, and
+what must hold as a requirement:
 
 * ``node_selector`` and ``apart_from`` must hold; a pod waits until they can.
 * ``near`` is preferred: the pod of a step that has ended is nowhere, and nothing could be near it.
@@ -16,7 +16,7 @@ from typing import Final
 
 from scanflow.app.resources import Affinity
 from scanflow.app.service import Service
-from scanflow.backends.kubernetes.kinds import Manifest, given
+from scanflow.backends.kubernetes.kinds import Manifest, drop_empty
 from scanflow.backends.kubernetes.labels import APP, RUN, SERVICE, STEP, TEAM
 from scanflow.errors import UnsupportedError
 
@@ -25,22 +25,24 @@ ZONE: Final = "topology.kubernetes.io/zone"
 _WEIGHT: Final = 100  # the most that a preference can weigh
 
 
-def step_placement(affinity: Affinity | str | None, *, app: str, team: str, run: str) -> Manifest:
-    """Return ``nodeSelector`` and ``affinity`` of a batch step's pods, what there is of them.
+def build_step_placement(affinity: Affinity | str | None, *, app: str, team: str, run: str) -> Manifest:
+    """Return ``nodeSelector`` and ``affinity`` of a batch step's pods, where not empty.
 
     Pods of steps carry the labels of their app, team, run and step, those of instances of their service.
     """
     if not isinstance(affinity, Affinity):
         return {}
     own = {APP: app, TEAM: team}
-    near = [_preferred(_pods({**own, RUN: run}, STEP, affinity.near))] if affinity.near else []
-    apart = [_pods({**own, RUN: run}, STEP, affinity.apart_from)] if affinity.apart_from else []
-    avoided = [_preferred(_pods(own, SERVICE, affinity.avoid_services))] if affinity.avoid_services else []
-    return given(
+    near = [_build_preference(_build_pod_term({**own, RUN: run}, STEP, affinity.near))] if affinity.near else []
+    apart = [_build_pod_term({**own, RUN: run}, STEP, affinity.apart_from)] if affinity.apart_from else []
+    avoided = (
+        [_build_preference(_build_pod_term(own, SERVICE, affinity.avoid_services))] if affinity.avoid_services else []
+    )
+    return drop_empty(
         nodeSelector=dict(affinity.node_selector),
-        affinity=given(
-            podAffinity=given(preferredDuringSchedulingIgnoredDuringExecution=near),
-            podAntiAffinity=given(
+        affinity=drop_empty(
+            podAffinity=drop_empty(preferredDuringSchedulingIgnoredDuringExecution=near),
+            podAntiAffinity=drop_empty(
                 requiredDuringSchedulingIgnoredDuringExecution=apart,
                 preferredDuringSchedulingIgnoredDuringExecution=avoided,
             ),
@@ -65,8 +67,8 @@ def instance_placement(services: Iterable[Service], labels: Mapping[str, str]) -
             "affinity.apart_from": (affinity.apart_from, "all nodes of a graph are in one pod. Make two workflows."),
             "affinity.avoid_services": (affinity.avoid_services, "batch steps keep off services, not services."),
         }
-        for field, (wanted, problem) in problems.items():
-            if wanted:
+        for field, (requested, problem) in problems.items():
+            if requested:
                 raise UnsupportedError(
                     f"Service {node.name!r}: the backend 'kubernetes' cannot honour {field}: {problem}"
                 )
@@ -77,10 +79,13 @@ def instance_placement(services: Iterable[Service], labels: Mapping[str, str]) -
                     f"for {label}={value}, another node of the graph for {label}={selected[label]}, and all are in one "
                     "pod. Make two workflows."
                 )
-    return given(nodeSelector=selected, topologySpreadConstraints=[_spread(one, labels) for one in (NODE, ZONE)])
+    return drop_empty(
+        nodeSelector=selected,
+        topologySpreadConstraints=[_build_spread_constraint(topology, labels) for topology in (NODE, ZONE)],
+    )
 
 
-def _spread(topology: str, labels: Mapping[str, str]) -> Manifest:
+def _build_spread_constraint(topology: str, labels: Mapping[str, str]) -> Manifest:
     return {
         "maxSkew": 1,
         "topologyKey": topology,
@@ -89,11 +94,11 @@ def _spread(topology: str, labels: Mapping[str, str]) -> Manifest:
     }
 
 
-def _pods(labels: Mapping[str, str], label: str, values: Iterable[str]) -> Manifest:
-    """Return a term: the nodes that have pods with these labels, and with one of the values of another."""
+def _build_pod_term(labels: Mapping[str, str], label: str, values: Iterable[str]) -> Manifest:
+    """Return the affinity term of nodes with pods that have these labels, and one of the values of ``label``."""
     chosen = {"key": label, "operator": "In", "values": list(values)}
     return {"topologyKey": NODE, "labelSelector": {"matchLabels": dict(labels), "matchExpressions": [chosen]}}
 
 
-def _preferred(term: Manifest) -> Manifest:
+def _build_preference(term: Manifest) -> Manifest:
     return {"weight": _WEIGHT, "podAffinityTerm": term}

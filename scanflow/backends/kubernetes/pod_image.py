@@ -1,4 +1,4 @@
-"""Which image a pod's container runs, and whether the application's code is mounted in it."""
+"""Select the image of a pod's container, and whether the application's code is mounted into it."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from scanflow.images.registry import has_image
 from scanflow.images.settings import ImageSettings
 
 FindImage: TypeAlias = Callable[[Recipe], str | None]
-"""From what an image is made of to the one that was built and that nodes can pull; None: there is none."""
+"""From a recipe to the image that was built from it and that nodes can pull; None: there is none."""
 
 
-_NOT_THERE_FOR_S = 5.0
-"""How long an image that the registry had not is not asked for again: a run asks when it is checked and driven."""
+_MISSING_TTL_S = 5.0
+"""How long a registry's 404 is cached: a run asks when it is checked and again when it is driven."""
 
 _SENT = re.compile(r"[0-9a-f]{64}\.pickle:")
 
 
 class PodImage(NamedTuple):
-    """What a container runs."""
+    """The image of a container, and the code to mount."""
 
     image: str
     code: Code | None
@@ -52,48 +52,53 @@ class PodImage(NamedTuple):
 
 
 class FindBuilt:
-    """Finds the image of a recipe: a home knows what was built from it, and the registry what others pushed.
+    """Finds the image of a recipe, among those built in a home and those pushed to the registry.
 
-    An image never changes under its tag, so that one that the registry had is not asked for again.
+    An image never changes under its tag, so that a hit in the registry is cached for good.
     """
 
     def __init__(self, settings: KubernetesSettings, home: Path) -> None:
         self._built, self._registry = BuiltImages(home), settings.registry
-        self._there: set[str] = set()
-        self._not_there = Recently(_NOT_THERE_FOR_S)
+        self._available: set[str] = set()
+        self._missing = Recently(_MISSING_TTL_S)
 
     def __call__(self, recipe: Recipe) -> str | None:
-        found = self._built.find_pullable(recipe.tag, self._registry)
-        if found is not None or self._registry is None:
-            return found
+        built = self._built.find_pullable(recipe.tag, self._registry)
+        if built is not None or self._registry is None:
+            return built
         image = recipe.name(self._registry)
-        if image not in self._there and image not in self._not_there:
+        if image not in self._available and image not in self._missing:
             if has_image(image, insecure=ImageSettings.from_environment().insecure):
-                self._there.add(image)
+                self._available.add(image)
             else:
-                self._not_there.note(image)
-        return image if image in self._there else None
+                self._missing.note(image)
+        return image if image in self._available else None
 
 
 class PodImages:
-    """The images of one application's workflow. The folder is read when it is first needed, and once."""
+    """The images of one application's workflow. The folder is read once, on first use."""
 
     def __init__(
-        self, app: Application, workflow: Workflow, settings: KubernetesSettings, built: FindImage, models: ModelFolder
+        self,
+        app: Application,
+        workflow: Workflow,
+        settings: KubernetesSettings,
+        find_image: FindImage,
+        models: ModelFolder,
     ) -> None:
         self._app, self._workflow, self._settings = app, workflow, settings
-        self._built, self._models = built, models
-        self._found: dict[str, str | None] = {}
+        self._find_image, self._models = find_image, models
+        self._images: dict[str, str | None] = {}
 
     @classmethod
     def open(
-        cls, app: Application, workflow: Workflow, settings: KubernetesSettings, find: FindImage, models: Models
+        cls, app: Application, workflow: Workflow, settings: KubernetesSettings, find_image: FindImage, models: Models
     ) -> Self:
-        """Return those that are found, with what the registry's models need."""
-        return cls(app, workflow, settings, find, lambda model: Path(models.fetch(model).path))
+        """Return the images of a workflow, with its models fetched from the model registry."""
+        return cls(app, workflow, settings, find_image, lambda model: Path(models.fetch(model).path))
 
-    def of(self, *nodes: AppNode) -> PodImage:
-        """Return what the container of nodes that run together has: one step, or all services of a workflow.
+    def select(self, *nodes: AppNode) -> PodImage:
+        """Return the image of the container of some nodes: one step, or all services of a workflow.
 
         That is the image that a node names; else the one that ``scanflow build`` made of the code and requirements as
         they are now; else the base image with the code mounted.
@@ -107,9 +112,9 @@ class PodImages:
         if not Path(self._app.app_dir).is_dir() and all(map(_is_by_value, nodes)):
             return PodImage(self._settings.image, None)  # a notebook's, whose folder is on another machine
         recipe = build_recipe(self._app, self._workflow, nodes, self._settings.image, self._digest, self._models)
-        if recipe.tag not in self._found:
-            self._found[recipe.tag] = self._built(recipe)
-        if (image := self._found[recipe.tag]) is not None:
+        if recipe.tag not in self._images:
+            self._images[recipe.tag] = self._find_image(recipe)
+        if (image := self._images[recipe.tag]) is not None:
             return PodImage(image, None)
         if recipe.requirements and not self._settings.image_complete:
             raise UsageError(
@@ -130,5 +135,5 @@ class PodImages:
 
 
 def _is_by_value(node: AppNode) -> bool:
-    """Return whether a node is a function that was sent, and needs nothing else of its application."""
+    """Return whether a node is a function sent by value, which needs no other files of its application."""
     return isinstance(node, Executor) and not node.requirements and bool(_SENT.match(node.target or ""))

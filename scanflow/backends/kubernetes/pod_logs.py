@@ -1,4 +1,4 @@
-"""What pods write, read page by page."""
+"""Read the logs of pods page by page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scanflow.errors import InvalidError, NotFoundError, UnavailableError
 class PodLogs:
     """See :class:`~scanflow.backends.port.LogReader`. Pods may come and go; it has ended once there is none.
 
-    What a pod wrote is gone with it, and what was written before a container's restart is not read.
+    A deleted pod's log is lost, and the log before a container's restart is not read.
     """
 
     def __init__(self, cluster: Cluster, namespace: str, labels: str) -> None:
@@ -22,14 +22,14 @@ class PodLogs:
 
     def read(self) -> LogPage:
         pods, _ = self._cluster.find("Pod", self._namespace, labels=self._labels)
-        parts = [LogPart(name, data) for name in sorted(_names(pods)) if (data := self._fresh(name))]
+        parts = [LogPart(name, data) for name in sorted(_list_names(pods)) if (data := self._read_new(name))]
         return LogPage(tuple(parts), ended=not pods and not parts)
 
     def close(self) -> None:
         """Do nothing: nothing is open."""
 
-    def _fresh(self, pod: str) -> bytes:
-        lines = lines_since(self._cluster, self._namespace, pod, self._read.get(pod, ""))
+    def _read_new(self, pod: str) -> bytes:
+        lines = read_lines_since(self._cluster, self._namespace, pod, self._read.get(pod, ""))
         if lines:
             self._read[pod] = lines[-1].stamp
         return b"".join(line.text + b"\n" for line in lines)
@@ -44,19 +44,19 @@ class LogLine(NamedTuple):
     text: bytes
 
 
-def lines_since(cluster: Cluster, namespace: str, pod: str, before: str) -> list[LogLine]:
-    """Return the whole lines that a pod wrote after a time; none where its container has not begun, or it is gone."""
+def read_lines_since(cluster: Cluster, namespace: str, pod: str, before: str) -> list[LogLine]:
+    """Return the whole lines that a pod wrote after a time; none before its container starts or after its deletion."""
     try:
         text = b"".join(cluster.log(pod, namespace, since=before or None, timestamps=True))
     except (InvalidError, NotFoundError, UnavailableError):
         return []
-    found = []
+    lines = []
     for line in text.split(b"\n"):
         stamp, _, words = line.partition(b" ")
-        if (at := stamp.decode("ascii", "replace")) > before:
-            found.append(LogLine(at, words))
-    return found
+        if (time := stamp.decode("ascii", "replace")) > before:
+            lines.append(LogLine(time, words))
+    return lines
 
 
-def _names(pods: Iterable[dict[str, object]]) -> list[str]:
+def _list_names(pods: Iterable[dict[str, object]]) -> list[str]:
     return [str(pod["metadata"]["name"]) for pod in pods if isinstance(pod["metadata"], dict)]

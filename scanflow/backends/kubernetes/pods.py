@@ -1,4 +1,4 @@
-"""Why a pod does not run yet, or is not made, in words that say what to do. Pure."""
+"""Explain why a pod is pending, or is not created, with a remedy. Pure."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from scanflow.backends.kubernetes.kinds import Manifest
 
 
 class Pending(NamedTuple):
-    """What a pod waits for."""
+    """Why a pod is pending."""
 
     reason: str
-    """The cluster's word for it: ``Unschedulable``, ``ImagePullBackOff``."""
+    """The cluster's reason: ``Unschedulable``, ``ImagePullBackOff``."""
 
     message: str
-    """The cluster's own words."""
+    """The cluster's message."""
 
     remedy: str
-    """What to do; nothing, where it is to be waited for."""
+    """What to do; empty: wait."""
 
     def __str__(self) -> str:
-        said = f"{self.reason}: {self.message}" if self.message else self.reason
-        return f"{said.rstrip('.')}. {self.remedy}".rstrip()
+        text = f"{self.reason}: {self.message}" if self.message else self.reason
+        return f"{text.rstrip('.')}. {self.remedy}".rstrip()
 
 
 _ORDINARY: Final = {"ContainerCreating", "PodInitializing"}
-"""A container's reasons to wait that pass by themselves, unless an event says more."""
+"""A container's waiting reasons that are temporary, unless an event says more."""
 
 _ABOUT_IMAGES: Final = {
     "ErrImageNeverPull",
@@ -36,7 +36,7 @@ _ABOUT_IMAGES: Final = {
     "InvalidImageName",
 }
 _TELLING: Final = {"FailedAttachVolume", "FailedCreatePodSandBox", "FailedMapVolume", "FailedMount", "FailedScheduling"}
-"""Reasons of events that say why a pod waits."""
+"""Reasons of events that explain why a pod is pending."""
 
 _REMEDIES: Final = (
     ("insufficient cpu", "Ask for fewer cores, stop what holds them, or add a node. Look: kubectl describe nodes"),
@@ -82,10 +82,10 @@ _DENIED: Final = (
     ("usage per", "Ask for what the namespace's LimitRange allows. Look: kubectl describe limits -n {namespace}"),
     ("error looking up service account", "Make the environment again: scanflow apply."),
 )
-"""Why no pod is made, in the words of the API server, and what to do."""
+"""Parts of the API server's messages about refused pods, and the remedies."""
 
 _PASSING: Final = ("failed calling webhook", "error looking up service account")
-"""What may pass by itself."""
+"""Refusals that may be temporary."""
 
 _IMAGE_REMEDY: Final = (
     "Nodes cannot pull the image: is it in a registry that they reach (scanflow build pushes to "
@@ -94,64 +94,65 @@ _IMAGE_REMEDY: Final = (
 
 
 NODE_NOT_READY: Final = "NodeNotReady"
-"""The cluster's word for a node whose kubelet is silent."""
+"""The cluster's reason for a node whose kubelet does not answer."""
 
 
 def why_pending(pod: Manifest, events: Iterable[Manifest] = ()) -> Pending | None:
-    """Return what a pod waits for, from its status and the events about it; None: it waits for nothing. One that runs
-    waits for its node, where that does not answer.
+    """Return why a pod is pending, from its status and its events; None: it is not. A running pod on a node that does
+    not answer is pending too.
 
     Args:
-        pod: As the API server has it.
-        events: Any; those about other objects are passed over.
+        pod: Its object.
+        events: Of its namespace; those of other objects are ignored.
     """
     status = pod.get("status", {})
     if status.get("phase", "Pending") in {"Succeeded", "Failed"}:
         return None
-    waiting = _waiting(status)
+    waiting = _explain_waiting(status)
     if waiting and waiting.reason not in _ORDINARY:
         return waiting
     if status.get("phase") == "Running":
-        return _silent_node(pod)
-    said = next(_events_about(pod, events), None)
-    return _unschedulable(status) or said or waiting or Pending("Pending", "", "")
+        return _explain_silent_node(pod)
+    event = next(_explain_events(pod, events), None)
+    return _explain_unschedulable(status) or event or waiting or Pending("Pending", "", "")
 
 
 class Denied(NamedTuple):
-    """Why the pods of a Deployment are not made."""
+    """Why the pods of a Deployment are not created."""
 
     deployment: str
     message: str
-    """The API server's own words."""
+    """The API server's message."""
 
     remedy: str
     passing: bool
-    """Whether it may pass by itself."""
+    """Whether it may be temporary."""
 
     def __str__(self) -> str:
         return f"no pod of the Deployment {self.deployment} is let in: {self.message.rstrip('.')}. {self.remedy}"
 
 
 def why_denied(deployment: Manifest) -> Denied | None:
-    """Return why a Deployment gets no more pods, as its status says of what is wanted now; None: nothing keeps them
-    away."""
+    """Return why a Deployment's pods are refused, by the status of its current generation; None: they are not."""
     metadata, status = deployment["metadata"], deployment.get("status", {})
     if status.get("observedGeneration", 0) < metadata.get("generation", 0):
         return None
-    found = next((one for one in status.get("conditions") or () if one["type"] == "ReplicaFailure"), None)
-    if found is None or found["status"] != "True":
+    condition = next(
+        (condition for condition in status.get("conditions") or () if condition["type"] == "ReplicaFailure"), None
+    )
+    if condition is None or condition["status"] != "True":
         return None
-    message = " ".join(str(found.get("message") or found.get("reason") or "").split())
+    message = " ".join(str(condition.get("message") or condition.get("reason") or "").split())
     lowered, namespace = message.lower(), metadata["namespace"]
     remedy = next((remedy for words, remedy in _DENIED if words in lowered), "Look: kubectl get events -n {namespace}")
     passing = any(words in lowered for words in _PASSING)
     return Denied(f"{namespace}/{metadata['name']}", message, remedy.format(namespace=namespace), passing)
 
 
-def _silent_node(pod: Manifest) -> Pending | None:
-    """Return that a pod's node does not answer: the cluster has marked the pod as not ready, without a reason, and what
-    its kubelet said of its containers stands."""
-    conditions = {one["type"]: one for one in pod.get("status", {}).get("conditions") or ()}
+def _explain_silent_node(pod: Manifest) -> Pending | None:
+    """Return that a pod's node does not answer: the pod is marked as not ready without a reason, while its containers
+    are still reported as ready."""
+    conditions = {condition["type"]: condition for condition in pod.get("status", {}).get("conditions") or ()}
     ready, containers = conditions.get("Ready", {}), conditions.get("ContainersReady", {})
     if ready.get("status") != "False" or ready.get("reason") or containers.get("status") != "True":
         return None
@@ -163,27 +164,27 @@ def _silent_node(pod: Manifest) -> Pending | None:
     return Pending(NODE_NOT_READY, f"its node {node} does not answer", remedy)
 
 
-def _unschedulable(status: Manifest) -> Pending | None:
+def _explain_unschedulable(status: Manifest) -> Pending | None:
     for condition in status.get("conditions", []):
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return _pending(condition.get("reason", "Unschedulable"), condition.get("message", ""))
+            return _build_pending(condition.get("reason", "Unschedulable"), condition.get("message", ""))
     return None
 
 
-def _waiting(status: Manifest) -> Pending | None:
-    """Return what the first container waits for that waits for more than its turn."""
-    found = None
+def _explain_waiting(status: Manifest) -> Pending | None:
+    """Return the reason of the first container with more than a temporary one, else a temporary one."""
+    first = None
     for container in [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]:
         if waiting := container.get("state", {}).get("waiting"):
-            pending = _pending(waiting.get("reason", "Waiting"), waiting.get("message", ""))
+            pending = _build_pending(waiting.get("reason", "Waiting"), waiting.get("message", ""))
             if pending.reason not in _ORDINARY:
                 return pending
-            found = found or pending
-    return found
+            first = first or pending
+    return first
 
 
-def _events_about(pod: Manifest, events: Iterable[Manifest]) -> Iterator[Pending]:
-    """Yield what events say about it and the claims that it mounts, the newest first."""
+def _explain_events(pod: Manifest, events: Iterable[Manifest]) -> Iterator[Pending]:
+    """Yield the reasons in events of a pod and of its claims, the newest first."""
     name, uid = pod["metadata"]["name"], pod["metadata"].get("uid")
     mounted = [volume.get("persistentVolumeClaim", {}) for volume in pod.get("spec", {}).get("volumes", [])]
     claims = {claim["claimName"] for claim in mounted if "claimName" in claim}
@@ -197,15 +198,15 @@ def _events_about(pod: Manifest, events: Iterable[Manifest]) -> Iterator[Pending
         )
         or (event.get("reason") == "ProvisioningFailed" and event.get("involvedObject", {}).get("name") in claims)
     ]
-    for event in sorted(about, key=_when, reverse=True):
-        yield _pending(event["reason"], event.get("message", ""))
+    for event in sorted(about, key=_read_event_time, reverse=True):
+        yield _build_pending(event["reason"], event.get("message", ""))
 
 
-def _when(event: Manifest) -> str:
+def _read_event_time(event: Manifest) -> str:
     return str(event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp") or "")
 
 
-def _pending(reason: str, message: str) -> Pending:
+def _build_pending(reason: str, message: str) -> Pending:
     if reason in _ABOUT_IMAGES:
         return Pending(reason, message, _IMAGE_REMEDY)
     lowered = message.lower()

@@ -1,5 +1,4 @@
-"""A program of scanflow's own that acts for a person inside the cluster: one pod with the rights of a server, for as
-long as somebody watches it."""
+"""Host a program of scanflow inside the cluster: one pod with the rights of a server, while the caller watches it."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ _HIDDEN: Final = {"kubeconfig", "context", "platform_namespace"}
 def program_manifests(
     name: str, command: Sequence[str], environment: Mapping[str, str], settings: KubernetesSettings
 ) -> list[Manifest]:
-    """Return the objects of a program, in the order in which they are made. Pure."""
+    """Return the objects of a program, in their order of creation. Pure."""
     labels = {"app.kubernetes.io/managed-by": MANAGER, "app.kubernetes.io/component": CONTAINER}
     own = {"metadata": {"name": name, "namespace": name, "labels": labels}}
     everywhere = {"metadata": {"name": name, "labels": labels}}
@@ -35,7 +34,7 @@ def program_manifests(
     return [
         {"apiVersion": "v1", "kind": "Namespace", **everywhere},
         {"apiVersion": "v1", "kind": "ServiceAccount", **own},
-        {"apiVersion": f"{rbac}/v1", "kind": "ClusterRole", **everywhere, "rules": _rules()},
+        {"apiVersion": f"{rbac}/v1", "kind": "ClusterRole", **everywhere, "rules": _build_rules()},
         {
             "apiVersion": f"{rbac}/v1",
             "kind": "ClusterRoleBinding",
@@ -43,14 +42,14 @@ def program_manifests(
             "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": name},
             "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": name}],
         },
-        {"apiVersion": "v1", "kind": "Pod", **own, "spec": _pod(name, command, environment, settings)},
+        {"apiVersion": "v1", "kind": "Pod", **own, "spec": _build_pod(name, command, environment, settings)},
     ]
 
 
-def _rules() -> list[Manifest]:
-    """Return what a server may do, as the doctor asks for it."""
+def _build_rules() -> list[Manifest]:
+    """Return the RBAC rules of a server: the rights that the doctor checks."""
     rules = [
-        {"apiGroups": [_group(kind)], "resources": [KINDS[kind].plural], "verbs": list(verbs)}
+        {"apiGroups": [_read_group(kind)], "resources": [KINDS[kind].plural], "verbs": list(verbs)}
         for kind, verbs in USED.items()
     ]
     rules += [
@@ -60,19 +59,24 @@ def _rules() -> list[Manifest]:
     return [*rules, steps]
 
 
-def _group(kind: str) -> str:
+def _read_group(kind: str) -> str:
     group, slash, _ = KINDS[kind].api_version.partition("/")
     return group if slash else ""
 
 
-def _pod(name: str, command: Sequence[str], environment: Mapping[str, str], settings: KubernetesSettings) -> Manifest:
+def _build_pod(
+    name: str, command: Sequence[str], environment: Mapping[str, str], settings: KubernetesSettings
+) -> Manifest:
     image = settings.server_image
-    told = {f"SCANFLOW_KUBERNETES_{field.upper()}": _text(value) for field, value in _given_settings(settings).items()}
+    settings_variables = {
+        f"SCANFLOW_KUBERNETES_{field.upper()}": _format_value(value)
+        for field, value in _list_changed_settings(settings).items()
+    }
     variables = {
         "HOME": "/tmp",  # noqa: S108
         "SCANFLOW_HOME": _HOME,
         "SCANFLOW_BACKEND": "kubernetes",
-        **told,
+        **settings_variables,
         "SCANFLOW_KUBERNETES_IMAGE": image,
         "SCANFLOW_KUBERNETES_IMAGE_COMPLETE": "1",
         "SCANFLOW_KUBERNETES_PLATFORM_NAMESPACE": name,
@@ -102,11 +106,11 @@ def _pod(name: str, command: Sequence[str], environment: Mapping[str, str], sett
     }
 
 
-def _given_settings(settings: KubernetesSettings) -> dict[str, object]:
+def _list_changed_settings(settings: KubernetesSettings) -> dict[str, object]:
     return {name: value for name, value in settings.model_dump(exclude_defaults=True).items() if name not in _HIDDEN}
 
 
-def _text(value: object) -> str:
+def _format_value(value: object) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 
@@ -120,8 +124,8 @@ class Program:
         self._wait_until_begun()
         rest = b""
         for part in self._cluster.log(self._name, self._name, follow=True, within_s=600):
-            *whole, rest = (rest + part).split(b"\n")
-            yield from (line.decode("utf-8", "replace") for line in whole)
+            *lines, rest = (rest + part).split(b"\n")
+            yield from (line.decode("utf-8", "replace") for line in lines)
         if rest:
             yield rest.decode("utf-8", "replace")
 
@@ -129,19 +133,19 @@ class Program:
         return self._cluster.exec(self._name, self._name, ["cat", path], container=CONTAINER)
 
     def _wait_until_begun(self) -> None:
-        named = f"metadata.name={self._name}"
+        field_selector = f"metadata.name={self._name}"
         waited = 0.0
         while waited < _START_S:
-            found, version = self._cluster.find("Pod", self._name, fields=named)
-            if any(pod.get("status", {}).get("phase") in {"Running", "Succeeded", "Failed"} for pod in found):
+            pods, version = self._cluster.find("Pod", self._name, fields=field_selector)
+            if any(pod.get("status", {}).get("phase") in {"Running", "Succeeded", "Failed"} for pod in pods):
                 return
-            for _ in self._cluster.watch("Pod", self._name, fields=named, since=version, within_s=_LOOK_S):
+            for _ in self._cluster.watch("Pod", self._name, fields=field_selector, since=version, within_s=_LOOK_S):
                 break
             else:
                 waited += _LOOK_S
-        found, _ = self._cluster.find("Pod", self._name, fields=named)
+        pods, _ = self._cluster.find("Pod", self._name, fields=field_selector)
         events, _ = self._cluster.find("Event", self._name)
-        reasons = [str(why) for pod in found if (why := why_pending(pod, events))]
+        reasons = [str(pending) for pod in pods if (pending := why_pending(pod, events))]
         raise UnavailableError(f"The pod {self._name} does not start. {' '.join(reasons)}")
 
 
@@ -149,15 +153,15 @@ class Program:
 def hosted_program(
     cluster: Cluster, settings: KubernetesSettings, command: Sequence[str], environment: Mapping[str, str]
 ) -> Iterator[Program]:
-    """Lend the program while it runs; what it was made of is removed at the end."""
+    """Yield the program while it runs, and delete its objects at the end."""
     name = f"scanflow-program-{secrets.token_hex(3)}"
-    made: list[Manifest] = []
+    created: list[Manifest] = []
     try:
         for manifest in program_manifests(name, command, environment, settings):
-            made.append(manifest)
+            created.append(manifest)
             cluster.apply(manifest)
         yield Program(cluster, name)
     finally:
-        for manifest in reversed(made):
+        for manifest in reversed(created):
             metadata = manifest["metadata"]
             cluster.delete(manifest["kind"], metadata["name"], metadata.get("namespace"))

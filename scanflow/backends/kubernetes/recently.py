@@ -1,4 +1,4 @@
-"""What was done or seen this moment, and need not be again."""
+"""A set of names whose entries expire."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class Recently:
-    """Remembers names for some seconds. Threads may share it."""
+    """Names that expire after some seconds. Threads may share it."""
 
     def __init__(self, seconds: float, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds, self._clock = seconds, clock
@@ -15,8 +15,9 @@ class Recently:
 
     def note(self, name: str) -> None:
         now = self._clock()
-        self._noted = {one: at for one, at in self._noted.items() if now - at < self._seconds} | {name: now}
+        recent = {noted: noted_at for noted, noted_at in self._noted.items() if now - noted_at < self._seconds}
+        self._noted = recent | {name: now}
 
     def __contains__(self, name: str) -> bool:
-        at = self._noted.get(name)
-        return at is not None and self._clock() - at < self._seconds
+        noted_at = self._noted.get(name)
+        return noted_at is not None and self._clock() - noted_at < self._seconds

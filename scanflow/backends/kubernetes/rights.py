@@ -1,4 +1,4 @@
-"""What scanflow does at a cluster's API server, and which of it is not allowed to who asks."""
+"""The rights that scanflow needs at the API server, and which of them the caller lacks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ USED: Final[Mapping[str, tuple[str, ...]]] = {
     "StorageClass": ("list",),
     "Gateway": ("get",),
 }
-"""By kind: what is done with it, in environments or, of kinds that have no namespace, in the cluster."""
+"""The verbs used on each kind, in environments or, of kinds without a namespace, in the cluster."""
 
 SUBRESOURCES: Final[Mapping[str, tuple[str, str]]] = {
     "pods/log": ("", "get"),
@@ -45,14 +45,14 @@ SUBRESOURCES: Final[Mapping[str, tuple[str, str]]] = {
     "nodes/proxy": ("", "get"),
     "workflowtaskresults": ("argoproj.io", "create"),
 }
-"""Others: the API group and what is done. The last is given on to steps, which takes having it."""
+"""Of subresources: the API group and the verb. The last is granted to steps, which takes having it."""
 
 
-def missing_rights(cluster: Cluster, kinds: Iterable[str] = USED) -> dict[str, list[str]]:
-    """Return what may not be done, by resource as ``kubectl`` names it: ``workflows.argoproj.io`` to its verbs."""
+def find_missing_rights(cluster: Cluster, kinds: Iterable[str] = USED) -> dict[str, list[str]]:
+    """Return the missing verbs, by resource as ``kubectl`` names it: ``workflows.argoproj.io``."""
     missing: dict[str, list[str]] = {}
     for kind in kinds:
-        group, resource = _group(KINDS[kind].api_version), KINDS[kind].plural
+        group, resource = _read_group(KINDS[kind].api_version), KINDS[kind].plural
         for verb in USED[kind]:
             if not is_allowed(cluster, verb, resource, group):
                 missing.setdefault(f"{resource}.{group}" if group else resource, []).append(verb)
@@ -63,17 +63,17 @@ def missing_rights(cluster: Cluster, kinds: Iterable[str] = USED) -> dict[str, l
 
 
 def is_allowed(cluster: Cluster, verb: str, resource: str, group: str = "", namespace: str = "") -> bool:
-    """Ask the API server whether who asks may do something; nowhere named, in all namespaces."""
+    """Return whether the caller has a right, by a SelfSubjectAccessReview; without a namespace, in all."""
     plain, _, sub = resource.partition("/")
-    asked = {"verb": verb, "resource": plain, "group": group, "subresource": sub, "namespace": namespace}
+    attributes = {"verb": verb, "resource": plain, "group": group, "subresource": sub, "namespace": namespace}
     review: Manifest = {
         "apiVersion": KINDS["SelfSubjectAccessReview"].api_version,
         "kind": "SelfSubjectAccessReview",
         "metadata": {},
-        "spec": {"resourceAttributes": {name: value for name, value in asked.items() if value}},
+        "spec": {"resourceAttributes": {name: value for name, value in attributes.items() if value}},
     }
     return bool(cluster.create(review)["status"]["allowed"])
 
 
-def _group(api_version: str) -> str:
+def _read_group(api_version: str) -> str:
     return api_version.partition("/")[0] if "/" in api_version else ""

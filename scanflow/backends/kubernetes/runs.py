@@ -1,4 +1,4 @@
-"""What runs of every kind have in common on a cluster: a journal, a folder each, and an environment to run in."""
+"""The base of the cluster's run backends: a journal, a folder for each run, and an environment."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from scanflow.processes.files import is_locked, only_driver
 from scanflow.settings import Settings
 
 ENSURED_FOR_S: Final = 5.0
-"""How long an environment that was just made, and its key, count as there."""
+"""How long an environment that was ensured, and its key, are not checked again."""
 
 
 class ClusterRuns(ABC):
-    """What is the same for batch workflows and MPI jobs; see :class:`~scanflow.backends.port.RunBackend`."""
+    """The common part of batch workflows and MPI jobs; see :class:`~scanflow.backends.port.RunBackend`."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class ClusterRuns(ABC):
         self._home = BatchHome(settings.home.expanduser().absolute())
         self._ensured = Recently(ENSURED_FOR_S)
         self._environments: dict[str, str] = {}
-        """By namespace: the environment that was seen there last."""
+        """By namespace: the uid of its environment when last ensured."""
 
         self._rng = rng or random.Random()  # noqa: S311  names for people, not secrets
 
@@ -53,72 +53,72 @@ class ClusterRuns(ABC):
             return journal.free_name(self._rng)
 
     def _ensure(self, app: Application) -> None:
-        """Make the environment, or look at it; not again where a run was entered this moment and is driven now."""
+        """Ensure the environment, unless that was done a moment ago, as for a run that is entered and then driven."""
         if (namespace := namespace_of(app.name, app.team)) not in self._ensured:
             self._environments[namespace] = self._ground.ensure(app).uid
             self._ensured.note(namespace)
 
     def give_up(self, run: str, why: str) -> RunRecord:
         with self._journal() as journal:
-            found = journal.run(run)
-            record = self._stands(journal, found)
+            journal_run = journal.run(run)
+            record = self._refresh(journal, journal_run)
             if record.state == "interrupted":
-                journal.set_run(found, "failed", seconds=record.seconds, error=why)
-            return self._complete(journal, journal.run(record.name))
+                journal.set_run(journal_run, "failed", seconds=record.seconds, error=why)
+            return self._load_with_tasks(journal, journal.run(record.name))
 
     def show(self, run: str) -> RunRecord:
         with self._journal() as journal:
-            found = journal.run(run)
-            self._stands(journal, found)
-            return self._complete(journal, journal.run(found.record.name))
+            journal_run = journal.run(run)
+            self._refresh(journal, journal_run)
+            return self._load_with_tasks(journal, journal.run(journal_run.record.name))
 
     def follow(self, run: str, since: int = -1) -> tuple[RunRecord, int]:
         with self._journal() as journal:
-            found = journal.run(run)
-            record = self._stands(journal, found)
-            tasks, last = journal.changed_tasks(found, since)
+            journal_run = journal.run(run)
+            record = self._refresh(journal, journal_run)
+            tasks, last = journal.changed_tasks(journal_run, since)
             return record.model_copy(update={"tasks": tuple(tasks)}), last
 
     def runs(
         self, *, limit: int, app: str | None = None, team: str | None = None, workflow: str | None = None
     ) -> list[RunRecord]:
         with self._journal() as journal:
-            found = journal.runs(limit=limit, app=app, team=team, workflow=workflow)
-            return [self._stands(journal, journal.run(one.name)) for one in found]
+            records = journal.runs(limit=limit, app=app, team=team, workflow=workflow)
+            return [self._refresh(journal, journal.run(record.name)) for record in records]
 
     def definition(self, run: str) -> RunDefinition:
         with self._journal() as journal:
             return definition_of(journal.run(run))
 
     @abstractmethod
-    def _stands(self, journal: Journal, run: JournalRun) -> RunRecord:
-        """Return a run as it stands, without its tasks."""
+    def _refresh(self, journal: Journal, run: JournalRun) -> RunRecord:
+        """Update a run in the journal from the cluster; return its record, without its tasks."""
 
     @abstractmethod
-    def _complete(self, journal: Journal, run: JournalRun) -> RunRecord:
-        """Return a run as the journal has it, with all its tasks."""
+    def _load_with_tasks(self, journal: Journal, run: JournalRun) -> RunRecord:
+        """Return a run's record from the journal, with all its tasks."""
 
-    def _noted(self, journal: Journal, run: JournalRun) -> RunRecord:
-        """Return a run as the journal has it, without its tasks; interrupted where nobody is about to drive it."""
+    def _load_without_tasks(self, journal: Journal, run: JournalRun) -> RunRecord:
+        """Return a run's record from the journal, without its tasks; as interrupted where it has no driver."""
         record, home = journal.run(run.record.name).record, self._run_home(run)
         if record.state == "running" and not home.driven.exists() and not is_locked(home.lock):
             return record.model_copy(update={"state": "interrupted"})
         return record
 
-    def _shown(self, record: RunRecord) -> RunRecord:
+    def _add_details(self, record: RunRecord) -> RunRecord:
         return record.with_details(
             folder=str(self._home.run(record.name).path), namespace=namespace_of(record.app, record.team)
         )
 
     @contextmanager
-    def _driven(self, journal: Journal, run: str) -> Iterator[tuple[JournalRun, RunHome]]:
-        """Be the one that drives a run, in its folder; what it was asked to stop before is over."""
-        found = journal.run(run)
-        home = self._run_home(found)
+    def _lock_run(self, journal: Journal, run: str) -> Iterator[tuple[JournalRun, RunHome]]:
+        """Lock a run for its only driver, and clear earlier requests to stop it."""
+        journal_run = journal.run(run)
+        home = self._run_home(journal_run)
         private_folder(home.path)
-        with only_driver(home.lock, found.record.name):
+        with only_driver(home.lock, journal_run.record.name):
             home.asked_to_stop.unlink(missing_ok=True)
-            yield found, home
+            yield journal_run, home
 
     def _run_home(self, run: JournalRun) -> RunHome:
         return self._home.run(run.record.name)

@@ -1,4 +1,4 @@
-"""Which user pods run as, and what they may not do: Kubernetes' Pod Security Standard ``restricted``. Pure."""
+"""Security contexts of pods and containers: Kubernetes' Pod Security Standard ``restricted``. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this backend is told about a cluster, as ``SCANFLOW_KUBERNETES_<FIELD>`` in the environment."""
+"""Settings of this backend, from ``SCANFLOW_KUBERNETES_<FIELD>`` in the environment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PREFIX = "SCANFLOW_KUBERNETES_"
 
 
 class KubernetesSettings(BaseModel):
-    """Where the cluster is, and which of its engines and classes are used."""
+    """The cluster's address, and which of its engines and classes are used."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -148,9 +148,9 @@ class KubernetesSettings(BaseModel):
         cls, environ: Mapping[str, str] | None = None, *, options: Mapping[str, str] | None = None
     ) -> Self:
         """Read the settings from ``environ`` (default: this process' own), but for those in ``options``, by field."""
-        given = options or {}
-        for name in given.keys() - cls.model_fields.keys():
+        chosen = options or {}
+        for name in chosen.keys() - cls.model_fields.keys():
             raise InvalidError(
                 f"The backend 'kubernetes' has no option {name!r}.{did_you_mean(name, cls.model_fields)}"
             )
-        return read_settings(cls, variables_of(cls, _PREFIX), environ, given=given)
+        return read_settings(cls, variables_of(cls, _PREFIX), environ, given=chosen)

@@ -1,4 +1,4 @@
-"""Times as API servers write them. Pure."""
+"""Parse times of the API server. Pure."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import pytest
 
 import scanflow as sf
 from scanflow.backends.kubernetes.labels import APP, SERVICE, STEP
-from scanflow.backends.kubernetes.placement import instance_placement, step_placement
+from scanflow.backends.kubernetes.placement import build_step_placement, instance_placement
 from scanflow.errors import UnsupportedError
 from tests.manifests import assert_manifests
 
@@ -23,7 +23,7 @@ def test_a_step_is_placed_as_its_affinity_says() -> None:
     affinity = sf.Affinity(
         node_selector={"disk": "ssd"}, near=["load"], apart_from=["left", "right"], avoid_services=["shop"]
     )
-    found = step_placement(affinity, app="shop", team="data", run="calm-otter-417")
+    found = build_step_placement(affinity, app="shop", team="data", run="calm-otter-417")
     assert_manifests("step-placement", found)
     avoided = found["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
     assert avoided[0]["podAffinityTerm"]["labelSelector"]["matchExpressions"][0]["values"] == ["shop"]
@@ -34,7 +34,7 @@ def test_a_step_is_placed_as_its_affinity_says() -> None:
 
 @pytest.mark.parametrize("affinity", [None, sf.Affinity(), sf.Affinity(mode="cpumem")])
 def test_a_step_without_wishes_runs_anywhere(affinity: sf.Affinity | None) -> None:
-    assert step_placement(affinity, app="shop", team="data", run="calm-otter-417") == {}
+    assert build_step_placement(affinity, app="shop", team="data", run="calm-otter-417") == {}
 
 
 def test_instances_are_spread_and_keep_to_the_nodes_that_were_chosen() -> None:

@@ -73,20 +73,20 @@ def test_a_node_runs_in_its_own_image_else_the_built_one_else_the_base_image_wit
     workflow = sf.Workflow(name="training", nodes=[own, plain])
     app = sf.Application(name="shop", team="data", app_dir=folder, workflows=[workflow])
     nothing = PodImages(app, workflow, SETTINGS, lambda _: None, fetch)
-    assert nothing.of(own) == ("example.com/own:1", None)
-    assert nothing.of(own).volumes == nothing.of(own).mounts == []
-    found = nothing.of(plain)
+    assert nothing.select(own) == ("example.com/own:1", None)
+    assert nothing.select(own).volumes == nothing.select(own).mounts == []
+    found = nothing.select(plain)
     assert found.image == SETTINGS.image
     assert found.code is not None
     assert found.code.config_map["metadata"]["namespace"] == "scanflow-shop-data"
     assert found.volumes[0]["configMap"]["name"] == found.code.name
     assert [mount["mountPath"] for mount in found.mounts] == ["/app"]
-    assert nothing.of(plain).code is found.code, "the folder is read once"
+    assert nothing.select(plain).code is found.code, "the folder is read once"
     (wanted,) = recipes(app, [workflow], SETTINGS.image, fetch)
     built = PodImages(
         app, workflow, SETTINGS, lambda recipe: "example.com/built:1" if recipe == wanted.recipe else None, fetch
     )
-    assert built.of(plain) == ("example.com/built:1", None)
+    assert built.select(plain) == ("example.com/built:1", None)
 
 
 def test_requirements_that_no_image_has_are_refused_before_anything_runs(folder: Path) -> None:
@@ -94,7 +94,7 @@ def test_requirements_that_no_image_has_are_refused_before_anything_runs(folder:
     workflow = sf.Workflow(name="training", nodes=[step])
     app = sf.Application(name="shop", app_dir=folder, workflows=[workflow])
     with pytest.raises(UsageError, match="'train' needs numpy, pandas, scipy, …, and no image has that"):
-        PodImages(app, workflow, SETTINGS, lambda _: None, fetch).of(step)
+        PodImages(app, workflow, SETTINGS, lambda _: None, fetch).select(step)
 
 
 def test_functions_that_were_sent_need_no_folder_and_all_else_of_one_that_is_elsewhere_does(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_functions_that_were_sent_need_no_folder_and_all_else_of_one_that_is_els
     workflow = sf.Workflow(name="training", nodes=[sent, needy, file])
     app = sf.Application(name="shop", team="data", app_dir=tmp_path / "elsewhere", workflows=[workflow])
     images = PodImages(app, workflow, SETTINGS, lambda _: None, fetch)
-    assert images.of(sent) == ("example.com/base:1", None)
+    assert images.select(sent) == ("example.com/base:1", None)
     for node in (needy, file):
         with pytest.raises(NotFoundError, match="There is no folder"):
-            images.of(node)
+            images.select(node)

@@ -121,7 +121,7 @@ class KubernetesBatch(ClusterRuns):
             chosen = name or journal.free_name(self._rng)
             tasks: list[TaskRecord] = []
             if cut.past is not None:
-                tasks = inputs_of_spin(cut, self._complete(journal, journal.run(cut.past)))
+                tasks = inputs_of_spin(cut, self._load_with_tasks(journal, journal.run(cut.past)))
             run = enter_run(journal, cut, parent=self._home.runs, rng=self._rng, name=chosen, tasks=tasks)
             home = self._run_home(run)
             private_folder(home.path)
@@ -130,7 +130,7 @@ class KubernetesBatch(ClusterRuns):
             document = RunDocument(**self._document(run, cut), origins=origins)
             self._write(run, cut, document, new=True)
             self._entered[document.run] = document
-            return self._complete(journal, run)
+            return self._load_with_tasks(journal, run)
 
     def _document(self, run: JournalRun, definition: RunDefinition) -> dict[str, Any]:
         return {
@@ -171,7 +171,7 @@ class KubernetesBatch(ClusterRuns):
     ) -> RunRecord:
         with self._journal() as journal:
             began = time.monotonic()
-            with self._driven(journal, run) as (found, home):
+            with self._lock_run(journal, run) as (found, home):
                 name, facts = found.record.name, Facts(journal, found, home)
                 entered = self._entered.pop(name, None)
                 live = facts.refresh(self._cluster, run_namespace(found)) if entered is None else None
@@ -211,7 +211,7 @@ class KubernetesBatch(ClusterRuns):
                     facts.deleted(run_namespace(found))
                 else:
                     self._end(facts, observed, seconds)
-            record = self._complete(journal, journal.run(name))
+            record = self._load_with_tasks(journal, journal.run(name))
         observe(RunEnded(run=record.name, record=record))
         return record
 
@@ -302,18 +302,18 @@ class KubernetesBatch(ClusterRuns):
                 self._cluster.patch("Workflow", live.name, run_namespace(found), {"spec": {"shutdown": "Terminate"}})
             elif not being_made:
                 journal.set_run(found, "stopped", seconds=record.seconds)
-            return self._complete(journal, journal.run(record.name))
+            return self._load_with_tasks(journal, journal.run(record.name))
 
     def stop_task(self, run: str, task: str) -> RunRecord:
         with self._journal() as journal:
             found = journal.run(run)
             _, live = self._look(journal, found)
-            record = self._complete(journal, found)
+            record = self._load_with_tasks(journal, found)
             running = running_tasks(record, task)
             if live is not None:
                 for one in running:
                     stop_running_task(self._cluster, run_namespace(found), live, one.task)
-            return self._complete(journal, journal.run(record.name))
+            return self._load_with_tasks(journal, journal.run(record.name))
 
     # Looks
 
@@ -378,28 +378,28 @@ class KubernetesBatch(ClusterRuns):
 
     # How it stands
 
-    def _stands(self, journal: Journal, run: JournalRun) -> RunRecord:
+    def _refresh(self, journal: Journal, run: JournalRun) -> RunRecord:
         return self._look(journal, run)[0]
 
     def _look(self, journal: Journal, run: JournalRun) -> tuple[RunRecord, Live | None]:
         """Return a run as it stands; while somebody here watches it, as that one wrote it down."""
         record, home = run.record, self._run_home(run)
         if record.state in ENDED:
-            return self._shown(record), None
+            return self._add_details(record), None
         if is_locked(home.lock):
             live = self._last(run)
-            return self._shown(journal.run(record.name).record), live
+            return self._add_details(journal.run(record.name).record), live
         facts = Facts(journal, run, home)
         live = facts.refresh(self._cluster, run_namespace(run))
         if is_locked(home.lock) or journal.run(record.name).record != record:  # it was gone on with meanwhile
-            return self._shown(journal.run(record.name).record), live
+            return self._add_details(journal.run(record.name).record), live
         if live is None and home.driven.exists():
-            return self._shown(facts.deleted(run_namespace(run))), None
+            return self._add_details(facts.deleted(run_namespace(run))), None
         if live is None:
-            return self._shown(record.model_copy(update={"state": "interrupted"})), None
+            return self._add_details(record.model_copy(update={"state": "interrupted"})), None
         if live.observed.phase != "running":
-            return self._shown(self._ended(facts, live, record)), live
-        return self._shown(record), live
+            return self._add_details(self._ended(facts, live, record)), live
+        return self._add_details(record), live
 
     def _last(self, run: JournalRun) -> Live | None:
         """Return the last Workflow of a run as it stands; nothing is written down."""
@@ -411,9 +411,9 @@ class KubernetesBatch(ClusterRuns):
         took = known.seconds_between(status.get("startedAt"), status.get("finishedAt"))
         return facts.end(live.observed.phase, seconds=(record.seconds or 0.0) + took, error=live.observed.error)
 
-    def _complete(self, journal: Journal, run: JournalRun) -> RunRecord:
+    def _load_with_tasks(self, journal: Journal, run: JournalRun) -> RunRecord:
         tasks = with_pending(definition_of(run).workflow, journal.tasks(run).values())
-        return self._shown(self._noted(journal, run).model_copy(update={"tasks": tasks}))
+        return self._add_details(self._load_without_tasks(journal, run).model_copy(update={"tasks": tasks}))
 
 
 def _pickled(homes: dict[StepName, RunHome]) -> bool:

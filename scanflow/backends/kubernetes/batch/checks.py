@@ -10,7 +10,7 @@ from scanflow.app.steps import check_parameters
 from scanflow.app_files import AppFiles
 from scanflow.backends.kubernetes.batch.place import check_honoured
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.nodes import given_to_pods
+from scanflow.backends.kubernetes.nodes import read_allocatable
 from scanflow.backends.port import RunDefinition
 from scanflow.errors import AccessDeniedError, UnsupportedError
 
@@ -47,5 +47,5 @@ def capacity(cluster: Cluster) -> tuple[float, int]:
         nodes, _ = cluster.find("Node")
     except AccessDeniedError:
         return float(sys.maxsize), sys.maxsize
-    given = [given_to_pods(node) for node in nodes]
+    given = [read_allocatable(node) for node in nodes]
     return max(sum(cores for cores, _ in given), 0.001), sum(memory for _, memory in given)

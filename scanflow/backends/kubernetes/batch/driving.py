@@ -93,7 +93,7 @@ class Drive:
         observed = self._see(manifest, adopted=adopted)
         if adopted:
             self._emitted.ended |= {(one.task, one.number) for one in observed.attempts if self._was_known(one)}
-        for seen in self._looks.at(manifest):
+        for seen in self._looks.watch(manifest):
             if seen is None:
                 return None
             observed = self._see(seen)

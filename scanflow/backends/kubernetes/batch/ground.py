@@ -44,7 +44,7 @@ class Ground:
         found = PodImages.open(app, workflow, self.settings, self.find_image, self.models(None))
         images, volumes, config_map = dict[str, StepImage](), list[Manifest](), None
         for node in workflow.steps:
-            one = found.of(node)
+            one = found.select(node)
             images[node.name] = StepImage(one.image, tuple(one.mounts))
             if one.code is not None:
                 config_map, volumes = one.code.config_map, one.volumes

@@ -15,7 +15,7 @@ from scanflow.app.resources import Affinity
 from scanflow.backends.kubernetes.batch import layout
 from scanflow.backends.kubernetes.batch.place import SMALL, Place
 from scanflow.backends.kubernetes.environment.manifests import variables_from
-from scanflow.backends.kubernetes.placement import step_placement
+from scanflow.backends.kubernetes.placement import build_step_placement
 from scanflow.backends.kubernetes.security import container_security, pod_security
 
 PROGRAM: Final = ("python", "-m", "scanflow.backends.kubernetes.batch.step")
@@ -81,7 +81,7 @@ def step_template(place: Place, app: Application, node: Executor, arguments: lis
     extra = [argo.VolumeMount.model_validate(mount) for mount in image.mounts]
     container = argo.Container(image=image.image, args=arguments, resources=asked, volume_mounts=extra or None)
     found = argo.Template(container=container)
-    where = step_placement(node.affinity, app=app.name, team=app.team, run=run)
+    where = build_step_placement(node.affinity, app=app.name, team=app.team, run=run)
     found.node_selector = where.get("nodeSelector")
     found.affinity = argo.Affinity.model_validate(where["affinity"]) if "affinity" in where else None
     if isinstance(node.affinity, Affinity) and node.affinity.mode != "any":

@@ -138,7 +138,7 @@ class KubernetesMPI(ClusterRuns):
         with self._journal() as journal:
             run = enter_run(journal, definition, parent=self._home.runs, rng=self._rng, name=name)
             private_folder(self._run_home(run).path)
-            return self._complete(journal, run)
+            return self._load_with_tasks(journal, run)
 
     # A run
 
@@ -147,14 +147,14 @@ class KubernetesMPI(ClusterRuns):
     ) -> RunRecord:
         with self._journal() as journal:
             began = time.monotonic()
-            with self._driven(journal, run) as (found, home):
+            with self._lock_run(journal, run) as (found, home):
                 name, facts, made = found.record.name, self._facts(journal, found), definition or definition_of(found)
                 manifest = facts.last(tuple(_KINDS.values()))
                 seen = None if manifest is None else facts.look(manifest)
                 adopted = seen is not None and (not seen.over or found.record.state == "running")
                 if not adopted and facts.is_done:
                     journal.set_run(found, "succeeded", seconds=found.record.seconds)
-                    return self._complete(journal, journal.run(name))
+                    return self._load_with_tasks(journal, journal.run(name))
                 if not adopted:
                     last = 0 if manifest is None else drive_of(manifest)
                     manifest = self._submit(journal, found, made, facts, last + 1, environment)
@@ -167,7 +167,7 @@ class KubernetesMPI(ClusterRuns):
                 end = self._watch(facts, found, manifest, adopted=adopted, observe=observe)
                 seconds = (found.record.seconds or 0.0) + time.monotonic() - began
                 journal.set_run(found, end.state, seconds=seconds, error=end.error)
-            record = self._complete(journal, journal.run(name))
+            record = self._load_with_tasks(journal, journal.run(name))
         observe(RunEnded(run=record.name, record=record))
         return record
 
@@ -213,7 +213,7 @@ class KubernetesMPI(ClusterRuns):
     def stop(self, run: str) -> RunRecord:
         with self._journal() as journal:
             found = journal.run(run)
-            record = self._stands(journal, found)
+            record = self._refresh(journal, found)
             if record.state in ENDED:
                 raise UsageError(f"The run {record.name!r} has {record.state} already; there is nothing to stop.")
             facts, home = self._facts(journal, found), self._run_home(found)
@@ -222,12 +222,12 @@ class KubernetesMPI(ClusterRuns):
                 write_private(home.asked_to_stop, "")  # whoever makes its job looks for it then
                 live = _seen_last(facts)
                 if live is None or live[1].over:
-                    return self._complete(journal, journal.run(record.name))
+                    return self._load_with_tasks(journal, journal.run(record.name))
             stays = live is not None and facts.stop(*live)
             if not stays and not is_locked(home.lock):
                 facts.deleted(asked=True, why=None)
                 journal.set_run(found, "stopped", seconds=record.seconds)
-            return self._complete(journal, journal.run(record.name))
+            return self._load_with_tasks(journal, journal.run(record.name))
 
     def stop_task(self, run: str, task: str) -> RunRecord:
         record = self.show(run)
@@ -263,15 +263,15 @@ class KubernetesMPI(ClusterRuns):
         workload: MPIWorkload = workload_of(definition_of(run).workflow)
         return JobFacts(self._cluster, run_namespace(run), journal, run, self._run_home(run), workload)
 
-    def _stands(self, journal: Journal, run: JournalRun) -> RunRecord:
+    def _refresh(self, journal: Journal, run: JournalRun) -> RunRecord:
         """Return a run as it stands; while somebody here watches it, as that one wrote it down."""
         record, home = run.record, self._run_home(run)
         if record.state in ENDED:
-            return self._shown(record)
+            return self._add_details(record)
         if not is_locked(home.lock):
             with suppress(AlreadyRunningError), only_driver(home.lock, record.name):
-                return self._shown(self._read(journal, run))
-        return self._shown(journal.run(record.name).record)
+                return self._add_details(self._read(journal, run))
+        return self._add_details(journal.run(record.name).record)
 
     def _read(self, journal: Journal, run: JournalRun) -> RunRecord:
         """Read how a run stands that nobody watches."""
@@ -290,15 +290,15 @@ class KubernetesMPI(ClusterRuns):
             journal.set_run(run, end_state(seen), seconds=(record.seconds or 0.0) + took)
         return journal.run(record.name).record
 
-    def _shown(self, record: RunRecord) -> RunRecord:
-        return super()._shown(record).with_details(type=MPI)
+    def _add_details(self, record: RunRecord) -> RunRecord:
+        return super()._add_details(record).with_details(type=MPI)
 
-    def _complete(self, journal: Journal, run: JournalRun) -> RunRecord:
+    def _load_with_tasks(self, journal: Journal, run: JournalRun) -> RunRecord:
         tasks = with_pending(definition_of(run).workflow, journal.tasks(run).values())
         ranks = rank_tasks(self._run_home(run).outputs_of(tasks[0].task), tasks[0])
         place = ", ".join(sorted({rank.place for rank in ranks if rank.place})) or None
         tasks = (*ranks, tasks[0].model_copy(update={"place": place}))
-        return self._shown(self._noted(journal, run).model_copy(update={"tasks": tasks}))
+        return self._add_details(self._load_without_tasks(journal, run).model_copy(update={"tasks": tasks}))
 
 
 def _seen_last(facts: JobFacts) -> tuple[Manifest, JobSeen] | None:

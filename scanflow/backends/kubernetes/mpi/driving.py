@@ -92,7 +92,7 @@ class JobDrive:
                 self._facts.stop(manifest, self._facts.look(manifest))
 
     def _watch(self, manifest: Manifest, *, adopted: bool) -> JobEnd:
-        for found in self._looks.at(manifest):
+        for found in self._looks.watch(manifest):
             if found is None:
                 error = self._facts.deleted(asked=self._now.asked, why=self._now.why)
                 return JobEnd("stopped" if self._now.why is None else "failed", error)

@@ -16,7 +16,7 @@ from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import selector
 from scanflow.backends.kubernetes.mpi.output import RankOutput
 from scanflow.backends.kubernetes.mpi.seen import ENDED_FOR, STOPPED, JobSeen, see
-from scanflow.backends.kubernetes.pod_logs import lines_since
+from scanflow.backends.kubernetes.pod_logs import read_lines_since
 from scanflow.backends.parameters import RESULT
 from scanflow.backends.rank_files import RANKS, first_failure, still_running
 from scanflow.backends.records import TaskRecord
@@ -72,7 +72,7 @@ class JobFacts:
         output = self.output(drive)
         if seen.launcher is not None and seen.began is not None:
             before = output.read().until
-            output.add(lines_since(self._cluster, self._namespace, seen.launcher, before), over=seen.over)
+            output.add(read_lines_since(self._cluster, self._namespace, seen.launcher, before), over=seen.over)
             output.place(seen.nodes)
         self.note(self.record(seen, drive, output))
         return seen

@@ -12,7 +12,7 @@ from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.code import APP_DIR, Code, code_of
 from scanflow.backends.kubernetes.labels import namespace_of
 from scanflow.backends.kubernetes.mpi.affinity import node_selector
-from scanflow.backends.kubernetes.nodes import given_to_pods, is_schedulable
+from scanflow.backends.kubernetes.nodes import is_schedulable, read_allocatable
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.mpi_program import MPIProgram, check_affinity, program_of
 from scanflow.errors import AccessDeniedError, InvalidError, UnsupportedError
@@ -105,6 +105,6 @@ def cluster_nodes(cluster: Cluster, workload: MPIWorkload) -> list[ClusterNode]:
         if not nodes:
             said = ", ".join(f"{name}={value}" for name, value in wanted.items())
             raise InvalidError(f"MPIWorkload {workload.name!r}: no node has the labels {said} of its node_selector.")
-    given = [(str(one["metadata"]["name"]), *given_to_pods(one)) for one in nodes if is_schedulable(one)]
+    given = [(str(one["metadata"]["name"]), *read_allocatable(one)) for one in nodes if is_schedulable(one)]
     found = [ClusterNode(name=name, cores=cores, memory_bytes=memory) for name, cores, memory in given]
     return sorted(found, key=lambda one: (-one.cores, one.name))
