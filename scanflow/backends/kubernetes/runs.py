@@ -40,7 +40,12 @@ class ClusterRuns(ABC):
         *,
         rng: random.Random | None = None,
     ) -> None:
-        self._settings, self._cluster, self._own, self._ground = settings, cluster, cluster_settings, ground
+        self._settings, self._cluster, self._cluster_settings, self._ground = (
+            settings,
+            cluster,
+            cluster_settings,
+            ground,
+        )
         self._home = BatchHome(settings.home.expanduser().absolute())
         self._ensured = Recently(ENSURED_FOR_S)
         self._environments: dict[str, str] = {}

@@ -16,7 +16,7 @@ from scanflow.backends.definition import KeptDefinition
 from scanflow.backends.kubernetes.batch.document import LARGEST, RunDocument
 from scanflow.backends.kubernetes.batch.layout import DOCUMENT, PACKED
 from scanflow.backends.kubernetes.batch.records import observe_workflow
-from scanflow.backends.kubernetes.batch.sharing import with_shared_templates
+from scanflow.backends.kubernetes.batch.sharing import share_templates
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.port import RunDefinition
 from scanflow.errors import UsageError
@@ -51,7 +51,7 @@ def as_run(workflow: Manifest, task: Manifest) -> Manifest:
 @pytest.mark.parametrize("shape", batch_shapes.SHAPES)
 def test_each_task_runs_the_same_with_shared_templates(shape: Callable[[], Manifest]) -> None:
     before = shape()
-    after = with_shared_templates(before)
+    after = share_templates(before)
     plain = {(one["name"], one["template"]): one for one in tasks(before) if one["template"].startswith("step-")}
     there = [one for one in tasks(after) if one["template"].startswith("step-")]
     assert len(there) == len(plain)
@@ -79,7 +79,7 @@ def test_what_fits_in_no_way_is_refused_with_what_to_do() -> None:
 
 
 def test_a_task_of_a_shared_template_is_its_step_s() -> None:
-    workflow = with_shared_templates(batch_shapes.static_fan_out())
+    workflow = share_templates(batch_shapes.static_fan_out())
     template = next(name for name in templates(workflow) if name.startswith("step-"))
     inputs = {"parameters": [{"name": "step", "value": "best"}, {"name": "index", "value": "2"}]}
     node = {"type": "Pod", "name": "w.x", "templateName": template, "phase": "Running", "inputs": inputs}
@@ -98,7 +98,7 @@ def test_a_long_document_is_kept_compressed_and_read_back(tmp_path: Path) -> Non
     made = document(MANY, rate=0.1)
     manifest = made.manifest("ns", {})
     assert len(json.dumps(manifest)) < 200_000 < len(made.model_dump_json())
-    assert RunDocument.of(manifest) == made
+    assert RunDocument.from_manifest(manifest) == made
     (tmp_path / PACKED).write_bytes(base64.b64decode(manifest["binaryData"][PACKED]))
     assert RunDocument.read(tmp_path) == made
     (tmp_path / PACKED).unlink()

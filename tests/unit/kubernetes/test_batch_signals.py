@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.backends.kubernetes.batch.conditions import skippable, when_of
-from scanflow.backends.kubernetes.batch.finished import Finished, finished_of, with_skipped
-from scanflow.backends.kubernetes.batch.retries import waits_itself
-from scanflow.backends.kubernetes.batch.signals import WRONG, replay, signals_of, tell
+from scanflow.backends.kubernetes.batch.conditions import build_when, find_skippable
+from scanflow.backends.kubernetes.batch.finished import Finished, add_skipped, find_finished
+from scanflow.backends.kubernetes.batch.retries import has_own_backoff
+from scanflow.backends.kubernetes.batch.signals import WRONG, evaluate_signal, list_signals, replay
 from scanflow.backends.parameters import StepInputs
 from scanflow.backends.port import RunDefinition
 from scanflow.backends.records import TaskRecord, TaskState
@@ -28,10 +28,10 @@ def told(nodes: list[sf.Executor], outputs: Mapping[str, Mapping[str, Any]], onl
     workflow = sf.Workflow(name="wf", nodes=nodes)
     definition = RunDefinition(sf.Application(name="shop", workflows=[workflow]), workflow, step=only)
     found = {}
-    for signal in signals_of(workflow):
+    for signal in list_signals(workflow):
         inputs = StepInputs(definition, read=outputs.__getitem__, outputs=Path("/outputs"), max_fan_out=4)
         replay(workflow, inputs, [signal.over or signal.step])
-        found[signal.name] = tell(signal, workflow, inputs, kept={"again": (1,)}, only=only)
+        found[signal.name] = evaluate_signal(signal, workflow, inputs, kept_tasks={"again": (1,)}, only=only)
     return found
 
 
@@ -84,10 +84,10 @@ def test_only_what_may_be_skipped_is_asked_about() -> None:
         step("mixed", parameters={"x": good["y"], "o": other["o"]}),
     )
     workflow = sf.Workflow(name="wf", nodes=[check, other, good, after, mixed])
-    may_skip = skippable(workflow)
+    may_skip = find_skippable(workflow)
     assert may_skip == {"good", "after"}
     sources = {node.name: node.name for node in workflow.nodes}
-    whens = {node.name: when_of(node, workflow.parents[node.name], sources, may_skip) for node in workflow.steps}
+    whens = {node.name: build_when(node, workflow.parents[node.name], sources, may_skip) for node in workflow.steps}
     assert whens == {
         "check": None,
         "other": None,
@@ -107,16 +107,16 @@ def test_a_run_goes_on_with_what_had_not_finished() -> None:
     join = step("join", parameters={"all": wide["path"]})
     workflow = sf.Workflow(name="wf", nodes=[load, wide, join])
     tasks = [record("load", "succeeded"), record("wide.0", "succeeded"), record("wide.1", "failed", 2)]
-    found, kept = finished_of(workflow, {task.task: task for task in tasks})
+    found, kept = find_finished(workflow, {task.task: task for task in tasks})
     assert (found, kept) == (Finished(frozenset({"load"}), frozenset(), {"wide.1": 2}), {"wide": (0,)})
     whole = [record("load", "succeeded"), record("wide.0", "succeeded"), record("join", "failed")]
-    assert finished_of(workflow, {task.task: task for task in whole})[0].done == {"load", "wide"}
+    assert find_finished(workflow, {task.task: task for task in whole})[0].done == {"load", "wide"}
 
 
 def test_what_depends_only_on_skipped_steps_is_skipped_too() -> None:
     a, b = step("a"), step("b")
     workflow = sf.Workflow(name="wf", nodes=[a, b, step("c", parameters={"a": a["x"], "b": b["x"]}), step("d")])
-    found = with_skipped(workflow, Finished(skipped=frozenset({"a", "b"})))
+    found = add_skipped(workflow, Finished(skipped=frozenset({"a", "b"})))
     assert found.skipped == {"a", "b", "c"}
 
 
@@ -132,4 +132,4 @@ def test_what_depends_only_on_skipped_steps_is_skipped_too() -> None:
     ],
 )
 def test_waits_that_argo_cannot_keep_are_kept_by_the_step(retry: sf.Retry, itself: bool) -> None:
-    assert waits_itself(step("a", retries=retry)) is itself
+    assert has_own_backoff(step("a", retries=retry)) is itself

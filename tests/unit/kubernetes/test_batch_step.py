@@ -75,7 +75,7 @@ class Claim:
         definition = RunDefinition(sf.Application(name="shop", workflows=[workflow]), workflow)
         document = RunDocument(run=run, definition=KeptDefinition.of(definition), created=1.0, drive=1, **more)
         (base / "run" / "run.json").write_text(document.model_dump_json())
-        launches = plan_launches(document.made(), run, 1, document.variables, base / "outputs")
+        launches = plan_launches(document.build_definition(), run, 1, document.variables, base / "outputs")
         if launches and not document.origins:
             (base / "run" / "launches.json").write_text(launches)
 

@@ -1,4 +1,4 @@
-"""Batch workflows on a cluster: runs entered, driven, stopped and looked at. Argo runs them; this home remembers."""
+"""The run backend of batch workflows on a cluster: Argo runs them, this home keeps their records."""
 
 from __future__ import annotations
 
@@ -14,17 +14,23 @@ from scanflow.app.workflow import Workflow
 from scanflow.backends.definition import KeptDefinition, definition_of, enter_run, redefine_run
 from scanflow.backends.journal import Journal, JournalRun
 from scanflow.backends.kept_functions import forget_functions
-from scanflow.backends.kubernetes.batch import facts as known
-from scanflow.backends.kubernetes.batch.checks import capacity, check_definition
+from scanflow.backends.kubernetes.batch.checks import check_definition, sum_allocatable
 from scanflow.backends.kubernetes.batch.document import RunDocument
 from scanflow.backends.kubernetes.batch.driving import Drive
-from scanflow.backends.kubernetes.batch.facts import ENDED, Facts, Live
+from scanflow.backends.kubernetes.batch.facts import (
+    ENDED,
+    Facts,
+    Live,
+    compute_duration,
+    find_workflows,
+    forget_outputs,
+)
 from scanflow.backends.kubernetes.batch.fetching import fetch_log, fetch_outputs
-from scanflow.backends.kubernetes.batch.finished import Finished, finished_of, with_skipped
-from scanflow.backends.kubernetes.batch.functions import Functions, namespace_key
+from scanflow.backends.kubernetes.batch.finished import Finished, add_skipped, find_finished
+from scanflow.backends.kubernetes.batch.functions import Functions, ensure_namespace_key
 from scanflow.backends.kubernetes.batch.ground import Ground
 from scanflow.backends.kubernetes.batch.home import RunHome
-from scanflow.backends.kubernetes.batch.layout import DRIVE, run_object
+from scanflow.backends.kubernetes.batch.layout import DRIVE, format_config_map_name
 from scanflow.backends.kubernetes.batch.pod_logs import TaskPodLogs, copy_log
 from scanflow.backends.kubernetes.batch.records import WorkflowSeen, observe_workflow
 from scanflow.backends.kubernetes.batch.stopping import stop_running_task
@@ -48,7 +54,7 @@ from scanflow.processes.files import is_locked
 from scanflow.settings import Settings
 
 CODE_FOR_S: Final = 60.0
-"""How long a ConfigMap of code that was just made counts as there: as long as other objects of an environment do."""
+"""How long a ConfigMap of code that was applied is not applied again: as other objects of an environment."""
 
 
 class KubernetesBatch(ClusterRuns):
@@ -66,9 +72,9 @@ class KubernetesBatch(ClusterRuns):
         super().__init__(settings, cluster, cluster_settings, ground, rng=rng)
         self._functions = Functions(self._home)
         self._keys: dict[str, bytes] = {}
-        self._coded = Recently(CODE_FOR_S)
+        self._applied_code = Recently(CODE_FOR_S)
         self._entered: dict[str, RunDocument] = {}
-        """Runs that were entered by this process, and not driven yet: nobody else knows more of them."""
+        """Runs that were entered by this process, and not driven yet: their state is complete here."""
 
     # Before a run
 
@@ -82,25 +88,27 @@ class KubernetesBatch(ClusterRuns):
     def plan(self, app: Application, workflow: Workflow) -> Plan:
         self._check(RunDefinition(app, workflow), None)
         self._ground.code(app, workflow)
-        cores, memory = capacity(self._cluster)
+        cores, memory = sum_allocatable(self._cluster)
         plan = plan_workflow(workflow, machine_cores=cores, machine_memory_bytes=memory)
         steps = tuple(
-            step.model_copy(update={"notes": tuple(self._note(note, workflow, step.name) for note in step.notes)})
+            step.model_copy(
+                update={"notes": tuple(self._resolve_note(note, workflow, step.name) for note in step.notes)}
+            )
             for step in plan.steps
         )
         return plan.model_copy(update={"steps": steps})
 
     def manifests(self, app: Application, workflow: Workflow) -> list[Manifest]:
-        """Return what a run of a workflow would be made of, under a name that no run has."""
+        """Return the objects of a run of a workflow, under a free run name."""
         from scanflow.backends.kubernetes.batch.workflow import workflow_manifest
 
-        made, code = RunDefinition(app, workflow), self._ground.code(app, workflow)
-        document = RunDocument(run=str(self.free_name()), definition=KeptDefinition.of(made), created=0, drive=1)
+        definition, code = RunDefinition(app, workflow), self._ground.code(app, workflow)
+        document = RunDocument(run=str(self.free_name()), definition=KeptDefinition.of(definition), created=0, drive=1)
         place = self._ground.place(namespace_of(app.name, app.team), code)
-        found = workflow_manifest(document, made, Finished(), place)
-        return [one for one in (code.config_map, found) if one is not None]
+        argo_workflow = workflow_manifest(document, definition, Finished(), place)
+        return [manifest for manifest in (code.config_map, argo_workflow) if manifest is not None]
 
-    def _note(self, note: str, workflow: Workflow, step: str) -> str:
+    def _resolve_note(self, note: str, workflow: Workflow, step: str) -> str:
         return f"image {workflow.by_name[step].image}" if note == IMAGE_NOTE else note
 
     def _check(self, definition: RunDefinition, home: RunHome | None) -> None:
@@ -127,12 +135,12 @@ class KubernetesBatch(ClusterRuns):
             private_folder(home.path)
             self._functions.keep_live(cut.workflow, home)
             origins = {task.step: task.origin for task in tasks if task.state == "succeeded" and task.origin}
-            document = RunDocument(**self._document(run, cut), origins=origins)
+            document = RunDocument(**self._build_document_fields(run, cut), origins=origins)
             self._write(run, cut, document, new=True)
             self._entered[document.run] = document
             return self._load_with_tasks(journal, run)
 
-    def _document(self, run: JournalRun, definition: RunDefinition) -> dict[str, Any]:
+    def _build_document_fields(self, run: JournalRun, definition: RunDefinition) -> dict[str, Any]:
         return {
             "run": run.record.name,
             "definition": KeptDefinition.of(definition),
@@ -144,24 +152,26 @@ class KubernetesBatch(ClusterRuns):
     def _write(self, run: JournalRun, definition: RunDefinition, document: RunDocument, *, new: bool = False) -> None:
         """Write a run's ConfigMap."""
         app, namespace = definition.app, run_namespace(run)
-        key = self._key(namespace, app.name, app.team)
-        manifest = document.manifest(namespace, self._functions.sent(definition.workflow, self._run_home(run), key))
+        key = self._get_key(namespace, app.name, app.team)
+        manifest = document.manifest(
+            namespace, self._functions.sign_functions(definition.workflow, self._run_home(run), key)
+        )
         if not new:
             self._cluster.apply(manifest, force=True)
             return
         try:
             self._cluster.create(manifest)
         except ConflictError as error:
-            there = self._cluster.get("ConfigMap", run_object(document.run), namespace)
-            if there is None or RunDocument.of(there).definition != document.definition:
+            existing = self._cluster.get("ConfigMap", format_config_map_name(document.run), namespace)
+            if existing is None or RunDocument.from_manifest(existing).definition != document.definition:
                 raise InvalidError(
                     f"There is a run {document.run!r} already in the namespace {namespace!r}. Choose another name."
                 ) from error
 
-    def _key(self, namespace: str, app: str, team: str) -> bytes:
-        """Return what pickles of a namespace are signed with; another process may have removed the namespace since."""
+    def _get_key(self, namespace: str, app: str, team: str) -> bytes:
+        """Return the key that signs a namespace's pickles; fetched again, as the namespace may have been recreated."""
         if not (namespace in self._ensured and namespace in self._keys):
-            self._keys[namespace] = namespace_key(self._cluster, namespace, app, team)
+            self._keys[namespace] = ensure_namespace_key(self._cluster, namespace, app, team)
         return self._keys[namespace]
 
     # A run
@@ -170,120 +180,128 @@ class KubernetesBatch(ClusterRuns):
         self, run: str, definition: RunDefinition | None = None, *, environment: Environment, observe: Observer
     ) -> RunRecord:
         with self._journal() as journal:
-            began = time.monotonic()
-            with self._lock_run(journal, run) as (found, home):
-                name, facts = found.record.name, Facts(journal, found, home)
+            start = time.monotonic()
+            with self._lock_run(journal, run) as (journal_run, home):
+                name, facts = journal_run.record.name, Facts(journal, journal_run, home)
                 entered = self._entered.pop(name, None)
-                live = facts.refresh(self._cluster, run_namespace(found)) if entered is None else None
-                made = cut_down(definition or definition_of(found))
+                live = facts.refresh(self._cluster, run_namespace(journal_run)) if entered is None else None
+                run_definition = cut_down(definition or definition_of(journal_run))
                 adopted = live is not None and live.observed.phase == "running"
-                before = journal.tasks(found)
+                previous_tasks = journal.tasks(journal_run)
                 if adopted:
                     assert live is not None
                     manifest: Manifest | None = live.manifest
-                    made = definition_of(found)
+                    run_definition = definition_of(journal_run)
                 else:
-                    self._check(made, home)
-                    manifest = self._prepare(journal, found, made, facts, live or entered, environment)
-                journal.set_run(found, "running", seconds=found.record.seconds)
-                observe(self._started(found, made, before))
+                    self._check(run_definition, home)
+                    manifest = self._prepare(journal, journal_run, run_definition, facts, live or entered, environment)
+                journal.set_run(journal_run, "running", seconds=journal_run.record.seconds)
+                observe(self._build_started_event(journal_run, run_definition, previous_tasks))
                 observed: WorkflowSeen | None = None
                 if manifest is not None:
                     if not adopted:
-                        manifest = self._create(manifest, found)
-                    watching = Drive(
+                        manifest = self._create(manifest, journal_run)
+                    watcher = Drive(
                         self._cluster,
-                        run_namespace(found),
+                        run_namespace(journal_run),
                         name,
-                        made.workflow,
+                        run_definition.workflow,
                         facts,
                         home,
                         observe=observe,
-                        pending_s=self._own.pending_s,
-                        away_s=self._own.timeout_s,
-                        known=dict(before),
+                        pending_s=self._cluster_settings.pending_s,
+                        away_s=self._cluster_settings.timeout_s,
+                        previous_tasks=dict(previous_tasks),
                     )
                     if home.asked_to_stop.exists():
-                        watching.stop(manifest["metadata"]["name"])
-                    observed = watching.watch(manifest, adopted=adopted)
-                seconds = (found.record.seconds or 0.0) + time.monotonic() - began
+                        watcher.stop(manifest["metadata"]["name"])
+                    observed = watcher.watch(manifest, adopted=adopted)
+                seconds = (journal_run.record.seconds or 0.0) + time.monotonic() - start
                 if manifest is not None and observed is None:
-                    facts.deleted(run_namespace(found))
+                    facts.record_deletion(run_namespace(journal_run))
                 else:
                     self._end(facts, observed, seconds)
             record = self._load_with_tasks(journal, journal.run(name))
         observe(RunEnded(run=record.name, record=record))
         return record
 
-    def _started(self, run: JournalRun, made: RunDefinition, before: dict[StepName, TaskRecord]) -> RunStarted:
-        kept = sum(task.state == "succeeded" for task in before.values())
-        event = RunStarted(run=run.record.name, steps=len(made.workflow.nodes), kept=kept)
+    def _build_started_event(
+        self, run: JournalRun, definition: RunDefinition, previous_tasks: dict[StepName, TaskRecord]
+    ) -> RunStarted:
+        n_succeeded = sum(task.state == "succeeded" for task in previous_tasks.values())
+        event = RunStarted(run=run.record.name, steps=len(definition.workflow.nodes), kept=n_succeeded)
         return event.with_details(folder=str(self._run_home(run).path), namespace=run_namespace(run))
 
     def _prepare(
         self,
         journal: Journal,
         run: JournalRun,
-        made: RunDefinition,
+        definition: RunDefinition,
         facts: Facts,
-        before: Live | RunDocument | None,
+        previous: Live | RunDocument | None,
         environment: Environment,
     ) -> Manifest | None:
-        """Write down what runs now, and return the Workflow that is to be made; ``before``: the run's last Workflow, or
-        all that there is of a run that was entered this moment."""
+        """Record what runs now, and return the Workflow to create; None: all steps have ended.
+
+        ``previous``: the run's last Workflow, or the document of a run that was just entered.
+        """
         from scanflow.backends.kubernetes.batch.workflow import workflow_manifest  # Hera takes a while to import
 
         namespace, home = run_namespace(run), self._run_home(run)
-        self._ensure(made.app)
-        self._functions.keep_live(made.workflow, home)
-        past, live = (before, None) if isinstance(before, RunDocument) else (self._past(run), before)
+        self._ensure(definition.app)
+        self._functions.keep_live(definition.workflow, home)
+        document_before, live = (
+            (previous, None) if isinstance(previous, RunDocument) else (self._load_document(run), previous)
+        )
         tasks = journal.tasks(run)
-        finished, kept = finished_of(made.workflow, tasks)
-        last = max(past.drive if past is not None else 0, live.drive if live is not None else 0)
-        tags = task_tags(made.workflow.name, run.record.name, "@step@", StepName("@task@"))
+        finished, kept_tasks = find_finished(definition.workflow, tasks)
+        last_drive = max(
+            document_before.drive if document_before is not None else 0, live.drive if live is not None else 0
+        )
+        tags = task_tags(definition.workflow.name, run.record.name, "@step@", StepName("@task@"))
         document = RunDocument(
-            **self._document(run, made),
-            drive=last + 1,
-            kept=kept,
-            origins={} if past is None else past.origins,
+            **self._build_document_fields(run, definition),
+            drive=last_drive + 1,
+            kept=kept_tasks,
+            origins={} if document_before is None else document_before.origins,
             variables=environment(tags),
         )
-        code = self._ground.code(made.app, made.workflow)
-        manifest = workflow_manifest(document, made, finished, self._ground.place(namespace, code))
-        for step in with_skipped(made.workflow, finished).skipped - finished.skipped:
+        code = self._ground.code(definition.app, definition.workflow)
+        manifest = workflow_manifest(document, definition, finished, self._ground.place(namespace, code))
+        for step in add_skipped(definition.workflow, finished).skipped - finished.skipped:
             facts.note({StepName(step): TaskRecord(task=StepName(step), step=step, state="skipped")})
         if manifest is None:
             return None
-        known.forget_outputs(home, [task for task, one in tasks.items() if one.state not in {"succeeded", "skipped"}])
+        forget_outputs(home, [task for task, record in tasks.items() if record.state not in {"succeeded", "skipped"}])
         if code.config_map is not None:
             self._ensure_code(code.config_map)
-        redefine_run(journal, run, made)
-        self._write(run, made, document)
+        redefine_run(journal, run, definition)
+        self._write(run, definition, document)
         return manifest
 
-    def _past(self, run: JournalRun) -> RunDocument | None:
-        there = self._cluster.get("ConfigMap", run_object(run.record.name), run_namespace(run))
-        return None if there is None else RunDocument.of(there)
+    def _load_document(self, run: JournalRun) -> RunDocument | None:
+        config_map = self._cluster.get("ConfigMap", format_config_map_name(run.record.name), run_namespace(run))
+        return None if config_map is None else RunDocument.from_manifest(config_map)
 
     def _ensure_code(self, code: Manifest) -> None:
-        """Make the ConfigMap of an application's code; its name has the hash of all that is in it."""
+        """Apply the ConfigMap of an application's code, whose name has its content's hash."""
         metadata = code["metadata"]
         name = f"{self._environments.get(metadata['namespace'])}/{metadata['name']}"  # it goes with the environment
-        if name not in self._coded:
+        if name not in self._applied_code:
             self._cluster.apply(code, force=True)
-            self._coded.note(name)
+            self._applied_code.note(name)
 
     def _create(self, manifest: Manifest, run: JournalRun) -> Manifest:
         name, namespace = manifest["metadata"]["name"], manifest["metadata"]["namespace"]
         try:
-            made = self._cluster.create(manifest)
-        except ConflictError:  # another process made it this moment
-            there = self._cluster.get("Workflow", name, namespace)
-            if there is None:
+            created = self._cluster.create(manifest)
+        except ConflictError:  # another process created it concurrently
+            existing = self._cluster.get("Workflow", name, namespace)
+            if existing is None:
                 raise UnavailableError(f"The Workflow {namespace}/{name} was deleted this moment. Try again.") from None
-            made = there
+            created = existing
         write_private(self._run_home(run).driven, manifest["metadata"]["annotations"][DRIVE])
-        return made
+        return created
 
     def _end(self, facts: Facts, observed: WorkflowSeen | None, seconds: float | None) -> None:
         state: RunState = "succeeded" if observed is None else observed.phase
@@ -291,136 +309,148 @@ class KubernetesBatch(ClusterRuns):
 
     def stop(self, run: str) -> RunRecord:
         with self._journal() as journal:
-            found = journal.run(run)
-            home, (record, live) = self._run_home(found), self._look(journal, found)
+            journal_run = journal.run(run)
+            home, (record, live) = self._run_home(journal_run), self._observe(journal, journal_run)
             if record.state in ENDED:
                 raise UsageError(f"The run {record.name!r} has {record.state} already; there is nothing to stop.")
-            if being_made := not _is_running(live) and is_locked(home.lock):
-                write_private(home.asked_to_stop, "")  # whoever makes its Workflow looks for it then
-                live = self._last(found)
+            if is_being_created := not _is_running(live) and is_locked(home.lock):
+                write_private(home.asked_to_stop, "")  # whoever creates its Workflow checks it then
+                live = self._get_live(journal_run)
             if live is not None and _is_running(live):
-                self._cluster.patch("Workflow", live.name, run_namespace(found), {"spec": {"shutdown": "Terminate"}})
-            elif not being_made:
-                journal.set_run(found, "stopped", seconds=record.seconds)
+                self._cluster.patch(
+                    "Workflow", live.name, run_namespace(journal_run), {"spec": {"shutdown": "Terminate"}}
+                )
+            elif not is_being_created:
+                journal.set_run(journal_run, "stopped", seconds=record.seconds)
             return self._load_with_tasks(journal, journal.run(record.name))
 
     def stop_task(self, run: str, task: str) -> RunRecord:
         with self._journal() as journal:
-            found = journal.run(run)
-            _, live = self._look(journal, found)
-            record = self._load_with_tasks(journal, found)
-            running = running_tasks(record, task)
+            journal_run = journal.run(run)
+            _, live = self._observe(journal, journal_run)
+            record = self._load_with_tasks(journal, journal_run)
+            tasks_to_stop = running_tasks(record, task)
             if live is not None:
-                for one in running:
-                    stop_running_task(self._cluster, run_namespace(found), live, one.task)
+                for task_record in tasks_to_stop:
+                    stop_running_task(self._cluster, run_namespace(journal_run), live, task_record.task)
             return self._load_with_tasks(journal, journal.run(record.name))
 
-    # Looks
+    # Outputs and logs
 
     def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
         record = self.show(run)
         tasks = outputs_kept(record, step)
         namespace = namespace_of(record.app, record.team)
-        homes = {task.task: self._home.run(self._holder(record, task)) for task in tasks}
-        missing = [task for task in tasks if not (homes[task.task].outputs_of(task.task) / OUTPUTS_FOLDER).is_dir()]
+        homes = {task.task: self._home.run(self._find_output_run(record, task)) for task in tasks}
+        missing = [task for task in tasks if not (homes[task.task].locate_outputs(task.task) / OUTPUTS_FOLDER).is_dir()]
         if missing:
             fetch_outputs(
-                self._cluster, self._own, namespace, record.name, {task.task: homes[task.task] for task in missing}
+                self._cluster,
+                self._cluster_settings,
+                namespace,
+                record.name,
+                {task.task: homes[task.task] for task in missing},
             )
-        key = self._key(namespace, record.app, record.team) if _pickled(homes) else b""
-        found = [dict(Outputs(homes[task.task].outputs_of(task.task), key)) for task in tasks]
-        return found[0] if step == tasks[0].task else found
+        key = self._get_key(namespace, record.app, record.team) if _has_pickled_outputs(homes) else b""
+        values = [dict(Outputs(homes[task.task].locate_outputs(task.task), key)) for task in tasks]
+        return values[0] if step == tasks[0].task else values
 
-    def _holder(self, record: RunRecord, task: TaskRecord) -> str:
-        """Return the run in whose folder the outputs of a task are: of a spin's input, the past one."""
-        spun = task.origin is not None and not task.attempts and self._run_outputs(record.name, task) is None
-        return str(task.origin) if spun else record.name
+    def _find_output_run(self, record: RunRecord, task: TaskRecord) -> str:
+        """Return the run whose folder has the outputs of a task: for an input of a spin, the past run."""
+        is_spin_input = (
+            task.origin is not None and not task.attempts and self._find_outputs_folder(record.name, task) is None
+        )
+        return str(task.origin) if is_spin_input else record.name
 
-    def _run_outputs(self, run: str, task: TaskRecord) -> Path | None:
-        folder = self._home.run(run).outputs_of(task.task) / OUTPUTS_FOLDER
+    def _find_outputs_folder(self, run: str, task: TaskRecord) -> Path | None:
+        folder = self._home.run(run).locate_outputs(task.task) / OUTPUTS_FOLDER
         return folder if folder.is_dir() else None
 
     def logs(self, run: str, task: str, *, stream: Stream = "both", attempt: int | None = None) -> LogReader:
         record = self.show(run)
-        found = logged_task(record, task)
-        number = attempt or found.attempts
-        folder = self._home.run(record.name).attempt(found.task, number)
-        if not (folder / "stdout.log").exists() and (reader := self._pod_logs(record, found, number, stream)):
+        task_record = logged_task(record, task)
+        number = attempt or task_record.attempts
+        folder = self._home.run(record.name).attempt(task_record.task, number)
+        if not (folder / "stdout.log").exists() and (
+            reader := self._open_pod_logs(record, task_record, number, stream)
+        ):
             return reader
         if not (folder / "stdout.log").exists():
             namespace = namespace_of(record.app, record.team)
-            fetch_log(self._cluster, self._own, namespace, record.name, found.task, number, folder)
-        files = [(one, folder / f"{one}.log") for one in ("stdout", "stderr") if stream in {one, "both"}]
+            fetch_log(self._cluster, self._cluster_settings, namespace, record.name, task_record.task, number, folder)
+        files = [(name, folder / f"{name}.log") for name in ("stdout", "stderr") if stream in {name, "both"}]
         return FileLogs(lambda: (files, True))
 
-    def _pod_logs(self, record: RunRecord, task: TaskRecord, number: int, stream: Stream) -> LogReader | None:
-        """Return a reader of the log of a task that runs; None: it has ended, and its log is in this home now."""
+    def _open_pod_logs(self, record: RunRecord, task: TaskRecord, number: int, stream: Stream) -> LogReader | None:
+        """Return a reader of the log of a running task; None: it has ended, and its log was copied to this home."""
         namespace = namespace_of(record.app, record.team)
-        for manifest in reversed(known.workflows_of(self._cluster, namespace, record.name)):
-            for one in observe_workflow(manifest).attempts:
-                if (one.task, one.number) == (task.task, number):
-                    if one.record.state == "running":
+        for manifest in reversed(find_workflows(self._cluster, namespace, record.name)):
+            for attempt in observe_workflow(manifest).attempts:
+                if (attempt.task, attempt.number) == (task.task, number):
+                    if attempt.record.state == "running":
                         return TaskPodLogs(
                             self._cluster,
-                            one.pod,
+                            attempt.pod,
                             namespace,
                             stream,
-                            lambda: self._task_ended(record.name, task.task, number),
+                            lambda: self._has_task_ended(record.name, task.task, number),
                         )
-                    copy_log(self._cluster, one.pod, namespace, self._home.run(record.name).attempt(task.task, number))
+                    copy_log(
+                        self._cluster, attempt.pod, namespace, self._home.run(record.name).attempt(task.task, number)
+                    )
                     return None
         return None
 
-    def _task_ended(self, run: str, task: str, number: int) -> bool:
+    def _has_task_ended(self, run: str, task: str, number: int) -> bool:
         record = self.show(run)
-        now = {one.task: one for one in record.tasks}.get(StepName(task))
-        return record.state in ENDED or now is None or now.state != "running" or now.attempts != number
+        current = {task_record.task: task_record for task_record in record.tasks}.get(StepName(task))
+        return record.state in ENDED or current is None or current.state != "running" or current.attempts != number
 
-    # How it stands
+    # State
 
     def _refresh(self, journal: Journal, run: JournalRun) -> RunRecord:
-        return self._look(journal, run)[0]
+        return self._observe(journal, run)[0]
 
-    def _look(self, journal: Journal, run: JournalRun) -> tuple[RunRecord, Live | None]:
-        """Return a run as it stands; while somebody here watches it, as that one wrote it down."""
+    def _observe(self, journal: Journal, run: JournalRun) -> tuple[RunRecord, Live | None]:
+        """Return a run's current record and last Workflow; while a process here drives it, the record it wrote."""
         record, home = run.record, self._run_home(run)
         if record.state in ENDED:
             return self._add_details(record), None
         if is_locked(home.lock):
-            live = self._last(run)
+            live = self._get_live(run)
             return self._add_details(journal.run(record.name).record), live
         facts = Facts(journal, run, home)
         live = facts.refresh(self._cluster, run_namespace(run))
-        if is_locked(home.lock) or journal.run(record.name).record != record:  # it was gone on with meanwhile
+        if is_locked(home.lock) or journal.run(record.name).record != record:  # another process drove it meanwhile
             return self._add_details(journal.run(record.name).record), live
         if live is None and home.driven.exists():
-            return self._add_details(facts.deleted(run_namespace(run))), None
+            return self._add_details(facts.record_deletion(run_namespace(run))), None
         if live is None:
             return self._add_details(record.model_copy(update={"state": "interrupted"})), None
         if live.observed.phase != "running":
-            return self._add_details(self._ended(facts, live, record)), live
+            return self._add_details(self._record_end(facts, live, record)), live
         return self._add_details(record), live
 
-    def _last(self, run: JournalRun) -> Live | None:
-        """Return the last Workflow of a run as it stands; nothing is written down."""
-        manifests = known.workflows_of(self._cluster, run_namespace(run), run.record.name)
+    def _get_live(self, run: JournalRun) -> Live | None:
+        """Return the last Workflow of a run, without recording it."""
+        manifests = find_workflows(self._cluster, run_namespace(run), run.record.name)
         return Live(manifests[-1], observe_workflow(manifests[-1])) if manifests else None
 
-    def _ended(self, facts: Facts, live: Live, record: RunRecord) -> RunRecord:
+    def _record_end(self, facts: Facts, live: Live, record: RunRecord) -> RunRecord:
         status = live.manifest["status"]
-        took = known.seconds_between(status.get("startedAt"), status.get("finishedAt"))
-        return facts.end(live.observed.phase, seconds=(record.seconds or 0.0) + took, error=live.observed.error)
+        seconds = compute_duration(status.get("startedAt"), status.get("finishedAt"))
+        return facts.end(live.observed.phase, seconds=(record.seconds or 0.0) + seconds, error=live.observed.error)
 
     def _load_with_tasks(self, journal: Journal, run: JournalRun) -> RunRecord:
         tasks = with_pending(definition_of(run).workflow, journal.tasks(run).values())
         return self._add_details(self._load_without_tasks(journal, run).model_copy(update={"tasks": tasks}))
 
 
-def _pickled(homes: dict[StepName, RunHome]) -> bool:
+def _has_pickled_outputs(homes: dict[StepName, RunHome]) -> bool:
     return any(
-        one.name.endswith(".pickle")
+        file.name.endswith(".pickle")
         for task, home in homes.items()
-        for one in (home.outputs_of(task) / OUTPUTS_FOLDER).iterdir()
+        for file in (home.locate_outputs(task) / OUTPUTS_FOLDER).iterdir()
     )
 
 

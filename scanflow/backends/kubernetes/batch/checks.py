@@ -1,4 +1,4 @@
-"""What is looked at before a run is entered: that a cluster can honour it, and that its files are here."""
+"""Check before a run is entered that a cluster supports it, and that its files exist."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from scanflow.backends.port import RunDefinition
 from scanflow.errors import AccessDeniedError, UnsupportedError
 
 
-def check_definition(definition: RunDefinition, by_value: Callable[[Target], bool]) -> None:
-    """Raise what would fail later.
+def check_definition(definition: RunDefinition, is_by_value: Callable[[Target], bool]) -> None:
+    """Raise for definitions that would fail later.
 
     Args:
-        definition: The run's; of a spin, cut down already.
-        by_value: Says whether a function is one that no file holds; raises where it was lost.
+        definition: The run's; of a spin, only its step.
+        is_by_value: Whether a function is pickled rather than in a file; raises where the pickle is lost.
     """
     workflow = definition.workflow
     if workflow.type != "batch":
@@ -36,16 +36,15 @@ def check_definition(definition: RunDefinition, by_value: Callable[[Target], boo
             files.find(node.mainfile or "", node.name)
         elif (call := node.target.call) is not None:
             check_parameters(call, node.parameters, who=f"Step {node.name!r}")
-        elif not by_value(node.target):
+        elif not is_by_value(node.target):
             files.function_file(node.target, node.name)
 
 
-def capacity(cluster: Cluster) -> tuple[float, int]:
-    """Return the cores and the memory that the cluster's nodes give to pods; without the right to look, no end of
-    both."""
+def sum_allocatable(cluster: Cluster) -> tuple[float, int]:
+    """Return the allocatable cores and bytes of memory of all nodes; unbounded without the right to list nodes."""
     try:
         nodes, _ = cluster.find("Node")
     except AccessDeniedError:
         return float(sys.maxsize), sys.maxsize
-    given = [read_allocatable(node) for node in nodes]
-    return max(sum(cores for cores, _ in given), 0.001), sum(memory for _, memory in given)
+    allocatable = [read_allocatable(node) for node in nodes]
+    return max(sum(cores for cores, _ in allocatable), 0.001), sum(memory for _, memory in allocatable)

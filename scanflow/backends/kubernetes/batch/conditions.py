@@ -1,7 +1,7 @@
-"""When Argo starts a step: expressions over what earlier steps told. Pure.
+"""Build Argo's conditions of steps: expressions over the signals of earlier steps. Pure.
 
-A step waits for all that it depends on, however that ended well: run or skipped. It is skipped where its condition was
-told to be false, and where all that it waited for was skipped; else it runs.
+A step waits until all its dependencies have succeeded or were skipped. It is skipped where its condition is false, and
+where all its dependencies were skipped; else it runs.
 """
 
 from __future__ import annotations
@@ -14,58 +14,63 @@ from scanflow.backends.kubernetes.batch.signals import WRONG
 from scanflow.errors import InvalidError
 
 Sources = Mapping[str, str]
-"""From a step to the task of Argo's graph that tells its signals."""
+"""From a step to the task of Argo's graph that reports its signals."""
 
 
-def skippable(workflow: Workflow) -> set[str]:
-    """Return the steps that may be skipped: by a condition, or with all that they wait for."""
-    found: set[str] = set()
+def find_skippable(workflow: Workflow) -> set[str]:
+    """Return the steps that may be skipped: by a condition, or with all their dependencies."""
+    steps: set[str] = set()
     for name in (name for level in workflow.levels for name in level):
-        node, before = workflow.by_name[name], workflow.parents[name]
-        if (isinstance(node, Executor) and node.when is not None) or (before and found.issuperset(before)):
-            found.add(name)
-    return found
+        node, parents = workflow.by_name[name], workflow.parents[name]
+        if (isinstance(node, Executor) and node.when is not None) or (parents and steps.issuperset(parents)):
+            steps.add(name)
+    return steps
 
 
-def when_of(
-    node: Executor, before: Collection[str], sources: Sources, may_skip: Collection[str], *, ran: Collection[str] = ()
+def build_when(
+    node: Executor,
+    waits_for: Collection[str],
+    sources: Sources,
+    may_skip: Collection[str],
+    *,
+    ran: Collection[str] = (),
 ) -> str | None:
     """Return the expression under which Argo runs a step; None: always.
 
     Args:
         node: The step.
-        before: What it waits for, and is still to end.
-        sources: Who tells what of which step.
+        waits_for: Its dependencies that have not ended yet.
+        sources: The task that reports each step's signals.
         may_skip: The steps that may be skipped.
-        ran: What it waited for, and has run already.
+        ran: Its dependencies that have run already.
     """
     clauses = []
-    if before and not ran and all(step in may_skip for step in before):
-        clauses.append(" || ".join(f"'{{{{tasks.{step}.status}}}}' == 'Succeeded'" for step in before))
+    if waits_for and not ran and all(step in may_skip for step in waits_for):
+        clauses.append(" || ".join(f"'{{{{tasks.{step}.status}}}}' == 'Succeeded'" for step in waits_for))
     if node.when is not None and node.when.left.step is not None:
         step = node.when.left.step
-        without = "true" if _holds_without(node) else "false"
+        default = "true" if _is_true_if_skipped(node) else "false"
         clauses.append(
-            f"'{output_of(sources[step], f'when-{node.name}', without if step in may_skip else None)}' == 'true'"
+            f"'{reference_output(sources[step], f'when-{node.name}', default if step in may_skip else None)}' == 'true'"
         )
     return " && ".join(f"({clause})" for clause in clauses) if len(clauses) > 1 else next(iter(clauses), None)
 
 
-def items_of(node: Executor, task: str, may_skip: Collection[str]) -> str:
-    """Return the parameter that says which tasks of a fan-out run, as ``task`` of the graph tells it."""
-    return output_of(task, f"items-{node.name}", WRONG if task in may_skip else None)
+def reference_items(node: Executor, task: str, may_skip: Collection[str]) -> str:
+    """Return the reference to the parameter of ``task`` that lists the tasks of a fan-out."""
+    return reference_output(task, f"items-{node.name}", WRONG if task in may_skip else None)
 
 
-def output_of(task: str, name: str, without: str | None) -> str:
-    """Return an output parameter of a task, or ``without`` where that task was skipped; None: it is never skipped."""
-    if without is None:
+def reference_output(task: str, name: str, default: str | None) -> str:
+    """Return the reference to an output parameter, with ``default`` for a skipped task; None: it is never skipped."""
+    if default is None:
         return f"{{{{tasks.{task}.outputs.parameters.{name}}}}}"
-    found = f"tasks['{task}']"
-    return f"{{{{={found}.status == 'Succeeded' ? {found}.outputs.parameters['{name}'] : '{without}'}}}}"
+    reference = f"tasks['{task}']"
+    return f"{{{{={reference}.status == 'Succeeded' ? {reference}.outputs.parameters['{name}'] : '{default}'}}}}"
 
 
-def _holds_without(node: Executor) -> bool:
-    """Say what a condition on a skipped step is: its outputs are None. One that cannot be tested, the step tells of."""
+def _is_true_if_skipped(node: Executor) -> bool:
+    """Return a condition on a skipped step, whose outputs are None. Of an invalid one True: the step reports it."""
     assert node.when is not None
     try:
         return node.when.holds(None)

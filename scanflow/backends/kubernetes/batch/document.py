@@ -1,4 +1,4 @@
-"""What a run's ConfigMap holds: all that its pods, and whoever goes on with it, must know."""
+"""The document in a run's ConfigMap, for its pods and for processes that resume it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from scanflow.backends.definition import KeptDefinition
 from scanflow.backends.kubernetes.batch.launch_plan import plan_launches
-from scanflow.backends.kubernetes.batch.layout import DOCUMENT, LAUNCHES, PACKED, PACKED_LAUNCHES, run_object
+from scanflow.backends.kubernetes.batch.layout import (
+    DOCUMENT,
+    LAUNCHES,
+    PACKED,
+    PACKED_LAUNCHES,
+    format_config_map_name,
+)
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import labels_of
 from scanflow.backends.port import RunDefinition
@@ -22,11 +28,11 @@ LARGEST: int = 1_000_000
 """Bytes of an object: etcd takes 1.5 MB, and the engine adds its own."""
 
 PACKED_FROM: int = 200_000
-"""Bytes of text from which it is kept compressed: shorter ones can be read with ``kubectl``."""
+"""Bytes of text from which it is compressed; shorter ones can be read with ``kubectl``."""
 
 
 class RunDocument(BaseModel):
-    """One run, from its entering on."""
+    """The document of one run."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -35,25 +41,25 @@ class RunDocument(BaseModel):
     source: str | None = None
     created: float
     drive: int = 0
-    """How often it was driven; the Workflow of that number is its last one."""
+    """The number of its drives, which its last Workflow has."""
 
     kept: Mapping[str, tuple[int, ...]] = Field(default_factory=dict)
-    """Of fanned-out steps that are run again, the tasks that had finished."""
+    """The finished tasks of fan-outs that run again."""
 
     origins: Mapping[str, str] = Field(default_factory=dict)
-    """Of a spin: the run that each earlier step's outputs are taken from."""
+    """Of a spin: the run of each earlier step's outputs."""
 
     max_fan_out: int = 10_000
     variables: Mapping[str, str] = Field(default_factory=dict)
     """Those that make a task log to the tracker, with ``@step@`` and ``@task@`` where they name it."""
 
-    def made(self, app_dir: PurePath | None = None) -> RunDefinition:
-        """Return what the run is made of; ``app_dir``: where the application's files are now."""
-        found = self.definition.read(self.source)
+    def build_definition(self, app_dir: PurePath | None = None) -> RunDefinition:
+        """Return the run's definition; ``app_dir``: the current folder of the application's files."""
+        definition = self.definition.read(self.source)
         if app_dir is None:
-            return found
-        app = found.app.replace(app_dir=str(app_dir))
-        return RunDefinition(app, found.workflow, found.parameters, found.source, found.step)
+            return definition
+        app = definition.app.replace(app_dir=str(app_dir))
+        return RunDefinition(app, definition.workflow, definition.parameters, definition.source, definition.step)
 
     def manifest(self, namespace: str, functions: Mapping[str, str], **annotations: str) -> Manifest:
         """Return the run's ConfigMap; ``functions`` are pickles in base64.
@@ -61,14 +67,14 @@ class RunDocument(BaseModel):
         Raises:
             UsageError: it is larger than an object may be.
         """
-        made = self.made()
-        app = made.app
+        definition = self.build_definition()
+        app = definition.app
         # Of a spin each pod links the folders of past runs first.
-        launches = "" if self.origins else plan_launches(made, self.run, self.drive, self.variables)
+        launches = "" if self.origins else plan_launches(definition, self.run, self.drive, self.variables)
         data, binary = {DOCUMENT: self.model_dump_json(), LAUNCHES: launches}, dict(functions)
         if sum(map(len, data.values())) > PACKED_FROM:
-            packed = {DOCUMENT: PACKED, LAUNCHES: PACKED_LAUNCHES}
-            binary |= {packed[name]: _pack(text) for name, text in data.items() if text}
+            packed_names = {DOCUMENT: PACKED, LAUNCHES: PACKED_LAUNCHES}
+            binary |= {packed_names[name]: _pack(text) for name, text in data.items() if text}
             data = {}
         size = sum(map(len, [*data.values(), *binary.values()]))
         check_size(size, f"The run {self.run!r}", len(app.workflows[0].nodes))
@@ -76,7 +82,7 @@ class RunDocument(BaseModel):
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {
-                "name": run_object(self.run),
+                "name": format_config_map_name(self.run),
                 "namespace": namespace,
                 "labels": labels_of(app.name, app.team, run=self.run, workflow=self.definition.workflow),
                 "annotations": dict(annotations),
@@ -93,11 +99,11 @@ class RunDocument(BaseModel):
         return cls.model_validate_json((folder / DOCUMENT).read_text(encoding="utf-8"))
 
     @classmethod
-    def of(cls, manifest: Manifest) -> Self:
+    def from_manifest(cls, manifest: Manifest) -> Self:
         """Read a run's ConfigMap.
 
         Raises:
-            InvalidError: somebody else wrote it.
+            InvalidError: another program or version wrote it.
         """
         data: dict[str, Any] = manifest.get("data") or {}
         packed = (manifest.get("binaryData") or {}).get(PACKED)
@@ -116,10 +122,10 @@ def _pack(text: str) -> str:
 
 
 def check_size(size: int, what: str, steps: int) -> None:
-    """Refuse what a cluster would not take.
+    """Raise for an object that is too large for a cluster.
 
     Raises:
-        UsageError: says how large it is.
+        UsageError: with its size.
     """
     if size > LARGEST:
         raise UsageError(

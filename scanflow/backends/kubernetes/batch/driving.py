@@ -1,6 +1,6 @@
-"""Watches a Workflow to its end: what happens is told, written down, and kept before its pods are gone.
+"""Drive a Workflow: watch it to its end, report and record events, and copy logs before its pods are deleted.
 
-Argo drives by itself. Who watches may be killed at any instant; the next one reads where the run stands.
+Argo runs it by itself. The watching process may be killed at any instant; the next one reads the run's state.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from scanflow.backends.tasks import split_task
 from scanflow.names import RunName, StepName
 
 QUIET_S: Final = 10.0
-"""How long a pod that is on its way is not asked about."""
+"""How long a starting pod is not reported."""
 
 
 @dataclass(slots=True)
 class _Emitted:
-    """What has been told already."""
+    """The events that were reported."""
 
     started: set[tuple[StepName, int]] = field(default_factory=set)
     ended: set[tuple[StepName, int]] = field(default_factory=set)
     waiting: dict[StepName, tuple[float, str]] = field(default_factory=dict)
-    """Of pods that do not start: since when, and why."""
+    """Of pending pods: since when, and why."""
 
 
 class Drive:
-    """One look at one Workflow, from now to its end."""
+    """Watches one Workflow to its end."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Drive:
         observe: Observer,
         pending_s: float,
         away_s: float,
-        known: dict[StepName, TaskRecord],
+        previous_tasks: dict[StepName, TaskRecord],
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -66,87 +66,95 @@ class Drive:
         self._pending_s, self._clock = pending_s, clock
         self._looks = ObjectLooks(cluster, namespace, run, observe=observe, away_s=away_s, sleep=sleep, clock=clock)
         self._silent = SilentNodes(cluster, namespace, run, observe=observe, clock=clock)
-        self._known, self._emitted = known, _Emitted()
-        self._position = {name: place for place, level in enumerate(workflow.levels) for name in level}
+        self._previous_tasks, self._emitted = previous_tasks, _Emitted()
+        self._position = {name: level_index for level_index, level in enumerate(workflow.levels) for name in level}
         self._stopping = False
 
     def watch(self, manifest: Manifest, *, adopted: bool) -> WorkflowSeen | None:
-        """Return how a Workflow ended; None: somebody deleted it.
+        """Watch a Workflow until it has ended, and return it; None: it was deleted.
 
         Raises:
             UnavailableError: the API server was away for too long.
         """
-        name, found = manifest["metadata"]["name"], manifest
+        name, current = manifest["metadata"]["name"], manifest
         while True:
             try:
-                return self._watch(found, adopted=adopted)
+                return self._watch(current, adopted=adopted)
             except KeyboardInterrupt:
                 if self._stopping:
-                    raise  # the second Ctrl-C: Argo goes on ending it with nobody watching
+                    raise  # the second Ctrl-C: Argo goes on terminating it unwatched
                 self.stop(name)
-                there, adopted = self._cluster.get("Workflow", name, self._namespace), False
-                if there is None:
+                existing, adopted = self._cluster.get("Workflow", name, self._namespace), False
+                if existing is None:
                     return None
-                found = there
+                current = existing
 
     def _watch(self, manifest: Manifest, *, adopted: bool) -> WorkflowSeen | None:
-        observed = self._see(manifest, adopted=adopted)
+        observed = self._handle_update(manifest, adopted=adopted)
         if adopted:
-            self._emitted.ended |= {(one.task, one.number) for one in observed.attempts if self._was_known(one)}
-        for seen in self._looks.watch(manifest):
-            if seen is None:
+            self._emitted.ended |= {
+                (attempt.task, attempt.number) for attempt in observed.attempts if self._was_recorded(attempt)
+            }
+        for current in self._looks.watch(manifest):
+            if current is None:
                 return None
-            observed = self._see(seen)
+            observed = self._handle_update(current)
             if observed.phase != "running":
                 break
         return observed
 
-    def _was_known(self, attempt: TaskPod) -> bool:
-        before = self._known.get(attempt.task)
-        return before is not None and before.attempts == attempt.number and before.state not in {"running", "pending"}
+    def _was_recorded(self, attempt: TaskPod) -> bool:
+        previous = self._previous_tasks.get(attempt.task)
+        return (
+            previous is not None
+            and previous.attempts == attempt.number
+            and previous.state not in {"running", "pending"}
+        )
 
     def stop(self, name: str) -> None:
-        """Ask Argo to end all of it."""
+        """Ask Argo to terminate the Workflow."""
         self._stopping = True
         self._cluster.patch("Workflow", name, self._namespace, {"spec": {"shutdown": "Terminate"}})
 
-    # What happened
+    # Events
 
-    def _see(self, manifest: Manifest, *, adopted: bool = False) -> WorkflowSeen:
+    def _handle_update(self, manifest: Manifest, *, adopted: bool = False) -> WorkflowSeen:
         observed = observe_workflow(manifest)
         self._facts.note(observed.tasks)
         self._facts.keep_outputs(observed)
-        self._tell_waiting(observed, manifest)
-        self._silent.look({one.pod: one.task for one in observed.attempts if one.record.state == "running"})
-        attempts = sorted(observed.attempts, key=self._order)
+        self._report_waiting(observed, manifest)
+        self._silent.look(
+            {attempt.pod: attempt.task for attempt in observed.attempts if attempt.record.state == "running"}
+        )
+        attempts = sorted(observed.attempts, key=self._compute_order)
         for attempt in attempts:
             key = (attempt.task, attempt.number)
             if attempt.node.get("phase") != "Pending" and key not in self._emitted.started:
                 self._emitted.started.add(key)
                 if not (adopted and attempt.record.state != "running"):
-                    self._started(attempt, observed, adopted=adopted)
+                    self._report_started(attempt, observed, adopted=adopted)
         last = {attempt.task: attempt.number for attempt in attempts}
         for attempt in attempts:
             key = (attempt.task, attempt.number)
             if attempt.record.state in {"running", "pending"} or key in self._emitted.ended:
                 continue
-            if adopted and self._was_known(attempt):
+            if adopted and self._was_recorded(attempt):
                 continue
             self._emitted.ended.add(key)
-            self._ended(attempt, observed, again=attempt.number < last[attempt.task])
+            self._report_ended(attempt, observed, again=attempt.number < last[attempt.task])
         for name, task in observed.tasks.items():
             if task.state == "skipped" and (name, 0) not in self._emitted.ended:
                 self._emitted.ended.add((name, 0))
                 self._observe(TaskEnded(run=self._run, record=task, width=1))
         return observed
 
-    def _order(self, attempt: TaskPod) -> tuple[float, int, int, int]:
-        ended = attempt.node.get("finishedAt")
-        when = epoch_s(ended) if ended else float("inf")
-        place = self._position.get(attempt.step, len(self._position))
-        return when, place, split_task(attempt.task)[1] or 0, attempt.number
+    def _compute_order(self, attempt: TaskPod) -> tuple[float, int, int, int]:
+        finished_at = attempt.node.get("finishedAt")
+        ended_at = epoch_s(finished_at) if finished_at else float("inf")
+        position = self._position.get(attempt.step, len(self._position))
+        return ended_at, position, split_task(attempt.task)[1] or 0, attempt.number
 
-    def _started(self, attempt: TaskPod, observed: WorkflowSeen, *, adopted: bool) -> None:
+    def _report_started(self, attempt: TaskPod, observed: WorkflowSeen, *, adopted: bool) -> None:
         if attempt.record.origin is not None:
             return
         self._observe(
@@ -160,20 +168,20 @@ class Drive:
             )
         )
 
-    def _ended(self, attempt: TaskPod, observed: WorkflowSeen, *, again: bool) -> None:
+    def _report_ended(self, attempt: TaskPod, observed: WorkflowSeen, *, again: bool) -> None:
         copy_log(self._cluster, attempt.pod, self._namespace, self._home.attempt(attempt.task, attempt.number))
         node = self._workflow.by_name.get(attempt.step)
         wait_s = None
         if isinstance(node, Executor) and (again or attempt.task in observed.retrying):
             wait_s = node.retry.wait_s(max(1, attempt.retry + 1))
         width = self._width(attempt.step, observed)
-        # Several may have ended since the last look; each is told of in its turn.
-        told = {name for name, _ in self._emitted.ended}
-        told |= {name for name, task in self._known.items() if task.state == "succeeded"}
+        # Several may have ended since the last update; each is reported in its turn.
+        reported_tasks = {name for name, _ in self._emitted.ended}
+        reported_tasks |= {name for name, task in self._previous_tasks.items() if task.state == "succeeded"}
         done = {
             name
-            for name, task in {**self._known, **observed.tasks}.items()
-            if task.step == attempt.step and task.state == "succeeded" and name in told
+            for name, task in {**self._previous_tasks, **observed.tasks}.items()
+            if task.step == attempt.step and task.state == "succeeded" and name in reported_tasks
         }
         self._observe(
             TaskEnded(
@@ -182,11 +190,13 @@ class Drive:
         )
 
     def _width(self, step: str, observed: WorkflowSeen) -> int:
-        return len({name for name, task in {**self._known, **observed.tasks}.items() if task.step == step}) or 1
+        return (
+            len({name for name, task in {**self._previous_tasks, **observed.tasks}.items() if task.step == step}) or 1
+        )
 
-    # What does not happen
+    # Pending pods
 
-    def _tell_waiting(self, observed: WorkflowSeen, manifest: Manifest) -> None:
+    def _report_waiting(self, observed: WorkflowSeen, manifest: Manifest) -> None:
         now = self._clock()
         for task in set(self._emitted.waiting) - set(observed.waiting):
             since, reason = self._emitted.waiting.pop(task)
@@ -194,16 +204,16 @@ class Drive:
                 self._observe(EnvironmentReady(run=self._run, what=f"the pod of {task}", seconds=now - since))
         pods = {attempt.task: attempt.pod for attempt in observed.attempts}
         late: dict[StepName, str] = {}
-        events: list[Manifest] | None = None  # of this look, for all that wait: claims' events are no pod's own
-        for task, told in observed.waiting.items():
-            since, before = self._emitted.waiting.get(task, (now, ""))
-            self._emitted.waiting[task] = (since, before)
-            if not told and now - since < QUIET_S:
+        events: list[Manifest] | None = None  # of this update, for all pending pods: claims' events are no pod's own
+        for task, message in observed.waiting.items():
+            since, previous_reason = self._emitted.waiting.get(task, (now, ""))
+            self._emitted.waiting[task] = (since, previous_reason)
+            if not message and now - since < QUIET_S:
                 continue
             if events is None:
                 events, _ = self._cluster.find("Event", self._namespace)
-            reason = self._why(pods[task], events) or told
-            if _kind(reason) != _kind(before):
+            reason = self._explain_waiting(pods[task], events) or message
+            if _classify_reason(reason) != _classify_reason(previous_reason):
                 self._emitted.waiting[task] = (since, reason)
                 self._observe(Waiting(run=self._run, what=f"the pod of {task}: {reason}"))
             if now - since > self._pending_s and task not in observed.given_up:
@@ -211,26 +221,26 @@ class Drive:
         if late:
             self._give_up(late, manifest, pods)
 
-    def _why(self, pod: str, events: list[Manifest]) -> str:
-        """Return what a pod waits for, in the cluster's words and with what to do."""
-        found = self._cluster.get("Pod", pod, self._namespace)
-        if found is None:
+    def _explain_waiting(self, pod_name: str, events: list[Manifest]) -> str:
+        """Return why a pod is pending, with a remedy."""
+        pod = self._cluster.get("Pod", pod_name, self._namespace)
+        if pod is None:
             return ""
-        why = why_pending(found, events)
-        return "" if why is None else str(why)
+        pending = why_pending(pod, events)
+        return "" if pending is None else str(pending)
 
     def _give_up(self, late: dict[StepName, str], manifest: Manifest, pods: dict[StepName, str]) -> None:
-        """End tasks whose pods do not start: its node ends a pod, and so the task; without a node, all of the run.
+        """End tasks whose pods do not start: through the pod's node or, of a pod without a node, with the whole run.
 
         Deleting a pod would not do: Argo makes another one.
         """
-        why = {task: [reason, self._pending_s] for task, reason in late.items()}
-        annotate(self._cluster, manifest, GIVEN_UP, lambda told: {**told, **why}, empty={})
-        ended = [end_on_node(self._cluster, pods[task], self._namespace) for task in late]
-        if not all(ended):
+        reasons = {task: [reason, self._pending_s] for task, reason in late.items()}
+        annotate(self._cluster, manifest, GIVEN_UP, lambda entries: {**entries, **reasons}, empty={})
+        ended_on_node = [end_on_node(self._cluster, pods[task], self._namespace) for task in late]
+        if not all(ended_on_node):
             self.stop(manifest["metadata"]["name"])
 
 
-def _kind(reason: str) -> str:
-    """Return what does not change while a pod waits for the same thing."""
+def _classify_reason(reason: str) -> str:
+    """Return the class of a reason, which stays while a pod waits for the same thing."""
     return "image" if reason.startswith(("ErrImage", "ImagePull")) else reason.partition(":")[0]

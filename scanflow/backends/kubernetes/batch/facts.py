@@ -1,4 +1,4 @@
-"""What is known of a run: its Workflows on the cluster, read into this home's journal."""
+"""Read a run's Workflows on the cluster into this home's journal."""
 
 from __future__ import annotations
 
@@ -36,74 +36,76 @@ class Live:
 
     @property
     def drive(self) -> int:
-        return drive_of(self.manifest)
+        return read_drive(self.manifest)
 
 
-def drive_of(manifest: Manifest) -> int:
-    """Return the how-manieth Workflow of its run it is."""
+def read_drive(manifest: Manifest) -> int:
+    """Return the number of the drive that created a Workflow or job."""
     return int((manifest["metadata"].get("annotations") or {}).get(DRIVE, 1))
 
 
-def workflows_of(cluster: Cluster, namespace: str, run: str) -> list[Manifest]:
-    """Return the Workflows of a run, the first drive's first."""
-    found, _ = cluster.find("Workflow", namespace, labels=selector(run=run))
-    return sorted(found, key=drive_of)
+def find_workflows(cluster: Cluster, namespace: str, run: str) -> list[Manifest]:
+    """Return the Workflows of a run, in order of drives."""
+    workflows, _ = cluster.find("Workflow", namespace, labels=selector(run=run))
+    return sorted(workflows, key=read_drive)
 
 
 class Facts:
-    """Reads what Argo tells of a run into the journal."""
+    """Records a run's Workflows in the journal."""
 
     def __init__(self, journal: Journal, run: JournalRun, home: RunHome) -> None:
         self._journal, self._run, self._home = journal, run, home
 
     def refresh(self, cluster: Cluster, namespace: str) -> Live | None:
-        """Read a run's Workflows; return the last one. None: there is none."""
-        manifests = workflows_of(cluster, namespace, self._run.record.name)
+        """Record a run's Workflows, and return the last one; None: there is none."""
+        manifests = find_workflows(cluster, namespace, self._run.record.name)
         if not manifests:
             return None
-        seen = [observe_workflow(manifest) for manifest in manifests]
-        self.note({name: task for one in seen for name, task in one.tasks.items()})
-        for one in seen:
-            self.keep_outputs(one)
-        return Live(manifests[-1], seen[-1])
+        observations = [observe_workflow(manifest) for manifest in manifests]
+        self.note({name: task for observed in observations for name, task in observed.tasks.items()})
+        for observed in observations:
+            self.keep_outputs(observed)
+        return Live(manifests[-1], observations[-1])
 
     def note(self, tasks: Mapping[StepName, TaskRecord]) -> None:
-        """Write down the tasks that changed."""
-        known = self._journal.tasks(self._run)
+        """Record the tasks that changed."""
+        recorded = self._journal.tasks(self._run)
         for name, task in tasks.items():
-            if known.get(name) != task and not (task.state == "pending" and name not in known):
+            if recorded.get(name) != task and not (task.state == "pending" and name not in recorded):
                 self._journal.set_task(self._run, task)
 
     def keep_outputs(self, observed: WorkflowSeen) -> None:
-        """Keep the outputs that came with the Workflow."""
-        for task, left in observed.outputs.items():
-            keep_left(self._home, task, left)
+        """Write the outputs in a Workflow to their folders."""
+        for task, outputs in observed.outputs.items():
+            write_outputs(self._home, task, outputs)
 
     def end(self, state: RunState, *, seconds: float | None, error: str | None) -> RunRecord:
-        """Write down how the run ended."""
+        """Record the end of the run."""
         self._journal.set_run(self._run, state, seconds=seconds, error=error)
         return self._journal.run(self._run.record.name).record
 
-    def deleted(self, namespace: str) -> RunRecord:
-        """Write down that a run's Workflow is gone, which nobody here deleted."""
+    def record_deletion(self, namespace: str) -> RunRecord:
+        """Record that a run's Workflow was deleted by others."""
         running = [task for task in self._journal.tasks(self._run).values() if task.state == "running"]
         for task in running:
             self._journal.set_task(self._run, task.model_copy(update={"state": "stopped"}))
-        return self.end("stopped", seconds=self._run.record.seconds, error=gone(self._run.record.name, namespace))
+        return self.end(
+            "stopped", seconds=self._run.record.seconds, error=format_deletion(self._run.record.name, namespace)
+        )
 
 
-def gone(run: str, namespace: str) -> str:
+def format_deletion(run: str, namespace: str) -> str:
     return (
         f"The Workflow of the run in the namespace {namespace!r} was deleted by somebody: what had not finished was "
         f"stopped. Go on with it: scanflow resume {run}"
     )
 
 
-def keep_left(home: RunHome, task: StepName, left: Mapping[str, str]) -> None:
-    """Keep a task's named outputs, JSON texts, as its output folder has them."""
-    folder = home.outputs_of(task) / OUTPUTS_FOLDER
-    texts = dict(left)
-    if folder.is_dir() and {one.name: one.read_text(encoding="utf-8") for one in folder.iterdir()} == texts:
+def write_outputs(home: RunHome, task: StepName, outputs: Mapping[str, str]) -> None:
+    """Write a task's named outputs, JSON texts, to its output folder."""
+    folder = home.locate_outputs(task) / OUTPUTS_FOLDER
+    texts = dict(outputs)
+    if folder.is_dir() and {file.name: file.read_text(encoding="utf-8") for file in folder.iterdir()} == texts:
         return
     forget_outputs(home, [task])
     private_folder(folder)
@@ -112,13 +114,13 @@ def keep_left(home: RunHome, task: StepName, left: Mapping[str, str]) -> None:
 
 
 def forget_outputs(home: RunHome, tasks: Iterable[StepName]) -> None:
-    """Forget the outputs of tasks that run again."""
+    """Delete the outputs of tasks that run again."""
     for task in tasks:
-        shutil.rmtree(home.outputs_of(task) / OUTPUTS_FOLDER, ignore_errors=True)
+        shutil.rmtree(home.locate_outputs(task) / OUTPUTS_FOLDER, ignore_errors=True)
 
 
-def seconds_between(began: str | None, ended: str | None) -> float:
-    """Return how long a Workflow took, as its status has the times."""
+def compute_duration(began: str | None, ended: str | None) -> float:
+    """Return the seconds between two times of a Workflow's status; 0 where one is missing."""
     if not began or not ended:
         return 0.0
     return epoch_s(ended) - epoch_s(began)

@@ -1,4 +1,4 @@
-"""Outputs and logs that this home has not: read from the claim by a pod that is made for it and removed again."""
+"""Fetch outputs and logs that this home lacks, through a temporary pod that reads the claim."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ sys.stdout.write(text.decode())
 
 
 def fetch_outputs(
-    cluster: Cluster, settings: KubernetesSettings, namespace: str, run: str, wanted: Mapping[StepName, RunHome]
+    cluster: Cluster, settings: KubernetesSettings, namespace: str, run: str, homes: Mapping[StepName, RunHome]
 ) -> None:
     """Copy the named outputs of tasks from the claim into this home.
 
@@ -55,8 +55,8 @@ def fetch_outputs(
         UnavailableError: no pod could be started.
     """
     folders = {
-        f"{run}/{task.replace('.', '/', 1)}/{OUTPUTS_FOLDER}": home.outputs_of(task) / OUTPUTS_FOLDER
-        for task, home in wanted.items()
+        f"{run}/{task.replace('.', '/', 1)}/{OUTPUTS_FOLDER}": home.locate_outputs(task) / OUTPUTS_FOLDER
+        for task, home in homes.items()
     }
     _fetch(cluster, settings, namespace, run, folders)
 
@@ -64,20 +64,20 @@ def fetch_outputs(
 def fetch_log(
     cluster: Cluster, settings: KubernetesSettings, namespace: str, run: str, task: str, attempt: int, folder: Path
 ) -> None:
-    """Copy what an attempt wrote from the claim into this home; see :func:`fetch_outputs`."""
+    """Copy the log of an attempt from the claim into this home; see :func:`fetch_outputs`."""
     there = layout.attempt_folder(Path(), run, task, attempt)
     _fetch(cluster, settings, namespace, run, {str(there): folder})
 
 
 def _fetch(
-    cluster: Cluster, settings: KubernetesSettings, namespace: str, run: str, wanted: Mapping[str, Path]
+    cluster: Cluster, settings: KubernetesSettings, namespace: str, run: str, target_folders: Mapping[str, Path]
 ) -> None:
-    """Copy the files of folders below the claim into folders here."""
-    pod = reader_pod(settings, namespace, run, list(wanted))
+    """Copy the files of folders on the claim into local folders."""
+    pod = build_reader_pod(settings, namespace, run, list(target_folders))
     name = pod["metadata"]["name"]
     cluster.create(pod)
     try:
-        phase = _ended(cluster, name, namespace)
+        phase = _wait_until_ended(cluster, name, namespace)
         text = b"".join(cluster.log(name, namespace))
     finally:
         cluster.delete("Pod", name, namespace, grace_s=0)
@@ -86,7 +86,7 @@ def _fetch(
             f"What the run {run!r} left cannot be fetched: {text.decode(errors='replace').strip()[-300:]}. "
             "Read it in a step, or have steps name files rather than values."
         )
-    folders = list(wanted.values())
+    folders = list(target_folders.values())
     with tarfile.open(fileobj=io.BytesIO(base64.b64decode(text)), mode="r:gz") as packed:
         for folder in folders:
             private_folder(folder)
@@ -97,8 +97,8 @@ def _fetch(
                 write_private(folders[int(number)] / file, content.read())
 
 
-def reader_pod(settings: KubernetesSettings, namespace: str, run: str, folders: list[str]) -> Manifest:
-    """Return a pod that writes the files of folders below the claim to its log, packed."""
+def build_reader_pod(settings: KubernetesSettings, namespace: str, run: str, folders: list[str]) -> Manifest:
+    """Return a pod that writes the files of folders on the claim to its log, as an archive."""
     base = str(layout.OUTPUTS)
     return {
         "apiVersion": "v1",
@@ -129,21 +129,21 @@ def reader_pod(settings: KubernetesSettings, namespace: str, run: str, folders: 
     }
 
 
-def _ended(cluster: Cluster, name: str, namespace: str) -> str:
+def _wait_until_ended(cluster: Cluster, name: str, namespace: str) -> str:
     """Wait until a pod has ended, and return its phase."""
-    give_up = time.monotonic() + LONGEST_S
-    while (left := give_up - time.monotonic()) > 0:
-        found = cluster.get("Pod", name, namespace)
-        if found is None:
+    deadline = time.monotonic() + LONGEST_S
+    while (remaining_s := deadline - time.monotonic()) > 0:
+        pod = cluster.get("Pod", name, namespace)
+        if pod is None:
             raise NotFoundError(f"The pod {namespace}/{name}, which was to read outputs, was deleted. Try again.")
-        phase = str(found["status"].get("phase"))
+        phase = str(pod["status"].get("phase"))
         if phase in {"Succeeded", "Failed"}:
             return phase
-        since = found["metadata"]["resourceVersion"]
-        watched = cluster.watch(
-            "Pod", namespace, fields=f"metadata.name={name}", since=since, within_s=max(1.0, min(left, 10.0))
+        since = pod["metadata"]["resourceVersion"]
+        events = cluster.watch(
+            "Pod", namespace, fields=f"metadata.name={name}", since=since, within_s=max(1.0, min(remaining_s, 10.0))
         )
-        for event in watched:
+        for event in events:
             if event.object["status"].get("phase") in {"Succeeded", "Failed"} or event.type == "DELETED":
                 break
     raise UnavailableError(

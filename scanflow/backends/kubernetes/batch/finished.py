@@ -1,4 +1,4 @@
-"""Where a run stands before a drive: what has ended, and what is run again. Pure."""
+"""Determine which steps of a run have finished before a drive, and which run again. Pure."""
 
 from __future__ import annotations
 
@@ -14,57 +14,61 @@ from scanflow.names import StepName
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What of a run has ended, before a drive."""
+    """The finished steps of a run, before a drive."""
 
     done: frozenset[str] = frozenset()
-    """Steps of which every task ended well."""
+    """Steps whose tasks have all succeeded."""
 
     skipped: frozenset[str] = frozenset()
     attempts: Mapping[str, int] = field(default_factory=dict)
-    """Attempts made at tasks that are to run again."""
+    """Earlier attempts of tasks that run again."""
 
 
-def finished_of(
+def find_finished(
     workflow: Workflow, tasks: Mapping[StepName, TaskRecord]
 ) -> tuple[Finished, dict[str, tuple[int, ...]]]:
-    """Return where a run stands, and of fan-outs that go on, the tasks that had finished."""
-    done, skipped, kept = set[str](), set[str](), dict[str, tuple[int, ...]]()
+    """Return the finished steps of a run, and the finished tasks of unfinished fan-outs."""
+    done, skipped, kept_tasks = set[str](), set[str](), dict[str, tuple[int, ...]]()
     children: dict[str, set[str]] = {name: set() for name in workflow.by_name}
     for child, parents in workflow.parents.items():
         for parent in parents:
             children[parent].add(child)
-    begun = {task.step for task in tasks.values() if task.state != "pending"}
+    begun_steps = {task.step for task in tasks.values() if task.state != "pending"}
     for node in workflow.steps:
-        own = [task for task in tasks.values() if task.step == node.name]
-        states = {task.state for task in own}
+        step_tasks = [task for task in tasks.values() if task.step == node.name]
+        states = {task.state for task in step_tasks}
         if states == {"skipped"}:
             skipped.add(node.name)
-        elif states == {"succeeded"} and _is_whole(node, own, followed=bool(begun & children[node.name])):
+        elif states == {"succeeded"} and _is_whole(node, step_tasks, followed=bool(begun_steps & children[node.name])):
             done.add(node.name)
         elif node.for_each is not None:
-            kept[node.name] = tuple(
-                sorted(split_task(task.task)[1] or 0 for task in own if task.state == "succeeded" and "." in task.task)
+            kept_tasks[node.name] = tuple(
+                sorted(
+                    split_task(task.task)[1] or 0
+                    for task in step_tasks
+                    if task.state == "succeeded" and "." in task.task
+                )
             )
-    over = done | skipped
+    settled = done | skipped
     attempts = {
         str(name): task.attempts
         for name, task in tasks.items()
-        if task.attempts and task.step not in over and task.state != "succeeded"
+        if task.attempts and task.step not in settled and task.state != "succeeded"
     }
     finished = Finished(frozenset(done), frozenset(skipped), attempts)
-    return finished, {name: places for name, places in kept.items() if places}
+    return finished, {name: places for name, places in kept_tasks.items() if places}
 
 
 def _is_whole(node: Executor, tasks: list[TaskRecord], *, followed: bool) -> bool:
-    """Say whether those are all tasks of a step: of a fan-out whose list only the cluster knows, what came after it
-    tells."""
+    """Return whether those are all tasks of a step. ``followed``: a later step has begun, which shows it for a fan-out
+    whose list only the cluster knows."""
     if node.for_each is None or followed or all(task.origin is not None and not task.attempts for task in tasks):
         return True
     return isinstance(node.for_each, tuple) and len(tasks) == len(node.for_each)
 
 
-def with_skipped(workflow: Workflow, finished: Finished) -> Finished:
-    """Return where a run stands, with the steps that are skipped because all before them were."""
+def add_skipped(workflow: Workflow, finished: Finished) -> Finished:
+    """Return the finished steps, with those that are skipped because all their dependencies were."""
     skipped = set(finished.skipped)
     for name in (name for level in workflow.levels for name in level):
         before = workflow.parents[name]

@@ -1,5 +1,4 @@
-"""A step's pod: where it finds things, and what its program leaves there. Standard library only, so that it starts at
-once."""
+"""The folders of a step's pod, and the files that its program writes. Standard library only, for a quick start."""
 
 from __future__ import annotations
 
@@ -15,15 +14,15 @@ from scanflow.outputs import OUTPUTS_FOLDER
 from scanflow.private import write_private
 
 MOST_LEFT: Final = 1_000
-"""Characters of outputs that are told to the engine; more are read from the claim."""
+"""Characters of outputs that are reported to the engine; more are read from the claim."""
 
 WIDEST_LEFT: Final = 200
-"""Tasks of a fan-out whose outputs are told to the engine."""
+"""Largest fan-out whose outputs are reported to the engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """Where a pod finds things; elsewhere in tests."""
+    """The folders of a pod; other ones in tests."""
 
     outputs: Path = Path(layout.OUTPUTS)
     run: Path = Path(layout.RUN_FILES)
@@ -32,41 +31,41 @@ class Folders:
     reported: Path = Path(layout.REPORTED)
 
     def make(self, run: str) -> Path:
-        """Make the folders that a task writes to, and return that of its run's outputs."""
-        base = layout.outputs_of(self.outputs, run)
+        """Create the folders that a task writes to, and return that of its run's outputs."""
+        base = layout.locate_run_outputs(self.outputs, run)
         base.mkdir(parents=True, exist_ok=True)
         self.reported.mkdir(parents=True, exist_ok=True)
         return base
 
-    def tell(self, name: str, text: str) -> None:
+    def write_parameter(self, name: str, text: str) -> None:
         """Write an output parameter."""
         write_private(self.reported / name, text)
 
-    def tell_outputs(self, target: Path, width: int) -> None:
-        """Tell the engine what a task left, where that is little and plain: whoever asks need not go to the claim."""
+    def report_outputs(self, target: Path, width: int) -> None:
+        """Report a task's outputs to the engine where they are small, so that reading them takes no pod."""
         folder = target / OUTPUTS_FOLDER
         names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
         if any(name.startswith(".") for name in names) or width > WIDEST_LEFT:
             return
-        left, room = {}, MOST_LEFT
+        outputs, remaining = {}, MOST_LEFT
         for name in names:
-            content = (folder / name).read_bytes()[: room + 1]
-            if (room := room - len(content) - len(name)) < 0:
+            content = (folder / name).read_bytes()[: remaining + 1]
+            if (remaining := remaining - len(content) - len(name)) < 0:
                 return
-            left[name] = content.decode("utf-8", errors="replace")
-        self.tell(layout.LEFT, json.dumps(left))
+            outputs[name] = content.decode("utf-8", errors="replace")
+        self.write_parameter(layout.LEFT, json.dumps(outputs))
 
-    def tell_report(self, text: str) -> None:
-        """Write how a task ended, and end its log."""
-        self.tell(layout.REPORT, text)
+    def write_report(self, text: str) -> None:
+        """Write the report of a task's end, and the last mark of its log."""
+        self.write_parameter(layout.REPORT, text)
         sys.stdout.buffer.write(LAST)
         sys.stdout.buffer.flush()
 
 
 def begin_attempt(logs: Path, drive: int) -> bool:
-    """Note that an attempt begins, and say whether it does for the first time.
+    """Record that an attempt begins, and return whether it does for the first time.
 
-    Argo makes a pod again that is gone before it was seen to run, and its program may have begun by then.
+    Argo recreates a pod that was deleted before it was seen running, and its program may have begun by then.
     """
     logs.mkdir(parents=True, exist_ok=True)
     try:
@@ -77,7 +76,7 @@ def begin_attempt(logs: Path, drive: int) -> bool:
 
 
 def empty_folder(folder: Path) -> None:
-    """Make an output folder, without what an earlier attempt left."""
+    """Create an output folder, without files of an earlier attempt."""
     if folder.exists():
         import shutil  # few attempts find anything, and all would wait for it
 

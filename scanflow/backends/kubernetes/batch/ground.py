@@ -1,4 +1,4 @@
-"""What of an application's environment batch runs stand on: its objects and its images."""
+"""The part of an application's environment that batch runs need: its objects and its images."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from scanflow.backends.port import OpenModels
 
 
 class StepCode(NamedTuple):
-    """What the pods of a workflow's steps run."""
+    """The images and code of a workflow's steps."""
 
     images: Mapping[str, StepImage]
     volumes: tuple[Manifest, ...] = ()
     config_map: Manifest | None = None
-    """The application's files, where an image has them not."""
+    """The application's files, where an image lacks them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """See the module."""
+    """How runs ensure their environment and find their images."""
 
     ensure: Callable[[Application], EnsuredEnvironment]
     settings: KubernetesSettings
@@ -36,22 +36,22 @@ class Ground:
     models: OpenModels
 
     def code(self, app: Application, workflow: Workflow) -> StepCode:
-        """Return what the steps' pods run.
+        """Return the images and code of a workflow's steps.
 
         Raises:
             UsageError: they need an image that is not built.
         """
-        found = PodImages.open(app, workflow, self.settings, self.find_image, self.models(None))
+        pod_images = PodImages.open(app, workflow, self.settings, self.find_image, self.models(None))
         images, volumes, config_map = dict[str, StepImage](), list[Manifest](), None
         for node in workflow.steps:
-            one = found.select(node)
-            images[node.name] = StepImage(one.image, tuple(one.mounts))
-            if one.code is not None:
-                config_map, volumes = one.code.config_map, one.volumes
+            image = pod_images.select(node)
+            images[node.name] = StepImage(image.image, tuple(image.mounts))
+            if image.code is not None:
+                config_map, volumes = image.code.config_map, image.volumes
         return StepCode(images, tuple(volumes), config_map)
 
     def place(self, namespace: str, code: StepCode) -> Place:
-        """Return where a run's pods are."""
+        """Return the settings of a run's pods."""
         return Place(
             namespace=namespace,
             image=self.settings.image,

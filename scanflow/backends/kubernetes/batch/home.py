@@ -1,4 +1,4 @@
-"""What a home keeps of a cluster's runs, so that it outlives their pods: the journal, logs, outputs. Paths only."""
+"""Paths of a home's journal, logs and outputs of a cluster's runs, which outlive their pods."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scanflow.names import StepName
 
 
 class BatchHome:
-    """This home's part of all runs."""
+    """The paths of all runs."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -23,7 +23,7 @@ class BatchHome:
 
 
 class RunHome:
-    """One run's folder."""
+    """The paths of one run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -32,10 +32,10 @@ class RunHome:
         self.driven = path / "driven"  # the number of the last Workflow that was made
         self.functions = path / "functions"  # functions that no file defines (a notebook's), kept by value
 
-    def outputs_of(self, task: StepName) -> Path:
+    def locate_outputs(self, task: StepName) -> Path:
         step, index = split_task(task)
         return self.path / "outputs" / step if index is None else self.path / "outputs" / step / str(index)
 
     def attempt(self, task: StepName, number: int) -> Path:
-        """Return where the logs of an attempt are."""
+        """Return the folder of an attempt's logs."""
         return self.path / "steps" / task / str(number)

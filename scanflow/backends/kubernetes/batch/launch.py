@@ -1,8 +1,8 @@
-"""A step whose command line is settled before its run begins: its pod need not read the application to start it.
+"""Launch a step whose command line is known before its run, without reading the application in its pod.
 
-Of a step without references, conditions, items and a cache the run's ConfigMap has options and variables beside the
-application. What its pod imports to run it is the standard library: a tenth of the time that the application's models
-take. All else, and all that goes wrong, is the work of :mod:`~scanflow.backends.kubernetes.batch.pod_task`.
+For a step without references, conditions, items and cache the run's ConfigMap has the options and variables. Its pod
+imports only the standard library, in a tenth of the time of the application's models. Other steps, and failures, are
+handled by :mod:`~scanflow.backends.kubernetes.batch.pod_task`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from scanflow.backends.kubernetes.batch.process import ProcessEnd, run_process
 
 
 class StepLaunch(NamedTuple):
-    """All that a pod must know to run one step."""
+    """The command line of one step, with its environment."""
 
     run: str
     drive: int
@@ -32,7 +32,7 @@ class StepLaunch(NamedTuple):
     has_retries: bool
 
     def start(self, folders: Folders, attempt: int) -> ProcessEnd | None:
-        """Run the step; None: it had begun before, and may not be run twice."""
+        """Run the step; None: it had begun before, and must not run twice."""
         target = folders.make(self.run) / self.step
         logs = layout.attempt_folder(folders.outputs, self.run, self.step, attempt)
         if not begin_attempt(logs, self.drive) and not self.has_retries:
@@ -42,12 +42,12 @@ class StepLaunch(NamedTuple):
         variables = {**os.environ, **self.variables}
         end = run_process(argv, cwd=folders.app, env=variables, timeout_s=self.timeout_s, logs=logs)
         if end.succeeded:
-            folders.tell_outputs(target, 1)
+            folders.report_outputs(target, 1)
         return end
 
 
 def read_launch(folders: Folders, step: str) -> StepLaunch | None:
-    """Return a step's launch; None: the application has to be read, or its file is in another folder."""
+    """Return the launch of a step; None: its application has to be read, or its file is in another folder."""
     plain, packed = (folders.run / name for name in (layout.LAUNCHES, layout.PACKED_LAUNCHES))
     if packed.exists():
         document: dict[str, Any] = json.loads(gzip.decompress(packed.read_bytes()))

@@ -1,4 +1,4 @@
-"""Which steps of a run can be launched without the application, and how: ``launch.py`` reads it in their pods. Pure."""
+"""Plan the launches of steps that need no application in their pods, where ``launch.py`` reads them. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from scanflow.app.executor import Executor
 from scanflow.backends.kubernetes.batch import layout
-from scanflow.backends.kubernetes.batch.signals import signals_of
+from scanflow.backends.kubernetes.batch.signals import list_signals
 from scanflow.backends.parameters import StepInputs
 from scanflow.backends.port import RunDefinition
 from scanflow.backends.step_process import options, step_variables
@@ -23,26 +23,27 @@ def plan_launches(
     """Return the launches of a run's steps as JSON; empty: no step can be launched without the application.
 
     Args:
-        definition: What the run is made of.
+        definition: The run's.
         run: Its name.
-        drive: The how-manieth Workflow of the run it is.
+        drive: The number of the run's Workflow.
         variables: Those that make a task log to the tracker, with ``@step@`` and ``@task@`` where they name it.
-        outputs: Where its pods find the claim.
+        outputs: The claim's mount path in its pods.
     """
-    base, sources = layout.outputs_of(outputs, run), {signal.source for signal in signals_of(definition.workflow)}
+    base = layout.locate_run_outputs(outputs, run)
+    sources = {signal.source for signal in list_signals(definition.workflow)}
     inputs = StepInputs(definition, read=lambda _: {}, outputs=base, max_fan_out=0)
     steps: dict[str, Any] = {}
     for node in definition.workflow.steps:
         if node.mainfile is None or node.references or node.for_each is not None or node.cache or node.name in sources:
             continue
         try:
-            steps[node.name] = _launch(node, definition, run, variables, inputs, base)
+            steps[node.name] = _build_launch(node, definition, run, variables, inputs, base)
         except ScanflowError:
             continue  # its pod says so, where it is the step's own failure
     return json.dumps({"run": run, "drive": drive, "steps": steps}) if steps else ""
 
 
-def _launch(
+def _build_launch(
     node: Executor, definition: RunDefinition, run: str, variables: Mapping[str, str], inputs: StepInputs, base: Path
 ) -> dict[str, Any]:
     task, parameters = task_name(node.name, None), inputs.parameters(node, None)
@@ -59,5 +60,5 @@ def _launch(
 
 
 def name_task(variables: Mapping[str, str], step: str, task: str) -> dict[str, str]:
-    """Return a run's variables of the tracker as one task has them."""
+    """Return a run's tracker variables with the names of a step and a task."""
     return {name: text.replace("@step@", step).replace("@task@", task) for name, text in variables.items()}

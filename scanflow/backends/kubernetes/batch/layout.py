@@ -1,4 +1,4 @@
-"""Where a run's things are: its objects, and the folders inside a step's pod. Names only."""
+"""Names of a run's objects and annotations, and the paths in a step's pod."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ KEYS: Final = PurePosixPath("/scanflow/keys")
 
 APP: Final = PurePosixPath("/app")
 REPORTED: Final = PurePosixPath("/tmp/scanflow-reported")  # noqa: S108  an empty folder of the pod's own
-"""What a step's program tells Argo: a file for each output parameter."""
+"""The output parameters of a step's program: a file each, which Argo reads."""
 
 DOCUMENT: Final = "run.json"
 PACKED: Final = "run.json.gz"
 """The same, of a run of many steps."""
 
 LAUNCHES: Final = "launches.json"
-"""How those of its steps are run that need not read the application."""
+"""The launches of steps that need not read the application."""
 
 PACKED_LAUNCHES: Final = "launches.json.gz"
 
@@ -34,16 +34,16 @@ KEY: Final = "pickle.key"
 KEY_SECRET: Final = "scanflow-pickles"  # noqa: S105  its name
 
 REPORT: Final = "report"
-"""The output parameter that says how a task's process ended."""
+"""The output parameter with the report of a task's process."""
 
 LEFT: Final = "outputs"
-"""The output parameter that holds a task's named outputs, where they are few and plain."""
+"""The output parameter with a task's named outputs, where they are small."""
 
 STOPPED: Final = 130
-"""The exit code of a task that was asked to stop: it is not retried."""
+"""The exit code of a task that was asked to stop, which is not retried."""
 
 ATTEMPTS: Final = "scanflow.dev/attempts"
-"""An annotation: attempts that were made before, of tasks that are to run."""
+"""An annotation: earlier attempts of tasks that are to run."""
 
 ASKED_TO_STOP: Final = "scanflow.dev/stopped"
 """An annotation: the tasks that were asked to stop."""
@@ -52,34 +52,34 @@ GIVEN_UP: Final = "scanflow.dev/given-up"
 """An annotation: tasks whose pods did not start, each with the reason and after how many seconds."""
 
 DRIVE: Final = "scanflow.dev/drive"
-"""An annotation: the how-manieth Workflow of its run it is."""
+"""An annotation: the number of a Workflow or job of its run."""
 
 
-def run_object(run: str) -> str:
+def format_config_map_name(run: str) -> str:
     """Return the name of a run's ConfigMap."""
-    return _short(f"run-{run}")
+    return _shorten(f"run-{run}")
 
 
-def workflow_object(run: str, drive: int) -> str:
+def format_workflow_name(run: str, drive: int) -> str:
     """Return the name of the Workflow of a run's first, second, ... drive."""
-    return _short(run if drive == 1 else f"{run}-{drive}")
+    return _shorten(run if drive == 1 else f"{run}-{drive}")
 
 
-def outputs_of(outputs: Path, run: str) -> Path:
+def locate_run_outputs(outputs: Path, run: str) -> Path:
     """Return the folder of a run on the claim."""
     return outputs / run
 
 
 def attempt_folder(outputs: Path, run: str, task: str, attempt: int) -> Path:
-    """Return where the claim keeps what an attempt wrote."""
+    """Return the folder of an attempt's logs on the claim."""
     return outputs / ".logs" / run / task / str(attempt)
 
 
-def kept_function(target: str) -> str:
-    """Return the key of the ConfigMap that holds a function which no file does."""
+def format_function_key(target: str) -> str:
+    """Return the ConfigMap key of a pickled function."""
     module, _, name = target.partition(":")
     return f"{name}.pickle" if module == "__main__" else module
 
 
-def _short(name: str) -> str:
+def _shorten(name: str) -> str:
     return name if len(name) <= MAX_NAME else hashed(name, name)

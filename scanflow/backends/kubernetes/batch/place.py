@@ -1,4 +1,4 @@
-"""Where a run's pods are, and what they find there: what their manifests are made from. Pure."""
+"""The settings of a run's pods, from which their manifests are built. Pure."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ SMALL: Final = {"cpu": "50m", "memory": "128Mi"}
 
 @dataclass(frozen=True, slots=True)
 class StepImage:
-    """What a step's container runs, and what it mounts beside what all do: the application's files, where the image
-    has them not."""
+    """A step's image, and its own mounts: the application's files, where the image lacks them."""
 
     image: str
     mounts: tuple[Mapping[str, Any], ...] = ()
@@ -25,31 +24,31 @@ class StepImage:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a run's pods are, and what they find there."""
+    """The namespace, images, volumes and limits of a run's pods."""
 
     namespace: str
     image: str
-    """Of steps that are not in ``images``, and of pods that only tell signals."""
+    """Of steps that are not in ``images``, and of pods that only report signals."""
 
     service_account: str
     images: Mapping[str, StepImage] = field(default_factory=dict)
     volumes: tuple[Mapping[str, Any], ...] = ()
-    """Beside those of every run, what ``images`` mount."""
+    """Volumes that ``images`` mount, beside those of every run."""
 
     claim: str = OUTPUTS
     pull_secret: str | None = None
     keep_s: int = 7 * 24 * 3600
     """Seconds that a Workflow stays after its end."""
 
-    def image_of(self, step: str) -> StepImage:
+    def select_image(self, step: str) -> StepImage:
         return self.images.get(step) or StepImage(self.image)
 
 
 def check_honoured(node: Executor) -> None:
-    """Refuse what pods cannot honour.
+    """Raise for an affinity that pods cannot honour.
 
     Raises:
-        UnsupportedError: names the field.
+        UnsupportedError: with the field's name.
     """
     affinity = node.affinity if isinstance(node.affinity, Affinity) else Affinity()
     if affinity.mode == "cpumempin":

@@ -1,4 +1,4 @@
-"""Logs of a run's tasks: from its pods while they are there, and from this home's copies afterwards."""
+"""Read the logs of a run's tasks from their pods, and copy them to this home."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from scanflow.private import private_folder
 from scanflow.processes.files import write_atomically
 
 MAIN = "main"
-"""The step's own container; Argo has others beside it."""
+"""The step's container; Argo has others beside it."""
 
 SILENCE_S = 30.0
-"""How long a followed log may say nothing before it is asked for again."""
+"""How long a followed log may be silent before it is requested again."""
 
 
 def copy_log(cluster: Cluster, pod: str, namespace: str, folder: Path) -> bool:
-    """Keep what a pod that has ended wrote; say whether it could be read."""
+    """Copy the log of an ended pod; return whether it could be read."""
     try:
         streams = split_streams(cluster.log(pod, namespace, container=MAIN))
     except (NotFoundError, UsageError):  # the pod is gone, or its container never started
@@ -33,11 +33,13 @@ def copy_log(cluster: Cluster, pod: str, namespace: str, folder: Path) -> bool:
 
 
 class TaskPodLogs:
-    """See :class:`~scanflow.backends.port.LogReader`. Reads the log of a pod that runs, as it comes."""
+    """See :class:`~scanflow.backends.port.LogReader`. Follows the log of a running pod."""
 
-    def __init__(self, cluster: Cluster, pod: str, namespace: str, stream: Stream, ended: Callable[[], bool]) -> None:
+    def __init__(
+        self, cluster: Cluster, pod: str, namespace: str, stream: Stream, has_ended: Callable[[], bool]
+    ) -> None:
         self._cluster, self._pod, self._namespace, self._stream = cluster, pod, namespace, stream
-        self._ended = ended
+        self._has_ended = has_ended
         self._lock = threading.Lock()
         self._parts: list[LogPart] = []
         self._closed = self._done = False
@@ -57,7 +59,7 @@ class TaskPodLogs:
 
     def _follow(self) -> None:
         try:
-            for name, data in self._streams():
+            for name, data in self._read_streams():
                 if self._closed:
                     return
                 if self._stream in {name, "both"}:
@@ -68,27 +70,27 @@ class TaskPodLogs:
         finally:
             self._done = True
 
-    def _streams(self) -> Iterator[tuple[str, bytes]]:
-        """Yield what the streams wrote, the log begun anew where it broke off, without what was read before."""
+    def _read_streams(self) -> Iterator[tuple[str, bytes]]:
+        """Yield the data of the streams; an interrupted log is requested again, and what was read is skipped."""
         reader, seen = Unframed(), 0
         while True:
-            over, skip = self._ended(), seen
-            for block in self._blocks():
+            has_ended, skip = self._has_ended(), seen
+            for block in self._read_blocks():
                 seen += max(0, len(block) - skip)
                 skip, block = max(0, skip - len(block)), block[skip:]
                 yield from reader.feed(block)
-            if over or self._closed:
+            if has_ended or self._closed:
                 yield from reader.feed(b"", last=True)
                 return
 
-    def _blocks(self) -> Iterator[bytes]:
+    def _read_blocks(self) -> Iterator[bytes]:
         try:
             yield from self._cluster.log(
-                self._pod, self._namespace, container=MAIN, follow=not self._ended(), within_s=SILENCE_S
+                self._pod, self._namespace, container=MAIN, follow=not self._has_ended(), within_s=SILENCE_S
             )
         except NotFoundError:
             return
         except (UsageError, UnavailableError):
-            if self._ended():
+            if self._has_ended():
                 return
             threading.Event().wait(0.5)  # its container has not started yet, or the API server is away for a while

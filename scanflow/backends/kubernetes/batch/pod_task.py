@@ -1,4 +1,4 @@
-"""A task of any kind in its pod: finds out what it is given, runs it, keeps what it left, and tells the engine."""
+"""Run a task of any kind in its pod: read its inputs, run it, cache its outputs, and report to the engine."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from scanflow.backends.kubernetes.batch.document import RunDocument
 from scanflow.backends.kubernetes.batch.folders import Folders, begin_attempt, empty_folder
 from scanflow.backends.kubernetes.batch.launch_plan import name_task
 from scanflow.backends.kubernetes.batch.process import run_process
-from scanflow.backends.kubernetes.batch.report import VANISHED, TaskReport, report_error, report_process
-from scanflow.backends.kubernetes.batch.retries import waits_itself
-from scanflow.backends.kubernetes.batch.signals import replay, signals_of, tell
+from scanflow.backends.kubernetes.batch.report import VANISHED, TaskReport, build_error_report, build_process_report
+from scanflow.backends.kubernetes.batch.retries import has_own_backoff
+from scanflow.backends.kubernetes.batch.signals import evaluate_signal, list_signals, replay
 from scanflow.backends.parameters import StepInputs
 from scanflow.backends.port import RunDefinition
 from scanflow.backends.step_cache import cache_key, copy_outputs
@@ -45,11 +45,11 @@ class Pod:
         self.document = RunDocument.read(folders.run)
         self.base = folders.make(self.document.run)
         for step, origin in self.document.origins.items():
-            _link(self.base / step, layout.outputs_of(folders.outputs, origin) / step)
+            _link(self.base / step, layout.locate_run_outputs(folders.outputs, origin) / step)
 
     @cached_property
     def definition(self) -> RunDefinition:
-        return self.document.made(self._folders.app)
+        return self.document.build_definition(self._folders.app)
 
     @property
     def workflow(self) -> Workflow:
@@ -57,7 +57,7 @@ class Pod:
 
     @cached_property
     def key(self) -> bytes:
-        """What pickles of this environment are signed with."""
+        """The key that signs this environment's pickles."""
         return (self._folders.keys / layout.KEY).read_bytes()
 
     @cached_property
@@ -76,16 +76,18 @@ class Pod:
     def _read(self, task: StepName) -> Mapping[str, Any]:
         return Outputs(self.folder(task), self.key)
 
-    # What is told
+    # Signals
 
-    def tell_signals(self, sources: list[str]) -> None:
-        """Tell what later steps wait for of these ones, which have ended."""
-        for signal in signals_of(self.workflow):
+    def report_signals(self, sources: list[str]) -> None:
+        """Report the signals of ended steps that later steps wait for."""
+        for signal in list_signals(self.workflow):
             if signal.source in sources:
                 inputs = self.inputs()
                 replay(self.workflow, inputs, [signal.over or signal.step])
-                kept, only = self.document.kept, self.definition.step
-                self._folders.tell(signal.name, tell(signal, self.workflow, inputs, kept=kept, only=only))
+                kept_tasks, only = self.document.kept, self.definition.step
+                self._folders.write_parameter(
+                    signal.name, evaluate_signal(signal, self.workflow, inputs, kept_tasks=kept_tasks, only=only)
+                )
 
     # A task
 
@@ -97,74 +99,74 @@ class Pod:
             if not isinstance(node, Executor):
                 raise InternalError(f"The step {step!r} is not run.")
             attempt += before.get(task, 0)
-            if retry and waits_itself(node):
+            if retry and has_own_backoff(node):
                 time.sleep(node.retry.wait_s(retry))
             report = self._run(node, task, index, attempt)
         except ScanflowError as error:
-            report = report_error(error)
+            report = build_error_report(error)
         except Exception as error:  # noqa: BLE001  whatever it is, the run's record is to say it
             traceback.print_exc()
-            report = report_error(error)
+            report = build_error_report(error)
         return finish(self._folders, report)
 
     def _run(self, node: Executor, task: StepName, index: int | None, attempt: int) -> TaskReport:
         inputs = self.inputs()
         replay(self.workflow, inputs, [node.name])
         if node.when is not None:
-            inputs.condition_holds(node)  # what cannot be tested is told here
+            inputs.condition_holds(node)  # raises here for a condition that cannot be evaluated
         tasks = inputs.tasks_of(node)
         items = [item for name, item in tasks if name == task]
         if index is not None and not items:
             raise InternalError(f"The step {node.name!r} has no task {task!r}.")
         parameters = inputs.parameters(node, items[0] if items else None)
         target = self.folder(task)
-        cached = self._cached(node, parameters) if node.cache else None
-        if cached is not None and (origin := _reused(cached, target)):
-            self._ended_well(node, task, len(tasks))
+        cached = self._locate_cache(node, parameters) if node.cache else None
+        if cached is not None and (origin := _restore_cached(cached, target)):
+            self._report_success(node, task, len(tasks))
             return TaskReport(seconds=0.0, exit_code=0, origin=origin)
         logs = layout.attempt_folder(self._folders.outputs, self.document.run, task, attempt)
         if not begin_attempt(logs, self.document.drive) and not node.retry.limit:
             return VANISHED
         empty_folder(target)
-        argv = self._command(node, parameters)
+        argv = self._build_command(node, parameters)
         end = run_process(
-            argv, cwd=self._folders.app, env=self._variables(node, task), timeout_s=node.timeout_s, logs=logs
+            argv, cwd=self._folders.app, env=self._build_variables(node, task), timeout_s=node.timeout_s, logs=logs
         )
         if end.succeeded:
             if cached is not None:
-                _remember(cached, target, self.document.run)
-            self._ended_well(node, task, len(tasks))
-        return report_process(end)
+                _store_in_cache(cached, target, self.document.run)
+            self._report_success(node, task, len(tasks))
+        return build_process_report(end)
 
-    def _ended_well(self, node: Executor, task: StepName, width: int) -> None:
-        self._folders.tell_outputs(self.folder(task), width)
+    def _report_success(self, node: Executor, task: StepName, width: int) -> None:
+        self._folders.report_outputs(self.folder(task), width)
         if node.for_each is None:
-            self.tell_signals([node.name])
+            self.report_signals([node.name])
 
-    def _command(self, node: Executor, parameters: Mapping[str, Any]) -> list[str]:
+    def _build_command(self, node: Executor, parameters: Mapping[str, Any]) -> list[str]:
         if node.target is None:
             main = self.files.find(node.mainfile or "", node.name)
             return [sys.executable, str(main), *options(parameters, who=f"Executor {node.name!r}")]
-        file, by_value = self.files.function_file(node.target, node.name), self._by_value(str(node.target))
-        here = self._folders.reported / "request"
-        here.mkdir(exist_ok=True)
-        request = here / "request.json"
+        file, by_value = self.files.function_file(node.target, node.name), self._find_pickled_function(str(node.target))
+        request_folder = self._folders.reported / "request"
+        request_folder.mkdir(exist_ok=True)
+        request = request_folder / "request.json"
         function_process.FunctionRequest(
             name=str(node.target),
             who=f"Step {node.name!r}",
             file=str(file) if file else None,
             by_value=str(by_value) if by_value else None,
             path=[str(self._folders.app), *sys.path[1:]],
-            parameters=encode(dict(parameters), here, self.key),
+            parameters=encode(dict(parameters), request_folder, self.key),
             key=self.key.hex(),
         ).write(request)
         return [sys.executable, function_process.__file__, str(request)]
 
-    def _by_value(self, target: str) -> Path | None:
-        kept = self._folders.run / layout.kept_function(target)
-        return kept.resolve() if kept.is_file() else None  # a ConfigMap's files are links, which are not loaded
+    def _find_pickled_function(self, target: str) -> Path | None:
+        file = self._folders.run / layout.format_function_key(target)
+        return file.resolve() if file.is_file() else None  # a ConfigMap's files are links, which are not loaded
 
-    def _variables(self, node: Executor, task: StepName) -> dict[str, str]:
+    def _build_variables(self, node: Executor, task: StepName) -> dict[str, str]:
         tracking = name_task(self.document.variables, node.name, task)
         own = step_variables(
             self.definition.app,
@@ -177,9 +179,9 @@ class Pod:
         )
         return {**os.environ, **own}
 
-    def _cached(self, node: Executor, parameters: Mapping[str, Any]) -> Path:
-        """Return where the claim keeps what a task like this one left."""
-        code = self._code(node)
+    def _locate_cache(self, node: Executor, parameters: Mapping[str, Any]) -> Path:
+        """Return the cache folder of a task on the claim."""
+        code = self._read_code(node)
         key = cache_key(
             code=code,
             name=str(node.target) if node.target else node.mainfile or "",
@@ -190,15 +192,15 @@ class Pod:
         )
         return self._folders.outputs / ".cache" / key
 
-    def _code(self, node: Executor) -> Path | bytes:
+    def _read_code(self, node: Executor) -> Path | bytes:
         if node.target is None:
             return self.files.find(node.mainfile or "", node.name)
-        kept = self._by_value(str(node.target))
-        return kept or self.files.function_file(node.target, node.name) or str(node.target).encode()
+        pickled_function = self._find_pickled_function(str(node.target))
+        return pickled_function or self.files.function_file(node.target, node.name) or str(node.target).encode()
 
 
-def _reused(cached: Path, target: Path) -> str | None:
-    """Copy what an earlier run left, and return that run; None: there is none."""
+def _restore_cached(cached: Path, target: Path) -> str | None:
+    """Copy the cached outputs of an earlier run, and return that run; None: there are none."""
     note = cached.with_suffix(".run")
     if not cached.is_dir() or not note.is_file():
         return None
@@ -210,7 +212,7 @@ def _reused(cached: Path, target: Path) -> str | None:
     return note.read_text(encoding="utf-8")
 
 
-def _remember(cached: Path, target: Path, run: str) -> None:
+def _store_in_cache(cached: Path, target: Path, run: str) -> None:
     cached.parent.mkdir(parents=True, exist_ok=True)
     try:
         copy_outputs(target, cached)
@@ -227,8 +229,8 @@ def _link(link: Path, target: Path) -> None:
 
 
 def finish(folders: Folders, report: TaskReport) -> int:
-    """Tell how a task ended, and return the exit code of its pod."""
-    folders.tell_report(report.text())
+    """Write the report of a task's end, and return the exit code of its pod."""
+    folders.write_report(report.text())
     if report.stopped:
         return layout.STOPPED
     if report.failure is None:

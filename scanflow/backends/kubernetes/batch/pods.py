@@ -1,4 +1,4 @@
-"""The pods of a run: one container that runs as nobody in particular, on a file system it cannot write. Pure."""
+"""Build the pods of a run: one unprivileged container with a read-only root file system. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _GUARANTEED: Final = json.dumps(
 """Argo's own containers with limits: only a pod whose containers all have them gets cores of its own."""
 
 
-def spec(place: Place, run: str, templates: list[argo.Template]) -> argo.WorkflowSpec:
+def build_spec(place: Place, run: str, templates: list[argo.Template]) -> argo.WorkflowSpec:
     return argo.WorkflowSpec(
         entrypoint="run",
         service_account_name=place.service_account,
@@ -45,7 +45,7 @@ def spec(place: Place, run: str, templates: list[argo.Template]) -> argo.Workflo
                 image=place.image,
                 command=list(PROGRAM),
                 working_dir=str(layout.APP),
-                env=_variables({"HOME": "/tmp"}),  # noqa: S108  the pod's own
+                env=_build_variables({"HOME": "/tmp"}),  # noqa: S108  the pod's own
                 env_from=[argo.EnvFromSource.model_validate(source) for source in variables_from()],
                 security_context=argo.SecurityContext.model_validate(container_security()),
                 volume_mounts=[argo.VolumeMount.model_validate(mount) for mount in MOUNTS],
@@ -57,42 +57,44 @@ def spec(place: Place, run: str, templates: list[argo.Template]) -> argo.Workflo
 
 
 def volumes(place: Place, run: str) -> list[Mapping[str, Any]]:
-    """Return the volumes of a run's pods, as a pod has them."""
+    """Return the volumes of a run's pods."""
     return [
         {"name": "tmp", "emptyDir": {}},
         {"name": "outputs", "persistentVolumeClaim": {"claimName": place.claim}},
-        {"name": "run", "configMap": {"name": layout.run_object(run)}},
+        {"name": "run", "configMap": {"name": layout.format_config_map_name(run)}},
         {"name": "keys", "secret": {"secretName": layout.KEY_SECRET, "defaultMode": 0o440}},
         *place.volumes,
     ]
 
 
-def step_template(place: Place, app: Application, node: Executor, arguments: list[str], *, run: str) -> argo.Template:
-    """Return a step's template: what it runs, what it may use, and where it may run."""
+def build_step_template(
+    place: Place, app: Application, node: Executor, arguments: list[str], *, run: str
+) -> argo.Template:
+    """Return a step's template: its container, resources and placement."""
     resources = node.resources
-    granted: dict[str, Any] = {}
+    amounts: dict[str, Any] = {}
     if resources.cores is not None:
-        granted["cpu"] = format_cpu(resources.cores)
+        amounts["cpu"] = format_cpu(resources.cores)
     if resources.memory_bytes is not None:
-        granted["memory"] = str(resources.memory)
-    limits = granted | ({"nvidia.com/gpu": str(resources.gpu)} if resources.gpu else {})
-    asked = argo.ResourceRequirements.model_validate({"requests": limits, "limits": limits}) if limits else None
-    image = place.image_of(node.name)
+        amounts["memory"] = str(resources.memory)
+    limits = amounts | ({"nvidia.com/gpu": str(resources.gpu)} if resources.gpu else {})
+    requirements = argo.ResourceRequirements.model_validate({"requests": limits, "limits": limits}) if limits else None
+    image = place.select_image(node.name)
     extra = [argo.VolumeMount.model_validate(mount) for mount in image.mounts]
-    container = argo.Container(image=image.image, args=arguments, resources=asked, volume_mounts=extra or None)
-    found = argo.Template(container=container)
-    where = build_step_placement(node.affinity, app=app.name, team=app.team, run=run)
-    found.node_selector = where.get("nodeSelector")
-    found.affinity = argo.Affinity.model_validate(where["affinity"]) if "affinity" in where else None
+    container = argo.Container(image=image.image, args=arguments, resources=requirements, volume_mounts=extra or None)
+    template = argo.Template(container=container)
+    placement = build_step_placement(node.affinity, app=app.name, team=app.team, run=run)
+    template.node_selector = placement.get("nodeSelector")
+    template.affinity = argo.Affinity.model_validate(placement["affinity"]) if "affinity" in placement else None
     if isinstance(node.affinity, Affinity) and node.affinity.mode != "any":
-        found.pod_spec_patch = _GUARANTEED
-    return found
+        template.pod_spec_patch = _GUARANTEED
+    return template
 
 
-def small_template(place: Place, arguments: list[str]) -> argo.Template:
-    granted = argo.ResourceRequirements.model_validate({"requests": SMALL})
-    return argo.Template(container=argo.Container(image=place.image, args=arguments, resources=granted))
+def build_small_template(place: Place, arguments: list[str]) -> argo.Template:
+    requirements = argo.ResourceRequirements.model_validate({"requests": SMALL})
+    return argo.Template(container=argo.Container(image=place.image, args=arguments, resources=requirements))
 
 
-def _variables(variables: Mapping[str, str]) -> list[argo.EnvVar]:
+def _build_variables(variables: Mapping[str, str]) -> list[argo.EnvVar]:
     return [argo.EnvVar(name=name, value=value) for name, value in variables.items()]

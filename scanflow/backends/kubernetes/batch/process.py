@@ -1,4 +1,4 @@
-"""Runs a step's own process inside its pod: its streams to the pod's log and to the claim. Standard library only."""
+"""Run a step's process in its pod, with its streams to the pod's log and the claim. Standard library only."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from scanflow.backends.kubernetes.batch.framing import framed
+from scanflow.backends.kubernetes.batch.framing import frame
 
 GRACE_S = 5.0
-"""How long a process that is to end may take, before it is killed."""
+"""How long a terminated process may take to end, before it is killed."""
 
 TAIL_BYTES = 65_536
 _TIMED_OUT = 124
@@ -24,8 +24,8 @@ _BLOCK = 65_536
 
 
 class ProcessEnd(NamedTuple):
-    """How a process ended; the fields that :class:`~scanflow.backends.kubernetes.batch.report.TaskReport` has too have
-    its names."""
+    """How a process ended. Fields common to :class:`~scanflow.backends.kubernetes.batch.report.TaskReport` have its
+    names."""
 
     began: float
     seconds: float
@@ -38,7 +38,7 @@ class ProcessEnd(NamedTuple):
     """Negative: the signal that ended it."""
 
     cause: str
-    """``timeout``, ``stopped``, ``ended`` (its pod is); empty: nobody ended it."""
+    """``timeout``, ``stopped``, ``ended`` (with its pod); empty: it ended by itself."""
 
     stderr: str
     """The end of its standard error."""
@@ -50,54 +50,54 @@ class ProcessEnd(NamedTuple):
         return self.code == 0 and not self.cause
 
     def text(self) -> str:
-        """Return the report of one that succeeded, as short JSON."""
+        """Return the report of a successful process as short JSON."""
         return json.dumps({name: getattr(self, name) for name in self._fields[:5]})
 
 
 class _Lines:
-    """One stream of a process, handed on in whole lines."""
+    """One stream of a process, forwarded in whole lines."""
 
-    def __init__(self, source: IO[bytes], kept: IO[bytes] | None, *, error: bool) -> None:
-        self.source, self._kept, self._error = source, kept, error
+    def __init__(self, source: IO[bytes], copy: IO[bytes] | None, *, error: bool) -> None:
+        self.source, self._copy, self._error = source, copy, error
         self._rest, self.tail = b"", b""
 
     def read(self) -> bool:
-        """Take what there is; say whether there will be more."""
+        """Read the available data; return whether the stream is still open."""
         data = os.read(self.source.fileno(), _BLOCK)
-        if self._kept is not None:
-            self._kept.write(data)
-            self._kept.flush()
+        if self._copy is not None:
+            self._copy.write(data)
+            self._copy.flush()
         self.tail = (self.tail + data)[-TAIL_BYTES:]
         whole, newline, rest = (self._rest + data).rpartition(b"\n")
         self._rest = rest
-        self._hand_on(whole + newline)
+        self._forward(whole + newline)
         if not data:
-            self._hand_on(self._rest)
+            self._forward(self._rest)
         return bool(data)
 
-    def _hand_on(self, data: bytes) -> None:
-        sys.stdout.buffer.write(framed(data, error=self._error))
+    def _forward(self, data: bytes) -> None:
+        sys.stdout.buffer.write(frame(data, error=self._error))
         sys.stdout.buffer.flush()
 
 
 def run_process(
     argv: list[str], *, cwd: Path, env: Mapping[str, str], timeout_s: float | None, logs: Path
 ) -> ProcessEnd:
-    """Run a process to its end; what it started ends with it. SIGTERM ends it too, SIGUSR1 tells that it was asked."""
+    """Run a process and its children to the end. SIGTERM terminates it; SIGUSR1 too, as a requested stop."""
     began, clock = time.time(), time.monotonic()
-    asked: list[str] = []
+    causes: list[str] = []
     process = subprocess.Popen(
         argv, cwd=cwd, env=dict(env), stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     )
 
     def end(number: int, _: Any = None) -> None:
-        asked.append("stopped" if number == signal.SIGUSR1 else "ended")
+        causes.append("stopped" if number == signal.SIGUSR1 else "ended")
         _signal(process, signal.SIGTERM)
         signal.setitimer(signal.ITIMER_REAL, GRACE_S)
 
     def kill(*_: Any) -> None:
-        if not asked:
-            asked.append("timeout")
+        if not causes:
+            causes.append("timeout")
         _signal(process, signal.SIGKILL)
 
     signal.signal(signal.SIGALRM, kill)
@@ -109,17 +109,17 @@ def run_process(
     text = _follow(process, logs)
     _, status, usage = os.wait4(process.pid, 0)
     signal.setitimer(signal.ITIMER_REAL, 0)
-    _signal(process, signal.SIGKILL)  # what it started and left behind
+    _signal(process, signal.SIGKILL)  # children that it left behind
     process.returncode = code = os.waitstatus_to_exitcode(status)
-    how = asked[0] if asked else ""
+    cause = causes[0] if causes else ""
     return ProcessEnd(
         began=began,
         seconds=time.monotonic() - clock,
-        exit_code=_TIMED_OUT if how == "timeout" else code if code >= 0 else 128 - code,
+        exit_code=_TIMED_OUT if cause == "timeout" else code if code >= 0 else 128 - code,
         cpu_s=usage.ru_utime + usage.ru_stime,
         max_rss_bytes=usage.ru_maxrss * 1024,
         code=code,
-        cause=how,
+        cause=cause,
         stderr=text,
         timeout_s=timeout_s,
     )
@@ -129,7 +129,7 @@ PID_FILE = Path("/tmp/scanflow-step.pid")  # noqa: S108  the pod's own
 
 
 def write_pid() -> None:
-    """Note who is to be signalled; Argo's own program is the first one of the pod."""
+    """Write the pid to signal; the first process of the pod is Argo's own program."""
     try:
         PID_FILE.write_text(str(os.getpid()), encoding="ascii")
     except OSError:
@@ -137,26 +137,26 @@ def write_pid() -> None:
 
 
 def _follow(process: subprocess.Popen[bytes], logs: Path) -> str:
-    """Hand on what a process writes until it closes its streams; return the end of its standard error."""
+    """Forward a process' output until it closes its streams; return the end of its standard error."""
     assert process.stdout is not None
     assert process.stderr is not None
     with selectors.DefaultSelector() as selector:
-        kept = [_kept(logs, name) for name in ("stdout", "stderr")]
-        out, err = (_Lines(process.stdout, kept[0], error=False), _Lines(process.stderr, kept[1], error=True))
-        for one in (out, err):
-            selector.register(one.source, selectors.EVENT_READ, one)
+        copies = [_open_log_copy(logs, name) for name in ("stdout", "stderr")]
+        out, err = (_Lines(process.stdout, copies[0], error=False), _Lines(process.stderr, copies[1], error=True))
+        for lines in (out, err):
+            selector.register(lines.source, selectors.EVENT_READ, lines)
         while selector.get_map():
-            for found, _ in selector.select():
-                if not found.data.read():
-                    selector.unregister(found.fileobj)
-        for file in (*kept, process.stdout, process.stderr):
+            for key, _ in selector.select():
+                if not key.data.read():
+                    selector.unregister(key.fileobj)
+        for file in (*copies, process.stdout, process.stderr):
             if file is not None:
                 file.close()
     return err.tail.decode("utf-8", errors="replace")
 
 
-def _kept(logs: Path, name: str) -> IO[bytes] | None:
-    """Open the copy on the claim. A claim that is full does not end a step: its log is in the pod too."""
+def _open_log_copy(logs: Path, name: str) -> IO[bytes] | None:
+    """Open the log's copy on the claim; None: it cannot be written. A full claim does not fail a step."""
     try:
         logs.mkdir(parents=True, exist_ok=True)
         return (logs / f"{name}.log").open("wb", buffering=0)

@@ -1,4 +1,4 @@
-"""From what Argo tells of a Workflow to records of a run's tasks. Pure."""
+"""Derive the records of a run's tasks from a Workflow's status. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Phase = Literal["running", "succeeded", "failed", "stopped"]
 
 _ENDED: Final = frozenset({"Succeeded", "Failed", "Error"})
 _QUIET: Final = ("ContainerCreating", "PodInitializing")
-"""Reasons of a pod that is on its way."""
+"""Waiting reasons of a starting pod."""
 
 _EXIT: Final = re.compile(r"\(exit code (\d+)\)")
 
@@ -38,54 +38,54 @@ class TaskPod:
     pod: str
     node: Mapping[str, Any]
     retry: int
-    """How often it had failed in this Workflow."""
+    """The number of earlier failures in this Workflow."""
 
     record: TaskRecord
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowSeen:
-    """A Workflow, read."""
+    """The observed state of a Workflow."""
 
     phase: Phase
     error: str | None
-    """What Argo says of the Workflow itself: it could not be made sense of, or was not allowed."""
+    """Argo's message about the Workflow itself: it is invalid, or not allowed."""
 
     tasks: Mapping[StepName, TaskRecord]
     widths: Mapping[str, int]
     waiting: Mapping[StepName, str]
-    """Tasks whose pods have not started, and what Argo says of it."""
+    """Tasks whose pods have not started, with Argo's message."""
 
     attempts: tuple[TaskPod, ...]
     outputs: Mapping[StepName, Mapping[str, str]]
-    """The named outputs, as JSON texts, of tasks that told them."""
+    """The reported named outputs of tasks, as JSON texts."""
 
     retrying: frozenset[StepName]
-    """Failed tasks that will be tried again."""
+    """Failed tasks that are retried."""
 
     given_up: Mapping[str, Any]
-    """Tasks whose pods were not waited for any longer, and why."""
+    """Tasks whose pods did not start in time, and why."""
 
 
 def observe_workflow(manifest: Manifest) -> WorkflowSeen:
-    """Read a Workflow."""
+    """Return the observed state of a Workflow."""
     status = manifest.get("status") or {}
-    nodes = _nodes(status)
-    asked = set(_annotation(manifest, layout.ASKED_TO_STOP, []))
-    before = _annotation(manifest, layout.ATTEMPTS, {})
+    nodes = _read_nodes(status)
+    asked_to_stop = set(_read_annotation(manifest, layout.ASKED_TO_STOP, []))
+    attempts_before = _read_annotation(manifest, layout.ATTEMPTS, {})
     shut_down = bool(manifest["spec"].get("shutdown"))
     name = manifest["metadata"]["name"]
-    given_up = _annotation(manifest, layout.GIVEN_UP, {})
+    given_up = _read_annotation(manifest, layout.GIVEN_UP, {})
     namespace = manifest["metadata"].get("namespace", "")
 
     def record(step: str, task: StepName, number: int, node: Mapping[str, Any]) -> TaskRecord:
         if task in given_up and node.get("phase") in {"Failed", "Error"}:
             reason, bound_s = given_up[task]
-            failure = pending_failure(task, reason, namespace, pod_name(name, node), bound_s)
+            failure = build_pending_failure(task, reason, namespace, format_pod_name(name, node), bound_s)
             return TaskRecord(task=task, step=step, state="failed", attempts=number, failure=failure)
-        return _record(task, step, number, node, stopping=shut_down or task in asked)
+        return _build_record(task, step, number, node, stopping=shut_down or task in asked_to_stop)
 
-    attempts = tuple(_attempts(nodes, name, before, record))
+    attempts = tuple(_iterate_attempts(nodes, name, attempts_before, record))
     tasks: dict[StepName, TaskRecord] = {}
     waiting: dict[StepName, str] = {}
     outputs: dict[StepName, Mapping[str, str]] = {}
@@ -93,106 +93,108 @@ def observe_workflow(manifest: Manifest) -> WorkflowSeen:
         tasks[attempt.task] = attempt.record
         waiting.pop(attempt.task, None)
         outputs.pop(attempt.task, None)
-        if (reason := _reason(attempt.node)) is not None:
+        if (reason := _read_waiting_reason(attempt.node)) is not None:
             waiting[attempt.task] = reason
-        if attempt.node["phase"] == "Succeeded" and (left := _parameter(attempt.node, layout.LEFT)):
-            outputs[attempt.task] = json.loads(left)
-    tasks |= _skipped(nodes, name)
+        if attempt.node["phase"] == "Succeeded" and (text := _read_parameter(attempt.node, layout.LEFT)):
+            outputs[attempt.task] = json.loads(text)
+    tasks |= _find_skipped(nodes, name)
     return WorkflowSeen(
-        phase=_phase(status, shut_down, tasks, given_up),
-        error=_error(status, tasks),
+        phase=_derive_phase(status, shut_down, tasks, given_up),
+        error=_derive_error(status, tasks),
         tasks=tasks,
-        widths=_widths(attempts),
+        widths=_count_widths(attempts),
         waiting=waiting,
         attempts=attempts,
         outputs=outputs,
-        retrying=frozenset(_retrying(nodes, tasks)),
+        retrying=frozenset(_find_retrying(nodes, tasks)),
         given_up=given_up,
     )
 
 
-def pod_name(workflow: str, node: Mapping[str, Any]) -> str:
-    """Return the name of a node's pod, as Argo makes it."""
+def format_pod_name(workflow: str, node: Mapping[str, Any]) -> str:
+    """Return the name of a node's pod, as Argo derives it."""
     prefix = f"{workflow}-{node['templateName']}"[:242]
-    return f"{prefix}-{_fnv32a(node['name'])}"
+    return f"{prefix}-{_hash_fnv32a(node['name'])}"
 
 
-def _nodes(status: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _read_nodes(status: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     packed = status.get("compressedNodes")
     if packed:
         import base64
         import gzip
 
-        found: dict[str, dict[str, Any]] = json.loads(gzip.decompress(base64.b64decode(packed)))
-        return found
+        nodes: dict[str, dict[str, Any]] = json.loads(gzip.decompress(base64.b64decode(packed)))
+        return nodes
     return status.get("nodes") or {}
 
 
 _ToRecord = Callable[[str, StepName, int, Mapping[str, Any]], TaskRecord]
 
 
-def _attempts(
-    nodes: Mapping[str, Any], workflow: str, before: Mapping[str, int], record: _ToRecord
+def _iterate_attempts(
+    nodes: Mapping[str, Any], workflow: str, attempts_before: Mapping[str, int], record: _ToRecord
 ) -> Iterator[TaskPod]:
     counts: dict[StepName, int] = {}
-    pods = [one for one in nodes.values() if one.get("type") == "Pod" and _step(one) is not None]
-    for node in sorted(pods, key=lambda one: (one["name"].count("("), _retry(one), one["name"])):
-        step = _step(node) or ""
-        index = _index(node)
+    pods = [node for node in nodes.values() if node.get("type") == "Pod" and _read_step(node) is not None]
+    for node in sorted(pods, key=lambda node: (node["name"].count("("), _read_retry(node), node["name"])):
+        step = _read_step(node) or ""
+        index = _read_index(node)
         task = task_name(step, index if index is None or index >= 0 else None)
-        counts[task] = counts.get(task, before.get(task, 0)) + 1
+        counts[task] = counts.get(task, attempts_before.get(task, 0)) + 1
         number = counts[task]
-        retry = number - 1 - before.get(task, 0)
-        yield TaskPod(task, step, number, pod_name(workflow, node), node, retry, record(step, task, number, node))
+        retry = number - 1 - attempts_before.get(task, 0)
+        yield TaskPod(
+            task, step, number, format_pod_name(workflow, node), node, retry, record(step, task, number, node)
+        )
 
 
-def _step(node: Mapping[str, Any]) -> str | None:
-    """Return the step that a node is a task of; None: of none."""
+def _read_step(node: Mapping[str, Any]) -> str | None:
+    """Return the step of a node; None: it is no step's task."""
     template = node.get("templateName") or ""
     if not template.startswith("step-"):
         return None
-    return _input(node, STEP_INPUT) or template.removeprefix("step-")
+    return _read_input(node, STEP_INPUT) or template.removeprefix("step-")
 
 
-def _retry(node: Mapping[str, Any]) -> int:
-    """Return which try a pod is: ``wf.train(1)`` is the second."""
+def _read_retry(node: Mapping[str, Any]) -> int:
+    """Return the retry number of a pod: 1 of ``wf.train(1)``, the second attempt."""
     _, _, last = node["name"].rpartition("(")
     text = last.removesuffix(")")
     return int(text) if text.isdecimal() else 0
 
 
-def _index(node: Mapping[str, Any]) -> int | None:
-    found = _input(node, "index")
-    return None if found is None else int(found)
+def _read_index(node: Mapping[str, Any]) -> int | None:
+    index = _read_input(node, "index")
+    return None if index is None else int(index)
 
 
-def _input(node: Mapping[str, Any], name: str) -> str | None:
-    given = (node.get("inputs") or {}).get("parameters") or ()
-    return next((str(one["value"]) for one in given if one["name"] == name), None)
+def _read_input(node: Mapping[str, Any], name: str) -> str | None:
+    parameters = (node.get("inputs") or {}).get("parameters") or ()
+    return next((str(parameter["value"]) for parameter in parameters if parameter["name"] == name), None)
 
 
-def _record(task: StepName, step: str, number: int, node: Mapping[str, Any], *, stopping: bool) -> TaskRecord:
-    report = read_report(_parameter(node, layout.REPORT)) or TaskReport()
-    state = _state(node, report, stopping=stopping)
+def _build_record(task: StepName, step: str, number: int, node: Mapping[str, Any], *, stopping: bool) -> TaskRecord:
+    report = read_report(_read_parameter(node, layout.REPORT)) or TaskReport()
+    state = _derive_state(node, report, stopping=stopping)
     if state == "pending":
         return TaskRecord(task=task, step=step, state="pending", attempts=number - 1)
-    began, ended = _time(node.get("startedAt")), _time(node.get("finishedAt"))
+    began, ended = _parse_time(node.get("startedAt")), _parse_time(node.get("finishedAt"))
     return TaskRecord(
         task=task,
         step=step,
         state=state,
         attempts=number - 1 if report.origin else number,
         began=report.began or began,
-        seconds=report.seconds if report.seconds is not None else _seconds(began, ended, state),
-        exit_code=report.exit_code if report.exit_code is not None else _exit_code(node, state),
+        seconds=report.seconds if report.seconds is not None else _compute_seconds(began, ended, state),
+        exit_code=report.exit_code if report.exit_code is not None else _read_exit_code(node, state),
         cpu_s=report.cpu_s,
         max_rss_bytes=report.max_rss_bytes,
         origin=report.origin,
-        failure=None if state in {"running", "succeeded"} else report.failure or _failure(node, state),
+        failure=None if state in {"running", "succeeded"} else report.failure or _derive_failure(node, state),
     )
 
 
-def _state(node: Mapping[str, Any], report: TaskReport, *, stopping: bool) -> TaskState:
+def _derive_state(node: Mapping[str, Any], report: TaskReport, *, stopping: bool) -> TaskState:
     phase = node.get("phase")
     if phase == "Succeeded":
         return "succeeded"
@@ -201,8 +203,8 @@ def _state(node: Mapping[str, Any], report: TaskReport, *, stopping: bool) -> Ta
     return "running" if phase == "Running" else "pending"
 
 
-def _failure(node: Mapping[str, Any], state: TaskState) -> Failure:
-    """Return what is known of a task whose own program could tell nothing."""
+def _derive_failure(node: Mapping[str, Any], state: TaskState) -> Failure:
+    """Return the failure of a task whose program wrote no report."""
     message = str(node.get("message") or "")
     if state == "stopped":
         return Failure(summary="stopped")
@@ -225,48 +227,48 @@ def _failure(node: Mapping[str, Any], state: TaskState) -> Failure:
     return Failure(summary=f"exit code {code[1]}" if code else "lost", cause=message or "Argo does not say why.")
 
 
-def _exit_code(node: Mapping[str, Any], state: TaskState) -> int | None:
+def _read_exit_code(node: Mapping[str, Any], state: TaskState) -> int | None:
     if state in {"running", "pending"}:
         return None
-    if found := _EXIT.search(str(node.get("message") or "")):
-        return int(found[1])
+    if match := _EXIT.search(str(node.get("message") or "")):
+        return int(match[1])
     code = (node.get("outputs") or {}).get("exitCode")
     return int(code) if code is not None and str(code).isdecimal() else None
 
 
-def _reason(node: Mapping[str, Any]) -> str | None:
-    """Return what Argo says of a pod that has not started; nothing: it is on its way. None: it has started."""
+def _read_waiting_reason(node: Mapping[str, Any]) -> str | None:
+    """Return Argo's message about a pending pod; empty: it is starting. None: it has started."""
     message = str(node.get("message") or "")
     if node.get("phase") != "Pending":
         return None
     return "" if message.startswith(_QUIET) else message
 
 
-def _skipped(nodes: Mapping[str, Any], workflow: str) -> dict[StepName, TaskRecord]:
-    found = {}
+def _find_skipped(nodes: Mapping[str, Any], workflow: str) -> dict[StepName, TaskRecord]:
+    records = {}
     for node in nodes.values():
         step = node["name"].removeprefix(f"{workflow}.")
         if node.get("type") == "Skipped" and node.get("phase") == "Skipped" and re.fullmatch(r"[-a-z0-9]+", step):
-            found[StepName(step)] = TaskRecord(task=StepName(step), step=step, state="skipped")
-    return found
+            records[StepName(step)] = TaskRecord(task=StepName(step), step=step, state="skipped")
+    return records
 
 
-def _retrying(nodes: Mapping[str, Any], tasks: Mapping[StepName, TaskRecord]) -> Iterator[StepName]:
+def _find_retrying(nodes: Mapping[str, Any], tasks: Mapping[StepName, TaskRecord]) -> Iterator[StepName]:
     for node in nodes.values():
-        if node.get("type") == "Retry" and node.get("phase") == "Running" and (step := _step(node)) is not None:
-            task = task_name(step, _index(node))
+        if node.get("type") == "Retry" and node.get("phase") == "Running" and (step := _read_step(node)) is not None:
+            task = task_name(step, _read_index(node))
             if task in tasks and tasks[task].state == "failed":
                 yield task
 
 
-def _widths(attempts: tuple[TaskPod, ...]) -> dict[str, int]:
+def _count_widths(attempts: tuple[TaskPod, ...]) -> dict[str, int]:
     tasks: dict[str, set[str]] = {}
     for attempt in attempts:
         tasks.setdefault(attempt.step, set()).add(attempt.task)
-    return {step: len(found) for step, found in tasks.items()}
+    return {step: len(step_tasks) for step, step_tasks in tasks.items()}
 
 
-def _phase(
+def _derive_phase(
     status: Mapping[str, Any], shut_down: bool, tasks: Mapping[StepName, TaskRecord], given_up: Mapping[str, Any]
 ) -> Phase:
     phase = status.get("phase")
@@ -280,7 +282,7 @@ def _phase(
     return "stopped" if shut_down or ("stopped" in states and "failed" not in states) else "failed"
 
 
-def _error(status: Mapping[str, Any], tasks: Mapping[StepName, TaskRecord]) -> str | None:
+def _derive_error(status: Mapping[str, Any], tasks: Mapping[StepName, TaskRecord]) -> str | None:
     if status.get("phase") not in {"Failed", "Error"} or any(
         task.state in {"failed", "stopped"} for task in tasks.values()
     ):
@@ -288,37 +290,37 @@ def _error(status: Mapping[str, Any], tasks: Mapping[StepName, TaskRecord]) -> s
     return f"Argo ended the Workflow: {status.get('message') or 'it does not say why'}."
 
 
-def _annotation(manifest: Manifest, name: str, without: Any) -> Any:
+def _read_annotation(manifest: Manifest, name: str, default: Any) -> Any:
     text = (manifest["metadata"].get("annotations") or {}).get(name)
-    return json.loads(text) if text else without
+    return json.loads(text) if text else default
 
 
-def _parameter(node: Mapping[str, Any], name: str) -> str:
+def _read_parameter(node: Mapping[str, Any], name: str) -> str:
     for parameter in (node.get("outputs") or {}).get("parameters") or ():
         if parameter["name"] == name:
             return str(parameter.get("value") or "")
     return ""
 
 
-def _time(text: str | None) -> float | None:
+def _parse_time(text: str | None) -> float | None:
     return None if not text else epoch_s(text)
 
 
-def _seconds(began: float | None, ended: float | None, state: TaskState) -> float | None:
+def _compute_seconds(began: float | None, ended: float | None, state: TaskState) -> float | None:
     return None if began is None or ended is None or state in {"running", "pending"} else ended - began
 
 
-def _fnv32a(text: str) -> int:
-    found = 0x811C9DC5
+def _hash_fnv32a(text: str) -> int:
+    hash_value = 0x811C9DC5
     for byte in text.encode():
-        found = ((found ^ byte) * 0x01000193) & 0xFFFFFFFF
-    return found
+        hash_value = ((hash_value ^ byte) * 0x01000193) & 0xFFFFFFFF
+    return hash_value
 
 
-def pending_failure(task: str, reason: str, namespace: str, pod: str, bound_s: float) -> Failure:
-    """Return why a task is given up whose pod did not start; the reason says what to do."""
-    then = "Raise the namespace's quota, or ask for less: kubectl describe quota." if "quota" in reason else ""
+def build_pending_failure(task: str, reason: str, namespace: str, pod: str, bound_s: float) -> Failure:
+    """Return the failure of a task whose pod did not start in time."""
+    advice = "Raise the namespace's quota, or ask for less: kubectl describe quota." if "quota" in reason else ""
     return Failure(
         summary=f"its pod did not start in {format_duration(bound_s)}",
-        cause=f"The pod {namespace}/{pod} of {task!r} did not start: {reason.rstrip('.')}. {then}".rstrip(),
+        cause=f"The pod {namespace}/{pod} of {task!r} did not start: {reason.rstrip('.')}. {advice}".rstrip(),
     )

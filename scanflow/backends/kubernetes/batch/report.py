@@ -1,4 +1,4 @@
-"""How a task's process ended, as the program in its pod tells it through an output parameter."""
+"""The report of a task's end, which the program in its pod writes to an output parameter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OWN_FOLDER = str(Path(__file__).parents[3])  # the library's: its frames are no
 
 
 class TaskReport(BaseModel):
-    """What a pod's program knows of its task. The engine knows the rest: that a pod was lost, or never started."""
+    """A task's end as its pod's program saw it. Lost pods, and pods that never started, are seen by the engine."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -33,7 +33,7 @@ class TaskReport(BaseModel):
     failure: Failure | None = None
 
     def text(self) -> str:
-        """Return it as short JSON."""
+        """Return the report as JSON, with a bounded cause."""
         failure = self.failure
         if failure is not None:
             cause = failure.cause[-LARGEST_CAUSE:]
@@ -42,7 +42,7 @@ class TaskReport(BaseModel):
 
 
 def read_report(text: str) -> TaskReport | None:
-    """Return what a program told; None: it told nothing, or something else."""
+    """Return the report in a text; None: it is empty or no report."""
     try:
         return TaskReport.model_validate_json(text) if text else None
     except ValidationError:
@@ -56,10 +56,10 @@ VANISHED = TaskReport(
         "run twice. If that does no harm: retries=1.",
     )
 )
-"""Of a task that had begun before in another pod."""
+"""The report of a task that had begun before in another pod."""
 
 
-def report_process(end: ProcessEnd) -> TaskReport:
+def build_process_report(end: ProcessEnd) -> TaskReport:
     """Return the report of a task whose process has ended."""
     return TaskReport(
         began=end.began,
@@ -72,7 +72,7 @@ def report_process(end: ProcessEnd) -> TaskReport:
     )
 
 
-def report_error(error: Exception) -> TaskReport:
+def build_error_report(error: Exception) -> TaskReport:
     """Return the report of a task that could not be started."""
     cause = str(error) if isinstance(error, ScanflowError) else f"{type(error).__name__}: {error}"
     return TaskReport(failure=Failure(summary="could not start", cause=cause))

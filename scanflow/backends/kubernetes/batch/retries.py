@@ -1,14 +1,14 @@
-"""Which waits between tries Argo keeps, and which the step's own program has to. Pure."""
+"""Decide whether Argo or the step's own program waits between retries. Pure."""
 
 from __future__ import annotations
 
 from scanflow.app.executor import Executor
 
 
-def waits_itself(node: Executor) -> bool:
-    """Say whether a step's program keeps the waits between tries, because Argo cannot.
+def has_own_backoff(node: Executor) -> bool:
+    """Return whether a step's program waits between its retries, because Argo cannot.
 
-    Argo multiplies a wait by a whole number, without an upper end.
+    Argo multiplies waits by a whole number, without an upper bound.
     """
     retry = node.retry
     if not (retry.limit and retry.delay):

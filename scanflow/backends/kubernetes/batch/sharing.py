@@ -1,7 +1,7 @@
-"""Makes a Workflow smaller: steps that run alike share a template, which is told the step's name. Pure.
+"""Shrink a Workflow: equal steps share a template, with the step's name as its parameter. Pure.
 
-A Workflow is one object, and those have an end. Each step has a template of its own, as people read them best, until
-they no longer fit; what then is left of a step that is like another is its task: its name, and what it waits for.
+A Workflow is one object, of bounded size. Each step has its own template, which people read best, until they no longer
+fit; then only the task of a step that equals another remains: its name and dependencies.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import STEP, TASK
 
 STEP_INPUT: Final = "step"
-"""The input parameter of a shared template: whose task it is."""
+"""The input parameter of a shared template: its task's step."""
 
 _PREFIX: Final = "step-"
 _NAME: Final = f"{{{{inputs.parameters.{STEP_INPUT}}}}}"
 
 
-def with_shared_templates(workflow: Manifest) -> Manifest:
-    """Return a Workflow that runs the same."""
+def share_templates(workflow: Manifest) -> Manifest:
+    """Return an equivalent Workflow whose equal steps share templates."""
     shared: dict[str, Manifest] = {}
-    name_of: dict[str, str] = {}
-    """By the name of a step's template: the one that it has instead."""
+    shared_names: dict[str, str] = {}
+    """By the name of a step's template: the shared one's."""
 
-    rest: list[Manifest] = []
+    other_templates: list[Manifest] = []
     for template in workflow["spec"]["templates"]:
         if not template["name"].startswith(_PREFIX):
-            rest.append(template)
+            other_templates.append(template)
             continue
-        general = _for_any_step(template)
-        known = shared.setdefault(json.dumps(general, sort_keys=True), {**general, "name": template["name"]})
-        name_of[template["name"]] = known["name"]
-    templates = [_with_names(template, name_of) for template in rest]
+        general = _generalize(template)
+        shared_template = shared.setdefault(json.dumps(general, sort_keys=True), {**general, "name": template["name"]})
+        shared_names[template["name"]] = shared_template["name"]
+    templates = [_rename_in_dag(template, shared_names) for template in other_templates]
     return {**workflow, "spec": {**workflow["spec"], "templates": [*templates, *shared.values()]}}
 
 
-def _for_any_step(template: Manifest) -> Manifest:
-    """Return a step's template without its name: it is told the step's."""
+def _generalize(template: Manifest) -> Manifest:
+    """Return a step's template with the step's name as its parameter."""
     step = template["name"].removeprefix(_PREFIX)
     labels = template["metadata"]["labels"]
     own = {STEP: _NAME, TASK: _NAME + labels[TASK].removeprefix(step)}
@@ -53,17 +53,20 @@ def _for_any_step(template: Manifest) -> Manifest:
     }
 
 
-def _with_names(template: Manifest, name_of: dict[str, str]) -> Manifest:
+def _rename_in_dag(template: Manifest, shared_names: dict[str, str]) -> Manifest:
     if "dag" not in template:
         return template
-    return {**template, "dag": {**template["dag"], "tasks": list(_named(template["dag"]["tasks"], name_of))}}
+    return {
+        **template,
+        "dag": {**template["dag"], "tasks": list(_rename_templates(template["dag"]["tasks"], shared_names))},
+    }
 
 
-def _named(tasks: list[Manifest], name_of: dict[str, str]) -> Iterator[Manifest]:
+def _rename_templates(tasks: list[Manifest], shared_names: dict[str, str]) -> Iterator[Manifest]:
     for task in tasks:
-        if task["template"] not in name_of:
+        if task["template"] not in shared_names:
             yield task
             continue
         step = {"name": STEP_INPUT, "value": task["template"].removeprefix(_PREFIX)}
-        given = task.get("arguments", {}).get("parameters", [])
-        yield {**task, "template": name_of[task["template"]], "arguments": {"parameters": [step, *given]}}
+        parameters = task.get("arguments", {}).get("parameters", [])
+        yield {**task, "template": shared_names[task["template"]], "arguments": {"parameters": [step, *parameters]}}

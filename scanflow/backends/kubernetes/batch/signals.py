@@ -1,11 +1,11 @@
-"""What a step's program tells the engine at run time, so that Argo decides without reading outputs.
+"""Signals: output parameters of steps by which Argo decides without reading outputs.
 
-A condition is tested, and a list counted, where the outputs are: by the program of the step that left them, with the
-same code as on a laptop. Argo is told only the outcome, as an output parameter: ``when-<step>`` is ``true`` or
-``false``, ``items-<step>`` the places in the list of the tasks that are to run (``[0,1,2]``).
+Conditions are evaluated, and lists counted, where the outputs are: by the program of the step that wrote them, with the
+same code as on a laptop. Argo gets only the outcome, as an output parameter: ``when-<step>`` is ``true`` or ``false``,
+``items-<step>`` the indices of the tasks to run (``[0,1,2]``).
 
-What cannot be told (text compared with a number, no list) is told as *go on*: the later step's own program meets the
-same trouble, and says so in its own name.
+An invalid condition or list (text compared with a number) is reported as *run*: the later step's own program raises the
+same error, as its failure.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from scanflow.backends.tasks import split_task
 from scanflow.errors import ScanflowError
 
 WRONG: Final = "[-1]"
-"""The one task of a fan-out over what is no list: it says so and fails."""
+"""The single task of a fan-out over a value that is no list, which fails with that error."""
 
 
 class Signal(NamedTuple):
@@ -31,48 +31,53 @@ class Signal(NamedTuple):
 
     name: str
     source: str
-    """The step that has to have ended."""
+    """The step that reports it."""
 
     step: str
-    """The step that it is for."""
+    """The step that waits for it."""
 
     over: str | None = None
-    """For ``items``: the step whose own list is the one to count."""
+    """For ``items``: the step whose list is counted."""
 
 
-def signals_of(workflow: Workflow) -> list[Signal]:
-    """Return all that is told between the steps of a workflow, in their order."""
-    found = []
+def list_signals(workflow: Workflow) -> list[Signal]:
+    """Return the signals between the steps of a workflow, in their order."""
+    signals = []
     for node in workflow.steps:
         if node.when is not None and node.when.left.step is not None:
-            found.append(Signal(f"when-{node.name}", node.when.left.step, node.name))
+            signals.append(Signal(f"when-{node.name}", node.when.left.step, node.name))
         if isinstance(node.for_each, Ref):
-            root = root_of(workflow, node)
+            root = find_root(workflow, node)
             if isinstance(root.for_each, Ref):
-                found.append(Signal(f"items-{node.name}", root.for_each.step or "", node.name, root.name))
-    return found
+                signals.append(Signal(f"items-{node.name}", root.for_each.step or "", node.name, root.name))
+    return signals
 
 
-def root_of(workflow: Workflow, node: Executor) -> Executor:
-    """Return the fan-out whose list decides how many tasks this one has: of a fan-out over a fan-out, the first."""
+def find_root(workflow: Workflow, node: Executor) -> Executor:
+    """Return the fan-out whose list sets the number of tasks: of a fan-out over a fan-out, the first."""
     while isinstance(node.for_each, Ref):
-        before = workflow.by_name[node.for_each.step or ""]
-        if not isinstance(before, Executor) or before.for_each is None:
+        source = workflow.by_name[node.for_each.step or ""]
+        if not isinstance(source, Executor) or source.for_each is None:
             break
-        node = before
+        node = source
     return node
 
 
-def static_items(root: Executor, node: Executor, kept: Iterable[int], only: str | None) -> str:
-    """Return the places of the tasks to run, of a fan-out over a list that the definition holds."""
+def format_static_items(root: Executor, node: Executor, kept_tasks: Iterable[int], only: str | None) -> str:
+    """Return the indices of the tasks to run, for a fan-out over a list in the definition."""
     width = len(root.for_each) if isinstance(root.for_each, tuple) else 0
-    return _places(list(range(width)), node, kept, only)
+    return _format_places(list(range(width)), node, kept_tasks, only)
 
 
-def tell(
-    signal: Signal, workflow: Workflow, inputs: StepInputs, *, kept: Mapping[str, tuple[int, ...]], only: str | None
+def evaluate_signal(
+    signal: Signal,
+    workflow: Workflow,
+    inputs: StepInputs,
+    *,
+    kept_tasks: Mapping[str, tuple[int, ...]],
+    only: str | None,
 ) -> str:
-    """Return the value of a signal, once its source has ended."""
+    """Return the value of a signal whose source has ended."""
     node = workflow.by_name[signal.step]
     assert isinstance(node, Executor)
     try:
@@ -81,17 +86,17 @@ def tell(
         root = workflow.by_name[signal.over]
         assert isinstance(root, Executor)
         places = [split_task(task)[1] or 0 for task, _ in inputs.tasks_of(root)]
-        return _places(places, node, kept.get(node.name, ()), None if root is node else only)
+        return _format_places(places, node, kept_tasks.get(node.name, ()), None if root is node else only)
     except ScanflowError:
         return "true" if signal.over is None else WRONG
 
 
 def replay(workflow: Workflow, inputs: StepInputs, upto: Iterable[str]) -> None:
-    """Let ``inputs`` know which steps before those were skipped and how wide the others were, as their outputs tell."""
-    wanted, progress = _before(workflow, upto), StepProgress(workflow.parents)
+    """Replay the steps before ``upto`` into ``inputs``: which were skipped, and how wide their fan-outs were."""
+    ancestors, progress = _find_ancestors(workflow, upto), StepProgress(workflow.parents)
     while (step := progress.next_ready()) is not None:
         node = workflow.by_name[step]
-        if step not in wanted or not isinstance(node, Executor):
+        if step not in ancestors or not isinstance(node, Executor):
             progress.end(step, "ran")
         elif progress.must_skip(step) or not inputs.condition_holds(node):
             inputs.skip(step)
@@ -102,19 +107,19 @@ def replay(workflow: Workflow, inputs: StepInputs, upto: Iterable[str]) -> None:
             progress.end(step, "ran")
 
 
-def _before(workflow: Workflow, steps: Iterable[str]) -> set[str]:
-    found: set[str] = set()
-    left = [parent for step in steps for parent in workflow.parents[step]]
-    while left:
-        if (step := left.pop()) not in found:
-            found.add(step)
-            left += workflow.parents[step]
-    return found
+def _find_ancestors(workflow: Workflow, steps: Iterable[str]) -> set[str]:
+    ancestors: set[str] = set()
+    pending = [parent for step in steps for parent in workflow.parents[step]]
+    while pending:
+        if (step := pending.pop()) not in ancestors:
+            ancestors.add(step)
+            pending += workflow.parents[step]
+    return ancestors
 
 
-def _places(places: list[int], node: Executor, kept: Iterable[int], only: str | None) -> str:
+def _format_places(places: list[int], node: Executor, kept_tasks: Iterable[int], only: str | None) -> str:
     step, index = split_task(only or "")
     if step == node.name and index is not None:
         return json.dumps([index]) if index in places else WRONG
-    done = set(kept)
+    done = set(kept_tasks)
     return json.dumps([place for place in places if place not in done], separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""Tells of tasks that run on nodes which do not answer: Argo knows nothing of it until their pods are gone."""
+"""Report tasks on nodes that do not answer, which Argo sees only once their pods are deleted."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from scanflow.errors import UnavailableError
 from scanflow.names import RunName, StepName
 
 LOOK_S: Final = 20.0
-"""How often the pods of a run are asked for, one request each: a cluster takes 40 s to notice that a node is silent."""
+"""How often the pods of a run are listed: a cluster takes 40 s to notice that a node does not answer."""
 
 
 class SilentNodes:
-    """Looks at the running pods of a run from time to time."""
+    """Checks the nodes of a run's running pods from time to time."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class SilentNodes:
         self._since: dict[StepName, float] = {}
 
     def look(self, running: Mapping[str, StepName]) -> None:
-        """Tell of each task whose node has fallen silent or answers again; ``running`` has the tasks by pod."""
+        """Report each task whose node stopped answering or answers again; ``running``: the tasks by pod."""
         now = self._clock()
         if not (running or self._since) or now - self._last < LOOK_S:
             return
@@ -44,7 +44,7 @@ class SilentNodes:
                 "Pod", self._namespace, labels=selector(run=self._run), fields="status.phase=Running"
             )
         except UnavailableError:
-            return  # what watches the Workflow tells that
+            return  # reported by the watch of the Workflow
         silent: set[StepName] = set()
         for pod in pods:
             task, why = running.get(pod["metadata"]["name"]), why_pending(pod)

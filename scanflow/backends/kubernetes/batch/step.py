@@ -1,8 +1,8 @@
 """The program in a step's pod.
 
-Run as ``python -m scanflow.backends.kubernetes.batch.step STEP [--index 3]``, or with ``--signals STEP ...`` to tell
-signals about steps that have ended. It needs no access to the cluster: all it reads and writes is in its folders. What
-it imports at its beginning every step waits for, so that is the standard library.
+Run as ``python -m scanflow.backends.kubernetes.batch.step STEP [--index 3]``, or with ``--signals STEP ...`` to report
+the signals of ended steps. It needs no access to the cluster: all it reads and writes is in its folders. It imports
+only the standard library at its start, which every step waits for.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ def run_step(folders: Folders, step: str, index: int | None, *, retry: int, befo
     """Run a task, and return the exit code of its pod.
 
     Args:
-        folders: Where the pod finds things.
+        folders: The folders of the pod.
         step: The step's name.
-        index: Of a fan-out, the task's place.
-        retry: How often it has failed in this Workflow.
-        before: Attempts that were made in earlier Workflows of the run, by task.
+        index: The task's index in a fan-out.
+        retry: Its failures in this Workflow.
+        before: Attempts in earlier Workflows of the run, by task.
     """
     launch = read_launch(folders, step) if index is None and not retry else None
     if launch is not None:
@@ -39,7 +39,7 @@ def _launch(launch: StepLaunch, folders: Folders, attempt: int) -> int:
     try:
         end = launch.start(folders, attempt)
         if end is not None and end.succeeded:
-            folders.tell_report(end.text())
+            folders.write_report(end.text())
             return 0
         problem = None
     except Exception as error:  # noqa: BLE001  whatever it is, the run's record is to say it
@@ -49,8 +49,8 @@ def _launch(launch: StepLaunch, folders: Folders, attempt: int) -> int:
     from scanflow.backends.kubernetes.batch.pod_task import finish
 
     if problem is not None:
-        return finish(folders, report.report_error(problem))
-    return finish(folders, report.VANISHED if end is None else report.report_process(end))
+        return finish(folders, report.build_error_report(problem))
+    return finish(folders, report.VANISHED if end is None else report.build_process_report(end))
 
 
 def main() -> None:
@@ -60,12 +60,12 @@ def main() -> None:
     parser.add_argument("--retry", type=int, default=0)
     parser.add_argument("--before", type=json.loads, default={})
     parser.add_argument("--signals", nargs="*")
-    given = parser.parse_args()
-    if given.signals is None:
-        sys.exit(run_step(Folders(), given.step, given.index, retry=given.retry, before=given.before))
+    arguments = parser.parse_args()
+    if arguments.signals is None:
+        sys.exit(run_step(Folders(), arguments.step, arguments.index, retry=arguments.retry, before=arguments.before))
     from scanflow.backends.kubernetes.batch.pod_task import Pod
 
-    Pod(Folders()).tell_signals(given.signals)
+    Pod(Folders()).report_signals(arguments.signals)
 
 
 if __name__ == "__main__":

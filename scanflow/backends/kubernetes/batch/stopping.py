@@ -1,4 +1,4 @@
-"""Ends one task of a run that goes on, and notes on its Workflow that this was asked for."""
+"""Stop one task of a running run, and record the request in an annotation of its Workflow."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ _SIGNAL = f"import os, signal; os.kill(int(open({str(PID_FILE)!r}).read()), sign
 
 
 def annotate(cluster: Cluster, workflow: Manifest, name: str, change: Callable[[Any], Any], *, empty: Any) -> Any:
-    """Change the JSON value of an annotation of a Workflow; return what it then is. Another's change meanwhile is kept:
-    the value is changed as it is now, again where Argo or another wrote the Workflow this moment.
+    """Change the JSON value of an annotation of a Workflow, and return it. The change is retried on the new value where
+    Argo or another process wrote the Workflow meanwhile.
 
     Raises:
-        NotFoundError: the Workflow is gone.
+        NotFoundError: the Workflow was deleted.
     """
-    own, namespace = workflow["metadata"]["name"], workflow["metadata"]["namespace"]
+    workflow_name, namespace = workflow["metadata"]["name"], workflow["metadata"]["namespace"]
 
     def attempt() -> Any:
-        found = cluster.get("Workflow", own, namespace)
-        if found is None:
-            raise NotFoundError(f"The Workflow {namespace}/{own} is gone.")
-        before = json.loads((found["metadata"].get("annotations") or {}).get(name) or json.dumps(empty))
+        current = cluster.get("Workflow", workflow_name, namespace)
+        if current is None:
+            raise NotFoundError(f"The Workflow {namespace}/{workflow_name} is gone.")
+        before = json.loads((current["metadata"].get("annotations") or {}).get(name) or json.dumps(empty))
         after = change(before)
-        metadata = {"resourceVersion": found["metadata"]["resourceVersion"], "annotations": {name: json.dumps(after)}}
-        cluster.patch("Workflow", own, namespace, {"metadata": metadata})
+        metadata = {"resourceVersion": current["metadata"]["resourceVersion"], "annotations": {name: json.dumps(after)}}
+        cluster.patch("Workflow", workflow_name, namespace, {"metadata": metadata})
         return after
 
-    return until_unchanged(f"The Workflow {namespace}/{own}", attempt)
+    return until_unchanged(f"The Workflow {namespace}/{workflow_name}", attempt)
 
 
 def stop_running_task(cluster: Cluster, namespace: str, live: Live, task: str) -> None:
-    """Ask a task to end. What stays of it is its log: it is not tried again, and what needs it does not start."""
-    pods = [one.pod for one in live.observed.attempts if one.task == task]
+    """Stop a task. Its log is kept; it is not retried, and steps that depend on it do not start."""
+    pods = [attempt.pod for attempt in live.observed.attempts if attempt.task == task]
     annotate(cluster, live.manifest, ASKED_TO_STOP, lambda asked: sorted({*asked, task}), empty=[])
     if not pods:
         return
@@ -49,16 +49,16 @@ def stop_running_task(cluster: Cluster, namespace: str, live: Live, task: str) -
         cluster.exec(pods[-1], namespace, ["python", "-c", _SIGNAL], container=MAIN)
     except NotFoundError:
         return
-    except ScanflowError:  # its program has not begun yet, or nobody may run commands: its pod is ended instead
+    except ScanflowError:  # its program has not begun yet, or exec is not allowed: its pod is ended instead
         if not end_on_node(cluster, pods[-1], namespace):
             cluster.delete("Pod", pods[-1], namespace, grace_s=10)
 
 
 def end_on_node(cluster: Cluster, pod: str, namespace: str) -> bool:
-    """Have a pod ended by the node that it is on, and say whether it is on one. Its task has then failed, where that of
-    a pod that is deleted is tried again."""
-    found = cluster.get("Pod", pod, namespace)
-    if found is None or not found["spec"].get("nodeName"):
+    """Have a pod ended by its node; return whether it has one. Its task then fails, where that of a deleted pod is
+    retried."""
+    manifest = cluster.get("Pod", pod, namespace)
+    if manifest is None or not manifest["spec"].get("nodeName"):
         return False
     cluster.patch("Pod", pod, namespace, {"spec": {"activeDeadlineSeconds": 1}})
     return True

@@ -1,7 +1,7 @@
-"""From a run to Argo's ``Workflow``, built with Hera's models. Pure.
+"""Build Argo's ``Workflow`` of a run with Hera's models. Pure.
 
 Each step is a template and a task of one graph; a fan-out is a template with a graph of its own, so that an empty list
-differs from a skipped step. What a step was given, and what it leaves, is on the claim; only signals go through Argo.
+differs from a skipped step. Inputs and outputs of steps are on the claim; only signals go through Argo.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from scanflow.app.executor import Executor
 from scanflow.app.references import Ref
 from scanflow.app.workflow import Workflow
 from scanflow.backends.kubernetes.batch import layout, pods
-from scanflow.backends.kubernetes.batch.conditions import items_of, output_of, skippable, when_of
+from scanflow.backends.kubernetes.batch.conditions import build_when, find_skippable, reference_items, reference_output
 from scanflow.backends.kubernetes.batch.document import LARGEST, RunDocument, check_size
-from scanflow.backends.kubernetes.batch.finished import Finished, with_skipped
+from scanflow.backends.kubernetes.batch.finished import Finished, add_skipped
 from scanflow.backends.kubernetes.batch.place import Place
-from scanflow.backends.kubernetes.batch.retries import waits_itself
-from scanflow.backends.kubernetes.batch.sharing import with_shared_templates
-from scanflow.backends.kubernetes.batch.signals import Signal, root_of, signals_of, static_items
+from scanflow.backends.kubernetes.batch.retries import has_own_backoff
+from scanflow.backends.kubernetes.batch.sharing import share_templates
+from scanflow.backends.kubernetes.batch.signals import Signal, find_root, format_static_items, list_signals
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 from scanflow.backends.kubernetes.labels import labels_of
 from scanflow.backends.port import RunDefinition
 
 KNOWN: Final = "Known"
-"""The task that tells the signals of steps that ended in an earlier drive. Steps are named in lower case."""
+"""The task that reports the signals of steps that ended in an earlier drive. Steps have lower-case names."""
 
 SUMMING: Final = "Signals"
-"""The task inside a fan-out that tells the signals about all its outputs."""
+"""The task inside a fan-out that reports the signals of all its outputs."""
 
 _NO_RETRY: Final = "specified deadline$"
-"""What Argo says of a pod that its node ended since its task was stopped or it did not start."""
+"""Argo's message about a pod that its node ended because its task was stopped or did not start."""
 
 PATIENCE_S: Final = 300
-"""Longer than its step's timeout may a pod live: it has to fetch its image."""
+"""Seconds that a pod may live beyond its step's timeout, to pull its image."""
 
 
 STATUS_BYTES: Final = 150
-"""Of a step that has ended, in the status of its Workflow: 900, which Argo packs to some 90 once there are many."""
+"""Size of an ended step in its Workflow's status: 900 bytes, which Argo compresses to some 90 once there are many."""
 
 
 @dataclass(frozen=True)
 class _Graph:
-    """What the graph's tasks are made from."""
+    """The inputs of the graph's tasks."""
 
     document: RunDocument
     definition: RunDefinition
@@ -61,208 +61,224 @@ class _Graph:
     def workflow(self) -> Workflow:
         return self.definition.workflow
 
-    def ended(self, step: str) -> bool:
+    def has_ended(self, step: str) -> bool:
         return step in self.finished.done or step in self.finished.skipped
 
     @cached_property
-    def unknown(self) -> frozenset[str]:
-        """The steps of which only Argo will know whether they were skipped."""
+    def undecided(self) -> frozenset[str]:
+        """The steps that may still be skipped at run time."""
         return self.may_skip - self.finished.done - self.finished.skipped
 
     @cached_property
     def sources(self) -> dict[str, str]:
-        """By step: the task that tells its signals."""
-        return {step: KNOWN if self.ended(step) else step for step in self.workflow.by_name}
+        """By step: the task that reports its signals."""
+        return {step: KNOWN if self.has_ended(step) else step for step in self.workflow.by_name}
 
     def signals_for(self, step: str) -> list[Signal]:
-        """Return what is told of a step to those that are still to run."""
-        return [one for one in self.signals if one.source == step and not self.ended(one.step)]
+        """Return the signals of a step to steps that are still to run."""
+        return [signal for signal in self.signals if signal.source == step and not self.has_ended(signal.step)]
 
     @property
-    def known(self) -> list[str]:
-        """Return the steps whose signals nobody tells any more."""
-        return sorted({one.source for one in self.signals if self.ended(one.source) and not self.ended(one.step)})
+    def ended_sources(self) -> list[str]:
+        """The ended steps whose signals are still needed."""
+        return sorted(
+            {
+                signal.source
+                for signal in self.signals
+                if self.has_ended(signal.source) and not self.has_ended(signal.step)
+            }
+        )
 
 
 def workflow_manifest(
     document: RunDocument, definition: RunDefinition, finished: Finished, place: Place
 ) -> Manifest | None:
-    """Return the Workflow that brings a run to its end; None: nothing of it is left to run.
+    """Return the Workflow of a run's remaining steps; None: all have ended.
 
     Raises:
         UsageError: it is larger than an object of a cluster may be.
     """
     workflow, app = definition.workflow, definition.app
-    finished = with_skipped(workflow, finished)
-    graph = _Graph(document, definition, finished, place, frozenset(skippable(workflow)), tuple(signals_of(workflow)))
-    left = [node for node in workflow.steps if not graph.ended(node.name)]
-    if not left:
+    finished = add_skipped(workflow, finished)
+    graph = _Graph(
+        document, definition, finished, place, frozenset(find_skippable(workflow)), tuple(list_signals(workflow))
+    )
+    remaining = [node for node in workflow.steps if not graph.has_ended(node.name)]
+    if not remaining:
         return None
-    tasks = [_task(graph, node) for node in left]
-    templates = [template for node in left for template in _templates(graph, node)]
-    if graph.known:
-        tasks.insert(0, argo.DAGTask(name=KNOWN, template=_signals_name(KNOWN)))
-        templates.append(_signals_template(graph, KNOWN, graph.known))
-    spec = pods.spec(place, document.run, [argo.Template(name="run", dag=_dag(tasks)), *templates])
+    tasks = [_build_task(graph, node) for node in remaining]
+    templates = [template for node in remaining for template in _build_templates(graph, node)]
+    if graph.ended_sources:
+        tasks.insert(0, argo.DAGTask(name=KNOWN, template=_format_signals_template(KNOWN)))
+        templates.append(_build_signals_template(graph, KNOWN, graph.ended_sources))
+    spec = pods.build_spec(place, document.run, [argo.Template(name="run", dag=_build_dag(tasks)), *templates])
     labels = labels_of(app.name, app.team, workflow=workflow.name, run=document.run)
     annotations = {layout.DRIVE: str(document.drive)}
     if finished.attempts:
         annotations[layout.ATTEMPTS] = json.dumps(dict(finished.attempts))
-    made = {
+    manifest = {
         "apiVersion": KINDS["Workflow"].api_version,
         "kind": "Workflow",
         "metadata": {
-            "name": layout.workflow_object(document.run, document.drive),
+            "name": layout.format_workflow_name(document.run, document.drive),
             "namespace": place.namespace,
             "labels": labels,
             "annotations": annotations,
         },
-        "spec": plain(spec),
+        "spec": dump_model(spec),
     }
-    if workflow_size(made, len(left)) > LARGEST:
-        made = with_shared_templates(made)
-    check_size(workflow_size(made, len(left)), f"The Workflow of the run {document.run!r}", len(left))
-    return made
+    if estimate_workflow_size(manifest, len(remaining)) > LARGEST:
+        manifest = share_templates(manifest)
+    check_size(
+        estimate_workflow_size(manifest, len(remaining)), f"The Workflow of the run {document.run!r}", len(remaining)
+    )
+    return manifest
 
 
-def workflow_size(manifest: Manifest, steps: int) -> int:
-    """Return the bytes that a Workflow will take: what is asked for, and what Argo adds of each step as it runs."""
+def estimate_workflow_size(manifest: Manifest, steps: int) -> int:
+    """Return the bytes that a Workflow will have: its manifest, and the status that Argo adds for each step."""
     return len(json.dumps(manifest, separators=(",", ":"))) + steps * STATUS_BYTES
 
 
-def _dag(tasks: list[argo.DAGTask]) -> argo.DAGTemplate:
-    """What does not need a step that failed or was stopped goes on."""
+def _build_dag(tasks: list[argo.DAGTask]) -> argo.DAGTemplate:
+    """Return a graph whose independent tasks go on after a failure."""
     return argo.DAGTemplate(tasks=tasks, fail_fast=False)
 
 
-def _task(graph: _Graph, node: Executor) -> argo.DAGTask:
-    before = [step for step in graph.workflow.parents[node.name] if not graph.ended(step)]
+def _build_task(graph: _Graph, node: Executor) -> argo.DAGTask:
+    waits_for = [step for step in graph.workflow.parents[node.name] if not graph.has_ended(step)]
     ran = [step for step in graph.workflow.parents[node.name] if step in graph.finished.done]
-    when = when_of(node, before, graph.sources, graph.unknown, ran=ran)
-    known_before = any(one.step == node.name and graph.ended(one.source) for one in graph.signals)
-    waits = [*before, *([KNOWN] if known_before else [])]
+    when = build_when(node, waits_for, graph.sources, graph.undecided, ran=ran)
+    has_ended_source = any(signal.step == node.name and graph.has_ended(signal.source) for signal in graph.signals)
+    dependencies = [*waits_for, *([KNOWN] if has_ended_source else [])]
     if node.for_each is None:
-        return argo.DAGTask(name=node.name, template=_step_name(node), dependencies=waits or None, when=when)
-    root = root_of(graph.workflow, node)
+        return argo.DAGTask(
+            name=node.name, template=_format_step_template(node), dependencies=dependencies or None, when=when
+        )
+    root = find_root(graph.workflow, node)
     if isinstance(root.for_each, Ref):
-        items = items_of(node, graph.sources[root.for_each.step or ""], graph.unknown)
+        items = reference_items(node, graph.sources[root.for_each.step or ""], graph.undecided)
     else:
-        items = static_items(root, node, graph.document.kept.get(node.name, ()), graph.definition.step)
+        items = format_static_items(root, node, graph.document.kept.get(node.name, ()), graph.definition.step)
     return argo.DAGTask(
         name=node.name,
         template=f"each-{node.name}",
-        dependencies=waits or None,
+        dependencies=dependencies or None,
         when=when,
         arguments=argo.Arguments(parameters=[argo.Parameter(name="items", value=items)]),
     )
 
 
-def _templates(graph: _Graph, node: Executor) -> list[argo.Template]:
-    own = graph.signals_for(node.name)
+def _build_templates(graph: _Graph, node: Executor) -> list[argo.Template]:
+    signals = graph.signals_for(node.name)
     if node.for_each is None:
-        return [_step_template(graph, node, own)]
+        return [_build_step_template(graph, node, signals)]
     item = argo.DAGTask(
         name="item",
-        template=_step_name(node),
+        template=_format_step_template(node),
         with_param="{{inputs.parameters.items}}",
         arguments=argo.Arguments(parameters=[argo.Parameter(name="index", value="{{item}}")]),
     )
-    each = argo.Template(
-        name=f"each-{node.name}", inputs=argo.Inputs(parameters=[argo.Parameter(name="items")]), dag=_dag([item])
+    fan_out = argo.Template(
+        name=f"each-{node.name}", inputs=argo.Inputs(parameters=[argo.Parameter(name="items")]), dag=_build_dag([item])
     )
-    step = _step_template(graph, node, [])
-    if not own:
-        return [each, step]
-    summing = argo.DAGTask(name=SUMMING, template=_signals_name(node.name), dependencies=["item"])
-    each.dag = _dag([item, summing])
-    each.outputs = argo.Outputs(
+    step = _build_step_template(graph, node, [])
+    if not signals:
+        return [fan_out, step]
+    summing = argo.DAGTask(name=SUMMING, template=_format_signals_template(node.name), dependencies=["item"])
+    fan_out.dag = _build_dag([item, summing])
+    fan_out.outputs = argo.Outputs(
         parameters=[
             argo.Parameter(
-                name=one.name, value_from=argo.ValueFrom(parameter=output_of(SUMMING, one.name, without=None))
+                name=signal.name,
+                value_from=argo.ValueFrom(parameter=reference_output(SUMMING, signal.name, default=None)),
             )
-            for one in own
+            for signal in signals
         ]
     )
-    return [each, step, _signals_template(graph, node.name, [node.name])]
+    return [fan_out, step, _build_signals_template(graph, node.name, [node.name])]
 
 
-def _step_template(graph: _Graph, node: Executor, signals: list[Signal]) -> argo.Template:
-    wide = node.for_each is not None
+def _build_step_template(graph: _Graph, node: Executor, signals: list[Signal]) -> argo.Template:
+    is_fan_out = node.for_each is not None
     index = "{{inputs.parameters.index}}"
-    task = f"{node.name}.{index}" if wide else node.name
+    task = f"{node.name}.{index}" if is_fan_out else node.name
     retries = node.retry.limit
-    arguments = [node.name, *(["--index", index] if wide else []), *(["--retry", "{{retries}}"] if retries else [])]
-    before = graph.finished.attempts
-    if known := {name: count for name, count in before.items() if name.partition(".")[0] == node.name}:
-        arguments += ["--before", json.dumps(known)]
+    arguments = [
+        node.name,
+        *(["--index", index] if is_fan_out else []),
+        *(["--retry", "{{retries}}"] if retries else []),
+    ]
+    attempts_before = graph.finished.attempts
+    if attempts := {name: count for name, count in attempts_before.items() if name.partition(".")[0] == node.name}:
+        arguments += ["--before", json.dumps(attempts)]
     app, run = graph.definition.app, graph.document.run
-    found = pods.step_template(graph.place, app, node, arguments, run=run)
-    found.name = _step_name(node)
-    found.metadata = argo.Metadata(labels=labels_of(app.name, app.team, run=run, step=node.name, task=task))
-    found.outputs = argo.Outputs(
+    template = pods.build_step_template(graph.place, app, node, arguments, run=run)
+    template.name = _format_step_template(node)
+    template.metadata = argo.Metadata(labels=labels_of(app.name, app.team, run=run, step=node.name, task=task))
+    template.outputs = argo.Outputs(
         parameters=[
-            _file_output(layout.REPORT, ""),
-            _file_output(layout.LEFT, ""),
-            *(_file_output(one.name, None) for one in signals),
+            _build_file_output(layout.REPORT, ""),
+            _build_file_output(layout.LEFT, ""),
+            *(_build_file_output(signal.name, None) for signal in signals),
         ]
     )
-    found.retry_strategy = retry_strategy(node)
-    if wide:
-        found.inputs = argo.Inputs(parameters=[argo.Parameter(name="index")])
+    template.retry_strategy = retry_strategy(node)
+    if is_fan_out:
+        template.inputs = argo.Inputs(parameters=[argo.Parameter(name="index")])
     if node.timeout_s is not None:
-        found.active_deadline_seconds = _int_or_text(math.ceil(node.timeout_s) + PATIENCE_S)
-    return found
+        template.active_deadline_seconds = _build_int_or_string(math.ceil(node.timeout_s) + PATIENCE_S)
+    return template
 
 
-def _signals_template(graph: _Graph, name: str, sources: list[str]) -> argo.Template:
-    found = pods.small_template(graph.place, ["--signals", *sources])
-    found.name = _signals_name(name)
+def _build_signals_template(graph: _Graph, name: str, sources: list[str]) -> argo.Template:
+    template = pods.build_small_template(graph.place, ["--signals", *sources])
+    template.name = _format_signals_template(name)
     app = graph.definition.app
-    found.metadata = argo.Metadata(labels=labels_of(app.name, app.team, run=graph.document.run))
-    signals = [one for source in sources for one in graph.signals_for(source)]
-    found.outputs = argo.Outputs(parameters=[_file_output(one.name, None) for one in signals])
-    return found
+    template.metadata = argo.Metadata(labels=labels_of(app.name, app.team, run=graph.document.run))
+    signals = [signal for source in sources for signal in graph.signals_for(source)]
+    template.outputs = argo.Outputs(parameters=[_build_file_output(signal.name, None) for signal in signals])
+    return template
 
 
-def _file_output(name: str, default: str | None) -> argo.Parameter:
-    """Return an output parameter that the step's program writes; a signal of a step that fails is never asked for."""
+def _build_file_output(name: str, default: str | None) -> argo.Parameter:
+    """Return an output parameter that the step's program writes. Its default is unused: no task needs a failed step."""
     return argo.Parameter(name=name, value_from=argo.ValueFrom(path=str(layout.REPORTED / name), default=default or ""))
 
 
 def retry_strategy(node: Executor) -> argo.RetryStrategy | None:
-    """Return how often, and after which waits, Argo tries again. A task that was asked to stop is not.
+    """Return Argo's retries of a step, with their waits. A stopped task is not retried.
 
-    Argo doubles or multiplies a wait by a whole number, without an upper end. Other waits are kept by the step's own
-    program.
+    Argo multiplies waits by a whole number, without an upper bound. Other waits are kept by the step's own program.
     """
     retry = node.retry
     if not retry.limit:
         return None
     backoff = None
-    if retry.delay and not waits_itself(node):
+    if retry.delay and not has_own_backoff(node):
         backoff = argo.Backoff(
-            duration=f"{math.ceil(float(retry.delay) * 1000)}ms", factor=_int_or_text(int(retry.factor))
+            duration=f"{math.ceil(float(retry.delay) * 1000)}ms", factor=_build_int_or_string(int(retry.factor))
         )
     return argo.RetryStrategy(
-        limit=_int_or_text(retry.limit),
+        limit=_build_int_or_string(retry.limit),
         retry_policy="Always",
         backoff=backoff,
         expression=f"lastRetry.exitCode != '{layout.STOPPED}' && !(lastRetry.message matches '{_NO_RETRY}')",
     )
 
 
-def _int_or_text(number: int) -> argo.IntOrString:
+def _build_int_or_string(number: int) -> argo.IntOrString:
     return argo.IntOrString.model_validate(number)
 
 
-def _step_name(node: Executor) -> str:
+def _format_step_template(node: Executor) -> str:
     return f"step-{node.name}"
 
 
-def _signals_name(name: str) -> str:
+def _format_signals_template(name: str) -> str:
     return f"signals-{name.lower()}" if name == KNOWN else f"signals-of-{name}"
 
 
-def plain(model: Any) -> Any:
-    """Return a model as JSON has it, without what is unset."""
+def dump_model(model: Any) -> Any:
+    """Return a model as JSON data, without unset fields."""
     return json.loads(model.model_dump_json(by_alias=True, exclude_none=True))

@@ -15,8 +15,8 @@ from scanflow.app.workflow import Workflow
 from scanflow.backends.definition import definition_of, enter_run, redefine_run
 from scanflow.backends.job_times import MPI
 from scanflow.backends.journal import Journal, JournalRun
-from scanflow.backends.kubernetes.batch.checks import capacity
-from scanflow.backends.kubernetes.batch.facts import ENDED, drive_of
+from scanflow.backends.kubernetes.batch.checks import sum_allocatable
+from scanflow.backends.kubernetes.batch.facts import ENDED, read_drive
 from scanflow.backends.kubernetes.cluster import ConflictError
 from scanflow.backends.kubernetes.environment.manifests import PODS
 from scanflow.backends.kubernetes.kinds import Manifest
@@ -63,16 +63,20 @@ class KubernetesMPI(ClusterRuns):
     def plan(self, app: Application, workflow: Workflow) -> Plan:
         program, plan = self._planned(app, workflow)
         notes = (f"image {program.image}", *plan.reasons, *plan.lines())
-        return one_step_plan(workflow, program.workload, plan, program.argv, notes, capacity(self._cluster))
+        return one_step_plan(workflow, program.workload, plan, program.argv, notes, sum_allocatable(self._cluster))
 
     @property
     def queue(self) -> str:
         """Where jobs wait that do not fit, for people."""
-        return "Volcano's" if self._own.mpi == "volcano" else "the scheduler's: pods that do not fit are pending"
+        return (
+            "Volcano's"
+            if self._cluster_settings.mpi == "volcano"
+            else "the scheduler's: pods that do not fit are pending"
+        )
 
     def job_nodes(self, app: Application, workflow: Workflow) -> list[ClusterNode]:
         """See :class:`~scanflow.backends.port.JobPlanner`."""
-        return cluster_nodes(self._cluster, pod_program(app, workflow, self._own).workload)
+        return cluster_nodes(self._cluster, pod_program(app, workflow, self._cluster_settings).workload)
 
     def job_plan(self, app: Application, workflow: Workflow) -> MPIPlan:
         """See :class:`~scanflow.backends.port.JobPlanner`."""
@@ -84,7 +88,7 @@ class KubernetesMPI(ClusterRuns):
         return self._objects(str(self.free_name()), 1, app, program, plan, {})
 
     def _planned(self, app: Application, workflow: Workflow) -> tuple[PodProgram, MPIPlan]:
-        program = pod_program(app, workflow, self._own)
+        program = pod_program(app, workflow, self._cluster_settings)
         plan = plan_job(program.workload, cluster_nodes(self._cluster, program.workload))
         check_volume(self._cluster, namespace_of(app.name, app.team), program.workload, plan)
         return program, plan
@@ -104,17 +108,19 @@ class KubernetesMPI(ClusterRuns):
             plan=plan,
             argv=program.argv,
             image=program.image,
-            keep_s=round(self._own.workflow_ttl_s),
+            keep_s=round(self._cluster_settings.workflow_ttl_s),
             variables={**variables, **results.variables},
             volumes=[*([] if code is None else [code.volume]), *results.volumes],
             mounts=[*([] if code is None else [code.mount]), *results.mounts],
             folder=None if code is None else str(code.mount["mountPath"]),
             service_account=PODS,
-            network=Network(host=self._own.mpi_network == "host", multus=self._own.mpi_multus),
-            task_topology=self._own.mpi == "volcano" and self._has_task_topology(),
+            network=Network(
+                host=self._cluster_settings.mpi_network == "host", multus=self._cluster_settings.mpi_multus
+            ),
+            task_topology=self._cluster_settings.mpi == "volcano" and self._has_task_topology(),
             beside_services=self._may_have_services(),
         )
-        made = volcano_objects(job) if self._own.mpi == "volcano" else [mpi_job(job)]
+        made = volcano_objects(job) if self._cluster_settings.mpi == "volcano" else [mpi_job(job)]
         return made if code is None else [code.config_map, *made]
 
     def _has_task_topology(self) -> bool:
@@ -156,7 +162,7 @@ class KubernetesMPI(ClusterRuns):
                     journal.set_run(found, "succeeded", seconds=found.record.seconds)
                     return self._load_with_tasks(journal, journal.run(name))
                 if not adopted:
-                    last = 0 if manifest is None else drive_of(manifest)
+                    last = 0 if manifest is None else read_drive(manifest)
                     manifest = self._submit(journal, found, made, facts, last + 1, environment)
                 assert manifest is not None
                 if home.asked_to_stop.exists():
@@ -175,8 +181,10 @@ class KubernetesMPI(ClusterRuns):
         self, facts: JobFacts, run: JournalRun, manifest: Manifest, *, adopted: bool, observe: Observer
     ) -> JobEnd:
         name = run.record.name
-        looks = ObjectLooks(self._cluster, run_namespace(run), name, observe=observe, away_s=self._own.timeout_s)
-        watching = JobDrive(facts, looks, name, observe=observe, pending_s=self._own.pending_s)
+        looks = ObjectLooks(
+            self._cluster, run_namespace(run), name, observe=observe, away_s=self._cluster_settings.timeout_s
+        )
+        watching = JobDrive(facts, looks, name, observe=observe, pending_s=self._cluster_settings.pending_s)
         return watching.watch(manifest, adopted=adopted)
 
     def _submit(
@@ -196,7 +204,7 @@ class KubernetesMPI(ClusterRuns):
         variables = environment(tags)
         *others, job = self._objects(name, drive, made.app, program, plan, dict(variables))
         redefine_run(journal, run, made)
-        new_folder(home.outputs_of(facts.task), plan)
+        new_folder(home.locate_outputs(facts.task), plan)
         facts.output(drive).say([*plan.reasons, *plan.lines()])
         for one in others:
             self._cluster.apply(one, force=True)
@@ -244,7 +252,7 @@ class KubernetesMPI(ClusterRuns):
     def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
         record = self.show(run)
         [task] = outputs_kept(record, step)
-        return dict(Outputs(self._home.run(record.name).outputs_of(task.task), b""))
+        return dict(Outputs(self._home.run(record.name).locate_outputs(task.task), b""))
 
     def logs(self, run: str, task: str, *, stream: Stream = "both", attempt: int | None = None) -> FileLogs:
         record = self.show(run)
@@ -253,7 +261,7 @@ class KubernetesMPI(ClusterRuns):
         folder = home.attempt(StepName(job), attempt or found.attempts)
         files = [(one, folder / f"{one}.log") for one in ("stdout", "stderr")]
         if rank is not None:
-            files = rank_logs(home.outputs_of(StepName(job)), rank)
+            files = rank_logs(home.locate_outputs(StepName(job)), rank)
         chosen = [one for one in files if stream in {one[0], "both"}]
         return FileLogs(lambda: (chosen, self.show(record.name).state != "running"))
 
@@ -295,7 +303,7 @@ class KubernetesMPI(ClusterRuns):
 
     def _load_with_tasks(self, journal: Journal, run: JournalRun) -> RunRecord:
         tasks = with_pending(definition_of(run).workflow, journal.tasks(run).values())
-        ranks = rank_tasks(self._run_home(run).outputs_of(tasks[0].task), tasks[0])
+        ranks = rank_tasks(self._run_home(run).locate_outputs(tasks[0].task), tasks[0])
         place = ", ".join(sorted({rank.place for rank in ranks if rank.place})) or None
         tasks = (*ranks, tasks[0].model_copy(update={"place": place}))
         return self._add_details(self._load_without_tasks(journal, run).model_copy(update={"tasks": tasks}))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from scanflow.app.quantities import format_duration
-from scanflow.backends.kubernetes.batch.facts import drive_of
+from scanflow.backends.kubernetes.batch.facts import read_drive
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.mpi.facts import MAX_OUTPUT_BYTES, JobFacts, flooded
 from scanflow.backends.kubernetes.mpi.seen import STOPPED, JobSeen
@@ -99,7 +99,7 @@ class JobDrive:
             seen = self._facts.look(found)
             self._now.asked |= STOPPED in (found["metadata"].get("annotations") or {})
             if self._is_over(found, seen, adopted=adopted):
-                record = self._facts.record(seen, drive_of(found), self._facts.output(drive_of(found)))
+                record = self._facts.record(seen, read_drive(found), self._facts.output(read_drive(found)))
                 self._observe(TaskEnded(run=self._run, record=record, width=1))
                 return JobEnd(end_state(seen))
         raise AssertionError("looks have no end of their own")
@@ -109,7 +109,7 @@ class JobDrive:
         self._tell_waiting(seen, now)
         if seen.state != "pending" and not self._now.started:
             self._now.started = True
-            name, drive = self._facts.workload.name, drive_of(manifest)
+            name, drive = self._facts.workload.name, read_drive(manifest)
             self._observe(
                 TaskStarted(run=self._run, task=self._facts.task, step=name, width=1, attempt=drive, adopted=adopted)
             )
@@ -126,7 +126,7 @@ class JobDrive:
     def _why_to_end(self, manifest: Manifest, seen: JobSeen, now: float) -> str | None:
         """Return why a job cannot go on; None: nothing is known against it."""
         name, waiting = self._facts.workload.name, self._now.waiting
-        size = self._facts.output(drive_of(manifest)).size
+        size = self._facts.output(read_drive(manifest)).size
         if size > MAX_OUTPUT_BYTES:
             return flooded(size, name)
         if seen.waiting is not None and waiting is not None and seen.waiting.reason not in _IN_A_QUEUE:

@@ -9,7 +9,7 @@ from typing import Final
 from scanflow.app.mpi import MPIWorkload
 from scanflow.app.quantities import round_memory
 from scanflow.backends.journal import Journal, JournalRun
-from scanflow.backends.kubernetes.batch.facts import drive_of, keep_left
+from scanflow.backends.kubernetes.batch.facts import read_drive, write_outputs
 from scanflow.backends.kubernetes.batch.home import RunHome
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
@@ -49,7 +49,7 @@ class JobFacts:
             for kind in kinds
             for one in self._cluster.find(kind, self._namespace, labels=selector(run=self._run.record.name))[0]
         ]
-        return max(found, key=drive_of, default=None)
+        return max(found, key=read_drive, default=None)
 
     @property
     def is_done(self) -> bool:
@@ -68,7 +68,7 @@ class JobFacts:
     def look(self, manifest: Manifest) -> JobSeen:
         """Read how a job stands: what its ranks wrote is added to their files, and its task is written down."""
         seen = self.seen(manifest)
-        drive = drive_of(manifest)
+        drive = read_drive(manifest)
         output = self.output(drive)
         if seen.launcher is not None and seen.began is not None:
             before = output.read().until
@@ -78,7 +78,7 @@ class JobFacts:
         return seen
 
     def output(self, drive: int) -> RankOutput:
-        return RankOutput(self._home.outputs_of(self.task) / RANKS, self._home.attempt(self.task, drive))
+        return RankOutput(self._home.locate_outputs(self.task) / RANKS, self._home.attempt(self.task, drive))
 
     def record(self, seen: JobSeen, drive: int, output: RankOutput) -> TaskRecord:
         """Return the job's task."""
@@ -87,7 +87,7 @@ class JobFacts:
         took = None if seen.began is None or seen.ended is None else seen.ended - seen.began
         if seen.state == "succeeded":
             result = {"seconds": output.read().seconds, "ranks": output.n_tasks, "flavor": "openmpi"}
-            keep_left(self._home, self.task, {RESULT: json.dumps(result)})
+            write_outputs(self._home, self.task, {RESULT: json.dumps(result)})
         return TaskRecord(
             task=self.task,
             step=self.workload.name,
@@ -138,7 +138,7 @@ class JobFacts:
         )
 
     def _failure(self, seen: JobSeen, output: RankOutput) -> Failure:
-        name, folder = self.workload.name, self._home.outputs_of(self.task) / RANKS
+        name, folder = self.workload.name, self._home.locate_outputs(self.task) / RANKS
         if seen.state == "stopped":
             return Failure(summary="stopped")
         summary = "failed" if seen.exit_code is None else f"exit code {seen.exit_code}"

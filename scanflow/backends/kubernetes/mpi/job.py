@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from scanflow.app.mpi import MPIWorkload
 from scanflow.app.quantities import format_memory
-from scanflow.backends.kubernetes.batch.layout import DRIVE, workflow_object
+from scanflow.backends.kubernetes.batch.layout import DRIVE, format_workflow_name
 from scanflow.backends.kubernetes.environment.manifests import variables_from
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import labels_of
@@ -108,7 +108,7 @@ class ClusterJob:
     @property
     def name(self) -> str:
         """The name of its objects."""
-        return workflow_object(self.run, self.drive)
+        return format_workflow_name(self.run, self.drive)
 
     @property
     def alone(self) -> bool:
