@@ -24,7 +24,7 @@ import scanflow as sf
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.mpi.job import ClusterJob
-from scanflow.backends.kubernetes.mpi.volcano import volcano_objects
+from scanflow.backends.kubernetes.mpi.volcano import build_volcano_objects
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.placement.mpi.groups import ClusterNode
 from scanflow.placement.mpi.plan import plan_job
@@ -71,7 +71,7 @@ def grouped(namespace: str, name: str, tasks: int, nodes: int, *, task_topology:
         task_topology=task_topology,
         beside_services=False,  # as there are none on fake nodes
     )
-    objects = volcano_objects(job)
+    objects = build_volcano_objects(job)
     for task in objects[-1]["spec"]["tasks"]:
         task["template"]["spec"] |= {"nodeSelector": FAKE, "tolerations": [TOLERATION]}
     return objects

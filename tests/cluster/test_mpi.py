@@ -13,9 +13,9 @@ import scanflow as sf
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.mpi.job import ClusterJob
-from scanflow.backends.kubernetes.mpi.operator import mpi_job
+from scanflow.backends.kubernetes.mpi.operator import build_mpi_job
 from scanflow.backends.kubernetes.mpi.output import parse_log
-from scanflow.backends.kubernetes.mpi.volcano import volcano_objects
+from scanflow.backends.kubernetes.mpi.volcano import build_volcano_objects
 from scanflow.backends.kubernetes.pod_logs import read_lines_since
 from scanflow.errors import UnsupportedError
 from scanflow.placement.mpi.groups import ClusterNode
@@ -89,7 +89,7 @@ def test_volcano_runs_a_gang_over_two_nodes(cluster: Cluster, namespace: str) ->
         return phase(one) in {"Completed", "Terminated", "Failed"}
 
     with all_nodes_schedulable():
-        found = run(cluster, namespace, volcano_objects(made), over)
+        found = run(cluster, namespace, build_volcano_objects(made), over)
     log = written(cluster, namespace)
     assert phase(found) == "Completed", log
     assert "sum 6.0 expected 6.0" in log
@@ -98,7 +98,7 @@ def test_volcano_runs_a_gang_over_two_nodes(cluster: Cluster, namespace: str) ->
 
 def test_volcano_runs_a_job_of_one_worker_without_ssh(cluster: Cluster, namespace: str) -> None:
     made = job(namespace, profile="network")
-    found = run(cluster, namespace, volcano_objects(made), lambda one: phase(one) in {"Completed", "Terminated"})
+    found = run(cluster, namespace, build_volcano_objects(made), lambda one: phase(one) in {"Completed", "Terminated"})
     assert phase(found) == "Completed"
     assert "sum 6.0 expected 6.0" in written(cluster, namespace)
     assert workers(cluster, namespace) == {}
@@ -111,5 +111,5 @@ def test_the_operator_runs_the_same_plan(cluster: Cluster, namespace: str) -> No
         conditions = found.get("status", {}).get("conditions", [])
         return any(one["type"] in {"Succeeded", "Failed"} and one["status"] == "True" for one in conditions)
 
-    found = run(cluster, namespace, [mpi_job(made)], ended)
+    found = run(cluster, namespace, [build_mpi_job(made)], ended)
     assert "sum 6.0 expected 6.0" in written(cluster, namespace), found["status"]

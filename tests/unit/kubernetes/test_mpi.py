@@ -9,9 +9,9 @@ import pytest
 
 import scanflow as sf
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.mpi.job import ClusterJob, Network, worker_resources
-from scanflow.backends.kubernetes.mpi.operator import mpi_job
-from scanflow.backends.kubernetes.mpi.volcano import SCHEDULER_FILE, has_task_topology, volcano_objects
+from scanflow.backends.kubernetes.mpi.job import ClusterJob, Network, compute_worker_resources
+from scanflow.backends.kubernetes.mpi.operator import build_mpi_job
+from scanflow.backends.kubernetes.mpi.volcano import SCHEDULER_FILE, build_volcano_objects, has_task_topology
 from scanflow.errors import UnsupportedError
 from scanflow.placement.mpi.groups import ClusterNode
 from scanflow.placement.mpi.plan import plan_job
@@ -43,18 +43,18 @@ def job(nodes: int = 2, **fields: Any) -> ClusterJob:
     ],
 )
 def test_a_gang_with_a_task_for_each_group(name: str, fields: dict[str, Any]) -> None:
-    assert_manifests(name, *volcano_objects(job(**fields)))
+    assert_manifests(name, *build_volcano_objects(job(**fields)))
 
 
 @pytest.mark.parametrize(
-    ("name", "make"), [("volcano-multus", volcano_objects), ("mpijob-multus", lambda job: [mpi_job(job)])]
+    ("name", "make"), [("volcano-multus", build_volcano_objects), ("mpijob-multus", lambda job: [build_mpi_job(job)])]
 )
 def test_all_pods_of_a_job_are_on_a_second_network_which_ranks_use(name: str, make: Any) -> None:
     assert_manifests(name, *make(replace(job(profile="memory"), network=Network(multus="mpi/fast"))))
 
 
 def test_pods_of_groups_are_not_spread_because_they_are_of_one_service() -> None:
-    _, gang = volcano_objects(job(profile="cpu", policy="granularity", n_tasks=4))
+    _, gang = build_volcano_objects(job(profile="cpu", policy="granularity", n_tasks=4))
     for task in gang["spec"]["tasks"][1:]:
         [only] = task["template"]["spec"]["topologySpreadConstraints"]
         assert only["whenUnsatisfiable"] == "ScheduleAnyway"
@@ -87,7 +87,7 @@ def test_whether_the_scheduler_places_groups_by_itself_is_in_its_settings(
 
 def test_pods_say_nothing_of_their_group_where_the_scheduler_places_groups() -> None:
     made = replace(job(profile="cpu", policy="granularity", n_tasks=4), task_topology=True)
-    _, gang = volcano_objects(made)
+    _, gang = build_volcano_objects(made)
     assert "volcano.sh/task-topology-affinity" in gang["metadata"]["annotations"]
     for task in gang["spec"]["tasks"][1:]:
         affinity = task["template"]["spec"]["affinity"]
@@ -98,14 +98,14 @@ def test_pods_say_nothing_of_their_group_where_the_scheduler_places_groups() -> 
 @pytest.mark.parametrize(("profile", "wishes"), [("cpu", 0), ("memory", 1), (None, 1)])
 def test_where_there_are_no_services_no_job_says_anything_of_them(profile: str | None, wishes: int) -> None:
     made = replace(job(profile=profile, policy="granularity", n_tasks=4), task_topology=True, beside_services=False)
-    *_, gang = volcano_objects(made)
+    *_, gang = build_volcano_objects(made)
     affinity = gang["spec"]["tasks"][-1]["template"]["spec"].get("affinity", {})
     assert sum(len(terms["preferredDuringSchedulingIgnoredDuringExecution"]) for terms in affinity.values()) == wishes
     assert "scanflow.dev/service" not in str(affinity)
 
 
 def test_the_hostfile_has_the_workers_in_the_order_of_their_ranks() -> None:
-    files, gang = volcano_objects(job(profile="cpu", policy="granularity", n_tasks=4))
+    files, gang = build_volcano_objects(job(profile="cpu", policy="granularity", n_tasks=4))
     hosts = [line.split(".")[0].removeprefix("calm-otter-417-") for line in files["data"]["hostfile"].splitlines()]
     assert hosts == ["group-0-0", "group-1-0", "group-0-1", "group-1-1"]  # workers 0 to 3, dealt to groups in turn
     assert gang["spec"]["minAvailable"] == 1 + sum(task["replicas"] for task in gang["spec"]["tasks"][1:])
@@ -113,7 +113,9 @@ def test_the_hostfile_has_the_workers_in_the_order_of_their_ranks() -> None:
 
 def test_what_bounds_a_job_decides_beside_whom_its_pods_are_put() -> None:
     def wishes(profile: Any) -> dict[str, list[str]]:
-        [gang] = volcano_objects(job(profile=profile, n_workers=1, affinity=sf.Affinity(node_selector={"disk": "ssd"})))
+        [gang] = build_volcano_objects(
+            job(profile=profile, n_workers=1, affinity=sf.Affinity(node_selector={"disk": "ssd"}))
+        )
         [pod] = [task["template"] for task in gang["spec"]["tasks"]]
         assert pod["metadata"]["labels"]["scanflow.dev/mpi-profile"] == (profile or "unknown")
         assert pod["spec"]["nodeSelector"] == {"disk": "ssd"}
@@ -133,14 +135,14 @@ def test_what_bounds_a_job_decides_beside_whom_its_pods_are_put() -> None:
 
 
 def test_an_mpi_job_of_the_operator() -> None:
-    assert_manifests("mpijob", mpi_job(job(profile="memory", affinity="cpumempin", timeout="10m")))
+    assert_manifests("mpijob", build_mpi_job(job(profile="memory", affinity="cpumempin", timeout="10m")))
     with pytest.raises(UnsupportedError, match=r"5 tasks are in 2. Choose n_workers that divides n_tasks"):
-        mpi_job(job(profile="memory", n_tasks=5))
+        build_mpi_job(job(profile="memory", n_tasks=5))
 
 
 def test_an_affinity_asks_for_whole_cores_of_its_own() -> None:
     bound = job(profile="memory", affinity="cpumem", resources_per_task=sf.Resources(cpu=0.75, memory="1Gi"))
-    found = worker_resources(bound.plan.workers[0], bound)
+    found = compute_worker_resources(bound.plan.workers[0], bound)
     assert found["requests"] == found["limits"] == {"cpu": "2", "memory": "2Gi"}
     shared = job(profile="memory", resources_per_task=sf.Resources(cpu=0.75))
-    assert worker_resources(shared.plan.workers[0], shared) == {"requests": {"cpu": "1500m"}}
+    assert compute_worker_resources(shared.plan.workers[0], shared) == {"requests": {"cpu": "1500m"}}

@@ -15,7 +15,7 @@ from scanflow.backends.kubernetes.all_runs import KubernetesRuns
 from scanflow.backends.kubernetes.batch.ground import Ground
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.mpi.output import RankOutput, parse_log
-from scanflow.backends.kubernetes.mpi.seen import see
+from scanflow.backends.kubernetes.mpi.seen import observe_job
 from scanflow.backends.kubernetes.pod_logs import LogLine
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.port import RunDefinition
@@ -266,7 +266,7 @@ def test_a_line_that_ranks_did_not_end_is_kept_when_they_have(tmp_path: Path) ->
 
 def test_how_a_job_stands_is_read_from_its_pods() -> None:
     job: Manifest = {"kind": "Job", "metadata": {"name": "j"}, "status": {"state": {"phase": "Pending"}}}
-    queued = see(job, [])
+    queued = observe_job(job, [])
     assert queued.state == "pending"
     assert str(queued.waiting) == "Queued: its queue has no room for all of its pods yet."
     lost = {
@@ -274,10 +274,10 @@ def test_how_a_job_stands_is_read_from_its_pods() -> None:
         "spec": {"nodeName": "n0"},
         "status": {"phase": "Failed", "reason": "Evicted"},
     }
-    assert see(job, [lost]).lost == {"j-group-0-0": "Evicted"}
+    assert observe_job(job, [lost]).lost == {"j-group-0-0": "Evicted"}
     mpi: Manifest = {"kind": "MPIJob", "metadata": {"name": "j"}}
     mpi["status"] = {"conditions": [{"type": "Created", "status": "True"}, {"type": "Failed", "status": "True"}]}
-    assert (see(mpi, []).state, see(mpi, []).over) == ("failed", True)
+    assert (observe_job(mpi, []).state, observe_job(mpi, []).over) == ("failed", True)
 
 
 def test_a_job_says_something_of_services_only_where_there_are_some(

@@ -1,1 +1,1 @@
-"""MPI jobs as objects of Volcano and of the MPI Operator, from the plan that every launcher carries out."""
+"""MPI jobs as objects of Volcano and of the MPI Operator, built from the common plan of all launchers."""

@@ -1,5 +1,4 @@
-"""MPI jobs on a cluster: entered, driven, stopped and looked at. Volcano or the MPI Operator runs them; this home
-remembers."""
+"""The run backend of MPI jobs on a cluster: Volcano or the MPI Operator runs them, this home keeps their records."""
 
 from __future__ import annotations
 
@@ -21,14 +20,14 @@ from scanflow.backends.kubernetes.cluster import ConflictError
 from scanflow.backends.kubernetes.environment.manifests import PODS
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import SELECTED, SERVICE, namespace_of
-from scanflow.backends.kubernetes.mpi.driving import JobDrive, JobEnd, end_state
+from scanflow.backends.kubernetes.mpi.driving import JobDrive, JobEnd, derive_end_state
 from scanflow.backends.kubernetes.mpi.facts import JobFacts
 from scanflow.backends.kubernetes.mpi.job import ClusterJob, Network
-from scanflow.backends.kubernetes.mpi.operator import mpi_job
-from scanflow.backends.kubernetes.mpi.program import PodProgram, cluster_nodes, pod_program
-from scanflow.backends.kubernetes.mpi.results import check_volume, results_of
+from scanflow.backends.kubernetes.mpi.operator import build_mpi_job
+from scanflow.backends.kubernetes.mpi.program import PodProgram, build_pod_program, list_cluster_nodes
+from scanflow.backends.kubernetes.mpi.results import build_results, check_volume
 from scanflow.backends.kubernetes.mpi.seen import JobSeen
-from scanflow.backends.kubernetes.mpi.volcano import SCHEDULER, has_task_topology, volcano_objects
+from scanflow.backends.kubernetes.mpi.volcano import SCHEDULER, build_volcano_objects, has_task_topology
 from scanflow.backends.kubernetes.object_looks import ObjectLooks
 from scanflow.backends.kubernetes.runs import ClusterRuns, run_namespace
 from scanflow.backends.log_files import FileLogs
@@ -55,19 +54,19 @@ class KubernetesMPI(ClusterRuns):
     # Before a run
 
     def check(self, definition: RunDefinition) -> None:
-        self._planned(definition.app, definition.workflow)
+        self._plan_job(definition.app, definition.workflow)
 
     def keep_function(self, pickled: bytes) -> NoReturn:  # noqa: ARG002
         raise UnsupportedError("An MPI job runs a program, not a function. Write mainfile='...'.")
 
     def plan(self, app: Application, workflow: Workflow) -> Plan:
-        program, plan = self._planned(app, workflow)
+        program, plan = self._plan_job(app, workflow)
         notes = (f"image {program.image}", *plan.reasons, *plan.lines())
         return one_step_plan(workflow, program.workload, plan, program.argv, notes, sum_allocatable(self._cluster))
 
     @property
     def queue(self) -> str:
-        """Where jobs wait that do not fit, for people."""
+        """Where jobs that do not fit are queued, for people."""
         return (
             "Volcano's"
             if self._cluster_settings.mpi == "volcano"
@@ -76,28 +75,28 @@ class KubernetesMPI(ClusterRuns):
 
     def job_nodes(self, app: Application, workflow: Workflow) -> list[ClusterNode]:
         """See :class:`~scanflow.backends.port.JobPlanner`."""
-        return cluster_nodes(self._cluster, pod_program(app, workflow, self._cluster_settings).workload)
+        return list_cluster_nodes(self._cluster, build_pod_program(app, workflow, self._cluster_settings).workload)
 
     def job_plan(self, app: Application, workflow: Workflow) -> MPIPlan:
         """See :class:`~scanflow.backends.port.JobPlanner`."""
-        return self._planned(app, workflow)[1]
+        return self._plan_job(app, workflow)[1]
 
     def manifests(self, app: Application, workflow: Workflow) -> list[Manifest]:
-        """Return what a run of a workflow would be made of, under a name that no run has."""
-        program, plan = self._planned(app, workflow)
-        return self._objects(str(self.free_name()), 1, app, program, plan, {})
+        """Return the objects of a run of a workflow, under a free run name."""
+        program, plan = self._plan_job(app, workflow)
+        return self._build_objects(str(self.free_name()), 1, app, program, plan, {})
 
-    def _planned(self, app: Application, workflow: Workflow) -> tuple[PodProgram, MPIPlan]:
-        program = pod_program(app, workflow, self._cluster_settings)
-        plan = plan_job(program.workload, cluster_nodes(self._cluster, program.workload))
+    def _plan_job(self, app: Application, workflow: Workflow) -> tuple[PodProgram, MPIPlan]:
+        program = build_pod_program(app, workflow, self._cluster_settings)
+        plan = plan_job(program.workload, list_cluster_nodes(self._cluster, program.workload))
         check_volume(self._cluster, namespace_of(app.name, app.team), program.workload, plan)
         return program, plan
 
-    def _objects(
+    def _build_objects(
         self, run: str, drive: int, app: Application, program: PodProgram, plan: MPIPlan, variables: dict[str, str]
     ) -> list[Manifest]:
-        """Return what a job is made of; the last one is the job itself."""
-        code, results = program.code, results_of(program.workload, run)
+        """Return the objects of a job; the last one is the job itself."""
+        code, results = program.code, build_results(program.workload, run)
         job = ClusterJob(
             app=app.name,
             team=app.team,
@@ -120,26 +119,26 @@ class KubernetesMPI(ClusterRuns):
             task_topology=self._cluster_settings.mpi == "volcano" and self._has_task_topology(),
             beside_services=self._may_have_services(),
         )
-        made = volcano_objects(job) if self._cluster_settings.mpi == "volcano" else [mpi_job(job)]
-        return made if code is None else [code.config_map, *made]
+        manifests = build_volcano_objects(job) if self._cluster_settings.mpi == "volcano" else [build_mpi_job(job)]
+        return manifests if code is None else [code.config_map, *manifests]
 
     def _has_task_topology(self) -> bool:
         namespace, name = SCHEDULER
         try:
             return has_task_topology(self._cluster.get("ConfigMap", name, namespace))
-        except ScanflowError:  # it is not for everybody to read
+        except ScanflowError:  # reading it may not be allowed
             return False
 
     def _may_have_services(self) -> bool:
         try:
             return self._cluster.has_any("Pod", labels=f"{SELECTED},{SERVICE}")
-        except ScanflowError:  # pods of all namespaces are not for everybody to list
+        except ScanflowError:  # listing pods of all namespaces may not be allowed
             return True
 
     def enter(self, definition: RunDefinition, name: RunName | None = None) -> RunRecord:
-        program, _ = self._planned(definition.app, definition.workflow)
+        program, _ = self._plan_job(definition.app, definition.workflow)
         self._ensure(definition.app)
-        # What its YAML file says is the run's: who looks at it later may not have the file.
+        # The run keeps the content of its YAML file, which later readers may not have.
         definition = replace(definition, workflow=definition.workflow.replace(nodes=(program.workload,)))
         with self._journal() as journal:
             run = enter_run(journal, definition, parent=self._home.runs, rng=self._rng, name=name)
@@ -152,27 +151,28 @@ class KubernetesMPI(ClusterRuns):
         self, run: str, definition: RunDefinition | None = None, *, environment: Environment, observe: Observer
     ) -> RunRecord:
         with self._journal() as journal:
-            began = time.monotonic()
-            with self._lock_run(journal, run) as (found, home):
-                name, facts, made = found.record.name, self._facts(journal, found), definition or definition_of(found)
-                manifest = facts.last(tuple(_KINDS.values()))
-                seen = None if manifest is None else facts.look(manifest)
-                adopted = seen is not None and (not seen.over or found.record.state == "running")
+            start = time.monotonic()
+            with self._lock_run(journal, run) as (journal_run, home):
+                name, facts = journal_run.record.name, self._build_facts(journal, journal_run)
+                run_definition = definition or definition_of(journal_run)
+                manifest = facts.find_last(tuple(_KINDS.values()))
+                observed = None if manifest is None else facts.refresh(manifest)
+                adopted = observed is not None and (not observed.over or journal_run.record.state == "running")
                 if not adopted and facts.is_done:
-                    journal.set_run(found, "succeeded", seconds=found.record.seconds)
+                    journal.set_run(journal_run, "succeeded", seconds=journal_run.record.seconds)
                     return self._load_with_tasks(journal, journal.run(name))
                 if not adopted:
                     last = 0 if manifest is None else read_drive(manifest)
-                    manifest = self._submit(journal, found, made, facts, last + 1, environment)
+                    manifest = self._submit(journal, journal_run, run_definition, facts, last + 1, environment)
                 assert manifest is not None
                 if home.asked_to_stop.exists():
-                    facts.stop(manifest, facts.seen(manifest))
-                journal.set_run(found, "running", seconds=found.record.seconds)
+                    facts.stop(manifest, facts.observe(manifest))
+                journal.set_run(journal_run, "running", seconds=journal_run.record.seconds)
                 started = RunStarted(run=name, steps=1)
-                observe(started.with_details(folder=str(home.path), namespace=run_namespace(found)))
-                end = self._watch(facts, found, manifest, adopted=adopted, observe=observe)
-                seconds = (found.record.seconds or 0.0) + time.monotonic() - began
-                journal.set_run(found, end.state, seconds=seconds, error=end.error)
+                observe(started.with_details(folder=str(home.path), namespace=run_namespace(journal_run)))
+                end = self._watch(facts, journal_run, manifest, adopted=adopted, observe=observe)
+                seconds = (journal_run.record.seconds or 0.0) + time.monotonic() - start
+                journal.set_run(journal_run, end.state, seconds=seconds, error=end.error)
             record = self._load_with_tasks(journal, journal.run(name))
         observe(RunEnded(run=record.name, record=record))
         return record
@@ -184,57 +184,57 @@ class KubernetesMPI(ClusterRuns):
         looks = ObjectLooks(
             self._cluster, run_namespace(run), name, observe=observe, away_s=self._cluster_settings.timeout_s
         )
-        watching = JobDrive(facts, looks, name, observe=observe, pending_s=self._cluster_settings.pending_s)
-        return watching.watch(manifest, adopted=adopted)
+        watcher = JobDrive(facts, looks, name, observe=observe, pending_s=self._cluster_settings.pending_s)
+        return watcher.watch(manifest, adopted=adopted)
 
     def _submit(
         self,
         journal: Journal,
         run: JournalRun,
-        made: RunDefinition,
+        definition: RunDefinition,
         facts: JobFacts,
         drive: int,
         environment: Environment,
     ) -> Manifest:
-        """Write down what runs now, make the job, and return it."""
-        self._ensure(made.app)
+        """Record what runs now, create the job, and return it."""
+        self._ensure(definition.app)
         name, home = run.record.name, self._run_home(run)
-        program, plan = self._planned(made.app, made.workflow)
-        tags = task_tags(made.workflow.name, name, program.workload.name, StepName(program.workload.name))
+        program, plan = self._plan_job(definition.app, definition.workflow)
+        tags = task_tags(definition.workflow.name, name, program.workload.name, StepName(program.workload.name))
         variables = environment(tags)
-        *others, job = self._objects(name, drive, made.app, program, plan, dict(variables))
-        redefine_run(journal, run, made)
+        *others, job = self._build_objects(name, drive, definition.app, program, plan, dict(variables))
+        redefine_run(journal, run, definition)
         new_folder(home.locate_outputs(facts.task), plan)
-        facts.output(drive).say([*plan.reasons, *plan.lines()])
-        for one in others:
-            self._cluster.apply(one, force=True)
+        facts.open_output(drive).write_notes([*plan.reasons, *plan.lines()])
+        for manifest in others:
+            self._cluster.apply(manifest, force=True)
         try:
-            found = self._cluster.create(job)
+            created = self._cluster.create(job)
         except ConflictError as error:
             raise InvalidError(
                 f"There is a job {job['metadata']['name']!r} already in the namespace {run_namespace(run)!r}, of "
                 "another home. Start a new run."
             ) from error
         write_private(home.driven, str(drive))
-        return {"apiVersion": job["apiVersion"], "kind": job["kind"], **found}
+        return {"apiVersion": job["apiVersion"], "kind": job["kind"], **created}
 
     def stop(self, run: str) -> RunRecord:
         with self._journal() as journal:
-            found = journal.run(run)
-            record = self._refresh(journal, found)
+            journal_run = journal.run(run)
+            record = self._refresh(journal, journal_run)
             if record.state in ENDED:
                 raise UsageError(f"The run {record.name!r} has {record.state} already; there is nothing to stop.")
-            facts, home = self._facts(journal, found), self._run_home(found)
-            live = _seen_last(facts)
+            facts, home = self._build_facts(journal, journal_run), self._run_home(journal_run)
+            live = _observe_last(facts)
             if is_locked(home.lock) and (live is None or live[1].over):
-                write_private(home.asked_to_stop, "")  # whoever makes its job looks for it then
-                live = _seen_last(facts)
+                write_private(home.asked_to_stop, "")  # whoever creates its job checks it then
+                live = _observe_last(facts)
                 if live is None or live[1].over:
                     return self._load_with_tasks(journal, journal.run(record.name))
-            stays = live is not None and facts.stop(*live)
-            if not stays and not is_locked(home.lock):
-                facts.deleted(asked=True, why=None)
-                journal.set_run(found, "stopped", seconds=record.seconds)
+            is_kept = live is not None and facts.stop(*live)
+            if not is_kept and not is_locked(home.lock):
+                facts.record_deletion(asked=True, why=None)
+                journal.set_run(journal_run, "stopped", seconds=record.seconds)
             return self._load_with_tasks(journal, journal.run(record.name))
 
     def stop_task(self, run: str, task: str) -> RunRecord:
@@ -247,7 +247,7 @@ class KubernetesMPI(ClusterRuns):
             )
         return self.stop(run)
 
-    # Looks
+    # Outputs and logs
 
     def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
         record = self.show(run)
@@ -256,46 +256,46 @@ class KubernetesMPI(ClusterRuns):
 
     def logs(self, run: str, task: str, *, stream: Stream = "both", attempt: int | None = None) -> FileLogs:
         record = self.show(run)
-        found = logged_task(record, task)
+        task_record = logged_task(record, task)
         home, (job, rank) = self._home.run(record.name), split_task(task)
-        folder = home.attempt(StepName(job), attempt or found.attempts)
-        files = [(one, folder / f"{one}.log") for one in ("stdout", "stderr")]
+        folder = home.attempt(StepName(job), attempt or task_record.attempts)
+        files = [(name, folder / f"{name}.log") for name in ("stdout", "stderr")]
         if rank is not None:
             files = rank_logs(home.locate_outputs(StepName(job)), rank)
-        chosen = [one for one in files if stream in {one[0], "both"}]
+        chosen = [file for file in files if stream in {file[0], "both"}]
         return FileLogs(lambda: (chosen, self.show(record.name).state != "running"))
 
-    # How it stands
+    # State
 
-    def _facts(self, journal: Journal, run: JournalRun) -> JobFacts:
+    def _build_facts(self, journal: Journal, run: JournalRun) -> JobFacts:
         workload: MPIWorkload = workload_of(definition_of(run).workflow)
         return JobFacts(self._cluster, run_namespace(run), journal, run, self._run_home(run), workload)
 
     def _refresh(self, journal: Journal, run: JournalRun) -> RunRecord:
-        """Return a run as it stands; while somebody here watches it, as that one wrote it down."""
+        """Return a run's current record; while a process here drives it, the record it wrote."""
         record, home = run.record, self._run_home(run)
         if record.state in ENDED:
             return self._add_details(record)
         if not is_locked(home.lock):
             with suppress(AlreadyRunningError), only_driver(home.lock, record.name):
-                return self._add_details(self._read(journal, run))
+                return self._add_details(self._read_unwatched(journal, run))
         return self._add_details(journal.run(record.name).record)
 
-    def _read(self, journal: Journal, run: JournalRun) -> RunRecord:
-        """Read how a run stands that nobody watches."""
-        record, facts = run.record, self._facts(journal, run)
-        manifest = facts.last(tuple(_KINDS.values()))
+    def _read_unwatched(self, journal: Journal, run: JournalRun) -> RunRecord:
+        """Update the record of a run that no process drives."""
+        record, facts = run.record, self._build_facts(journal, run)
+        manifest = facts.find_last(tuple(_KINDS.values()))
         if manifest is None and not self._run_home(run).driven.exists():
             return record.model_copy(update={"state": "interrupted"})
         if manifest is None:
-            error = facts.deleted(asked=False, why=None)
+            error = facts.record_deletion(asked=False, why=None)
             journal.set_run(run, "stopped", seconds=record.seconds, error=error)
         else:
-            seen = facts.look(manifest)
-            if not seen.over:
+            observed = facts.refresh(manifest)
+            if not observed.over:
                 return record
-            took = 0.0 if seen.began is None or seen.ended is None else seen.ended - seen.began
-            journal.set_run(run, end_state(seen), seconds=(record.seconds or 0.0) + took)
+            seconds = 0.0 if observed.began is None or observed.ended is None else observed.ended - observed.began
+            journal.set_run(run, derive_end_state(observed), seconds=(record.seconds or 0.0) + seconds)
         return journal.run(record.name).record
 
     def _add_details(self, record: RunRecord) -> RunRecord:
@@ -309,7 +309,7 @@ class KubernetesMPI(ClusterRuns):
         return self._add_details(self._load_without_tasks(journal, run).model_copy(update={"tasks": tasks}))
 
 
-def _seen_last(facts: JobFacts) -> tuple[Manifest, JobSeen] | None:
-    """Return the last job of a run, and how it stands."""
-    manifest = facts.last(tuple(_KINDS.values()))
-    return None if manifest is None else (manifest, facts.seen(manifest))
+def _observe_last(facts: JobFacts) -> tuple[Manifest, JobSeen] | None:
+    """Return the last job of a run, with its observed state."""
+    manifest = facts.find_last(tuple(_KINDS.values()))
+    return None if manifest is None else (manifest, facts.observe(manifest))

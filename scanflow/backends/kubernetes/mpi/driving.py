@@ -1,6 +1,6 @@
-"""Watches an MPI job to its end: what happens is told, written down, and kept before its pods are gone.
+"""Drive an MPI job: watch it to its end, report and record events, and copy its log before its pods are deleted.
 
-Its engine drives by itself. Who watches may be killed at any instant; the next one reads where the job stands.
+Its engine runs it by itself. The watching process may be killed at any instant; the next one reads the job's state.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from typing import Final
 from scanflow.app.quantities import format_duration
 from scanflow.backends.kubernetes.batch.facts import read_drive
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.mpi.facts import MAX_OUTPUT_BYTES, JobFacts, flooded
+from scanflow.backends.kubernetes.mpi.facts import MAX_OUTPUT_BYTES, JobFacts, describe_excess_output
 from scanflow.backends.kubernetes.mpi.seen import STOPPED, JobSeen
 from scanflow.backends.kubernetes.object_looks import ObjectLooks
 from scanflow.backends.records import EnvironmentReady, Observer, RunState, TaskEnded, TaskStarted, Waiting
 from scanflow.names import RunName
 
 QUIET_S: Final = 10.0
-"""How long a job that is on its way is not told of."""
+"""How long a starting job is not reported."""
 
 LOST_S: Final = 30.0
-"""How long ``mpirun`` may take to notice that a worker is gone."""
+"""How long ``mpirun`` may take to notice a lost worker."""
 
 OVER_S: Final = 60.0
-"""How long an engine may take to end what is left of a job whose ``mpirun`` has ended."""
+"""How long an engine may take to end a job whose ``mpirun`` has ended."""
 
 _IN_A_QUEUE: Final = ("Queued", "Unschedulable", "FailedScheduling", "Pending")
-"""What a job may wait for as long as it takes: room."""
+"""Reasons for which a job may wait without limit: no free resources."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,22 +42,22 @@ class JobEnd:
 
 @dataclass(slots=True)
 class _Since:
-    """Since when, and whether it was told."""
+    """Since when a job is pending, and the reason that was reported."""
 
     began: float
-    told: str = ""
+    reported_reason: str = ""
 
 
 @dataclass(slots=True)
 class _Progress:
     started: bool = False
     waiting: _Since | None = None
-    workers: dict[str, float | None] = field(default_factory=dict)
-    """Of workers that ran: since when they do not any more."""
+    gone_since: dict[str, float | None] = field(default_factory=dict)
+    """Of workers that ran: since when they are gone; None: they run."""
 
-    after_end: float | None = None
-    asked: bool = False
-    why: str | None = None
+    ended_at: float | None = None
+    stop_requested: bool = False
+    end_reason: str | None = None
 
 
 class JobDrive:
@@ -74,10 +74,10 @@ class JobDrive:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._facts, self._looks, self._run, self._observe = facts, looks, run, observe
-        self._pending_s, self._clock, self._now = pending_s, clock, _Progress()
+        self._pending_s, self._clock, self._progress = pending_s, clock, _Progress()
 
     def watch(self, manifest: Manifest, *, adopted: bool) -> JobEnd:
-        """Return how a job ended. Ctrl-C stops it.
+        """Watch a job until it has ended, and return its end. Ctrl-C stops it.
 
         Raises:
             UnavailableError: the API server was away for too long.
@@ -86,88 +86,93 @@ class JobDrive:
             try:
                 return self._watch(manifest, adopted=adopted)
             except KeyboardInterrupt:
-                if self._now.asked:
-                    raise  # the second Ctrl-C: it goes on ending with nobody watching
-                self._now.asked = True
-                self._facts.stop(manifest, self._facts.look(manifest))
+                if self._progress.stop_requested:
+                    raise  # the second Ctrl-C: it goes on terminating unwatched
+                self._progress.stop_requested = True
+                self._facts.stop(manifest, self._facts.refresh(manifest))
 
     def _watch(self, manifest: Manifest, *, adopted: bool) -> JobEnd:
-        for found in self._looks.watch(manifest):
-            if found is None:
-                error = self._facts.deleted(asked=self._now.asked, why=self._now.why)
-                return JobEnd("stopped" if self._now.why is None else "failed", error)
-            seen = self._facts.look(found)
-            self._now.asked |= STOPPED in (found["metadata"].get("annotations") or {})
-            if self._is_over(found, seen, adopted=adopted):
-                record = self._facts.record(seen, read_drive(found), self._facts.output(read_drive(found)))
+        for current in self._looks.watch(manifest):
+            if current is None:
+                error = self._facts.record_deletion(asked=self._progress.stop_requested, why=self._progress.end_reason)
+                return JobEnd("stopped" if self._progress.end_reason is None else "failed", error)
+            observed = self._facts.refresh(current)
+            self._progress.stop_requested |= STOPPED in (current["metadata"].get("annotations") or {})
+            if self._advance(current, observed, adopted=adopted):
+                record = self._facts.build_record(
+                    observed, read_drive(current), self._facts.open_output(read_drive(current))
+                )
                 self._observe(TaskEnded(run=self._run, record=record, width=1))
-                return JobEnd(end_state(seen))
+                return JobEnd(derive_end_state(observed))
         raise AssertionError("looks have no end of their own")
 
-    def _is_over(self, manifest: Manifest, seen: JobSeen, *, adopted: bool) -> bool:
+    def _advance(self, manifest: Manifest, observed: JobSeen, *, adopted: bool) -> bool:
         now = self._clock()
-        self._tell_waiting(seen, now)
-        if seen.state != "pending" and not self._now.started:
-            self._now.started = True
+        self._report_waiting(observed, now)
+        if observed.state != "pending" and not self._progress.started:
+            self._progress.started = True
             name, drive = self._facts.workload.name, read_drive(manifest)
             self._observe(
                 TaskStarted(run=self._run, task=self._facts.task, step=name, width=1, attempt=drive, adopted=adopted)
             )
-        if seen.over:
+        if observed.over:
             return True
-        if seen.state in {"succeeded", "failed", "stopped"}:
-            self._now.after_end = self._now.after_end or now
-            return now - self._now.after_end > OVER_S
-        if self._now.why is None and (why := self._why_to_end(manifest, seen, now)) is not None:
-            self._now.why = why
-            self._facts.stop(manifest, seen, why=why)
+        if observed.state in {"succeeded", "failed", "stopped"}:
+            self._progress.ended_at = self._progress.ended_at or now
+            return now - self._progress.ended_at > OVER_S
+        if (
+            self._progress.end_reason is None
+            and (end_reason := self._find_end_reason(manifest, observed, now)) is not None
+        ):
+            self._progress.end_reason = end_reason
+            self._facts.stop(manifest, observed, why=end_reason)
         return False
 
-    def _why_to_end(self, manifest: Manifest, seen: JobSeen, now: float) -> str | None:
-        """Return why a job cannot go on; None: nothing is known against it."""
-        name, waiting = self._facts.workload.name, self._now.waiting
-        size = self._facts.output(read_drive(manifest)).size
+    def _find_end_reason(self, manifest: Manifest, observed: JobSeen, now: float) -> str | None:
+        """Return why a job has to be ended; None: it goes on."""
+        name, waiting = self._facts.workload.name, self._progress.waiting
+        size = self._facts.open_output(read_drive(manifest)).size
         if size > MAX_OUTPUT_BYTES:
-            return flooded(size, name)
-        if seen.waiting is not None and waiting is not None and seen.waiting.reason not in _IN_A_QUEUE:
+            return describe_excess_output(size, name)
+        if observed.waiting is not None and waiting is not None and observed.waiting.reason not in _IN_A_QUEUE:
             if now - waiting.began > self._pending_s:
                 bound = format_duration(self._pending_s)
-                return f"The pods of {name!r} did not start in {bound}: {str(seen.waiting).rstrip('.')}."
+                return f"The pods of {name!r} did not start in {bound}: {str(observed.waiting).rstrip('.')}."
             return None
-        gone = self._workers_gone(seen, now)
-        if gone:
+        n_lost = self._count_lost_workers(observed, now)
+        if n_lost:
             return (
-                f"{gone} of the workers of {name!r} went away {format_duration(LOST_S)} ago, and mpirun has not "
+                f"{n_lost} of the workers of {name!r} went away {format_duration(LOST_S)} ago, and mpirun has not "
                 "noticed: a node was lost, or somebody deleted pods. Start it again."
             )
         return None
 
-    def _workers_gone(self, seen: JobSeen, now: float) -> int:
-        """Return how many workers have been gone for too long."""
-        known = self._now.workers
-        for worker in seen.workers:
-            known[worker] = None
-        for worker in known.keys() - seen.workers:
-            known[worker] = known[worker] or now
-        return sum(since is not None and now - since > LOST_S for since in known.values())
+    def _count_lost_workers(self, observed: JobSeen, now: float) -> int:
+        """Return the number of workers that have been gone for too long."""
+        gone_since = self._progress.gone_since
+        for worker in observed.workers:
+            gone_since[worker] = None
+        for worker in gone_since.keys() - observed.workers:
+            gone_since[worker] = gone_since[worker] or now
+        return sum(since is not None and now - since > LOST_S for since in gone_since.values())
 
-    def _tell_waiting(self, seen: JobSeen, now: float) -> None:
+    def _report_waiting(self, observed: JobSeen, now: float) -> None:
         what = f"the pods of {self._facts.workload.name}"
-        waiting = self._now.waiting
-        if seen.waiting is None:
-            if waiting is not None and waiting.told and seen.state == "running":
+        waiting = self._progress.waiting
+        if observed.waiting is None:
+            if waiting is not None and waiting.reported_reason and observed.state == "running":
                 self._observe(EnvironmentReady(run=self._run, what=what, seconds=now - waiting.began))
-            self._now.waiting = None
+            self._progress.waiting = None
             return
         if waiting is None:
-            waiting = self._now.waiting = _Since(now)
-        if waiting.told != seen.waiting.reason and now - waiting.began >= QUIET_S:
-            waiting.told = seen.waiting.reason
-            self._observe(Waiting(run=self._run, what=f"{what}: {seen.waiting}"))
+            waiting = self._progress.waiting = _Since(now)
+        if waiting.reported_reason != observed.waiting.reason and now - waiting.began >= QUIET_S:
+            waiting.reported_reason = observed.waiting.reason
+            self._observe(Waiting(run=self._run, what=f"{what}: {observed.waiting}"))
 
 
-def end_state(seen: JobSeen) -> RunState:
+def derive_end_state(observed: JobSeen) -> RunState:
     """Return the state of a run whose job has ended."""
-    if seen.state == "succeeded":
+    if observed.state == "succeeded":
         return "succeeded"
-    return "stopped" if seen.state == "stopped" else "failed"
+    return "stopped" if observed.state == "stopped" else "failed"

@@ -1,4 +1,4 @@
-"""What is known of an MPI job: its object, its pods and its launcher's log, read into this home."""
+"""Read an MPI job's object, pods and launcher log into this home."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import selector
 from scanflow.backends.kubernetes.mpi.output import RankOutput
-from scanflow.backends.kubernetes.mpi.seen import ENDED_FOR, STOPPED, JobSeen, see
+from scanflow.backends.kubernetes.mpi.seen import ENDED_FOR, STOPPED, JobSeen, observe_job
 from scanflow.backends.kubernetes.pod_logs import read_lines_since
 from scanflow.backends.parameters import RESULT
 from scanflow.backends.rank_files import RANKS, first_failure, still_running
@@ -24,13 +24,13 @@ from scanflow.failures import Failure
 from scanflow.names import StepName
 
 MAX_OUTPUT_BYTES: Final = 256 * 1024 * 1024
-"""Most that all ranks may write; one that floods its output would fill this disk."""
+"""Limit of the output of all ranks, which would else fill this disk."""
 
 _TAIL: Final = 2_000
 
 
 class JobFacts:
-    """Reads how a job stands, and writes it down."""
+    """Observes a job and records its state."""
 
     def __init__(
         self, cluster: Cluster, namespace: str, journal: Journal, run: JournalRun, home: RunHome, workload: MPIWorkload
@@ -42,94 +42,96 @@ class JobFacts:
     def task(self) -> StepName:
         return StepName(self.workload.name)
 
-    def last(self, kinds: tuple[str, ...]) -> Manifest | None:
-        """Return the last object of the run, of any of these kinds."""
-        found = [
-            one
+    def find_last(self, kinds: tuple[str, ...]) -> Manifest | None:
+        """Return the run's last object of these kinds."""
+        manifests = [
+            manifest
             for kind in kinds
-            for one in self._cluster.find(kind, self._namespace, labels=selector(run=self._run.record.name))[0]
+            for manifest in self._cluster.find(kind, self._namespace, labels=selector(run=self._run.record.name))[0]
         ]
-        return max(found, key=read_drive, default=None)
+        return max(manifests, key=read_drive, default=None)
 
     @property
     def is_done(self) -> bool:
-        """Whether the job ended well before."""
-        known = self._journal.tasks(self._run).get(self.task)
-        return known is not None and known.state == "succeeded"
+        """Whether the job has succeeded before."""
+        record = self._journal.tasks(self._run).get(self.task)
+        return record is not None and record.state == "succeeded"
 
-    def seen(self, manifest: Manifest) -> JobSeen:
-        """Return how a job stands."""
+    def observe(self, manifest: Manifest) -> JobSeen:
+        """Return the observed state of a job."""
         pods, _ = self._cluster.find("Pod", self._namespace, labels=selector(run=self._run.record.name))
-        own = [one for one in pods if _is_of(one, manifest)]
-        waits = any(not one["spec"].get("nodeName") or one["status"].get("phase") == "Pending" for one in own)
-        events = self._cluster.find("Event", self._namespace)[0] if waits else []
-        return see(manifest, own, events)
+        job_pods = [pod for pod in pods if _belongs_to_job(pod, manifest)]
+        has_pending = any(
+            not pod["spec"].get("nodeName") or pod["status"].get("phase") == "Pending" for pod in job_pods
+        )
+        events = self._cluster.find("Event", self._namespace)[0] if has_pending else []
+        return observe_job(manifest, job_pods, events)
 
-    def look(self, manifest: Manifest) -> JobSeen:
-        """Read how a job stands: what its ranks wrote is added to their files, and its task is written down."""
-        seen = self.seen(manifest)
+    def refresh(self, manifest: Manifest) -> JobSeen:
+        """Observe a job, append its ranks' output to their files, and record its task."""
+        observed = self.observe(manifest)
         drive = read_drive(manifest)
-        output = self.output(drive)
-        if seen.launcher is not None and seen.began is not None:
+        output = self.open_output(drive)
+        if observed.launcher is not None and observed.began is not None:
             before = output.read().until
-            output.add(read_lines_since(self._cluster, self._namespace, seen.launcher, before), over=seen.over)
-            output.place(seen.nodes)
-        self.note(self.record(seen, drive, output))
-        return seen
+            output.add(read_lines_since(self._cluster, self._namespace, observed.launcher, before), over=observed.over)
+            output.record_nodes(observed.nodes)
+        self.note(self.build_record(observed, drive, output))
+        return observed
 
-    def output(self, drive: int) -> RankOutput:
+    def open_output(self, drive: int) -> RankOutput:
         return RankOutput(self._home.locate_outputs(self.task) / RANKS, self._home.attempt(self.task, drive))
 
-    def record(self, seen: JobSeen, drive: int, output: RankOutput) -> TaskRecord:
-        """Return the job's task."""
-        ended = seen.state in {"succeeded", "failed", "stopped"}
-        failure = self._failure(seen, output) if ended and seen.state != "succeeded" else None
-        took = None if seen.began is None or seen.ended is None else seen.ended - seen.began
-        if seen.state == "succeeded":
+    def build_record(self, observed: JobSeen, drive: int, output: RankOutput) -> TaskRecord:
+        """Return the record of the job's task."""
+        has_ended = observed.state in {"succeeded", "failed", "stopped"}
+        failure = self._build_failure(observed, output) if has_ended and observed.state != "succeeded" else None
+        seconds = None if observed.began is None or observed.ended is None else observed.ended - observed.began
+        if observed.state == "succeeded":
             result = {"seconds": output.read().seconds, "ranks": output.n_tasks, "flavor": "openmpi"}
             write_outputs(self._home, self.task, {RESULT: json.dumps(result)})
         return TaskRecord(
             task=self.task,
             step=self.workload.name,
-            state=seen.state,
+            state=observed.state,
             attempts=drive,
-            began=seen.began,
-            seconds=took,
-            exit_code=seen.exit_code,
+            began=observed.began,
+            seconds=seconds,
+            exit_code=observed.exit_code,
             failure=failure,
         )
 
     def note(self, record: TaskRecord) -> None:
-        """Write the job's task down, where it changed. What was known of one that has ended stays when pods go."""
-        known = self._journal.tasks(self._run).get(record.task)
-        if known == record or (known is None and record.state == "pending"):
+        """Record the job's task where it changed. Times and failure of an ended one stay after its pods' deletion."""
+        previous = self._journal.tasks(self._run).get(record.task)
+        if previous == record or (previous is None and record.state == "pending"):
             return
-        if known is not None and known.attempts == record.attempts and record.began is None:
-            kept = {name: getattr(known, name) for name in ("began", "seconds", "exit_code", "failure")}
-            record = record.model_copy(update=kept)
+        if previous is not None and previous.attempts == record.attempts and record.began is None:
+            previous_fields = {name: getattr(previous, name) for name in ("began", "seconds", "exit_code", "failure")}
+            record = record.model_copy(update=previous_fields)
         self._journal.set_task(self._run, record)
 
-    def stop(self, manifest: Manifest, seen: JobSeen, *, why: str | None = None) -> bool:
-        """Have a job end, for a reason or because somebody wants it to; return whether its object stays.
+    def stop(self, manifest: Manifest, observed: JobSeen, *, why: str | None = None) -> bool:
+        """End a job, for a reason or on request; return whether its object is kept.
 
-        ``mpirun`` is ended by its node, so that its log stays. A job whose launcher has no node is deleted.
+        ``mpirun`` is ended by its node, so that its log is kept. A job whose launcher has no node is deleted.
         """
         kind, name = manifest["kind"], manifest["metadata"]["name"]
-        told = {STOPPED: "true"} if why is None else {ENDED_FOR: why}
-        self._cluster.patch(kind, name, self._namespace, {"metadata": {"annotations": told}})
-        if seen.launcher is not None and seen.on_node and not seen.over:
-            self._cluster.patch("Pod", seen.launcher, self._namespace, {"spec": {"activeDeadlineSeconds": 1}})
+        annotations = {STOPPED: "true"} if why is None else {ENDED_FOR: why}
+        self._cluster.patch(kind, name, self._namespace, {"metadata": {"annotations": annotations}})
+        if observed.launcher is not None and observed.on_node and not observed.over:
+            self._cluster.patch("Pod", observed.launcher, self._namespace, {"spec": {"activeDeadlineSeconds": 1}})
             return True
         return not self._cluster.delete(kind, name, self._namespace)
 
-    def deleted(self, *, asked: bool, why: str | None) -> str | None:
-        """Write down that a job's object is gone, and return the run's error."""
-        new = TaskRecord(task=self.task, step=self.workload.name, state="pending", attempts=1)
-        known = self._journal.tasks(self._run).get(self.task, new)
-        if known.state in {"running", "pending"}:
+    def record_deletion(self, *, asked: bool, why: str | None) -> str | None:
+        """Record that a job's object was deleted, and return the run's error."""
+        initial = TaskRecord(task=self.task, step=self.workload.name, state="pending", attempts=1)
+        previous = self._journal.tasks(self._run).get(self.task, initial)
+        if previous.state in {"running", "pending"}:
             failure = None if why is None else Failure(summary="failed", cause=why)
             state = "stopped" if why is None else "failed"
-            self._journal.set_task(self._run, known.model_copy(update={"state": state, "failure": failure}))
+            self._journal.set_task(self._run, previous.model_copy(update={"state": state, "failure": failure}))
         if asked or why is not None:
             return None
         return (
@@ -137,46 +139,45 @@ class JobFacts:
             f"it again: scanflow resume {self._run.record.name}"
         )
 
-    def _failure(self, seen: JobSeen, output: RankOutput) -> Failure:
+    def _build_failure(self, observed: JobSeen, output: RankOutput) -> Failure:
         name, folder = self.workload.name, self._home.locate_outputs(self.task) / RANKS
-        if seen.state == "stopped":
+        if observed.state == "stopped":
             return Failure(summary="stopped")
-        summary = "failed" if seen.exit_code is None else f"exit code {seen.exit_code}"
-        if seen.why is not None:
-            return Failure(summary=summary, cause=seen.why)
-        if seen.reason == "DeadlineExceeded" and self.workload.timeout_s is not None:
-            said = still_running(name, output.n_tasks, self.workload.timeout_s, folder)
-            return Failure(summary="timed out", cause=said)
-        ended = sorted(output.read().ended.items(), key=lambda one: one[1][0])
-        in_order = [(rank, code) for rank, (_, code) in ended]
-        said = first_failure(name, in_order, folder) or self._of_mpirun(seen, output)
-        if seen.lost:
-            said = f"{_lost(seen.lost)} {said}"
-        if seen.reason == "OOMKilled":
-            said += " Its pod was killed because it used more memory than it may: raise resources_per_task."
-        return Failure(summary=summary, cause=said)
+        summary = "failed" if observed.exit_code is None else f"exit code {observed.exit_code}"
+        if observed.why is not None:
+            return Failure(summary=summary, cause=observed.why)
+        if observed.reason == "DeadlineExceeded" and self.workload.timeout_s is not None:
+            cause = still_running(name, output.n_tasks, self.workload.timeout_s, folder)
+            return Failure(summary="timed out", cause=cause)
+        rank_ends = sorted(output.read().ended.items(), key=lambda rank_end: rank_end[1][0])
+        exit_codes = [(rank, code) for rank, (_, code) in rank_ends]
+        cause = first_failure(name, exit_codes, folder) or self._describe_mpirun_failure(observed, output)
+        if observed.lost:
+            cause = f"{_describe_lost(observed.lost)} {cause}"
+        if observed.reason == "OOMKilled":
+            cause += " Its pod was killed because it used more memory than it may: raise resources_per_task."
+        return Failure(summary=summary, cause=cause)
 
-    def _of_mpirun(self, seen: JobSeen, output: RankOutput) -> str:
-        how = f" ({seen.reason})" if seen.reason else ""
-        text = output.own_lines(_TAIL)
-        return (
-            f"mpirun of {self.workload.name!r} failed{how} before one of its {output.n_tasks} ranks did. {text}".strip()
-        )
+    def _describe_mpirun_failure(self, observed: JobSeen, output: RankOutput) -> str:
+        reason = f" ({observed.reason})" if observed.reason else ""
+        text = output.read_own_lines(_TAIL)
+        failure = f"mpirun of {self.workload.name!r} failed{reason}"
+        return f"{failure} before one of its {output.n_tasks} ranks did. {text}".strip()
 
 
-def flooded(size: int, name: str) -> str:
-    """Return why a job is ended whose ranks wrote too much."""
+def describe_excess_output(size: int, name: str) -> str:
+    """Return the error of a job whose ranks wrote too much."""
     return (
         f"The ranks of {name!r} wrote {round_memory(size)}, more than {round_memory(MAX_OUTPUT_BYTES)}. Write "
         "results into files, and fewer lines."
     )
 
 
-def _lost(workers: Mapping[str, str]) -> str:
+def _describe_lost(workers: Mapping[str, str]) -> str:
     names = ", ".join(f"{name} ({why})" for name, why in sorted(workers.items()))
     return f"Workers were lost: {names}."
 
 
-def _is_of(pod: Manifest, manifest: Manifest) -> bool:
-    """Return whether a pod is of this drive's job: its name begins with the job's."""
+def _belongs_to_job(pod: Manifest, manifest: Manifest) -> bool:
+    """Return whether a pod belongs to this drive's job, whose name its name begins with."""
     return str(pod["metadata"]["name"]).startswith(f"{manifest['metadata']['name']}-")

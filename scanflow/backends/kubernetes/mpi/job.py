@@ -1,4 +1,4 @@
-"""What the objects of an MPI job have in common: its pods, what the launcher runs, how large a worker is. Pure."""
+"""The common parts of MPI jobs' objects: pod templates, the launcher's command, worker resources. Pure."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ ROLE: Final = "scanflow.dev/mpi-role"
 """A label of pods: ``launcher`` or ``worker``."""
 
 GRACE_S: Final = 5
-"""How long ``mpirun`` may take to end its ranks."""
+"""Grace period in which ``mpirun`` ends its ranks."""
 
 NETWORKS: Final = "k8s.v1.cni.cncf.io/networks"
-"""Multus' annotation of a pod: the networks that it is on beside the pod network."""
+"""Multus' annotation of a pod: its networks beside the pod network."""
 
 _NAMED_S: Final = 1.5
-"""How soon a launcher asks for its workers: CoreDNS keeps for 5 s that there is no name, which pods get with their
-addresses. Without it, starting takes 3 s more."""
+"""Delay of a launcher's first DNS query: CoreDNS caches for 5 s that a name is missing, which pods get with their
+addresses. Without the delay, starting takes 3 s more."""
 
 _INTERFACE: Final = "eth0"  # of the pod network, by every CNI; Open MPI tries all that there are, and may hang on one
 _SECOND_INTERFACE: Final = "net1"  # as Multus names the first one that it adds
 
 _VARIABLES: Final = "/dev/shm/scanflow-variables"  # noqa: S108 - in the pod's own memory, which only its root reads
 _SSHD: Final = f"umask 077; export -p >{_VARIABLES}; umask 022; mkdir -p /run/sshd; exec /usr/sbin/sshd -D -e"
-"""What a worker runs. A rank that ssh starts has no variables of its pod, Secrets among them, and reads them there."""
+"""A worker's command. Ranks started by ssh lack their pod's environment, Secrets included, and read it from there."""
 
-# Each rank tells where it begins and how it ends; mpirun puts the rank's number in front of all that it writes.
+# Each rank prints its host at its start and its exit code at its end; mpirun prefixes its output with its number.
 _RANK: Final = (
     f"if [ -r {_VARIABLES} ]; then . {_VARIABLES}; fi; "
     'if [ -n "$SCANFLOW_OUTPUT_DIR" ]; then mkdir -p "$SCANFLOW_OUTPUT_DIR"; fi; '
@@ -54,14 +54,14 @@ class Network:
     """How the pods of a job reach one another (thesis 3.5)."""
 
     host: bool = False
-    """In the network of their nodes, past the pod network. The namespace has to allow it."""
+    """Whether they are in the network of their nodes, which the namespace has to allow."""
 
     multus: str | None = None
-    """The secondary network that Multus gives them: the name of a NetworkAttachmentDefinition."""
+    """Their secondary network: the name of a NetworkAttachmentDefinition of Multus."""
 
     @property
     def interface(self) -> str | None:
-        """What Open MPI is to use; None: whatever the nodes have."""
+        """The interface for Open MPI; None: any of the node's."""
         return None if self.host else _INTERFACE if self.multus is None else _SECOND_INTERFACE
 
 
@@ -76,11 +76,11 @@ class ClusterJob:
     workload: MPIWorkload
     plan: MPIPlan
     argv: Sequence[str]
-    """The program of a rank with its arguments, as the image has it."""
+    """A rank's program in the image, with its arguments."""
 
     image: str
     drive: int = 1
-    """How often the run was driven: its objects are named by it."""
+    """The number of the run's drive, which is part of its objects' names."""
 
     launcher_cpu: str = "50m"
     keep_s: int = 86_400
@@ -91,19 +91,19 @@ class ClusterJob:
 
     volumes: Sequence[Manifest] = ()
     mounts: Sequence[Manifest] = ()
-    """What all pods mount: the application's files, where the image has them not; where results go."""
+    """Mounts of all pods: the application's files, where the image lacks them, and the volume of results."""
 
     folder: str | None = None
-    """Where ranks start. None: where the image says."""
+    """The working directory of ranks. None: the image's."""
 
     service_account: str | None = None
     network: Network = Network()
     task_topology: bool = False
-    """Whether the scheduler keeps groups together and apart by itself: their pods need no affinities for it."""
+    """Whether the scheduler itself keeps groups together and apart, so that pods need no affinities for it."""
 
     beside_services: bool = True
-    """Whether services are there, to be kept out of the way of: a wish about pods that nobody has costs the scheduler a
-    twentieth of its throughput on a thousand nodes."""
+    """Whether there are services to avoid: a preference about pods that do not exist costs the scheduler a twentieth of
+    its throughput on a thousand nodes."""
 
     @property
     def name(self) -> str:
@@ -111,7 +111,7 @@ class ClusterJob:
         return format_workflow_name(self.run, self.drive)
 
     @property
-    def alone(self) -> bool:
+    def is_single_pod(self) -> bool:
         """Whether one pod holds all ranks, which then need no ssh."""
         return len(self.plan.workers) == 1
 
@@ -129,11 +129,11 @@ class ClusterJob:
         }
 
 
-def worker_resources(worker: MPIWorker, job: ClusterJob) -> Manifest:
-    """Return a worker's requests and limits: with an affinity whole cores of its own (QoS class Guaranteed)."""
+def compute_worker_resources(worker: MPIWorker, job: ClusterJob) -> Manifest:
+    """Return a worker's requests and limits; with an affinity, whole exclusive cores (QoS class Guaranteed)."""
     memory = None if worker.memory_bytes is None else format_memory(worker.memory_bytes)
     if job.workload.mode == "any":
-        asked: Manifest = {"cpu": _cores(worker.cores)}
+        asked: Manifest = {"cpu": _format_cores(worker.cores)}
         if memory is not None:
             asked["memory"] = memory
         return {"requests": asked} if memory is None else {"requests": asked, "limits": {"memory": memory}}
@@ -141,15 +141,15 @@ def worker_resources(worker: MPIWorker, job: ClusterJob) -> Manifest:
     return {"requests": whole, "limits": whole}
 
 
-def mpirun(job: ClusterJob, hostfile: str | None) -> list[str]:
-    """Return the command of the launcher. The ranks are bound to cores of their own with ``cpumempin`` only."""
+def build_mpirun_command(job: ClusterJob, hostfile: str | None) -> list[str]:
+    """Return the command of the launcher. Ranks are bound to cores with ``cpumempin`` only."""
     binding = "core" if job.workload.mode == "cpumempin" else "none"
-    where = ["--oversubscribe"] if hostfile is None else ["--hostfile", hostfile]
+    hosts = ["--oversubscribe"] if hostfile is None else ["--hostfile", hostfile]
     rank = ["sh", "-c", _RANK, "rank", *job.argv]
-    return ["mpirun", "-np", str(job.workload.n_tasks), *where, "--bind-to", binding, "--tag-output", *rank]
+    return ["mpirun", "-np", str(job.workload.n_tasks), *hosts, "--bind-to", binding, "--tag-output", *rank]
 
 
-def launch_script(command: Sequence[str], hosts: Sequence[str]) -> str:
+def format_launch_script(command: Sequence[str], hosts: Sequence[str]) -> str:
     """Return the launcher's shell script: it waits for each worker's sshd, a bounded time, then runs ``mpirun``."""
     lines = ["set -e", f"deadline=$(($(date +%s) + {CONNECT_S}))"]
     if hosts:
@@ -167,43 +167,47 @@ def launch_script(command: Sequence[str], hosts: Sequence[str]) -> str:
     return "\n".join([*lines, f"exec {shlex.join(command)}", ""])
 
 
-def launcher(job: ClusterJob, command: Sequence[str], **container: Any) -> Manifest:
-    """Return the template of the pod that runs ``mpirun``, which ends with the job's timeout."""
+def build_launcher_template(job: ClusterJob, command: Sequence[str], **container: Any) -> Manifest:
+    """Return the pod template of ``mpirun``, which ends at the job's timeout."""
     mounts = [*job.mounts, *container.pop("mounts", ())]
     volumes = [*job.volumes, *container.pop("volumes", ())]
-    small = {"requests": {"cpu": job.launcher_cpu, "memory": "64Mi"}}
-    found = _pod(job, "launcher", {"command": list(command), "resources": small, **container}, mounts, volumes)
-    found["spec"]["terminationGracePeriodSeconds"] = GRACE_S
+    resources = {"requests": {"cpu": job.launcher_cpu, "memory": "64Mi"}}
+    template = _build_pod_template(
+        job, "launcher", {"command": list(command), "resources": resources, **container}, mounts, volumes
+    )
+    template["spec"]["terminationGracePeriodSeconds"] = GRACE_S
     if job.workload.timeout_s is not None:
-        found["spec"]["activeDeadlineSeconds"] = max(1, round(job.workload.timeout_s))
-    return found
+        template["spec"]["activeDeadlineSeconds"] = max(1, round(job.workload.timeout_s))
+    return template
 
 
-def worker_pod(job: ClusterJob, worker: MPIWorker, **container: Any) -> Manifest:
-    """Return the template of the pod of a worker, and of those that are like it."""
-    resources = worker_resources(worker, job)
+def build_worker_template(job: ClusterJob, worker: MPIWorker, **container: Any) -> Manifest:
+    """Return the pod template of a worker and of its equals."""
+    resources = compute_worker_resources(worker, job)
     sshd = ["/bin/sh", "-c", _SSHD]
-    found = _pod(job, "worker", {"command": sshd, "resources": resources, **container}, job.mounts, job.volumes)
-    found["spec"]["terminationGracePeriodSeconds"] = 1
-    return found
+    template = _build_pod_template(
+        job, "worker", {"command": sshd, "resources": resources, **container}, job.mounts, job.volumes
+    )
+    template["spec"]["terminationGracePeriodSeconds"] = 1
+    return template
 
 
-def _pod(
+def _build_pod_template(
     job: ClusterJob, role: str, container: Manifest, mounts: Sequence[Manifest], volumes: Sequence[Manifest]
 ) -> Manifest:
-    made: Manifest = {
+    pod_container: Manifest = {
         "name": role,
         "image": job.image,
-        "env": _environment(job),
+        "env": _build_environment(job),
         "envFrom": variables_from(),
         **container,
     }
-    spec: Manifest = {"restartPolicy": "Never", "containers": [made]}
+    spec: Manifest = {"restartPolicy": "Never", "containers": [pod_container]}
     metadata: Manifest = {"labels": {**job.labels, ROLE: role}}
     if job.folder is not None:
-        made["workingDir"] = job.folder
+        pod_container["workingDir"] = job.folder
     if mounts:
-        made["volumeMounts"] = list(mounts)
+        pod_container["volumeMounts"] = list(mounts)
     if volumes:
         spec["volumes"] = list(volumes)
     if job.service_account is not None:
@@ -215,8 +219,8 @@ def _pod(
     return {"metadata": metadata, "spec": spec}
 
 
-def _environment(job: ClusterJob) -> list[Manifest]:
-    """Return variables of the launcher and of its ranks."""
+def _build_environment(job: ClusterJob) -> list[Manifest]:
+    """Return the environment variables of the launcher and of its ranks."""
     variables = {
         "SCANFLOW_APP": job.app,
         "SCANFLOW_TEAM": job.team,
@@ -231,5 +235,5 @@ def _environment(job: ClusterJob) -> list[Manifest]:
     return [{"name": name, "value": value} for name, value in {**variables, **job.variables}.items()]
 
 
-def _cores(cores: float) -> str:
+def _format_cores(cores: float) -> str:
     return str(int(cores)) if cores == int(cores) else f"{math.ceil(cores * 1000)}m"

@@ -1,18 +1,23 @@
-"""An MPI job as an MPIJob of Kubeflow's MPI Operator."""
+"""Build the MPIJob of Kubeflow's MPI Operator for an MPI job."""
 
 from __future__ import annotations
 
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
-from scanflow.backends.kubernetes.mpi.affinity import placed
-from scanflow.backends.kubernetes.mpi.job import ClusterJob, launcher, mpirun, worker_pod
+from scanflow.backends.kubernetes.mpi.affinity import add_placement
+from scanflow.backends.kubernetes.mpi.job import (
+    ClusterJob,
+    build_launcher_template,
+    build_mpirun_command,
+    build_worker_template,
+)
 from scanflow.errors import UnsupportedError
 
 
-def mpi_job(job: ClusterJob) -> Manifest:
-    """Return the MPIJob. The operator makes the hostfile, the keys and the workers' sshd.
+def build_mpi_job(job: ClusterJob) -> Manifest:
+    """Return the MPIJob. The operator creates the hostfile, the keys and the workers' sshd.
 
     Raises:
-        UnsupportedError: its workers have different numbers of tasks, which an MPIJob cannot say.
+        UnsupportedError: its workers have different numbers of tasks, which an MPIJob cannot express.
     """
     sizes = {worker.n_tasks for worker in job.plan.workers}
     if len(sizes) > 1:
@@ -31,14 +36,18 @@ def mpi_job(job: ClusterJob) -> Manifest:
             "launcherCreationPolicy": "WaitForWorkersReady",
             "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": 0, "ttlSecondsAfterFinished": job.keep_s},
             "mpiReplicaSpecs": {
-                "Launcher": _replicas(1, launcher(job, mpirun(job, "/etc/mpi/hostfile"))),
-                "Worker": _replicas(len(job.plan.workers), placed(job, worker_pod(job, job.plan.workers[0], **ssh))),
+                "Launcher": _build_replicas(
+                    1, build_launcher_template(job, build_mpirun_command(job, "/etc/mpi/hostfile"))
+                ),
+                "Worker": _build_replicas(
+                    len(job.plan.workers), add_placement(job, build_worker_template(job, job.plan.workers[0], **ssh))
+                ),
             },
         },
     }
 
 
-def _replicas(count: int, template: Manifest) -> Manifest:
-    """The operator has the restart policy beside the template."""
+def _build_replicas(count: int, template: Manifest) -> Manifest:
+    """Return the spec of replicas, with the restart policy beside the template, as the operator has it."""
     spec = {name: value for name, value in template["spec"].items() if name != "restartPolicy"}
     return {"replicas": count, "restartPolicy": "Never", "template": {**template, "spec": spec}}

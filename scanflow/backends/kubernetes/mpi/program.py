@@ -1,4 +1,4 @@
-"""What the ranks of an MPI job run in pods, and on which nodes they may be planned."""
+"""The program of an MPI job's ranks in pods, and the nodes on which they may be planned."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from scanflow.placement.mpi.groups import ClusterNode
 
 
 class PodProgram(NamedTuple):
-    """What a rank runs in its pod."""
+    """The image and command of a rank's pod."""
 
     workload: MPIWorkload
     image: str
     argv: list[str]
     code: Code | None
-    """The application's files, where the image has them not."""
+    """The application's files, where the image lacks them."""
 
 
-def pod_program(app: Application, workflow: Workflow, settings: KubernetesSettings) -> PodProgram:
-    """Return what the ranks of an MPI workflow run.
+def build_pod_program(app: Application, workflow: Workflow, settings: KubernetesSettings) -> PodProgram:
+    """Return the program of an MPI workflow's ranks.
 
     A job that names an image finds its program in there; one that names none runs in the settings' image, and the
     application's folder is sent along.
@@ -39,11 +39,11 @@ def pod_program(app: Application, workflow: Workflow, settings: KubernetesSettin
         UnsupportedError: a field that pods do not honour, or there is no image.
         InvalidError: the program cannot be sent.
     """
-    found = program_of(app, workflow)
-    workload = found.workload
-    _check(workload)
+    program = program_of(app, workflow)
+    workload = program.workload
+    _check_supported(workload)
     if workload.image is not None:
-        return PodProgram(workload, workload.image, _argv(found, workload.mainfile), None)
+        return PodProgram(workload, workload.image, _build_argv(program, workload.mainfile), None)
     if settings.mpi_image is None:
         raise UnsupportedError(
             f"MPIWorkload {workload.name!r} names no image, and pods need one with Open MPI and an sshd. Write "
@@ -51,10 +51,10 @@ def pod_program(app: Application, workflow: Workflow, settings: KubernetesSettin
         )
     namespace = namespace_of(app.name, app.team)
     code = code_of(app.name, app.team, namespace, Path(app.app_dir))
-    return PodProgram(workload, settings.mpi_image, _argv(found, _sent(found, app, code)), code)
+    return PodProgram(workload, settings.mpi_image, _build_argv(program, _locate_program(program, app, code)), code)
 
 
-def _check(workload: MPIWorkload) -> None:
+def _check_supported(workload: MPIWorkload) -> None:
     who = f"MPIWorkload {workload.name!r}"
     if workload.runtime is not None:
         raise UnsupportedError(f"{who}: the backend 'kubernetes' cannot honour runtime: its nodes have one. Remove it.")
@@ -67,44 +67,48 @@ def _check(workload: MPIWorkload) -> None:
         raise UnsupportedError(f"{who}: the backend 'kubernetes' cannot honour resources_per_task.gpu of MPI jobs.")
 
 
-def _sent(found: MPIProgram, app: Application, code: Code) -> str:
-    """Return where pods find the program among the application's files."""
-    who = f"MPIWorkload {found.workload.name!r}"
-    assert found.file is not None
+def _locate_program(program: MPIProgram, app: Application, code: Code) -> str:
+    """Return the path of the program among the application's files in a pod."""
+    who = f"MPIWorkload {program.workload.name!r}"
+    assert program.file is not None
     try:
-        path = found.file.relative_to(Path(app.app_dir).resolve())
+        path = program.file.relative_to(Path(app.app_dir).resolve())
     except ValueError as error:
         raise InvalidError(
-            f"{who}: {str(found.file)!r} is not in the application's folder, and so is not sent to the cluster. Put it "
-            "there, or name an image that has it: image='...'."
+            f"{who}: {str(program.file)!r} is not in the application's folder, and so is not sent to the cluster. Put "
+            "it there, or name an image that has it: image='...'."
         ) from error
-    sent = {one["path"]: one for one in code.volume["configMap"]["items"]}.get(path.as_posix())
-    if sent is None:
+    item = {item["path"]: item for item in code.volume["configMap"]["items"]}.get(path.as_posix())
+    if item is None:
         raise InvalidError(f"{who}: {str(path)!r} is left out of what is sent. See .scanflowignore.")
-    if found.file.suffix != ".py" and "mode" not in sent:
+    if program.file.suffix != ".py" and "mode" not in item:
         raise InvalidError(f"{who}: {str(path)!r} cannot be executed. Compile it, or allow it: chmod +x {path}")
     return str(PurePosixPath(APP_DIR) / path.as_posix())
 
 
-def _argv(found: MPIProgram, path: str) -> list[str]:
+def _build_argv(program: MPIProgram, path: str) -> list[str]:
     python = ["python3"] if path.endswith(".py") else []
-    return [*python, path, *found.arguments]
+    return [*python, path, *program.arguments]
 
 
-def cluster_nodes(cluster: Cluster, workload: MPIWorkload) -> list[ClusterNode]:
-    """Return the nodes that may have its ranks, the largest first, with what they give to all pods together: a job may
-    wait until they are free. Without the right to look at nodes, as many as the workload names, of any size."""
+def list_cluster_nodes(cluster: Cluster, workload: MPIWorkload) -> list[ClusterNode]:
+    """Return the nodes that may run a job's ranks, the largest first, with their allocatable resources, which a job may
+    wait for. Without the right to list nodes, as many of sufficient size as the workload requests."""
     try:
         nodes, _ = cluster.find("Node")
     except AccessDeniedError:
         cores = (workload.resources_per_task.cores or 1.0) * workload.n_tasks
         return [ClusterNode(name=f"node-{place}", cores=cores) for place in range(workload.n_nodes)]
-    if wanted := node_selector(workload):
-        labels = [one["metadata"].get("labels") or {} for one in nodes]
-        nodes = [node for node, own in zip(nodes, labels, strict=True) if wanted.items() <= own.items()]
+    if selector := node_selector(workload):
+        labels = [node["metadata"].get("labels") or {} for node in nodes]
+        nodes = [
+            node for node, node_labels in zip(nodes, labels, strict=True) if selector.items() <= node_labels.items()
+        ]
         if not nodes:
-            said = ", ".join(f"{name}={value}" for name, value in wanted.items())
-            raise InvalidError(f"MPIWorkload {workload.name!r}: no node has the labels {said} of its node_selector.")
-    given = [(str(one["metadata"]["name"]), *read_allocatable(one)) for one in nodes if is_schedulable(one)]
-    found = [ClusterNode(name=name, cores=cores, memory_bytes=memory) for name, cores, memory in given]
-    return sorted(found, key=lambda one: (-one.cores, one.name))
+            requirements = ", ".join(f"{name}={value}" for name, value in selector.items())
+            raise InvalidError(
+                f"MPIWorkload {workload.name!r}: no node has the labels {requirements} of its node_selector."
+            )
+    allocatable = [(str(node["metadata"]["name"]), *read_allocatable(node)) for node in nodes if is_schedulable(node)]
+    candidates = [ClusterNode(name=name, cores=cores, memory_bytes=memory) for name, cores, memory in allocatable]
+    return sorted(candidates, key=lambda node: (-node.cores, node.name))

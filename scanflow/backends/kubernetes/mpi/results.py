@@ -1,4 +1,4 @@
-"""Where the ranks of a job leave files: a claim that somebody made, at the path where batch steps have theirs."""
+"""The volume of a job's result files: an existing claim, mounted at the path of batch steps' outputs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from scanflow.placement.mpi.plan import MPIPlan
 
 
 class Results(NamedTuple):
-    """What pods need for it."""
+    """The volumes, mounts and variables of a job's results."""
 
     volumes: list[Manifest]
     mounts: list[Manifest]
     variables: dict[str, str]
 
 
-def results_of(workload: MPIWorkload, run: str) -> Results:
-    """Return what the pods of a job need to leave files; nothing where it names no volume. Pure."""
+def build_results(workload: MPIWorkload, run: str) -> Results:
+    """Return the volumes, mounts and variables of a job's results; empty where it names no volume. Pure."""
     if workload.volume is None:
         return Results([], [], {})
     return Results(
@@ -33,10 +33,10 @@ def results_of(workload: MPIWorkload, run: str) -> Results:
 
 
 def check_volume(cluster: Cluster, namespace: str, workload: MPIWorkload, plan: MPIPlan) -> None:
-    """Refuse a volume with which the job's pods would wait for ever.
+    """Raise for a volume with which the job's pods would stay pending.
 
     Raises:
-        InvalidError: it is not there, or one node alone may mount it and the job is on several.
+        InvalidError: it does not exist, or only one node may mount it and the job is on several.
     """
     if workload.volume is None:
         return

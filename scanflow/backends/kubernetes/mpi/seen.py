@@ -1,4 +1,4 @@
-"""How an MPI job stands, from its object and its pods as the API server has them. Pure."""
+"""Derive the state of an MPI job from its object and its pods. Pure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from scanflow.backends.kubernetes.times import epoch_s
 from scanflow.backends.records import TaskState
 
 STOPPED: Final = "scanflow.dev/stopped"
-"""An annotation of a job: that it was asked to stop."""
+"""An annotation of a job that was asked to stop."""
 
 ENDED_FOR: Final = "scanflow.dev/ended-for"
-"""An annotation of a job: why it was ended by whoever watches it."""
+"""An annotation of a job: why the driving process ended it."""
 
 _OVER: Final = {"Aborted", "Completed", "Failed", "Succeeded", "Terminated"}
-"""Phases of Volcano's Job and conditions of an MPIJob after which nothing changes."""
+"""Final phases of Volcano's Job and conditions of an MPIJob."""
 
 _WELL: Final = {"Completed", "Succeeded"}
 _QUEUED: Final = "its queue has no room for all of its pods yet"
@@ -27,20 +27,20 @@ _QUEUED: Final = "its queue has no room for all of its pods yet"
 
 @dataclass(frozen=True, slots=True)
 class JobSeen:
-    """A job, read."""
+    """The observed state of a job."""
 
     state: TaskState
     over: bool
-    """Whether its engine is done with it, so that its processes are gone."""
+    """Whether it is in a final phase, with no processes left."""
 
     why: str | None
-    """Why it was ended by whoever watched it."""
+    """Why the driving process ended it."""
 
     launcher: str | None
     """The pod that runs ``mpirun``."""
 
     on_node: bool
-    """Whether the launcher has a node."""
+    """Whether the launcher is scheduled to a node."""
 
     began: float | None
     ended: float | None
@@ -48,78 +48,82 @@ class JobSeen:
 
     exit_code: int | None
     reason: str
-    """Why the launcher ended, in the kubelet's word: ``OOMKilled``, ``DeadlineExceeded``; nothing: by itself."""
+    """The kubelet's reason of the launcher's end: ``OOMKilled``, ``DeadlineExceeded``; empty: by itself."""
 
     nodes: Mapping[str, str]
     """The node of each pod that has one."""
 
     waiting: Pending | None
-    """What it waits for; None: for nothing, or it has ended."""
+    """Why it is pending; None: it is not."""
 
     lost: Mapping[str, str]
     """Workers that have failed, each with the reason."""
 
     workers: frozenset[str]
-    """Workers that run, by the ids of their pods."""
+    """The uids of running workers' pods."""
 
 
-def see(manifest: Manifest, pods: Iterable[Manifest], events: Iterable[Manifest] = ()) -> JobSeen:
-    """Read a job.
+def observe_job(manifest: Manifest, pods: Iterable[Manifest], events: Iterable[Manifest] = ()) -> JobSeen:
+    """Return the observed state of a job.
 
     Args:
         manifest: A Job of Volcano, or an MPIJob.
         pods: Its own.
         events: Of its namespace.
     """
-    own = list(pods)
+    job_pods = list(pods)
     annotations = manifest["metadata"].get("annotations") or {}
-    launcher = next((one for one in own if _role(one) == "launcher"), None)
-    workers = [one for one in own if _role(one) == "worker"]
-    phase = _phase(manifest)
-    container = _terminated(launcher)
-    state = _state(phase, launcher, asked=STOPPED in annotations)
+    launcher = next((pod for pod in job_pods if _read_role(pod) == "launcher"), None)
+    workers = [pod for pod in job_pods if _read_role(pod) == "worker"]
+    phase = _derive_phase(manifest)
+    container = _find_terminated(launcher)
+    state = _derive_state(phase, launcher, asked=STOPPED in annotations)
     waiting = None
     if state == "pending":
-        reasons = [why for one in own if (why := why_pending(one, events)) is not None]
-        telling = [one for one in reasons if one.message or one.remedy]
-        waiting = next(iter(telling or reasons), Pending("Queued", _QUEUED, "") if not own else None)
+        reasons = [pending for pod in job_pods if (pending := why_pending(pod, events)) is not None]
+        telling = [pending for pending in reasons if pending.message or pending.remedy]
+        waiting = next(iter(telling or reasons), Pending("Queued", _QUEUED, "") if not job_pods else None)
     return JobSeen(
         state=state,
         over=phase in _OVER,
         why=annotations.get(ENDED_FOR),
         launcher=None if launcher is None else str(launcher["metadata"]["name"]),
         on_node=launcher is not None and bool(launcher["spec"].get("nodeName")),
-        began=_time(container.get("startedAt") or _running(launcher).get("startedAt")),
-        ended=_time(container.get("finishedAt")),
+        began=_parse_time(container.get("startedAt") or _find_running(launcher).get("startedAt")),
+        ended=_parse_time(container.get("finishedAt")),
         exit_code=container.get("exitCode"),
-        reason=_reason(launcher, container),
-        nodes={one["metadata"]["name"]: one["spec"]["nodeName"] for one in own if one["spec"].get("nodeName")},
+        reason=_derive_reason(launcher, container),
+        nodes={pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in job_pods if pod["spec"].get("nodeName")},
         waiting=waiting,
         lost={
-            str(one["metadata"]["name"]): _reason(one, _terminated(one)) or "it failed"
-            for one in workers
-            if one.get("status", {}).get("phase") == "Failed"
+            str(pod["metadata"]["name"]): _derive_reason(pod, _find_terminated(pod)) or "it failed"
+            for pod in workers
+            if pod.get("status", {}).get("phase") == "Failed"
         },
         workers=frozenset(
-            str(one["metadata"].get("uid")) for one in workers if one.get("status", {}).get("phase") == "Running"
+            str(pod["metadata"].get("uid")) for pod in workers if pod.get("status", {}).get("phase") == "Running"
         ),
     )
 
 
-def _role(pod: Manifest) -> str:
+def _read_role(pod: Manifest) -> str:
     return str((pod["metadata"].get("labels") or {}).get(ROLE, ""))
 
 
-def _phase(manifest: Manifest) -> str:
-    """Return Volcano's phase, or the last condition of an MPIJob that holds."""
+def _derive_phase(manifest: Manifest) -> str:
+    """Return the phase of a Volcano Job, or the last true condition of an MPIJob."""
     status = manifest.get("status") or {}
     if manifest["kind"] == "Job":
         return str((status.get("state") or {}).get("phase", ""))
-    held = [one["type"] for one in status.get("conditions") or () if one.get("status") == "True"]
-    return next((one for one in held if one in _OVER), str(held[-1]) if held else "")
+    true_conditions = [
+        condition["type"] for condition in status.get("conditions") or () if condition.get("status") == "True"
+    ]
+    return next(
+        (name for name in true_conditions if name in _OVER), str(true_conditions[-1]) if true_conditions else ""
+    )
 
 
-def _state(phase: str, launcher: Manifest | None, *, asked: bool) -> TaskState:
+def _derive_state(phase: str, launcher: Manifest | None, *, asked: bool) -> TaskState:
     pod = "" if launcher is None else str(launcher.get("status", {}).get("phase", ""))
     if pod == "Succeeded" or phase in _WELL:
         return "succeeded"
@@ -128,24 +132,28 @@ def _state(phase: str, launcher: Manifest | None, *, asked: bool) -> TaskState:
     return "running" if pod == "Running" else "pending"
 
 
-def _statuses(pod: Manifest | None) -> list[Manifest]:
-    found: list[Manifest] = [] if pod is None else pod.get("status", {}).get("containerStatuses") or []
-    return found
+def _read_statuses(pod: Manifest | None) -> list[Manifest]:
+    statuses: list[Manifest] = [] if pod is None else pod.get("status", {}).get("containerStatuses") or []
+    return statuses
 
 
-def _terminated(pod: Manifest | None) -> Manifest:
-    return next((one["state"]["terminated"] for one in _statuses(pod) if "terminated" in one.get("state", {})), {})
+def _find_terminated(pod: Manifest | None) -> Manifest:
+    return next(
+        (status["state"]["terminated"] for status in _read_statuses(pod) if "terminated" in status.get("state", {})), {}
+    )
 
 
-def _running(pod: Manifest | None) -> Manifest:
-    return next((one["state"]["running"] for one in _statuses(pod) if "running" in one.get("state", {})), {})
+def _find_running(pod: Manifest | None) -> Manifest:
+    return next(
+        (status["state"]["running"] for status in _read_statuses(pod) if "running" in status.get("state", {})), {}
+    )
 
 
-def _reason(pod: Manifest | None, container: Manifest) -> str:
+def _derive_reason(pod: Manifest | None, container: Manifest) -> str:
     of_pod = "" if pod is None else str(pod.get("status", {}).get("reason") or "")
     of_container = str(container.get("reason") or "")
     return of_pod or ("" if of_container in {"Completed", "Error"} else of_container)
 
 
-def _time(text: str | None) -> float | None:
+def _parse_time(text: str | None) -> float | None:
     return None if not text else epoch_s(text)

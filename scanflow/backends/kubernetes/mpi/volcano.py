@@ -8,20 +8,20 @@ from typing import Final, NamedTuple
 import yaml
 
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
-from scanflow.backends.kubernetes.mpi.affinity import placed
+from scanflow.backends.kubernetes.mpi.affinity import add_placement
 from scanflow.backends.kubernetes.mpi.job import (
     ClusterJob,
-    launch_script,
-    launcher,
-    mpirun,
-    worker_pod,
-    worker_resources,
+    build_launcher_template,
+    build_mpirun_command,
+    build_worker_template,
+    compute_worker_resources,
+    format_launch_script,
 )
 from scanflow.placement.mpi.tasks import MPIWorker, hostfile
 
 LAUNCHER: Final = "launcher"
 SCHEDULER: Final = ("volcano-system", "volcano-scheduler-configmap")
-"""Namespace and name of the scheduler's settings, as Volcano is installed."""
+"""Namespace and name of the scheduler's ConfigMap in Volcano's installation."""
 
 SCHEDULER_FILE: Final = "volcano-scheduler.conf"
 LEAST_WEIGHT: Final = 10
@@ -29,23 +29,25 @@ _FILES: Final = "/etc/scanflow"
 
 
 class _Task(NamedTuple):
-    """Workers of one group that are alike."""
+    """Equal workers of one group."""
 
     name: str
     group: int
     workers: tuple[MPIWorker, ...]
 
 
-def volcano_objects(job: ClusterJob) -> list[Manifest]:
-    """Return the Job, and the ConfigMap with its hostfile where there are several workers.
+def build_volcano_objects(job: ClusterJob) -> list[Manifest]:
+    """Return the Job and, where there are several workers, the ConfigMap with its hostfile.
 
     Each group is a task, or two where its workers are of two sizes. Volcano's task-topology plugin keeps the workers of
     a group on one node and groups on different nodes; where it is off, preferred pod (anti-)affinities do.
     """
-    if job.alone:
-        return [_job(job, [], _alone(job))]
-    tasks = list(_tasks(job))
-    named = {worker.index: _host(job, task, place) for task in tasks for place, worker in enumerate(task.workers)}
+    if job.is_single_pod:
+        return [_build_job(job, [], _build_single_pod(job))]
+    tasks = list(_group_workers(job))
+    named = {
+        worker.index: _format_host(job, task, place) for task in tasks for place, worker in enumerate(task.workers)
+    }
     hosts = [(named[worker.index], worker.n_tasks) for worker in job.plan.workers]  # mpirun numbers ranks in this order
     files: Manifest = {
         "apiVersion": "v1",
@@ -53,45 +55,49 @@ def volcano_objects(job: ClusterJob) -> list[Manifest]:
         "metadata": job.metadata,
         "data": {
             "hostfile": hostfile(hosts),
-            "launch": launch_script(mpirun(job, f"{_FILES}/hostfile"), [host for host, _ in hosts]),
+            "launch": format_launch_script(
+                build_mpirun_command(job, f"{_FILES}/hostfile"), [host for host, _ in hosts]
+            ),
         },
     }
-    return [files, _job(job, tasks, _launcher(job))]
+    return [files, _build_job(job, tasks, _build_launcher(job))]
 
 
 def has_task_topology(settings: Manifest | None) -> bool:
-    """Whether Volcano's scheduler places groups by its plugin task-topology alone, by the ConfigMap of its settings.
+    """Return whether Volcano's scheduler places groups by its plugin task-topology alone, by its ConfigMap.
 
-    With less than the weight that was tried, the node order's and binpack's scores may outweigh the plugin's.
+    Below the tested weight, the scores of nodeorder and binpack may outweigh the plugin's.
     """
     text = ((settings or {}).get("data") or {}).get(SCHEDULER_FILE, "")
     try:
         tiers = (yaml.safe_load(text) or {}).get("tiers") or []
         plugins = [plugin for tier in tiers for plugin in tier.get("plugins") or []]
-        found = [plugin.get("arguments") or {} for plugin in plugins if plugin.get("name") == "task-topology"]
-        return any(float(one.get("task-topology.weight", 1)) >= LEAST_WEIGHT for one in found)
+        arguments = [plugin.get("arguments") or {} for plugin in plugins if plugin.get("name") == "task-topology"]
+        return any(
+            float(plugin_arguments.get("task-topology.weight", 1)) >= LEAST_WEIGHT for plugin_arguments in arguments
+        )
     except (yaml.YAMLError, AttributeError, TypeError, ValueError):
-        return False  # somebody's own, which Volcano may read
+        return False  # a custom format, which Volcano may read
 
 
-def _tasks(job: ClusterJob) -> Iterator[_Task]:
+def _group_workers(job: ClusterJob) -> Iterator[_Task]:
     group_of = {rank.worker: rank.group for rank in job.plan.ranks}
-    alike: dict[int, dict[int, list[MPIWorker]]] = {}  # by group and number of tasks
+    workers_by_size: dict[int, dict[int, list[MPIWorker]]] = {}  # by group and number of tasks
     for worker in job.plan.workers:
-        alike.setdefault(group_of[worker.index], {}).setdefault(worker.n_tasks, []).append(worker)
-    for group, sizes in sorted(alike.items()):
+        workers_by_size.setdefault(group_of[worker.index], {}).setdefault(worker.n_tasks, []).append(worker)
+    for group, sizes in sorted(workers_by_size.items()):
         for place, size in enumerate(sorted(sizes, reverse=True)):
             yield _Task(f"group-{group}" if place == 0 else f"group-{group}-b", group, tuple(sizes[size]))
 
 
-def _host(job: ClusterJob, task: _Task, index: int) -> str:
-    """Return a worker's name in the headless service that the plugin ``svc`` makes."""
+def _format_host(job: ClusterJob, task: _Task, index: int) -> str:
+    """Return a worker's name in the headless service of the plugin ``svc``."""
     return f"{job.name}-{task.name}-{index}.{job.name}"
 
 
-def _job(job: ClusterJob, tasks: list[_Task], launched: Manifest) -> Manifest:
+def _build_job(job: ClusterJob, tasks: list[_Task], launcher_template: Manifest) -> Manifest:
     metadata = job.metadata
-    metadata["annotations"] |= _topology(tasks)
+    metadata["annotations"] |= _build_topology(tasks)
     return {
         "apiVersion": KINDS["Job"].api_version,
         "kind": "Job",
@@ -111,38 +117,41 @@ def _job(job: ClusterJob, tasks: list[_Task], launched: Manifest) -> Manifest:
                         # A worker that is lost ends mpirun, and that ends the job: its log stays to be read.
                         {"events": ["PodFailed", "PodEvicted"], "action": "TerminateJob"},
                     ],
-                    "template": launched,
+                    "template": launcher_template,
                 },
-                *(_worker_task(job, task) for task in tasks),
+                *(_build_worker_task(job, task) for task in tasks),
             ],
         },
     }
 
 
-def _topology(tasks: list[_Task]) -> dict[str, str]:
+def _build_topology(tasks: list[_Task]) -> dict[str, str]:
     groups: dict[int, list[str]] = {}
     for task in tasks:
         groups.setdefault(task.group, []).append(task.name)
     if not groups:
         return {}
-    found = {"volcano.sh/task-topology-affinity": ";".join(",".join(names) for names in groups.values())}
+    annotations = {"volcano.sh/task-topology-affinity": ";".join(",".join(names) for names in groups.values())}
     if len(groups) > 1:
-        found["volcano.sh/task-topology-anti-affinity"] = ",".join(names[0] for names in groups.values())
-    return found
+        annotations["volcano.sh/task-topology-anti-affinity"] = ",".join(names[0] for names in groups.values())
+    return annotations
 
 
-def _alone(job: ClusterJob) -> Manifest:
-    """Return the one pod of a job that is one worker: the ranks are its processes."""
+def _build_single_pod(job: ClusterJob) -> Manifest:
+    """Return the pod template of a job with one worker, whose processes are the ranks."""
     [worker] = job.plan.workers
-    return placed(job, launcher(job, mpirun(job, None), resources=worker_resources(worker, job)))
+    return add_placement(
+        job,
+        build_launcher_template(job, build_mpirun_command(job, None), resources=compute_worker_resources(worker, job)),
+    )
 
 
-def _launcher(job: ClusterJob) -> Manifest:
+def _build_launcher(job: ClusterJob) -> Manifest:
     files = [{"name": "files", "configMap": {"name": job.name}}]
     mounts = [{"name": "files", "mountPath": _FILES}]
-    return launcher(job, ["/bin/sh", f"{_FILES}/launch"], mounts=mounts, volumes=files)
+    return build_launcher_template(job, ["/bin/sh", f"{_FILES}/launch"], mounts=mounts, volumes=files)
 
 
-def _worker_task(job: ClusterJob, task: _Task) -> Manifest:
-    template = worker_pod(job, task.workers[0], ports=[{"containerPort": 22, "name": "ssh"}])
-    return {"name": task.name, "replicas": len(task.workers), "template": placed(job, template, task.group)}
+def _build_worker_task(job: ClusterJob, task: _Task) -> Manifest:
+    template = build_worker_template(job, task.workers[0], ports=[{"containerPort": 22, "name": "ssh"}])
+    return {"name": task.name, "replicas": len(task.workers), "template": add_placement(job, template, task.group)}
