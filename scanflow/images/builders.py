@@ -112,7 +112,7 @@ def _run(command: Sequence[str], problem: str, say: Say) -> None:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=_environment(),
+            env=_build_environment(),
             text=True,
             encoding="utf-8",
             errors="replace",
@@ -127,7 +127,7 @@ def _run(command: Sequence[str], problem: str, say: Say) -> None:
         raise UsageError(f"{problem}: `{' '.join(command[:2])}` exited with {process.returncode}.{output}")
 
 
-def _environment() -> dict[str, str]:
+def _build_environment() -> dict[str, str]:
     """Return a builder's environment variables; a process that may not create namespaces isolates by ``chroot``."""
     return {"BUILDAH_ISOLATION": "chroot", **os.environ} if _is_contained() else dict(os.environ)
 

@@ -10,7 +10,7 @@ from scanflow.backends.definition import KeptDefinition
 from scanflow.backends.kubernetes.batch.document import RunDocument
 from scanflow.backends.kubernetes.batch.finished import Finished
 from scanflow.backends.kubernetes.batch.place import Place, StepImage
-from scanflow.backends.kubernetes.batch.workflow import workflow_manifest
+from scanflow.backends.kubernetes.batch.workflow import build_workflow_manifest
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import namespace_of
 from scanflow.backends.port import RunDefinition
@@ -40,7 +40,7 @@ def made(
         volumes=({"name": "code", "configMap": {"name": "code-0123456789abcdef"}},),
         pull_secret="registry",
     )
-    found = workflow_manifest(document, definition, finished or Finished(), place)
+    found = build_workflow_manifest(document, definition, finished or Finished(), place)
     assert found is not None
     return found
 

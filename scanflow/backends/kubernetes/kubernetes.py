@@ -139,9 +139,9 @@ class Kubernetes:
 
     def program(self, command: Sequence[str], environment: Mapping[str, str]) -> AbstractContextManager[HostedProgram]:
         cluster = self.cluster
-        from scanflow.backends.kubernetes.program import hosted_program
+        from scanflow.backends.kubernetes.program import host_program
 
-        return hosted_program(cluster, self._cluster_settings, command, environment)
+        return host_program(cluster, self._cluster_settings, command, environment)
 
     def doctor(self, *, thorough: bool = False) -> list[Finding]:
         cluster = self.cluster

@@ -72,15 +72,15 @@ class KubernetesLease:
             return False
         changes: dict[str, Any] = {"holderIdentity": self._holder, "leaseDurationSeconds": round(self._duration_s)}
         if record.holder != self._holder:
-            changes |= {"acquireTime": _now(), "leaseTransitions": int(spec.get("leaseTransitions") or 0) + 1}
+            changes |= {"acquireTime": _format_now(), "leaseTransitions": int(spec.get("leaseTransitions") or 0) + 1}
         return self._write(lease, changes)
 
     def _create(self) -> bool:
         spec = {
             "holderIdentity": self._holder,
             "leaseDurationSeconds": round(self._duration_s),
-            "acquireTime": _now(),
-            "renewTime": _now(),
+            "acquireTime": _format_now(),
+            "renewTime": _format_now(),
             "leaseTransitions": 0,
         }
         metadata = {"name": self._name, "namespace": self._namespace}
@@ -94,7 +94,7 @@ class KubernetesLease:
 
     def _write(self, lease: Manifest, changes: dict[str, Any]) -> bool:
         version = {"resourceVersion": lease["metadata"]["resourceVersion"]}
-        patch = {"metadata": version, "spec": {**changes, "renewTime": _now()}}
+        patch = {"metadata": version, "spec": {**changes, "renewTime": _format_now()}}
         try:
             self._cluster.patch("Lease", self._name, self._namespace, patch)
         except (ConflictError, NotFoundError):
@@ -112,5 +112,5 @@ class KubernetesLease:
         self._labelled = held
 
 
-def _now() -> str:
+def _format_now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

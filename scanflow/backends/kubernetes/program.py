@@ -23,7 +23,7 @@ _HOME: Final = "/tmp/scanflow"  # noqa: S108 - a volume of the pod's own
 _HIDDEN: Final = {"kubeconfig", "context", "platform_namespace"}
 
 
-def program_manifests(
+def build_program_manifests(
     name: str, command: Sequence[str], environment: Mapping[str, str], settings: KubernetesSettings
 ) -> list[Manifest]:
     """Return the objects of a program, in their order of creation. Pure."""
@@ -150,14 +150,14 @@ class Program:
 
 
 @contextmanager
-def hosted_program(
+def host_program(
     cluster: Cluster, settings: KubernetesSettings, command: Sequence[str], environment: Mapping[str, str]
 ) -> Iterator[Program]:
     """Yield the program while it runs, and delete its objects at the end."""
     name = f"scanflow-program-{secrets.token_hex(3)}"
     created: list[Manifest] = []
     try:
-        for manifest in program_manifests(name, command, environment, settings):
+        for manifest in build_program_manifests(name, command, environment, settings):
             created.append(manifest)
             cluster.apply(manifest)
         yield Program(cluster, name)

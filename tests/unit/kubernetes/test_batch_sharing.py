@@ -96,7 +96,7 @@ def document(count: int, **parameters: Any) -> RunDocument:
 
 def test_a_long_document_is_kept_compressed_and_read_back(tmp_path: Path) -> None:
     made = document(MANY, rate=0.1)
-    manifest = made.manifest("ns", {})
+    manifest = made.build_manifest("ns", {})
     assert len(json.dumps(manifest)) < 200_000 < len(made.model_dump_json())
     assert RunDocument.from_manifest(manifest) == made
     (tmp_path / PACKED).write_bytes(base64.b64decode(manifest["binaryData"][PACKED]))
@@ -108,4 +108,4 @@ def test_a_long_document_is_kept_compressed_and_read_back(tmp_path: Path) -> Non
 
 def test_what_is_too_long_even_then_is_refused_with_its_size() -> None:
     with pytest.raises(UsageError, match=r"takes [\d,]+ bytes, more than the 1,000,000"):
-        document(1, text=random.Random(1).randbytes(1_000_000).hex()).manifest("ns", {})
+        document(1, text=random.Random(1).randbytes(1_000_000).hex()).build_manifest("ns", {})

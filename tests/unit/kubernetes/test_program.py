@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scanflow.backends.environments import ObjectChange
-from scanflow.backends.kubernetes.program import hosted_program, program_manifests
+from scanflow.backends.kubernetes.program import build_program_manifests, host_program
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import InvalidError, StepFailedError
 from scanflow.testing.cluster import MemoryCluster
@@ -22,7 +22,7 @@ SETTINGS = KubernetesSettings(pull_secret="registry", storage_class="fast", keep
 
 
 def test_the_objects_of_a_program() -> None:
-    made = program_manifests("scanflow-program-0123ab", ["python", "-m", "demo"], {"COLOUR": "red"}, SETTINGS)
+    made = build_program_manifests("scanflow-program-0123ab", ["python", "-m", "demo"], {"COLOUR": "red"}, SETTINGS)
     assert_manifests("program", *made)
 
 
@@ -30,7 +30,7 @@ def test_a_program_is_removed_however_it_ends() -> None:
     cluster: Any = MemoryCluster(namespaces=("default",))
 
     def fails() -> None:
-        with hosted_program(cluster, SETTINGS, ["true"], {}):
+        with host_program(cluster, SETTINGS, ["true"], {}):
             assert cluster.find("ClusterRole")[0]
             raise KeyboardInterrupt
 

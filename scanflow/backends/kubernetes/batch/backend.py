@@ -81,13 +81,13 @@ class KubernetesBatch(ClusterRuns):
     def check(self, definition: RunDefinition) -> None:
         cut = cut_down(definition)
         self._check(cut, None)
-        self._ground.code(cut.app, cut.workflow)
+        self._ground.resolve_code(cut.app, cut.workflow)
         if cut.past is not None:
             inputs_of_spin(cut, self.show(cut.past))
 
     def plan(self, app: Application, workflow: Workflow) -> Plan:
         self._check(RunDefinition(app, workflow), None)
-        self._ground.code(app, workflow)
+        self._ground.resolve_code(app, workflow)
         cores, memory = sum_allocatable(self._cluster)
         plan = plan_workflow(workflow, machine_cores=cores, machine_memory_bytes=memory)
         steps = tuple(
@@ -100,12 +100,12 @@ class KubernetesBatch(ClusterRuns):
 
     def manifests(self, app: Application, workflow: Workflow) -> list[Manifest]:
         """Return the objects of a run of a workflow, under a free run name."""
-        from scanflow.backends.kubernetes.batch.workflow import workflow_manifest
+        from scanflow.backends.kubernetes.batch.workflow import build_workflow_manifest
 
-        definition, code = RunDefinition(app, workflow), self._ground.code(app, workflow)
+        definition, code = RunDefinition(app, workflow), self._ground.resolve_code(app, workflow)
         document = RunDocument(run=str(self.free_name()), definition=KeptDefinition.of(definition), created=0, drive=1)
-        place = self._ground.place(namespace_of(app.name, app.team), code)
-        argo_workflow = workflow_manifest(document, definition, Finished(), place)
+        place = self._ground.build_place(namespace_of(app.name, app.team), code)
+        argo_workflow = build_workflow_manifest(document, definition, Finished(), place)
         return [manifest for manifest in (code.config_map, argo_workflow) if manifest is not None]
 
     def _resolve_note(self, note: str, workflow: Workflow, step: str) -> str:
@@ -153,7 +153,7 @@ class KubernetesBatch(ClusterRuns):
         """Write a run's ConfigMap."""
         app, namespace = definition.app, run_namespace(run)
         key = self._get_key(namespace, app.name, app.team)
-        manifest = document.manifest(
+        manifest = document.build_manifest(
             namespace, self._functions.sign_functions(definition.workflow, self._run_home(run), key)
         )
         if not new:
@@ -245,7 +245,7 @@ class KubernetesBatch(ClusterRuns):
 
         ``previous``: the run's last Workflow, or the document of a run that was just entered.
         """
-        from scanflow.backends.kubernetes.batch.workflow import workflow_manifest  # Hera takes a while to import
+        from scanflow.backends.kubernetes.batch.workflow import build_workflow_manifest  # Hera takes a while to import
 
         namespace, home = run_namespace(run), self._run_home(run)
         self._ensure(definition.app)
@@ -266,8 +266,8 @@ class KubernetesBatch(ClusterRuns):
             origins={} if document_before is None else document_before.origins,
             variables=environment(tags),
         )
-        code = self._ground.code(definition.app, definition.workflow)
-        manifest = workflow_manifest(document, definition, finished, self._ground.place(namespace, code))
+        code = self._ground.resolve_code(definition.app, definition.workflow)
+        manifest = build_workflow_manifest(document, definition, finished, self._ground.build_place(namespace, code))
         for step in add_skipped(definition.workflow, finished).skipped - finished.skipped:
             facts.note({StepName(step): TaskRecord(task=StepName(step), step=step, state="skipped")})
         if manifest is None:
@@ -370,7 +370,7 @@ class KubernetesBatch(ClusterRuns):
         record = self.show(run)
         task_record = logged_task(record, task)
         number = attempt or task_record.attempts
-        folder = self._home.run(record.name).attempt(task_record.task, number)
+        folder = self._home.run(record.name).locate_attempt(task_record.task, number)
         if not (folder / "stdout.log").exists() and (
             reader := self._open_pod_logs(record, task_record, number, stream)
         ):
@@ -396,7 +396,10 @@ class KubernetesBatch(ClusterRuns):
                             lambda: self._has_task_ended(record.name, task.task, number),
                         )
                     copy_log(
-                        self._cluster, attempt.pod, namespace, self._home.run(record.name).attempt(task.task, number)
+                        self._cluster,
+                        attempt.pod,
+                        namespace,
+                        self._home.run(record.name).locate_attempt(task.task, number),
                     )
                     return None
         return None

@@ -61,7 +61,7 @@ class RunDocument(BaseModel):
         app = definition.app.replace(app_dir=str(app_dir))
         return RunDefinition(app, definition.workflow, definition.parameters, definition.source, definition.step)
 
-    def manifest(self, namespace: str, functions: Mapping[str, str], **annotations: str) -> Manifest:
+    def build_manifest(self, namespace: str, functions: Mapping[str, str], **annotations: str) -> Manifest:
         """Return the run's ConfigMap; ``functions`` are pickles in base64.
 
         Raises:

@@ -162,19 +162,19 @@ class Drive:
                 run=self._run,
                 task=attempt.task,
                 step=attempt.step,
-                width=self._width(attempt.step, observed),
+                width=self._count_width(attempt.step, observed),
                 attempt=attempt.number,
                 adopted=adopted,
             )
         )
 
     def _report_ended(self, attempt: TaskPod, observed: WorkflowSeen, *, again: bool) -> None:
-        copy_log(self._cluster, attempt.pod, self._namespace, self._home.attempt(attempt.task, attempt.number))
+        copy_log(self._cluster, attempt.pod, self._namespace, self._home.locate_attempt(attempt.task, attempt.number))
         node = self._workflow.by_name.get(attempt.step)
         wait_s = None
         if isinstance(node, Executor) and (again or attempt.task in observed.retrying):
             wait_s = node.retry.wait_s(max(1, attempt.retry + 1))
-        width = self._width(attempt.step, observed)
+        width = self._count_width(attempt.step, observed)
         # Several may have ended since the last update; each is reported in its turn.
         reported_tasks = {name for name, _ in self._emitted.ended}
         reported_tasks |= {name for name, task in self._previous_tasks.items() if task.state == "succeeded"}
@@ -189,7 +189,7 @@ class Drive:
             )
         )
 
-    def _width(self, step: str, observed: WorkflowSeen) -> int:
+    def _count_width(self, step: str, observed: WorkflowSeen) -> int:
         return (
             len({name for name, task in {**self._previous_tasks, **observed.tasks}.items() if task.step == step}) or 1
         )

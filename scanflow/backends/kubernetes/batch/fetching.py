@@ -65,7 +65,7 @@ def fetch_log(
     cluster: Cluster, settings: KubernetesSettings, namespace: str, run: str, task: str, attempt: int, folder: Path
 ) -> None:
     """Copy the log of an attempt from the claim into this home; see :func:`fetch_outputs`."""
-    there = layout.attempt_folder(Path(), run, task, attempt)
+    there = layout.locate_attempt_logs(Path(), run, task, attempt)
     _fetch(cluster, settings, namespace, run, {str(there): folder})
 
 

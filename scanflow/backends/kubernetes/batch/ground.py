@@ -35,7 +35,7 @@ class Ground:
     find_image: FindImage
     models: OpenModels
 
-    def code(self, app: Application, workflow: Workflow) -> StepCode:
+    def resolve_code(self, app: Application, workflow: Workflow) -> StepCode:
         """Return the images and code of a workflow's steps.
 
         Raises:
@@ -50,7 +50,7 @@ class Ground:
                 config_map, volumes = image.code.config_map, image.volumes
         return StepCode(images, tuple(volumes), config_map)
 
-    def place(self, namespace: str, code: StepCode) -> Place:
+    def build_place(self, namespace: str, code: StepCode) -> Place:
         """Return the settings of a run's pods."""
         return Place(
             namespace=namespace,

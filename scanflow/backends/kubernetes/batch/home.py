@@ -36,6 +36,6 @@ class RunHome:
         step, index = split_task(task)
         return self.path / "outputs" / step if index is None else self.path / "outputs" / step / str(index)
 
-    def attempt(self, task: StepName, number: int) -> Path:
+    def locate_attempt(self, task: StepName, number: int) -> Path:
         """Return the folder of an attempt's logs."""
         return self.path / "steps" / task / str(number)

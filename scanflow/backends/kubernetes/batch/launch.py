@@ -34,7 +34,7 @@ class StepLaunch(NamedTuple):
     def start(self, folders: Folders, attempt: int) -> ProcessEnd | None:
         """Run the step; None: it had begun before, and must not run twice."""
         target = folders.make(self.run) / self.step
-        logs = layout.attempt_folder(folders.outputs, self.run, self.step, attempt)
+        logs = layout.locate_attempt_logs(folders.outputs, self.run, self.step, attempt)
         if not begin_attempt(logs, self.drive) and not self.has_retries:
             return None
         empty_folder(target)

@@ -70,7 +70,7 @@ def locate_run_outputs(outputs: Path, run: str) -> Path:
     return outputs / run
 
 
-def attempt_folder(outputs: Path, run: str, task: str, attempt: int) -> Path:
+def locate_attempt_logs(outputs: Path, run: str, task: str, attempt: int) -> Path:
     """Return the folder of an attempt's logs on the claim."""
     return outputs / ".logs" / run / task / str(attempt)
 

@@ -64,17 +64,17 @@ class Pod:
     def files(self) -> AppFiles:
         return AppFiles(self.definition.app, self.workflow)
 
-    def inputs(self) -> StepInputs:
+    def build_inputs(self) -> StepInputs:
         most = self.document.max_fan_out
         return StepInputs(self.definition, read=self._read, outputs=self.base, max_fan_out=most)
 
-    def folder(self, task: StepName) -> Path:
+    def locate_folder(self, task: StepName) -> Path:
         """Return a task's output folder."""
         step, _, index = task.partition(".")
         return self.base / step / index if index else self.base / step
 
     def _read(self, task: StepName) -> Mapping[str, Any]:
-        return Outputs(self.folder(task), self.key)
+        return Outputs(self.locate_folder(task), self.key)
 
     # Signals
 
@@ -82,7 +82,7 @@ class Pod:
         """Report the signals of ended steps that later steps wait for."""
         for signal in list_signals(self.workflow):
             if signal.source in sources:
-                inputs = self.inputs()
+                inputs = self.build_inputs()
                 replay(self.workflow, inputs, [signal.over or signal.step])
                 kept_tasks, only = self.document.kept, self.definition.step
                 self._folders.write_parameter(
@@ -110,7 +110,7 @@ class Pod:
         return finish(self._folders, report)
 
     def _run(self, node: Executor, task: StepName, index: int | None, attempt: int) -> TaskReport:
-        inputs = self.inputs()
+        inputs = self.build_inputs()
         replay(self.workflow, inputs, [node.name])
         if node.when is not None:
             inputs.condition_holds(node)  # raises here for a condition that cannot be evaluated
@@ -119,12 +119,12 @@ class Pod:
         if index is not None and not items:
             raise InternalError(f"The step {node.name!r} has no task {task!r}.")
         parameters = inputs.parameters(node, items[0] if items else None)
-        target = self.folder(task)
+        target = self.locate_folder(task)
         cached = self._locate_cache(node, parameters) if node.cache else None
         if cached is not None and (origin := _restore_cached(cached, target)):
             self._report_success(node, task, len(tasks))
             return TaskReport(seconds=0.0, exit_code=0, origin=origin)
-        logs = layout.attempt_folder(self._folders.outputs, self.document.run, task, attempt)
+        logs = layout.locate_attempt_logs(self._folders.outputs, self.document.run, task, attempt)
         if not begin_attempt(logs, self.document.drive) and not node.retry.limit:
             return VANISHED
         empty_folder(target)
@@ -139,7 +139,7 @@ class Pod:
         return build_process_report(end)
 
     def _report_success(self, node: Executor, task: StepName, width: int) -> None:
-        self._folders.report_outputs(self.folder(task), width)
+        self._folders.report_outputs(self.locate_folder(task), width)
         if node.for_each is None:
             self.report_signals([node.name])
 
@@ -174,7 +174,7 @@ class Pod:
             self.document.run,
             node,
             task,
-            self.folder(task),
+            self.locate_folder(task),
             tracking=lambda _: tracking,
         )
         return {**os.environ, **own}
@@ -230,7 +230,7 @@ def _link(link: Path, target: Path) -> None:
 
 def finish(folders: Folders, report: TaskReport) -> int:
     """Write the report of a task's end, and return the exit code of its pod."""
-    folders.write_report(report.text())
+    folders.write_report(report.to_json())
     if report.stopped:
         return layout.STOPPED
     if report.failure is None:

@@ -51,12 +51,12 @@ def build_spec(place: Place, run: str, templates: list[argo.Template]) -> argo.W
                 volume_mounts=[argo.VolumeMount.model_validate(mount) for mount in MOUNTS],
             )
         ),
-        volumes=[argo.Volume.model_validate(volume) for volume in volumes(place, run)],
+        volumes=[argo.Volume.model_validate(volume) for volume in build_volumes(place, run)],
         templates=templates,
     )
 
 
-def volumes(place: Place, run: str) -> list[Mapping[str, Any]]:
+def build_volumes(place: Place, run: str) -> list[Mapping[str, Any]]:
     """Return the volumes of a run's pods."""
     return [
         {"name": "tmp", "emptyDir": {}},

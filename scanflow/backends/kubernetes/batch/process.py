@@ -49,7 +49,7 @@ class ProcessEnd(NamedTuple):
     def succeeded(self) -> bool:
         return self.code == 0 and not self.cause
 
-    def text(self) -> str:
+    def to_json(self) -> str:
         """Return the report of a successful process as short JSON."""
         return json.dumps({name: getattr(self, name) for name in self._fields[:5]})
 

@@ -32,7 +32,7 @@ class TaskReport(BaseModel):
     stopped: bool = False
     failure: Failure | None = None
 
-    def text(self) -> str:
+    def to_json(self) -> str:
         """Return the report as JSON, with a bounded cause."""
         failure = self.failure
         if failure is not None:

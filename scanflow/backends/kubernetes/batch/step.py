@@ -39,7 +39,7 @@ def _launch(launch: StepLaunch, folders: Folders, attempt: int) -> int:
     try:
         end = launch.start(folders, attempt)
         if end is not None and end.succeeded:
-            folders.write_report(end.text())
+            folders.write_report(end.to_json())
             return 0
         problem = None
     except Exception as error:  # noqa: BLE001  whatever it is, the run's record is to say it

@@ -74,7 +74,7 @@ class _Graph:
         """By step: the task that reports its signals."""
         return {step: KNOWN if self.has_ended(step) else step for step in self.workflow.by_name}
 
-    def signals_for(self, step: str) -> list[Signal]:
+    def select_signals(self, step: str) -> list[Signal]:
         """Return the signals of a step to steps that are still to run."""
         return [signal for signal in self.signals if signal.source == step and not self.has_ended(signal.step)]
 
@@ -90,7 +90,7 @@ class _Graph:
         )
 
 
-def workflow_manifest(
+def build_workflow_manifest(
     document: RunDocument, definition: RunDefinition, finished: Finished, place: Place
 ) -> Manifest | None:
     """Return the Workflow of a run's remaining steps; None: all have ended.
@@ -170,7 +170,7 @@ def _build_task(graph: _Graph, node: Executor) -> argo.DAGTask:
 
 
 def _build_templates(graph: _Graph, node: Executor) -> list[argo.Template]:
-    signals = graph.signals_for(node.name)
+    signals = graph.select_signals(node.name)
     if node.for_each is None:
         return [_build_step_template(graph, node, signals)]
     item = argo.DAGTask(
@@ -223,7 +223,7 @@ def _build_step_template(graph: _Graph, node: Executor, signals: list[Signal]) -
             *(_build_file_output(signal.name, None) for signal in signals),
         ]
     )
-    template.retry_strategy = retry_strategy(node)
+    template.retry_strategy = build_retry_strategy(node)
     if is_fan_out:
         template.inputs = argo.Inputs(parameters=[argo.Parameter(name="index")])
     if node.timeout_s is not None:
@@ -236,7 +236,7 @@ def _build_signals_template(graph: _Graph, name: str, sources: list[str]) -> arg
     template.name = _format_signals_template(name)
     app = graph.definition.app
     template.metadata = argo.Metadata(labels=labels_of(app.name, app.team, run=graph.document.run))
-    signals = [signal for source in sources for signal in graph.signals_for(source)]
+    signals = [signal for source in sources for signal in graph.select_signals(source)]
     template.outputs = argo.Outputs(parameters=[_build_file_output(signal.name, None) for signal in signals])
     return template
 
@@ -246,7 +246,7 @@ def _build_file_output(name: str, default: str | None) -> argo.Parameter:
     return argo.Parameter(name=name, value_from=argo.ValueFrom(path=str(layout.REPORTED / name), default=default or ""))
 
 
-def retry_strategy(node: Executor) -> argo.RetryStrategy | None:
+def build_retry_strategy(node: Executor) -> argo.RetryStrategy | None:
     """Return Argo's retries of a step, with their waits. A stopped task is not retried.
 
     Argo multiplies waits by a whole number, without an upper bound. Other waits are kept by the step's own program.

@@ -41,7 +41,7 @@ def add_placement(job: ClusterJob, template: Manifest, group: int | None = None)
     labels = {PROFILE: profile} if group is None else {PROFILE: profile, _GROUP: str(group)}
     metadata = {**template["metadata"], "labels": {**template["metadata"]["labels"], **labels}}
     fields = {
-        "nodeSelector": node_selector(job.workload),
+        "nodeSelector": read_node_selector(job.workload),
         "affinity": _build_affinity(job, profile, group),
         "topologySpreadConstraints": [] if group is None else _AS_WISHED,
     }
@@ -51,7 +51,7 @@ def add_placement(job: ClusterJob, template: Manifest, group: int | None = None)
     }
 
 
-def node_selector(workload: MPIWorkload) -> dict[str, str]:
+def read_node_selector(workload: MPIWorkload) -> dict[str, str]:
     """Return the node labels that a job's ranks require."""
     return dict(workload.affinity.node_selector) if isinstance(workload.affinity, Affinity) else {}
 

@@ -258,7 +258,7 @@ class KubernetesMPI(ClusterRuns):
         record = self.show(run)
         task_record = logged_task(record, task)
         home, (job, rank) = self._home.run(record.name), split_task(task)
-        folder = home.attempt(StepName(job), attempt or task_record.attempts)
+        folder = home.locate_attempt(StepName(job), attempt or task_record.attempts)
         files = [(name, folder / f"{name}.log") for name in ("stdout", "stderr")]
         if rank is not None:
             files = rank_logs(home.locate_outputs(StepName(job)), rank)

@@ -80,7 +80,7 @@ class JobFacts:
         return observed
 
     def open_output(self, drive: int) -> RankOutput:
-        return RankOutput(self._home.locate_outputs(self.task) / RANKS, self._home.attempt(self.task, drive))
+        return RankOutput(self._home.locate_outputs(self.task) / RANKS, self._home.locate_attempt(self.task, drive))
 
     def build_record(self, observed: JobSeen, drive: int, output: RankOutput) -> TaskRecord:
         """Return the record of the job's task."""

@@ -11,7 +11,7 @@ from scanflow.app.workflow import Workflow
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.code import APP_DIR, Code, code_of
 from scanflow.backends.kubernetes.labels import namespace_of
-from scanflow.backends.kubernetes.mpi.affinity import node_selector
+from scanflow.backends.kubernetes.mpi.affinity import read_node_selector
 from scanflow.backends.kubernetes.nodes import is_schedulable, read_allocatable
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.mpi_program import MPIProgram, check_affinity, program_of
@@ -99,7 +99,7 @@ def list_cluster_nodes(cluster: Cluster, workload: MPIWorkload) -> list[ClusterN
     except AccessDeniedError:
         cores = (workload.resources_per_task.cores or 1.0) * workload.n_tasks
         return [ClusterNode(name=f"node-{place}", cores=cores) for place in range(workload.n_nodes)]
-    if selector := node_selector(workload):
+    if selector := read_node_selector(workload):
         labels = [node["metadata"].get("labels") or {} for node in nodes]
         nodes = [
             node for node, node_labels in zip(nodes, labels, strict=True) if selector.items() <= node_labels.items()
