@@ -69,7 +69,7 @@ def grouped(namespace: str, name: str, tasks: int, nodes: int, *, task_topology:
         argv=["/bench"],
         image="fake",
         task_topology=task_topology,
-        beside_services=False,  # as there are none on fake nodes
+        has_services=False,  # as there are none on fake nodes
     )
     objects = build_volcano_objects(job)
     for task in objects[-1]["spec"]["tasks"]:

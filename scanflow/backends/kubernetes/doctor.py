@@ -36,7 +36,7 @@ class _Engine(NamedTuple):
     controller: str
     """The name of its controller's Deployment."""
 
-    gives: str
+    purpose: str
     install: str
 
 
@@ -117,11 +117,11 @@ def _check_engines(cluster: Cluster, settings: KubernetesSettings, api_versions:
         api_version = KINDS[engine.kind].api_version
         problem: Mark = "✗" if engine.kind in needed else "–"
         if api_version not in api_versions:
-            yield Finding(problem, engine.name, f"not installed; {engine.gives}", f"see {engine.install}")
+            yield Finding(problem, engine.name, f"not installed; {engine.purpose}", f"see {engine.install}")
             continue
         controller = controllers.get(engine.controller)
         version = _read_version(controller) if controller else ""
-        description = f"{api_version}{f', {version}' if version else ''}; {engine.gives}"
+        description = f"{api_version}{f', {version}' if version else ''}; {engine.purpose}"
         if controller and not controller.get("status", {}).get("availableReplicas"):
             advice = f"kubectl -n {controller['metadata']['namespace']} describe pods"
             yield Finding(problem, engine.name, f"{description}; its {engine.controller} does not run", advice)

@@ -97,7 +97,7 @@ def test_pods_say_nothing_of_their_group_where_the_scheduler_places_groups() -> 
 
 @pytest.mark.parametrize(("profile", "wishes"), [("cpu", 0), ("memory", 1), (None, 1)])
 def test_where_there_are_no_services_no_job_says_anything_of_them(profile: str | None, wishes: int) -> None:
-    made = replace(job(profile=profile, policy="granularity", n_tasks=4), task_topology=True, beside_services=False)
+    made = replace(job(profile=profile, policy="granularity", n_tasks=4), task_topology=True, has_services=False)
     *_, gang = build_volcano_objects(made)
     affinity = gang["spec"]["tasks"][-1]["template"]["spec"].get("affinity", {})
     assert sum(len(terms["preferredDuringSchedulingIgnoredDuringExecution"]) for terms in affinity.values()) == wishes

@@ -274,10 +274,10 @@ def test_how_a_job_stands_is_read_from_its_pods() -> None:
         "spec": {"nodeName": "n0"},
         "status": {"phase": "Failed", "reason": "Evicted"},
     }
-    assert observe_job(job, [lost]).lost == {"j-group-0-0": "Evicted"}
+    assert observe_job(job, [lost]).lost_workers == {"j-group-0-0": "Evicted"}
     mpi: Manifest = {"kind": "MPIJob", "metadata": {"name": "j"}}
     mpi["status"] = {"conditions": [{"type": "Created", "status": "True"}, {"type": "Failed", "status": "True"}]}
-    assert (observe_job(mpi, []).state, observe_job(mpi, []).over) == ("failed", True)
+    assert (observe_job(mpi, []).state, observe_job(mpi, []).is_final) == ("failed", True)
 
 
 def test_a_job_says_something_of_services_only_where_there_are_some(

@@ -83,7 +83,7 @@ class Pod:
         for signal in list_signals(self.workflow):
             if signal.source in sources:
                 inputs = self.build_inputs()
-                replay(self.workflow, inputs, [signal.over or signal.step])
+                replay(self.workflow, inputs, [signal.list_step or signal.step])
                 kept_tasks, only = self.document.kept, self.definition.step
                 self._folders.write_parameter(
                     signal.name, evaluate_signal(signal, self.workflow, inputs, kept_tasks=kept_tasks, only=only)

@@ -36,7 +36,7 @@ class Signal(NamedTuple):
     step: str
     """The step that waits for it."""
 
-    over: str | None = None
+    list_step: str | None = None
     """For ``items``: the step whose list is counted."""
 
 
@@ -81,14 +81,14 @@ def evaluate_signal(
     node = workflow.by_name[signal.step]
     assert isinstance(node, Executor)
     try:
-        if signal.over is None:
+        if signal.list_step is None:
             return "true" if inputs.condition_holds(node) else "false"
-        root = workflow.by_name[signal.over]
+        root = workflow.by_name[signal.list_step]
         assert isinstance(root, Executor)
         places = [split_task(task)[1] or 0 for task, _ in inputs.tasks_of(root)]
         return _format_places(places, node, kept_tasks.get(node.name, ()), None if root is node else only)
     except ScanflowError:
-        return "true" if signal.over is None else WRONG
+        return "true" if signal.list_step is None else WRONG
 
 
 def replay(workflow: Workflow, inputs: StepInputs, upto: Iterable[str]) -> None:

@@ -69,9 +69,9 @@ def _build_affinity(job: ClusterJob, profile: str, group: int | None) -> Manifes
     if profile in _SHARE_BADLY:
         other_jobs = [_build_rule(PROFILE, "In", *_SHARE_BADLY), _build_rule(RUN, "NotIn", job.run)]
         repelling.append(_build_neighbour_preference(*other_jobs))
-        if job.beside_services:
+        if job.has_services:
             repelling.append(_build_neighbour_preference(_build_rule(SERVICE, "Exists")))
-    elif profile == "cpu" and job.beside_services:
+    elif profile == "cpu" and job.has_services:
         attracting.append(_build_neighbour_preference(_build_rule(SERVICE, "Exists")))
     terms_by_field = {"podAffinity": attracting, "podAntiAffinity": repelling}
     return {

@@ -117,7 +117,7 @@ class KubernetesMPI(ClusterRuns):
                 host=self._cluster_settings.mpi_network == "host", multus=self._cluster_settings.mpi_multus
             ),
             task_topology=self._cluster_settings.mpi == "volcano" and self._has_task_topology(),
-            beside_services=self._may_have_services(),
+            has_services=self._may_have_services(),
         )
         manifests = build_volcano_objects(job) if self._cluster_settings.mpi == "volcano" else [build_mpi_job(job)]
         return manifests if code is None else [code.config_map, *manifests]
@@ -157,7 +157,7 @@ class KubernetesMPI(ClusterRuns):
                 run_definition = definition or definition_of(journal_run)
                 manifest = facts.find_last(tuple(_KINDS.values()))
                 observed = None if manifest is None else facts.refresh(manifest)
-                adopted = observed is not None and (not observed.over or journal_run.record.state == "running")
+                adopted = observed is not None and (not observed.is_final or journal_run.record.state == "running")
                 if not adopted and facts.is_done:
                     journal.set_run(journal_run, "succeeded", seconds=journal_run.record.seconds)
                     return self._load_with_tasks(journal, journal.run(name))
@@ -226,10 +226,10 @@ class KubernetesMPI(ClusterRuns):
                 raise UsageError(f"The run {record.name!r} has {record.state} already; there is nothing to stop.")
             facts, home = self._build_facts(journal, journal_run), self._run_home(journal_run)
             live = _observe_last(facts)
-            if is_locked(home.lock) and (live is None or live[1].over):
+            if is_locked(home.lock) and (live is None or live[1].is_final):
                 write_private(home.asked_to_stop, "")  # whoever creates its job checks it then
                 live = _observe_last(facts)
-                if live is None or live[1].over:
+                if live is None or live[1].is_final:
                     return self._load_with_tasks(journal, journal.run(record.name))
             is_kept = live is not None and facts.stop(*live)
             if not is_kept and not is_locked(home.lock):
@@ -292,7 +292,7 @@ class KubernetesMPI(ClusterRuns):
             journal.set_run(run, "stopped", seconds=record.seconds, error=error)
         else:
             observed = facts.refresh(manifest)
-            if not observed.over:
+            if not observed.is_final:
                 return record
             seconds = 0.0 if observed.began is None or observed.ended is None else observed.ended - observed.began
             journal.set_run(run, derive_end_state(observed), seconds=(record.seconds or 0.0) + seconds)

@@ -115,7 +115,7 @@ class JobDrive:
             self._observe(
                 TaskStarted(run=self._run, task=self._facts.task, step=name, width=1, attempt=drive, adopted=adopted)
             )
-        if observed.over:
+        if observed.is_final:
             return True
         if observed.state in {"succeeded", "failed", "stopped"}:
             self._progress.ended_at = self._progress.ended_at or now

@@ -74,7 +74,9 @@ class JobFacts:
         output = self.open_output(drive)
         if observed.launcher is not None and observed.began is not None:
             before = output.read().until
-            output.add(read_lines_since(self._cluster, self._namespace, observed.launcher, before), over=observed.over)
+            output.add(
+                read_lines_since(self._cluster, self._namespace, observed.launcher, before), over=observed.is_final
+            )
             output.record_nodes(observed.nodes)
         self.note(self.build_record(observed, drive, output))
         return observed
@@ -119,7 +121,7 @@ class JobFacts:
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         annotations = {STOPPED: "true"} if why is None else {ENDED_FOR: why}
         self._cluster.patch(kind, name, self._namespace, {"metadata": {"annotations": annotations}})
-        if observed.launcher is not None and observed.on_node and not observed.over:
+        if observed.launcher is not None and observed.on_node and not observed.is_final:
             self._cluster.patch("Pod", observed.launcher, self._namespace, {"spec": {"activeDeadlineSeconds": 1}})
             return True
         return not self._cluster.delete(kind, name, self._namespace)
@@ -144,16 +146,16 @@ class JobFacts:
         if observed.state == "stopped":
             return Failure(summary="stopped")
         summary = "failed" if observed.exit_code is None else f"exit code {observed.exit_code}"
-        if observed.why is not None:
-            return Failure(summary=summary, cause=observed.why)
+        if observed.end_reason is not None:
+            return Failure(summary=summary, cause=observed.end_reason)
         if observed.reason == "DeadlineExceeded" and self.workload.timeout_s is not None:
             cause = still_running(name, output.n_tasks, self.workload.timeout_s, folder)
             return Failure(summary="timed out", cause=cause)
         rank_ends = sorted(output.read().ended.items(), key=lambda rank_end: rank_end[1][0])
         exit_codes = [(rank, code) for rank, (_, code) in rank_ends]
         cause = first_failure(name, exit_codes, folder) or self._describe_mpirun_failure(observed, output)
-        if observed.lost:
-            cause = f"{_describe_lost(observed.lost)} {cause}"
+        if observed.lost_workers:
+            cause = f"{_describe_lost(observed.lost_workers)} {cause}"
         if observed.reason == "OOMKilled":
             cause += " Its pod was killed because it used more memory than it may: raise resources_per_task."
         return Failure(summary=summary, cause=cause)

@@ -101,7 +101,7 @@ class ClusterJob:
     task_topology: bool = False
     """Whether the scheduler itself keeps groups together and apart, so that pods need no affinities for it."""
 
-    beside_services: bool = True
+    has_services: bool = True
     """Whether there are services to avoid: a preference about pods that do not exist costs the scheduler a twentieth of
     its throughput on a thousand nodes."""
 

@@ -30,10 +30,10 @@ class JobSeen:
     """The observed state of a job."""
 
     state: TaskState
-    over: bool
+    is_final: bool
     """Whether it is in a final phase, with no processes left."""
 
-    why: str | None
+    end_reason: str | None
     """Why the driving process ended it."""
 
     launcher: str | None
@@ -56,7 +56,7 @@ class JobSeen:
     waiting: Pending | None
     """Why it is pending; None: it is not."""
 
-    lost: Mapping[str, str]
+    lost_workers: Mapping[str, str]
     """Workers that have failed, each with the reason."""
 
     workers: frozenset[str]
@@ -85,8 +85,8 @@ def observe_job(manifest: Manifest, pods: Iterable[Manifest], events: Iterable[M
         waiting = next(iter(telling or reasons), Pending("Queued", _QUEUED, "") if not job_pods else None)
     return JobSeen(
         state=state,
-        over=phase in _OVER,
-        why=annotations.get(ENDED_FOR),
+        is_final=phase in _OVER,
+        end_reason=annotations.get(ENDED_FOR),
         launcher=None if launcher is None else str(launcher["metadata"]["name"]),
         on_node=launcher is not None and bool(launcher["spec"].get("nodeName")),
         began=_parse_time(container.get("startedAt") or _find_running(launcher).get("startedAt")),
@@ -95,7 +95,7 @@ def observe_job(manifest: Manifest, pods: Iterable[Manifest], events: Iterable[M
         reason=_derive_reason(launcher, container),
         nodes={pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in job_pods if pod["spec"].get("nodeName")},
         waiting=waiting,
-        lost={
+        lost_workers={
             str(pod["metadata"]["name"]): _derive_reason(pod, _find_terminated(pod)) or "it failed"
             for pod in workers
             if pod.get("status", {}).get("phase") == "Failed"
