@@ -154,7 +154,7 @@ class KubernetesBatch(ClusterRuns):
         app, namespace = definition.app, run_namespace(run)
         key = self._get_key(namespace, app.name, app.team)
         manifest = document.build_manifest(
-            namespace, self._functions.sign_functions(definition.workflow, self._run_home(run), key)
+            namespace, self._functions.pack_functions(definition.workflow, self._run_home(run), key)
         )
         if not new:
             self._cluster.apply(manifest, force=True)

@@ -52,7 +52,7 @@ class Functions:
             )
         return file is not None
 
-    def sign_functions(self, workflow: Workflow, run: RunHome, key: bytes) -> dict[str, str]:
+    def pack_functions(self, workflow: Workflow, run: RunHome, key: bytes) -> dict[str, str]:
         """Return the pickled functions of a workflow for its ConfigMap, signed with the namespace's key."""
         signed_functions = {}
         for node in workflow.steps:
