@@ -1,4 +1,4 @@
-"""Which agents are meant by what a person writes, and an agent's journal, as its server reads it."""
+"""Select agents by what a person writes, and read an agent's journal from its server."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ from scanflow.agent.records import AgentView
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError, did_you_mean
 from scanflow.transport import ServerClient, path_of
 
-PAGE = 5000  # entries of a journal that are requested at once
+PAGE_SIZE = 5000  # entries of a journal in one request
 
 
-def meant(listed: Iterable[Any], target: str | None) -> list[AgentView]:
-    """Return the listed agents, or those that ``APP``, ``AGENT``, ``APP:AGENT`` or ``APP/AGENT`` means.
+def match_agents(listed: Iterable[Any], target: str | None) -> list[AgentView]:
+    """Return all listed agents, or those that match ``APP``, ``AGENT``, ``APP:AGENT`` or ``APP/AGENT``.
 
     An application of that name comes before an agent.
     """
-    every = [AgentView.model_validate(one) for one in listed]
+    agents = [AgentView.model_validate(record) for record in listed]
     if target is None:
-        return every
+        return agents
     app, separator, name = target.replace("/", ":").partition(":")
     if separator:
-        found = [one for one in every if (one.app, one.name) == (app, name)]
+        matches = [agent for agent in agents if (agent.app, agent.name) == (app, name)]
     else:
-        found = [one for one in every if one.app == app] or [one for one in every if one.name == app]
-    if not found:
-        names = {name for one in every for name in (one.app, one.name, one.full_name)}
+        matches = [agent for agent in agents if agent.app == app] or [agent for agent in agents if agent.name == app]
+    if not matches:
+        names = {name for agent in agents for name in (agent.app, agent.name, agent.full_name)}
         hint = did_you_mean(target, names) if names else " None was ever started: scanflow agents --start app.py"
         raise NotFoundError(f"There is no agent, and no application with agents, {target!r}.{hint}")
-    return found
+    return matches
 
 
-def one_of(found: Sequence[AgentView]) -> AgentView:
-    if len(found) > 1:
-        raise InvalidError(f"A journal is one agent's. Say which: {', '.join(one.full_name for one in found)}")
-    return found[0]
+def require_one_agent(agents: Sequence[AgentView]) -> AgentView:
+    if len(agents) > 1:
+        raise InvalidError(f"A journal is one agent's. Say which: {', '.join(agent.full_name for agent in agents)}")
+    return agents[0]
 
 
-def entries_of(server: ServerClient, agent: AgentView, *, also: str = "") -> Iterator[dict[str, Any]]:
-    """Yield the entries of an agent's journal, the oldest first. ``also``: advice for when it cannot be read."""
-    path, after, page = path_of("agents", agent.app, agent.name, "journal"), 0, PAGE
-    while page == PAGE:
+def read_journal(server: ServerClient, agent: AgentView, *, advice: str = "") -> Iterator[dict[str, Any]]:
+    """Yield the entries of an agent's journal, the oldest first. ``advice`` ends the error if it is unavailable."""
+    path, last_id, size = path_of("agents", agent.app, agent.name, "journal"), 0, PAGE_SIZE
+    while size == PAGE_SIZE:
         try:
-            answer = server.get(path, after=after, limit=PAGE)
+            entries = server.get(path, after=last_id, limit=PAGE_SIZE)
         except UnavailableError as error:
-            raise UnavailableError(f"{error}{also}") from error
-        yield from answer
-        page, after = len(answer), answer[-1]["id"] if answer else after
+            raise UnavailableError(f"{error}{advice}") from error
+        yield from entries
+        size, last_id = len(entries), entries[-1]["id"] if entries else last_id

@@ -1,4 +1,4 @@
-"""What a service or an MPI job needs: a copy of the service under load, or runs of the job, on more and more cores
+"""Characterize a service or an MPI job: load on a copy of the service, or runs of the job, with increasing cores
 (Wang et al., Container Resource Allocation versus Performance of Data-intensive Applications, 5.1 and 5.3)."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from scanflow.deployer import RunRequest
 from scanflow.errors import InvalidError, StepFailedError, UnsupportedError
 from scanflow.processes.proc_stat import cpu_seconds, stat_fields
 from scanflow.tuning.candidates import Candidate, describe
-from scanflow_client.service_load import load_plan
+from scanflow_client.service_load import build_load_plan
 
 if TYPE_CHECKING:
     from scanflow.app.application import Application
@@ -25,34 +25,34 @@ if TYPE_CHECKING:
     from scanflow.deployer import Deployer
     from scanflow.load.load import LoadPlan
     from scanflow.tuning.service_copy import ServiceCopy
-    from scanflow_client.tuning import RequestOf, TuningTarget
+    from scanflow_client.tuning import BuildRequest, TuningTarget
 
 CALLERS = 8
-"""For each instance."""
+"""Connections for each instance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizedRun:
-    """A load on a service of one size, or a run of a job with so many ranks."""
+    """Measurement of a service under load at one size, or of a run of a job with one number of ranks."""
 
     seconds: float
-    """Of a run; of a service for each request."""
+    """Duration of a run, or of a request."""
 
     cores: float
-    """Used, on average."""
+    """Cores used on average."""
 
     peak_bytes: int
-    """Of an instance, or of all ranks together."""
+    """Peak memory of an instance, or of all ranks together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowCharacterization:
     name: str
     unit: str
-    """What ``seconds`` are of: a request or a run."""
+    """What ``seconds`` measures: a request or a run."""
 
     runs: Mapping[str, tuple[SizedRun, ...]]
-    """By size, in words: ``1 instance × 2 cores``, ``2 ranks``."""
+    """By size: ``1 instance × 2 cores``, ``2 ranks``."""
 
     saturation: Saturation
     recommendation: ResourceRecommendation
@@ -62,38 +62,37 @@ class WorkflowCharacterization:
 def characterize_service(
     where: Deployer,
     target: TuningTarget,
-    request: RequestOf,
+    request: BuildRequest,
     counts: Sequence[int],
     *,
     rounds: int = 3,
     seconds: float = 3.0,
     observe: Callable[[str], None] = lambda _text: None,
 ) -> WorkflowCharacterization:
-    """Measure a copy of a service, which is deleted at the end: one instance on more and more cores, and more and more
-    instances of one core.
+    """Measure a temporary copy of a service: one instance with increasing cores, and increasing instances of one core.
 
     Raises:
         InvalidError: it has no room, or requests fail.
     """
     from scanflow.tuning.service_copy import ServiceCopy, copy_of
 
-    def load_of(record: ServiceRecord) -> LoadPlan:
-        return load_plan(record, request(record.name), connections=CALLERS * max(1, record.shape.instances))
+    def build_load(record: ServiceRecord) -> LoadPlan:
+        return build_load_plan(record, request(record.name), connections=CALLERS * max(1, record.shape.instances))
 
-    larger = [Candidate(instances=1, cores=float(count), affinity="cpu") for count in counts]
-    more = [Candidate(instances=count, cores=1.0, affinity="cpu") for count in counts if count > 1]
+    by_cores = [Candidate(instances=1, cores=float(count), affinity="cpu") for count in counts]
+    by_instances = [Candidate(instances=count, cores=1.0, affinity="cpu") for count in counts if count > 1]
     copy = ServiceCopy(
-        where=where, app=copy_of(target.app, target.workflow), load=load_of, source=target.source, seconds=seconds
+        where=where, app=copy_of(target.app, target.workflow), load=build_load, source=target.source, seconds=seconds
     )
-    runs: dict[Candidate, list[SizedRun]] = {size: [] for size in (*larger, *more)}
+    runs: dict[Candidate, list[SizedRun]] = {size: [] for size in (*by_cores, *by_instances)}
     with copy:
         for number in range(rounds):
             for size in rotate(list(runs), number):
                 observe(f"round {number + 1} of {rounds}: {describe(size)}")
                 runs[size].append(_measure_size(copy, size))
-    times = {int(size.cores): [run.seconds for run in runs[size]] for size in larger}
+    times = {int(size.cores): [run.seconds for run in runs[size]] for size in by_cores}
     scaling = saturation(times)
-    own = runs[next(size for size in larger if int(size.cores) == scaling.cores)]
+    own = runs[next(size for size in by_cores if int(size.cores) == scaling.cores)]
     return WorkflowCharacterization(
         name=target.workflow.name,
         unit="request",
@@ -105,7 +104,7 @@ def characterize_service(
 
 
 def _measure_size(copy: ServiceCopy, size: Candidate) -> SizedRun:
-    copy.measure(size)  # which deploys it and warms it up
+    copy.measure(size)  # deploys it and warms it up
     before = _cpu_seconds(copy)
     measured = copy.measure(size)
     used = _cpu_seconds(copy) - before
@@ -132,10 +131,10 @@ def characterize_job(
     rounds: int = 3,
     observe: Callable[[str], None] = lambda _text: None,
 ) -> WorkflowCharacterization:
-    """Run an MPI job with more and more ranks, each with the resources that it asks for.
+    """Run an MPI job with increasing ranks, each with the resources that the job requests.
 
     Raises:
-        UnsupportedError: the workflow is none of MPI.
+        UnsupportedError: the workflow is not an MPI job.
         StepFailedError: a run failed; names the run.
     """
     job = workflow.nodes[0]
@@ -149,7 +148,7 @@ def characterize_job(
         for count in rotate(list(runs), number):
             observe(f"round {number + 1} of {rounds}: {counted(count, 'rank')}")
             sized = workflow.replace(nodes=[job.replace(n_tasks=count, n_workers=None)])
-            others = tuple(one for one in app.workflows if one.name != workflow.name)
+            others = tuple(other for other in app.workflows if other.name != workflow.name)
             runs[count].append(_run_job(where, app.replace(workflows=(*others, sized)), sized.name))
     scaling = saturation({count: [run.seconds for run in several] for count, several in runs.items()})
     return WorkflowCharacterization(

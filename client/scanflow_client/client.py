@@ -24,11 +24,11 @@ from scanflow.errors import StepFailedError, UnsupportedError, UsageError
 from scanflow.placement.granularity import cores_and_instances
 from scanflow.printable import printable
 from scanflow.settings import Settings
-from scanflow_client.control_client import ControlClient, no_server
+from scanflow_client.control_client import ControlClient, raise_no_server
 from scanflow_client.formatting.runs import failure_lines
 from scanflow_client.measuring_client import MeasuringClient
-from scanflow_client.program import application_of
-from scanflow_client.progress import changes_on, progress_on
+from scanflow_client.program import resolve_application
+from scanflow_client.progress import show_run_progress, show_service_changes
 from scanflow_client.run_handle import RunHandle
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from scanflow_client.tuning import TuningTarget
 
 
-def _kept_by_server(app: Application) -> EnvironmentBackend:
+def _refuse_environments(app: Application) -> EnvironmentBackend:
     raise UnsupportedError(
         f"The environment of {app.name!r} is made by its server, at the first run. To make it from here, leave out the "
         "server's address."
@@ -71,16 +71,16 @@ class Client(MeasuringClient):
         backend_options: Mapping[str, str] | None = None,
         progress: bool | None = None,
     ) -> None:
-        """Make a client of the server at ``url``, or without one of this process itself.
+        """Make a client of the server at ``url``, or without one, of this process.
 
         Args:
             url: The server's address.
-            token: What lets this client in. None: ``$SCANFLOW_TOKEN``, else the home's, for a server of this machine.
+            token: The token to authenticate with. None: ``$SCANFLOW_TOKEN``, else the home's, for a local server.
             home: The home folder, for a client without a server.
             backend: Where it runs and serves, for a client without a server: a name, or a backend such as
                 ``scanflow.backends.memory.Memory()``. None: ``$SCANFLOW_BACKEND``, else as the application says.
-            backend_options: What that backend is told: ``{"serving": "seldon"}``.
-            progress: Print a line a step; None: in a terminal or a notebook.
+            backend_options: Options of that backend: ``{"serving": "seldon"}``.
+            progress: Print a line for each step; None: in a terminal or a notebook.
         """
         settings = Settings.from_environment()
         self._home = settings.home if home is None else Path(home)
@@ -89,14 +89,14 @@ class Client(MeasuringClient):
         self._environments: Callable[[Application], EnvironmentBackend]
         if url is not None:
             if home is not None or backend is not None or backend_options is not None:
-                given = "home" if home is not None else "backend"
-                raise UsageError(f"Client({url!r}, {given}=...): a server has a {given} of its own. Leave out one.")
+                option = "home" if home is not None else "backend"
+                raise UsageError(f"Client({url!r}, {option}=...): a server has a {option} of its own. Leave out one.")
             from scanflow.deployer import RemoteDeployer
             from scanflow.transport import ServerClient
 
             server = ServerClient(url, token=settings.token_for(url) if token is None else token)
             self._deployer = RemoteDeployer(url, server=server)
-            self._environments = _kept_by_server
+            self._environments = _refuse_environments
             super().__init__(lambda: server)
             self._control = self
         elif token is not None:
@@ -109,7 +109,7 @@ class Client(MeasuringClient):
                 own = own.model_copy(update={"backend_options": dict(backend_options)})
             self._deployer = EmbeddedDeployer(own, backend=backend)
             self._environments = self._deployer.environments
-            super().__init__(partial(no_server, own.home.expanduser().absolute()))
+            super().__init__(partial(raise_no_server, own.home.expanduser().absolute()))
         interactive = "ipykernel" in sys.modules or sys.stdout.isatty()
         self._progress = interactive if progress is None else progress
 
@@ -141,17 +141,17 @@ class Client(MeasuringClient):
     ) -> RunRecord | RunHandle:
         """Run a workflow to its end; :class:`~scanflow.errors.StepFailedError` has the frames of the step that failed.
 
-        The run is kept, and :meth:`resume` continues it. With ``wait=False`` it is only begun: what is returned can be
-        waited for, shown and stopped. A server drives it whatever becomes of this program; without one, this program
-        does, and waits for it before it ends.
+        The run is kept, and :meth:`resume` continues it. With ``wait=False`` it only starts, and the returned handle
+        waits for it, shows it and stops it. A server drives the run even if this program ends; without one, this
+        program does, and waits for it before it ends.
         """
-        request = RunRequest(application_of(what), workflow, parameters=parameters or {})
-        return self._begun(request, wait=wait)
+        request = RunRequest(resolve_application(what), workflow, parameters=parameters or {})
+        return self._begin(request, wait=wait)
 
     def wait(self, run: str = "@latest", *, timeout_s: float | None = None) -> RunRecord:
-        """Return a run once it has ended; UnavailableError: it goes on after ``timeout_s``."""
-        with progress_on(self._stream()) as observe:
-            return _succeeded(self._deployer.wait(run, timeout_s=timeout_s, observe=observe))
+        """Wait until a run has ended, and return it; UnavailableError: it continues after ``timeout_s``."""
+        with show_run_progress(self._stream()) as observe:
+            return _require_success(self._deployer.wait(run, timeout_s=timeout_s, observe=observe))
 
     @overload
     def resume(
@@ -164,9 +164,9 @@ class Client(MeasuringClient):
     def resume(
         self, run: str = "@latest", *, app: Application | Workflow | None = None, wait: bool = True
     ) -> RunRecord | RunHandle:
-        """Continue a run from where it stands; with ``app``, with its steps as they are there. ``wait``: as for
+        """Continue a run from its current state; with ``app``, with the steps defined there. ``wait``: as for
         :meth:`run`."""
-        return self._begun(RunRequest(None if app is None else application_of(app), run=run), wait=wait)
+        return self._begin(RunRequest(None if app is None else resolve_application(app), run=run), wait=wait)
 
     @overload
     def spin(
@@ -198,14 +198,14 @@ class Client(MeasuringClient):
         wait: bool = True,
     ) -> RunRecord | RunHandle:
         """Run one step again on the inputs it had in a past run. ``wait``: as for :meth:`run`."""
-        application = None if app is None else application_of(app)
-        return self._begun(RunRequest(application, parameters=parameters or {}, run=run, step=step), wait=wait)
+        application = None if app is None else resolve_application(app)
+        return self._begin(RunRequest(application, parameters=parameters or {}, run=run, step=step), wait=wait)
 
     def plan(
         self, what: Application | Workflow, workflow: str | None = None, *, parameters: Mapping[str, Any] | None = None
     ) -> Plan:
         """Check a workflow, and return what it would run and the resources it would take."""
-        return self._deployer.plan(RunRequest(application_of(what), workflow, parameters=parameters or {}))
+        return self._deployer.plan(RunRequest(resolve_application(what), workflow, parameters=parameters or {}))
 
     def build(
         self,
@@ -230,11 +230,11 @@ class Client(MeasuringClient):
         from scanflow.deployer.building import build_application
         from scanflow.images.settings import ImageSettings
 
-        app = application_of(what)
+        app = resolve_application(what)
         workflows = app.workflows if workflow is None else [app.workflow(workflow)]
         settings = Settings.from_environment().model_copy(update={"home": self._home})
-        known = ImageSettings.from_environment(options=settings.backend_options)
-        images = known.with_given({"registry": registry, "builder": builder})
+        defaults = ImageSettings.from_environment(options=settings.backend_options)
+        images = defaults.with_given({"registry": registry, "builder": builder})
         say = _say if self._progress else lambda _: None
         return build_application(app, workflows, settings, images, push=push, again=again, say=say)
 
@@ -251,16 +251,16 @@ class Client(MeasuringClient):
         return self._deployer.runs(limit=limit)
 
     def output(self, step: str, name: str = "result", *, run: str = "@latest") -> Any:
-        """Return the value that a step's function returned, or an output it named; a list for a fan-out."""
-        found = self._deployer.outputs(run, step)
-        if isinstance(found, list):
-            return [pick_output(outputs, name, step) for outputs in found]
-        return pick_output(found, name, step)
+        """Return the result of a step's function, or one of its named outputs; a list for a fan-out."""
+        outputs = self._deployer.outputs(run, step)
+        if isinstance(outputs, list):
+            return [pick_output(task_outputs, name, step) for task_outputs in outputs]
+        return pick_output(outputs, name, step)
 
     def logs(self, task: str, *, run: str = "@latest", attempt: int | None = None) -> str:
-        """Return what a task printed: its standard output, then its standard error."""
+        """Return a task's standard output, then its standard error."""
         logs = (TaskLog(run, task, "stdout", attempt), TaskLog(run, task, "stderr", attempt))
-        parts = chain.from_iterable(self._deployer.logs(one) for one in logs)
+        parts = chain.from_iterable(self._deployer.logs(log) for log in logs)
         return b"".join(part.data for part in parts).decode("utf-8", errors="replace")
 
     def deploy(
@@ -275,30 +275,30 @@ class Client(MeasuringClient):
         into: int | None = None,
         port: int | None = None,
     ) -> ServiceRecord:
-        """Serve an online workflow; if it is served already, change it without downtime. None: as the workflow says.
+        """Serve an online workflow, or change the running service without downtime. None: as the workflow says.
 
         ``cores`` are those of one instance, ``cut`` those of all instances together, divided evenly over ``into``
         instances (equation 4.1). ``port`` is of HTTP; None: the next free one.
         """
         instances, cores = cores_and_instances(instances, cores, cut=cut, into=into)
-        app = application_of(what)
-        with changes_on(self._stream()) as observe:
+        app = resolve_application(what)
+        with show_service_changes(self._stream()) as observe:
             sizing = Sizing(instances=instances, cores=cores, affinity=affinity)
             return self._deployer.deploy(Deployment(app, workflow, sizing=sizing, port=port), observe=observe)
 
     def apply(self, app: Application, *, force: bool = False) -> EnsuredEnvironment:
-        """Make an application's environment on its backend, or bring it to what is described now. Runs do it too.
+        """Create or update an application's environment on its backend, as runs do.
 
-        ``force``: set back what others changed in it.
+        ``force``: overwrite others' changes in it.
         """
         return self._environments(app).ensure(app, force=force)
 
     def clean(self, app: Application) -> EnvironmentDeletion:
-        """Remove an application's environment with all that runs in it, and its data."""
+        """Delete an application's environment, with its workloads and its data."""
         return self._environments(app).delete(app)
 
     def services(self) -> list[ServiceRecord]:
-        """Return what is deployed, by name."""
+        """Return the deployed services, by name."""
         return self._deployer.services()
 
     def service(self, name: str) -> ServiceRecord:
@@ -306,11 +306,11 @@ class Client(MeasuringClient):
         return self._deployer.service(name)
 
     def change(self, name: str, change: ServiceChange) -> ServiceRecord:
-        """Change a service while it serves; if that fails, what was served before is served on.
+        """Change a service without downtime; if that fails, it keeps serving as before.
 
         :meth:`scale`, :meth:`traffic`, :meth:`promote` and :meth:`rollback` are short for it.
         """
-        with changes_on(self._stream()) as observe:
+        with show_service_changes(self._stream()) as observe:
             return self._deployer.change(name, change, observe=observe)
 
     def scale(
@@ -325,7 +325,7 @@ class Client(MeasuringClient):
         cut: float | None = None,
         into: int | None = None,
     ) -> ServiceRecord:
-        """Resize a service without downtime: instances, cores and memory of one, affinity. None: as it is.
+        """Resize a service without downtime: instances, cores and memory of one, affinity. None: unchanged.
 
         ``cut`` cores are divided evenly over ``into`` instances, as by :meth:`deploy`.
         """
@@ -353,27 +353,27 @@ class Client(MeasuringClient):
         return self.change(name, change)
 
     def rollback(self, name: str) -> ServiceRecord:
-        """Remove the canary; without one, serve what was served before, sized as it was then."""
+        """Remove the canary; without one, return to the previous version and its shape."""
         return self.change(name, ServiceChange(rollback=True))
 
     def explain(self, name: str) -> Explanation:
-        """Return why a service has as many instances as it has."""
+        """Explain the number of a service's instances."""
         return explanation_of(self._deployer.service(name))
 
     def service_logs(self, name: str, *, instance: str | None = None) -> str:
-        """Return what a service's instances wrote."""
+        """Return the logs of a service's instances."""
         blocks = (block for _, block in self._deployer.logs(InstanceLogs(name, instance)))
         return b"".join(blocks).decode("utf-8", errors="replace")
 
     def delete(self, name: str) -> None:
         """Drain in-flight requests, then delete a service. Its models and records are kept."""
-        with changes_on(self._stream()) as observe:
+        with show_service_changes(self._stream()) as observe:
             self._deployer.delete(name, observe=observe)
 
     def predict(self, name: str, inputs: Any, *, node: str | None = None, dtype: str | None = None) -> NDArray[Any]:
         """Return a service's prediction for an array, a list of rows, or a mapping of input names to these.
 
-        ``dtype`` is what numbers are sent as, such as ``float32``; None: as they are.
+        ``dtype`` is the type of the numbers to send, such as ``float32``; None: unchanged.
         """
         outputs = self.ask(name, inputs, node=node, dtype=dtype).outputs
         if len(outputs) != 1:
@@ -387,24 +387,24 @@ class Client(MeasuringClient):
         return predict(self._deployer, name, inputs, node=node, dtype=dtype)
 
     def models(self, name: str | None = None) -> VersionList:
-        """Return what became of the versions of a model, or of all; a notebook shows a table.
+        """Return the history of the versions of a model, or of all; a notebook shows a table.
 
-        Which is in use and since when, what each was compared on, and why it was decided so.
+        Which is in use and since when, what each was compared on, and the reason of each decision.
         """
         return self._models.histories(name)
 
     def promote_model(self, name: str, version: int, *, why: str = "", services: Sequence[str] = ()) -> ModelChange:
-        """Put a version of a model to use, and name it the champion, as the agents would.
+        """Serve a version of a model and name it the champion, as the agents would.
 
-        ``services``: which of those that answer with the model; none named: the only one. :meth:`reject_model` takes
-        it back.
+        ``services``: those to change, of the services of the model; none named: the only one. :meth:`reject_model`
+        reverts it.
         """
-        with changes_on(self._stream()) as observe:
+        with show_service_changes(self._stream()) as observe:
             return self._models.promote(name, version, why=why, services=services, observe=observe)
 
     def reject_model(self, name: str, version: int, *, why: str = "") -> ModelChange:
-        """Say that a version is not to be used; where it is in use, the one from before takes over again."""
-        with changes_on(self._stream()) as observe:
+        """Reject a version; where it is in use, the previous version is served again."""
+        with show_service_changes(self._stream()) as observe:
             return self._models.reject(name, version, why=why, observe=observe)
 
     @cached_property
@@ -414,22 +414,22 @@ class Client(MeasuringClient):
         return ModelClient(self._open_knowledge(), self._deployer, self._control)
 
     def _open_knowledge(self) -> KnowledgeBase:
-        from scanflow_client.model_client import knowledge_of
+        from scanflow_client.model_client import open_server_knowledge
 
         settings = Settings.from_environment().model_copy(update={"home": self._home})
-        return knowledge_of(settings, self._control)
+        return open_server_knowledge(settings, self._control)
 
     def _find_history(self, target: TuningTarget, goal: Goal) -> TuningHistory | None:
         from scanflow_client.tuning import find_history
 
         return find_history(self._open_knowledge, self._home, target, goal)
 
-    def _begun(self, request: RunRequest, *, wait: bool) -> RunRecord | RunHandle:
+    def _begin(self, request: RunRequest, *, wait: bool) -> RunRecord | RunHandle:
         return self._run(request) if wait else RunHandle(self, self._deployer.begin(request).name)
 
     def _run(self, request: RunRequest) -> RunRecord:
-        with progress_on(self._stream()) as observe:
-            return _succeeded(self._deployer.run(request, observe=observe))
+        with show_run_progress(self._stream()) as observe:
+            return _require_success(self._deployer.run(request, observe=observe))
 
     def _stream(self) -> TextIO | None:
         return sys.stdout if self._progress else None
@@ -439,7 +439,7 @@ def _say(line: str) -> None:
     print(printable(line), file=sys.stderr)
 
 
-def _succeeded(record: RunRecord) -> RunRecord:
+def _require_success(record: RunRecord) -> RunRecord:
     if record.state == "failed":
         raise StepFailedError("\n".join(failure_lines(record)))
     return record

@@ -1,4 +1,4 @@
-"""What a server is asked of agents, their actions, events and labels: here each route is said once."""
+"""The client of a server's routes for agents, actions, events and labels, each named only here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scanflow import transport
 from scanflow.agent.records import Action, ActionState, AgentView, Event, Verdict, Why
 from scanflow.app.quantities import parse_duration
 from scanflow.errors import NotFoundError, UnavailableError
-from scanflow_client.program import application_of
+from scanflow_client.program import resolve_application
 
 if TYPE_CHECKING:
     from scanflow.app.application import Application
@@ -31,7 +31,7 @@ class ControlClient:
     """
 
     def __init__(self, connect: Callable[[], ServerClient]) -> None:
-        """Ask the server that ``connect`` returns, once it is needed, or raises that there is none."""
+        """Connect on first use; ``connect`` returns the server, or raises ``UnavailableError``."""
         self._connect = connect
 
     @cached_property
@@ -41,41 +41,41 @@ class ControlClient:
     # Agents
 
     def agents(self, target: str | None = None) -> list[AgentView]:
-        """Return the agents, with what they said of their sensors; of ``APP``, or the one that ``APP:AGENT`` names."""
-        from scanflow_client.agent_client import meant
+        """Return the agents with the reports of their sensors: all, those of ``APP``, or ``APP:AGENT``."""
+        from scanflow_client.agent_client import match_agents
 
-        return meant(self.server.get(transport.path_of("agents")), target)
+        return match_agents(self.server.get(transport.path_of("agents")), target)
 
     def start_agents(self, app: Application, *names: str, source: Path | None = None) -> list[AgentView]:
-        """Have agents of an application run; all, where none is named. One that runs already gets its code anew.
+        """Start agents of an application, all if none is named. One that runs already restarts with the new code.
 
-        ``source`` is the file that the application came from.
+        ``source`` is the file of the application.
         """
         from scanflow.deployer.serialization import packed
 
-        body = packed(application_of(app), self.server, source)
-        wanted = names or tuple(one.name for one in app.agents)
+        body = packed(resolve_application(app), self.server, source)
+        selected = names or tuple(agent.name for agent in app.agents)
         return [
-            AgentView.model_validate(self.server.put(transport.path_of("agents", app.name, one), body))
-            for one in wanted
+            AgentView.model_validate(self.server.put(transport.path_of("agents", app.name, name), body))
+            for name in selected
         ]
 
     def stop_agents(self, target: str) -> list[AgentView]:
-        """Stop the agents of ``APP``, or the one that ``APP:AGENT`` names; what they keep is kept."""
-        found = [transport.path_of("agents", one.app, one.name) for one in self.agents(target)]
-        return [AgentView.model_validate(self.server.delete(path)) for path in found]
+        """Stop the agents of ``APP``, or ``APP:AGENT``; their state is kept."""
+        paths = [transport.path_of("agents", agent.app, agent.name) for agent in self.agents(target)]
+        return [AgentView.model_validate(self.server.delete(path)) for path in paths]
 
     def journal(self, agent: str) -> list[dict[str, Any]]:
-        """Return an agent's samples, requests, the answers to them, errors and misses, the oldest first."""
-        return self._entries(agent)[2]
+        """Return an agent's samples, requests, decisions, errors and misses, the oldest first."""
+        return self._read_journal(agent)[2]
 
     @staticmethod
     def strategies(target: Application | str | None = None) -> list[dict[str, Any]]:
-        """Return what the strategies of an application's agents say: when, if, then. ``target`` is the application, its
-        file, or ``FILE:AGENT``; None: ``app.py`` here. The code is loaded in a process of its own."""
-        from scanflow_client.replay import strategies_of
+        """Return the strategies of an application's agents: when, if, then. ``target`` is the application, its file, or
+        ``FILE:AGENT``; None: ``app.py`` here. The code is loaded in a separate process."""
+        from scanflow_client.replay import list_strategies
 
-        return strategies_of(target)[1]
+        return list_strategies(target)[1]
 
     def replay(
         self,
@@ -86,7 +86,7 @@ class ControlClient:
         last: int | None = None,
         trace: Path | None = None,
     ) -> Replay:
-        """Evaluate an agent's strategies, as they are in ``file`` now, on the samples it recorded. Nothing is done.
+        """Evaluate the strategies that ``file`` has now on an agent's recorded samples. No action is taken.
 
         Args:
             agent: ``tracker`` or ``mnist:tracker``.
@@ -97,18 +97,18 @@ class ControlClient:
         """
         from scanflow_client import replay
 
-        earliest = None if since is None else replay.moment_of(since, now=time.time())
+        earliest = None if since is None else replay.parse_moment(since, now=time.time())
         if trace is not None:
             return replay.replay(*replay.read_trace(agent, trace), file, since=earliest, last=last)
-        recorded = self._entries(agent, also=". Or replay a saved trace: --trace FILE")
+        recorded = self._read_journal(agent, advice=". Or replay a saved trace: --trace FILE")
         return replay.replay(*recorded, file, since=earliest, last=last)
 
-    def _entries(self, agent: str, *, also: str = "") -> tuple[str, str, list[dict[str, Any]]]:
+    def _read_journal(self, agent: str, *, advice: str = "") -> tuple[str, str, list[dict[str, Any]]]:
         """Return the application and the name of an agent, and the entries of its journal."""
-        from scanflow_client.agent_client import entries_of, one_of
+        from scanflow_client.agent_client import read_journal, require_one_agent
 
-        one = one_of(self.agents(agent))
-        return one.app, one.name, list(entries_of(self.server, one, also=also))
+        view = require_one_agent(self.agents(agent))
+        return view.app, view.name, list(read_journal(self.server, view, advice=advice))
 
     # Actions
 
@@ -125,13 +125,20 @@ class ControlClient:
         target: str | None = None,
         limit: int = 20,
     ) -> list[Action]:
-        """Return what agents and people wanted and what became of it, the newest first; only of what is named."""
-        of = {"app": app, "team": team, "agent": agent, "strategy": strategy, "primitive": primitive, "target": target}
-        listed = self.server.get(transport.path_of("intents"), state=state, verdict=verdict, **of, limit=limit)
-        return [Action.model_validate(one) for one in listed]
+        """Return the actions that agents and people requested, with their status, the newest first; filtered."""
+        filters = {
+            "app": app,
+            "team": team,
+            "agent": agent,
+            "strategy": strategy,
+            "primitive": primitive,
+            "target": target,
+        }
+        listed = self.server.get(transport.path_of("intents"), state=state, verdict=verdict, **filters, limit=limit)
+        return [Action.model_validate(action) for action in listed]
 
     def approvals(self, *, limit: int = 1000) -> list[Action]:
-        """Return what a person may approve: what waits for it before what is only suggested, the newest first."""
+        """Return the actions a person may approve: pending approvals, then suggestions, the newest first."""
         waiting = self.intents(state="pending", verdict="approve", limit=limit)
         return waiting + self.intents(state="pending", verdict="suggest", limit=limit)
 
@@ -178,13 +185,13 @@ class ControlClient:
         ``disputed``: people gave it several labels. ``details``: with rows, pictures and votes. ``limit`` None: all.
         """
         query = {"app": app, "team": team, "details": details, "disputed": disputed, "state": state}
-        found: dict[tuple[str, ...], dict[str, Any]] = {}
+        samples: dict[tuple[str, ...], dict[str, Any]] = {}
         while True:
-            size, before = limit or SEARCHED, len(found)
-            part = self.server.get(transport.path_of("labels"), **query, limit=size, offset=before or None)
-            found |= {(one["app"], one.get("team", ""), one["id"]): one for one in part}
-            if limit is not None or len(part) < size or len(found) == before:
-                return list(found.values())
+            size, count = limit or SEARCHED, len(samples)
+            page = self.server.get(transport.path_of("labels"), **query, limit=size, offset=count or None)
+            samples |= {(sample["app"], sample.get("team", ""), sample["id"]): sample for sample in page}
+            if limit is not None or len(page) < size or len(samples) == count:
+                return list(samples.values())
 
     def give_labels(
         self,
@@ -205,8 +212,8 @@ class ControlClient:
         pairs = (
             [{"id": id, "label": label} for id, label in labels.items()] if isinstance(labels, Mapping) else [*labels]
         )
-        given = {"labels": pairs, "app": app, "team": team, "replace": replace or None}
-        body = {name: value for name, value in given.items() if value is not None}
+        fields = {"labels": pairs, "app": app, "team": team, "replace": replace or None}
+        body = {name: value for name, value in fields.items() if value is not None}
         return list(self.server.patch(transport.path_of("labels"), body)) if pairs else []
 
     # Events
@@ -239,7 +246,7 @@ class ControlClient:
         follow: bool = False,
         timeout_s: float | None = None,
     ) -> list[Event] | Iterator[Event]:
-        """Return the newest events, the oldest of them first; with ``follow``, yield them and go on as they happen.
+        """Return the newest events in order; with ``follow``, yield them and then new ones as they happen.
 
         Args:
             type: Only of this type, or one of these: ``run.failed``, or ``run.*`` for all that begin so.
@@ -254,24 +261,24 @@ class ControlClient:
         past = listed[max(0, len(listed) - limit) :]
         if not follow:
             return past
-        return self._followed(past, newest, type=type, app=app, timeout_s=timeout_s)
+        return self._follow(past, newest, type=type, app=app, timeout_s=timeout_s)
 
     def newest_event(self) -> int:
         """Return the number of the newest event; 0: there is none."""
-        found = self.server.get(transport.path_of("events", "newest"))
-        return 0 if found is None else int(found["id"])
+        event = self.server.get(transport.path_of("events", "newest"))
+        return 0 if event is None else int(event["id"])
 
     def events_so_far(
         self, after: int = 0, *, type: str | Sequence[str] | None = None, app: str | None = None
     ) -> list[Event]:
-        """Return all events after one, by its number, as far as the server keeps them; in the order told."""
-        found: list[Event] = []
+        """Return all events after a number that the server still keeps, in order."""
+        events: list[Event] = []
         while True:
-            listed = self.server.get(transport.path_of("events"), after=after, type=type, app=app, limit=SEARCHED)
-            found += map(Event.model_validate, listed)
-            if len(listed) < SEARCHED:
-                return found
-            after = found[-1].id
+            page = self.server.get(transport.path_of("events"), after=after, type=type, app=app, limit=SEARCHED)
+            events += map(Event.model_validate, page)
+            if len(page) < SEARCHED:
+                return events
+            after = events[-1].id
 
     def events_after(
         self,
@@ -281,18 +288,18 @@ class ControlClient:
         app: str | None = None,
         timeout_s: float | None = None,
     ) -> Iterator[Event]:
-        """Yield the events after one, by its number, as they happen."""
+        """Yield the events after a number as they happen."""
         path = transport.path_of("events")
         for message in self.server.events(path, after=str(number), timeout_s=timeout_s, type=type, app=app):
             yield Event.model_validate_json(message.data)
 
-    def _followed(self, past: list[Event], newest: int, **how: Any) -> Iterator[Event]:
+    def _follow(self, past: list[Event], newest: int, **options: Any) -> Iterator[Event]:
         yield from past
-        yield from self.events_after(max([newest, *(one.id for one in past)]), **how)
+        yield from self.events_after(max([newest, *(event.id for event in past)]), **options)
 
     def tell(self, events: Sequence[Event]) -> None:
-        """Tell the server what happened, for others to see."""
-        self.server.post(transport.path_of("events"), [one.model_dump(mode="json") for one in events])
+        """Publish events at the server."""
+        self.server.post(transport.path_of("events"), [event.model_dump(mode="json") for event in events])
 
     def report(self, app: str | None = None) -> Report:
         """Write a page on what an application's agents did and what became of it, below the home folder.
@@ -308,40 +315,40 @@ class ControlClient:
     # The server itself
 
     def status(self) -> dict[str, Any]:
-        """Return what the server is, and how much of everything there is."""
+        """Return the server's version, database, tracker, agents and counts."""
         return dict(self.server.get(transport.path_of("status")))
 
     def tokens(self) -> list[dict[str, Any]]:
-        """Return the names of tokens, what each is for, and when it was made and revoked or expires."""
+        """Return the tokens: name, role, team, and when each was made, revoked or expires."""
         return list(self.server.get(transport.path_of("tokens")))
 
     def make_token(
         self, name: str, *, role: Role = "editor", team: str | None = None, expires: float | str | None = None
     ) -> dict[str, Any]:
-        """Make a token, which is told this once.
+        """Make a token; its secret is returned this once.
 
         Args:
-            name: Its holder's: what is approved and labelled with it is recorded under it.
+            name: Of its holder; approvals and labels by the token are recorded under it.
             role: ``viewer`` reads; ``agent`` also sends intents, events and samples to label; ``editor`` also runs,
                 deploys, changes, stops and approves; ``admin`` also makes and revokes tokens.
             team: Whose things it is for. None: those of your own token; with that of the home, of all teams.
             expires: After how long it is not valid any more: seconds, ``"12h"``, ``"30d"``. None: when it is revoked.
         """
-        given = {"role": role, "team": team, "expires_s": None if expires is None else parse_duration(expires)}
-        return dict(self.server.post(transport.path_of("tokens"), {"name": name, **given}))
+        fields = {"role": role, "team": team, "expires_s": None if expires is None else parse_duration(expires)}
+        return dict(self.server.post(transport.path_of("tokens"), {"name": name, **fields}))
 
     def revoke_token(self, name: str) -> dict[str, Any]:
         """Refuse a token from now on."""
         return dict(self.server.delete(transport.path_of("tokens", name)))
 
 
-def no_server(home: Path) -> ServerClient:
-    """Raise that a client without a server cannot do it, and what to do."""
+def raise_no_server(home: Path) -> ServerClient:
+    """Raise ``UnavailableError``: this client has no server; its message says how to get one."""
     from scanflow.deployer.remote_home import read_up
 
-    found = read_up(home)
-    if found is not None and found.server.is_alive():
-        then = f"One is up: sf.Client({found.server.url!r})"
+    running = read_up(home)
+    if running is not None and running.server.is_alive():
+        then = f"One is up: sf.Client({running.server.url!r})"
     else:
         then = (
             f"None is up in {str(home)!r}. Start it: scanflow up. Then, in Python: sf.Client('http://127.0.0.1:46666')"
@@ -349,7 +356,7 @@ def no_server(home: Path) -> ServerClient:
     raise UnavailableError(f"A server keeps agents, actions, events and labels, and this client has none. {then}")
 
 
-def _first(found: list[Action], nothing: str) -> str:
-    if not found:
+def _first(actions: list[Action], nothing: str) -> str:
+    if not actions:
         raise NotFoundError(f"{nothing} See: scanflow why")
-    return found[0].id
+    return actions[0].id

@@ -1,6 +1,6 @@
 """``scanflow up`` and ``down``: the server and MLflow's beside it, on loopback, below one home folder.
 
-What is started is detached, and recorded with its start time, so that exactly that is stopped.
+Processes are detached and recorded with their start time, so that exactly these are stopped.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ENDS_S = GRACE_S + 10.0  # the longest that ``down`` waits for one process to be
 AGENT_S = 20.0  # the longest that one request to the server may take
 AGENTS_END_S = 15.0  # the longest that agents may take to stop; the server kills them after 10 s
 TELL_AFTER_S = 3.0  # after so long ``down`` says what it waits for
-_PORTS_TRIED = 100
+_PORT_ATTEMPTS = 100
 _POLL_S = 0.05
 _SHOWN_LINES = 12
 _LOG_BYTES = 16 * 2**20
@@ -68,8 +68,8 @@ class DownResult:
     """The agents that should have stopped and still run."""
 
 
-def up(settings: Settings, *, port: int | None = None, tracker: bool = True) -> UpResult:
-    """Start the server and the tracker, unless they are up, and return when the server is ready."""
+def start_control_plane(settings: Settings, *, port: int | None = None, tracker: bool = True) -> UpResult:
+    """Start the server and the tracker unless they are up, and wait until the server is ready."""
     missing = [name for name in _NEEDS if find_spec(name) is None]
     if missing:
         raise MissingExtraError(
@@ -78,42 +78,44 @@ def up(settings: Settings, *, port: int | None = None, tracker: bool = True) -> 
         )
     home = settings.home.expanduser().absolute()
     ensure_home_token(home)
-    with _only_one(home):
+    with _lock_home(home):
         before = read_up(home)
         notes: list[str] = []
         if before is None or not before.server.is_alive():
-            server = _start(home, "server", ["scanflow_server"], _server_port(home, port, before, notes))
-            old = _living(before.tracker) if before is not None else None
-            found, fresh = Up(server=server, tracker=old, started=time.time()), True
+            server = _start(home, "server", ["scanflow_server"], _choose_port(home, port, before, notes))
+            old = _alive_or_none(before.tracker) if before is not None else None
+            running, fresh = Up(server=server, tracker=old, started=time.time()), True
         else:
             if port not in {None, before.server.port}:
                 raise UsageError(f"The server is up on port {before.server.port} already. Stop it first: scanflow down")
-            found, fresh = before.model_copy(update={"tracker": _living(before.tracker)}), False
-        write_up(home, found)
+            running, fresh = before.model_copy(update={"tracker": _alive_or_none(before.tracker)}), False
+        write_up(home, running)
         # Before the server's agents begin: they read through it, and would each load MLflow where it is not there.
-        begun = _start_tracker(home, settings, before, found, notes) if tracker and found.tracker is None else None
-        if begun is not None:
-            found = found.model_copy(update={"tracker": begun})
-            write_up(home, found)
-        _wait_until_ready(found.server, settings)
-        return UpResult(up=found, server=fresh, tracker=begun is not None, notes=notes)
+        tracker_process = (
+            _start_tracker(home, settings, before, running, notes) if tracker and running.tracker is None else None
+        )
+        if tracker_process is not None:
+            running = running.model_copy(update={"tracker": tracker_process})
+            write_up(home, running)
+        _wait_until_ready(running.server, settings)
+        return UpResult(up=running, server=fresh, tracker=tracker_process is not None, notes=notes)
 
 
-def down(settings: Settings, *, tell: Callable[[str], None] = lambda _text: None) -> DownResult:
-    """Stop what ``up`` started: the agents through the server, then the server and the tracker; nothing else.
+def stop_control_plane(settings: Settings, *, tell: Callable[[str], None] = lambda _text: None) -> DownResult:
+    """Stop what ``scanflow up`` started: the agents through the server, then the server and the tracker.
 
-    Agents outlive a server that is killed, and only the server stops them for good: it is started again for that. An
-    agent that the server cannot stop is signalled; one that lives even so is left for the next ``down``. ``tell`` is
-    called with what is waited for, if that takes long.
+    Agents outlive a killed server, and only a server stops them for good: it is started again for that. An agent that
+    the server cannot stop is signalled; one that survives that is left for the next ``scanflow down``. ``tell`` is
+    called with a message about a long wait.
     """
     home = settings.home.expanduser().absolute()
-    with _only_one(home):
-        found, agents = read_up(home), AgentShutdown(home)
-        server = None if found is None else _living(found.server)
+    with _lock_home(home):
+        running, agents = read_up(home), AgentShutdown(home)
+        server = None if running is None else _alive_or_none(running.server)
         lock = up_file(home).with_name("lock")
         another = server is None and is_locked(lock)
         if server is None and not another and agents.living():
-            server = _start_to_stop(home, settings, found, agents)
+            server = _start_server_to_stop_agents(home, settings, running, agents)
         if server is not None:
             agents.request(_server(server.url, settings))
             agents.wait(AGENTS_END_S, tell=tell, tell_after_s=TELL_AFTER_S)
@@ -121,9 +123,9 @@ def down(settings: Settings, *, tell: Callable[[str], None] = lambda _text: None
         stopped = _end("server", server)
         if not another:  # after the server, which would start them again
             agents.kill(ENDS_S)
-        stopped += _end("tracker", None if found is None else found.tracker)
+        stopped += _end("tracker", None if running is None else running.tracker)
         if another:
-            return DownResult(stopped=stopped, left=agents.left_to(_ANOTHER.format(lock=str(lock))))
+            return DownResult(stopped=stopped, left=agents.describe_living(_ANOTHER.format(lock=str(lock))))
         done = DownResult(stopped=[*agents.stopped, *stopped], left=agents.left, running=agents.running)
         if not done.running:
             forget_up(home)
@@ -132,25 +134,30 @@ def down(settings: Settings, *, tell: Callable[[str], None] = lambda _text: None
         return done
 
 
-def look(settings: Settings) -> dict[str, Any]:
-    """Return what is up: of the server named by the settings, else of the one of the home folder."""
-    found = None if settings.url else read_up(settings.home)
-    if settings.url is None and (found is None or not found.server.is_alive()):
+def read_status(settings: Settings) -> dict[str, Any]:
+    """Return the status of the server that the settings name, else of the home folder's."""
+    running = None if settings.url else read_up(settings.home)
+    if settings.url is None and (running is None or not running.server.is_alive()):
         return {"up": False, "server": None, "tracker": None, "status": None}
-    url = settings.url or (found.server.url if found else "")
+    url = settings.url or (running.server.url if running else "")
     server = _server(url, settings)
-    ready, words = server.is_ready()
+    ready, reason = server.is_ready()
     status = None
     try:
         status = server.get(path_of("status"))
     except UnavailableError as error:
-        ready, words = False, str(error)
-    pid = found.server.pid if found else None
-    told = {"url": url, "pid": pid, "ready": ready, "reason": None if ready else words}
-    return {"up": True, "server": told, "tracker": _look_at(found.tracker) if found else None, "status": status}
+        ready, reason = False, str(error)
+    pid = running.server.pid if running else None
+    server_status = {"url": url, "pid": pid, "ready": ready, "reason": None if ready else reason}
+    return {
+        "up": True,
+        "server": server_status,
+        "tracker": _describe_tracker(running.tracker) if running else None,
+        "status": status,
+    }
 
 
-def _look_at(tracker: UpProcess | None) -> dict[str, Any] | None:
+def _describe_tracker(tracker: UpProcess | None) -> dict[str, Any] | None:
     if tracker is None:
         return None
     alive = tracker.is_alive()
@@ -158,43 +165,45 @@ def _look_at(tracker: UpProcess | None) -> dict[str, Any] | None:
     return {"url": tracker.url, "pid": tracker.pid, "alive": alive, "ready": ready, "log": tracker.log}
 
 
-def _living(process: UpProcess | None) -> UpProcess | None:
+def _alive_or_none(process: UpProcess | None) -> UpProcess | None:
     return process if process is not None and process.is_alive() else None
 
 
 def _end(name: str, process: UpProcess | None) -> list[str]:
-    """End a process, and return what was ended, in words."""
+    """End a process, and return its description if it was ended."""
     ended = process is not None and process.end(patience_s=ENDS_S)
     return [f"the {name} at {process.url} (process {process.pid})"] if process and ended else []
 
 
 def _server(url: str, settings: Settings) -> ServerClient:
-    """Return the server of the home, by the home's own token, or the one that the settings name."""
+    """Return a client of the home's server, by the home's token, or of the server that the settings name."""
     token = settings.token_for(url) if settings.url else home_token(settings.home)
     return ServerClient(url, token=token, timeout_s=AGENT_S)
 
 
-def _server_port(home: Path, wanted: int | None, before: Up | None, notes: list[str]) -> int:
-    if wanted is not None:
-        if next_port(wanted, tried=1, host=HOST, whose=home) is None:
-            raise UsageError(f"The port {wanted} is taken by another program. Name a free one, or none: scanflow up")
-        return wanted
+def _choose_port(home: Path, requested: int | None, before: Up | None, notes: list[str]) -> int:
+    if requested is not None:
+        if next_port(requested, tried=1, host=HOST, whose=home) is None:
+            raise UsageError(f"The port {requested} is taken by another program. Name a free one, or none: scanflow up")
+        return requested
     usual = PORT if before is None else before.server.port  # who speaks to it expects it where it was
-    port = free_port(home, usual)
+    port = reserve_port(home, usual)
     if port != usual:
         notes.append(f"Port {usual} is taken by another program, so it listens on {port}.")
     return port
 
 
-def _start_to_stop(home: Path, settings: Settings, found: Up | None, agents: AgentShutdown) -> UpProcess | None:
-    """Start a server that stops the agents which outlived the one before; None: it cannot be started."""
+def _start_server_to_stop_agents(
+    home: Path, settings: Settings, recorded: Up | None, agents: AgentShutdown
+) -> UpProcess | None:
+    """Start a server to stop the agents that outlived the previous one; None: it cannot be started."""
     process: UpProcess | None = None
     try:
-        process = _start(home, "server", ["scanflow_server"], _server_port(home, None, found, []))
-        write_up(home, Up(server=process, tracker=None if found is None else found.tracker, started=time.time()))
+        process = _start(home, "server", ["scanflow_server"], _choose_port(home, None, recorded, []))
+        write_up(home, Up(server=process, tracker=None if recorded is None else recorded.tracker, started=time.time()))
         _wait_until_ready(process, settings)
     except ScanflowError as error:
-        agents.server_failed(error)
+        agents.record_failure(error)
         if process is not None:
             process.end(patience_s=ENDS_S)
         return None
@@ -205,23 +214,23 @@ def _wait_until_ready(process: UpProcess, settings: Settings) -> None:
     server = _server(process.url, settings)
     give_up = time.monotonic() + READY_S
     while True:
-        ready, words = server.is_ready()
+        ready, reason = server.is_ready()
         if ready:
-            if (other := _other_there(server, process)) is None:
+            if (other := _describe_other_process(server, process)) is None:
                 return
-            words = other
+            reason = other
         if not process.is_alive():
-            raise UnavailableError(f"The server exited as soon as it was started. {_end_of(process.log)}")
+            raise UnavailableError(f"The server exited as soon as it was started. {_read_log_tail(process.log)}")
         if time.monotonic() > give_up:
             raise UnavailableError(
-                f"The server is not ready after {READY_S:.0f} s: {words} Look again: scanflow status. "
-                f"{_end_of(process.log)}"
+                f"The server is not ready after {READY_S:.0f} s: {reason} Look again: scanflow status. "
+                f"{_read_log_tail(process.log)}"
             )
         time.sleep(_POLL_S)
 
 
-def _other_there(server: ServerClient, process: UpProcess) -> str | None:
-    """Return an error if another process answers at the address: another home's may have been there first."""
+def _describe_other_process(server: ServerClient, process: UpProcess) -> str | None:
+    """Return an error if another process answers at the address, such as another home's server; else None."""
     try:
         pid = server.get(path_of("status")).get("pid")
     except ScanflowError as error:
@@ -229,7 +238,9 @@ def _other_there(server: ServerClient, process: UpProcess) -> str | None:
     return None if pid == process.pid else f"The process {pid} answers at {process.url}, not {process.pid}."
 
 
-def _start_tracker(home: Path, settings: Settings, before: Up | None, found: Up, notes: list[str]) -> UpProcess | None:
+def _start_tracker(
+    home: Path, settings: Settings, before: Up | None, running: Up, notes: list[str]
+) -> UpProcess | None:
     place = tracker_place(home, settings.tracker_uri)
     if place.artifact_root is None:
         notes.append("The tracker is a server already, which SCANFLOW_TRACKER_URI names; none was started.")
@@ -237,8 +248,8 @@ def _start_tracker(home: Path, settings: Settings, before: Up | None, found: Up,
     if find_spec("mlflow") is None:
         notes.append("There is no tracker: MLflow is not installed. Install it: pip install 'scanflow[local]'")
         return None
-    usual = found.server.port + 1 if before is None or before.tracker is None else before.tracker.port
-    port = free_port(home, usual)
+    usual = running.server.port + 1 if before is None or before.tracker is None else before.tracker.port
+    port = reserve_port(home, usual)
     return _start(home, "tracker", ["scanflow_client.mlflow_server", str(port)], port)
 
 
@@ -249,25 +260,27 @@ def _start(home: Path, name: str, command: Sequence[str], port: int) -> UpProces
         log.replace(log.with_suffix(".old.log"))
     folder = log.parent / "daemons" / name
     # The address of a server is that of the one being started.
-    kept = {name: value for name, value in os.environ.items() if name != "SCANFLOW_URL"}
+    inherited = {name: value for name, value in os.environ.items() if name != "SCANFLOW_URL"}
     place = {"SCANFLOW_SERVER_HOST": HOST, "SCANFLOW_SERVER_PORT": str(port)}
-    environment = kept | place | {"SCANFLOW_HOME": str(home), "PYTHONUNBUFFERED": "1"}
+    environment = inherited | place | {"SCANFLOW_HOME": str(home), "PYTHONUNBUFFERED": "1"}
     daemon = Daemon(folder)
     daemon.start([sys.executable, "-m", *command], log=log, environment=environment, grace_s=GRACE_S)
     return UpProcess(folder=folder, pid=daemon.pid or 0, port=port, url=f"http://{HOST}:{port}", log=str(log))
 
 
-def free_port(home: Path, first: int) -> int:
+def reserve_port(home: Path, first: int) -> int:
     """Return a free port, from ``first`` on, and reserve it for the home until it is used."""
-    port = next_port(first, tried=_PORTS_TRIED, host=HOST, whose=home)
+    port = next_port(first, tried=_PORT_ATTEMPTS, host=HOST, whose=home)
     if port is not None:
         return port
-    raise UnavailableError(f"No port from {first} to {first + _PORTS_TRIED - 1} is free. Name one: scanflow up --port")
+    raise UnavailableError(
+        f"No port from {first} to {first + _PORT_ATTEMPTS - 1} is free. Name one: scanflow up --port"
+    )
 
 
 @contextmanager
-def _only_one(home: Path) -> Iterator[None]:
-    """Let one ``up`` or ``down`` at a time use a home folder."""
+def _lock_home(home: Path) -> Iterator[None]:
+    """Hold the lock of a home folder, so that one ``up`` or ``down`` at a time changes it."""
     import fcntl
 
     path = up_file(home).with_name("up.lock")
@@ -287,7 +300,7 @@ def _only_one(home: Path) -> Iterator[None]:
         yield
 
 
-def _end_of(log: str) -> str:
+def _read_log_tail(log: str) -> str:
     try:
         with Path(log).open(encoding="utf-8", errors="replace") as file:
             lines = deque(file, maxlen=_SHOWN_LINES)

@@ -1,4 +1,4 @@
-"""``scanflow doctor``: what this machine offers, and what to do about what it does not."""
+"""``scanflow doctor``: check this machine, or a backend, and advise on what is missing."""
 
 from __future__ import annotations
 
@@ -21,34 +21,33 @@ _SERVING = ("grpc", "httptools", "msgspec", "numpy", "prometheus_client", "uvloo
 
 
 def examine(settings: Settings, *, thorough: bool = False) -> list[Finding]:
-    """Return what was found on this machine, or at the backend that the settings name, in the order a person would fix
-    it."""
+    """Return the findings on this machine, or on the backend that the settings name, in the order to fix them."""
     if settings.backend not in {None, "local"}:
-        return [_python(), *EmbeddedDeployer(settings).backend.doctor(thorough=thorough)]
+        return [_check_python(), *EmbeddedDeployer(settings).backend.doctor(thorough=thorough)]
     return [
-        _python(),
-        _cores(),
-        *_home(settings.home.expanduser().absolute()),
-        _uv(),
-        _serving(),
-        _optional("mlflow", "tracks runs and models", "local"),
-        _optional("tensorflow", "trains in the demo", "tensorflow"),
-        *_services(settings),
+        _check_python(),
+        _check_cores(),
+        *_check_home(settings.home.expanduser().absolute()),
+        _check_uv(),
+        _check_serving(),
+        _check_package("mlflow", "tracks runs and models", "local"),
+        _check_package("tensorflow", "trains in the demo", "tensorflow"),
+        *_check_services(settings),
     ]
 
 
-def _python() -> Finding:
+def _check_python() -> Finding:
     return Finding("✓", "Python", f"{platform.python_version()} at {sys.executable}")
 
 
-def _cores() -> Finding:
+def _check_cores() -> Finding:
     machine = this_machine()
     installed = os.cpu_count() or machine.cores
     limited = "" if machine.cores == installed else f" of {installed} (limited by affinity or cgroup)"
     return Finding("✓", "machine", f"{machine.cores} cores{limited}, {format_bytes(machine.memory_bytes)} of memory")
 
 
-def _home(home: Path) -> list[Finding]:
+def _check_home(home: Path) -> list[Finding]:
     existing = next(folder for folder in [home, *home.parents] if folder.exists())
     if not os.access(existing, os.W_OK):
         return [Finding("✗", "home folder", f"{home} cannot be written", "export SCANFLOW_HOME=a/folder/of/yours")]
@@ -60,14 +59,14 @@ def _home(home: Path) -> list[Finding]:
     ]
 
 
-def _uv() -> Finding:
-    found = shutil.which("uv") or shutil.which("uv", path=Path(sys.executable).parent)
-    if found:
-        return Finding("✓", "uv", f"makes the environments of steps with requirements ({found})")
+def _check_uv() -> Finding:
+    path = shutil.which("uv") or shutil.which("uv", path=Path(sys.executable).parent)
+    if path:
+        return Finding("✓", "uv", f"makes the environments of steps with requirements ({path})")
     return Finding("–", "uv", "not installed; steps with requirements need it", "pip install 'scanflow[local]'")
 
 
-def _serving() -> Finding:
+def _check_serving() -> Finding:
     missing = [name for name in _SERVING if find_spec(name) is None]
     if missing:
         advice = "pip install 'scanflow[serving]'"
@@ -77,16 +76,19 @@ def _serving() -> Finding:
     return Finding("✓", "serving", "installed; instances of services can be pinned to cores")
 
 
-def _optional(name: str, purpose: str, extra: str) -> Finding:
+def _check_package(name: str, purpose: str, extra: str) -> Finding:
     if find_spec(name) is None:
         return Finding("–", name, f"not installed; {purpose}", f"pip install 'scanflow[{extra}]'")
     return Finding("✓", name, f"installed; {purpose}")
 
 
-def _services(settings: Settings) -> Iterable[Finding]:
-    """Yield how the deployed services are, if there are any."""
+def _check_services(settings: Settings) -> Iterable[Finding]:
+    """Yield findings on the deployed services, if there are any."""
     if (settings.home.expanduser() / "services").is_dir():
         records = EmbeddedDeployer(settings).services()
-        ill = [one for one in records if one.state in {"failed", "degraded"}]
-        yield from (Finding("✗", "service", f"{one.name} is {one.state}", f"scanflow logs {one.name}") for one in ill)
+        ill = [record for record in records if record.state in {"failed", "degraded"}]
+        yield from (
+            Finding("✗", "service", f"{record.name} is {record.state}", f"scanflow logs {record.name}")
+            for record in ill
+        )
         yield Finding("✓", "services", f"{len(records) - len(ill)} of {len(records)} are well")

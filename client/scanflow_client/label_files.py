@@ -1,4 +1,4 @@
-"""The label queue as a CSV file that people fill in, and back."""
+"""Write the label queue to a CSV file that people fill in, and read it back."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from scanflow_client.cli.options import parse_value
 FIRST, LAST = ("id",), ("guess", "purpose", "label")
 
 
-def write(path: Path, wanted: Sequence[Mapping[str, Any]]) -> int:
-    """Write a row for each sample, with its columns under their names and an empty label; return how many.
+def write(path: Path, samples: Sequence[Mapping[str, Any]]) -> int:
+    """Write a row for each sample, with its columns and an empty label; return the number of rows.
 
     Raises:
-        InvalidError: there is such a file, which may hold labels already, or it cannot be written.
+        InvalidError: the file exists, and may hold labels, or it cannot be written.
     """
-    columns = list(dict.fromkeys(name for one in wanted for name in one.get("row") or {}))
+    columns = list(dict.fromkeys(name for sample in samples for name in sample.get("row") or {}))
     own = {*FIRST, *LAST}
     heads = [*FIRST, *(f"row.{name}" if name in own else name for name in columns), *LAST]
     try:
         with path.open("x", encoding="utf-8", newline="") as file:
             lines = csv.writer(file)
             lines.writerow(heads)
-            for one in wanted:
-                row = one.get("row") or {}
+            for sample in samples:
+                row = sample.get("row") or {}
                 values = [_cell(row.get(name)) for name in columns]
-                lines.writerow([one["id"], *values, _cell(one.get("guess")), one.get("purpose"), ""])
+                lines.writerow([sample["id"], *values, _cell(sample.get("guess")), sample.get("purpose"), ""])
     except FileExistsError as error:
         raise InvalidError(f"There is a file {str(path)!r}, which may hold labels. Name another one.") from error
     except OSError as error:
         raise InvalidError(f"{str(path)!r} cannot be written: {error}.") from error
-    return len(wanted)
+    return len(samples)
 
 
 def read(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """Return the labels of a file with the columns ``id`` and ``label``, and how many of its rows have none.
+    """Return the labels of a file with the columns ``id`` and ``label``, and the number of rows without a label.
 
     Raises:
-        InvalidError: it cannot be read; or lines of it, which are named, are wrong.
+        InvalidError: it cannot be read, or some of its lines are wrong; the message names them.
         NotFoundError: there is no such file.
     """
-    found: list[dict[str, Any]] = []
+    labels: list[dict[str, Any]] = []
     wrong: list[str] = []
     unlabelled = 0
     try:
@@ -66,19 +66,19 @@ def read(path: Path) -> tuple[list[dict[str, Any]], int]:
                 elif (value := parse_value(label)) is None:
                     wrong.append(f"line {rows.line_num}: the label of {id!r} is null. Leave it empty")
                 else:
-                    found.append({"id": id, "label": value, "line": rows.line_num})
+                    labels.append({"id": id, "label": value, "line": rows.line_num})
     except FileNotFoundError as error:
         raise NotFoundError(f"There is no file {str(path)!r}.") from error
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InvalidError(f"{str(path)!r} cannot be read: {error}. Save it as a CSV file in UTF-8.") from error
     if wrong:
         raise InvalidError(f"No label of {str(path)!r} was taken:\n" + "\n".join(f"- {line}" for line in wrong))
-    return found, unlabelled
+    return labels, unlabelled
 
 
 def _cell(value: Any) -> Any:
     if value is None or isinstance(value, int | float):
         return value
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    # A spreadsheet would take what begins so for a formula, and these values were sent by whoever uses the service.
+    # A spreadsheet would evaluate it as a formula, and these values come from the clients of the service.
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text

@@ -1,4 +1,4 @@
-"""What a notebook measures services by: loads, and searches for how they serve best."""
+"""Load tests and tuning of services, for notebooks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from scanflow_client.control_client import ControlClient
-from scanflow_client.progress import output_on
+from scanflow_client.progress import open_output
 
 if TYPE_CHECKING:
     from scanflow.deployer import Deployer
@@ -22,11 +22,11 @@ class MeasuringClient(ControlClient):
     _deployer: Deployer
 
     def _stream(self) -> TextIO | None:
-        """Return where progress is shown."""
+        """Return the stream for progress; None: it is not shown."""
         raise NotImplementedError
 
     def _find_history(self, target: TuningTarget, goal: Goal) -> TuningHistory | None:
-        """Return what a search may begin from."""
+        """Return the result of earlier searches to begin from; None: there is none."""
         raise NotImplementedError
 
     def load(
@@ -43,7 +43,7 @@ class MeasuringClient(ControlClient):
         dtype: str | None = None,
         grpc: bool = False,
     ) -> LoadReport:
-        """Send a prediction to a service again and again, and return what became of each request.
+        """Load a service with prediction requests, and return the outcome of each.
 
         Args:
             name: The service.
@@ -58,15 +58,17 @@ class MeasuringClient(ControlClient):
             grpc: Over gRPC rather than REST.
         """
         from scanflow_client.predict_io import PredictRequest, to_call
-        from scanflow_client.service_load import LoadSpec, load_service, progress_text, trace_of
+        from scanflow_client.service_load import LoadSpec, build_trace, load_service, show_load_progress
 
-        spec = LoadSpec.of(trace_of(rate, trace, seconds), poisson=poisson, seconds=seconds, connections=connections)
-        given = PredictRequest(inputs=inputs)
-        request = to_call(self._deployer, name, given, node=node, dtype=dtype, grpc=grpc)
-        with output_on(self._stream()) as output:
-            observe = progress_text(output.update, spec)
-            of = replace(spec, rows=given.rows, grpc=grpc)
-            return load_service(self._deployer.service(name), request, of, observe=observe)
+        spec = LoadSpec.build(
+            build_trace(rate, trace, seconds), poisson=poisson, seconds=seconds, connections=connections
+        )
+        prediction = PredictRequest(inputs=inputs)
+        request = to_call(self._deployer, name, prediction, node=node, dtype=dtype, grpc=grpc)
+        with open_output(self._stream()) as output:
+            observe = show_load_progress(output.update, spec)
+            spec = replace(spec, rows=prediction.rows, grpc=grpc)
+            return load_service(self._deployer.service(name), request, spec, observe=observe)
 
     def tune(
         self,
@@ -112,14 +114,14 @@ class MeasuringClient(ControlClient):
         def request(name: str) -> HttpRequest:
             return to_http(self._deployer, name, PredictRequest(inputs=inputs), node=node, dtype=dtype, seldon=False)
 
-        wanted, of = Goal(name=goal, p99_s=p99_s), TuningTarget.of(self._deployer, target)
-        history = None if fresh else self._find_history(of, wanted)
-        with output_on(self._stream()) as output:
+        search_goal, tuned = Goal(name=goal, p99_s=p99_s), TuningTarget.find(self._deployer, target)
+        history = None if fresh else self._find_history(tuned, search_goal)
+        with open_output(self._stream()) as output:
             return tune_service(
                 self._deployer,
-                of,
+                tuned,
                 request,
-                wanted,
+                search_goal,
                 TuningBudget(trials=trials, minutes=minutes),
                 cores=cores,
                 batches=batches,
@@ -128,5 +130,5 @@ class MeasuringClient(ControlClient):
                 folder=folder,
                 history=history,
                 observe=lambda step: output.update(step_text(step)),
-                tried=lambda text: output.print(text, ""),
+                on_trial=lambda text: output.print(text, ""),
             )

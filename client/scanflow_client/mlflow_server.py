@@ -1,7 +1,7 @@
 """``python -m scanflow_client.mlflow_server PORT``: MLflow's server over the tracker of the home folder, on loopback.
 
-The database is made whole beforehand, by the one function that all of scanflow makes it with: MLflow's server would
-make it in fifty steps, seen by the runs that begin meanwhile. Then this process becomes MLflow's.
+The database is created first, at once, by the function that all of scanflow uses: MLflow's server would migrate it in
+fifty steps, visible to runs that begin meanwhile. Then this process executes MLflow's server.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scanflow.settings import Settings
 _OTHERS = ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME")
 
 
-def command(port: int) -> list[str]:
+def build_command(port: int) -> list[str]:
     """Return the command of MLflow's server. Addresses may hold a password, so they are no part of it."""
     return [
         *(sys.executable, "-m", "mlflow", "server"),
@@ -27,9 +27,9 @@ def command(port: int) -> list[str]:
     ]
 
 
-def environment(place: TrackerPlace, inherited: Mapping[str, str]) -> dict[str, str]:
+def build_environment(place: TrackerPlace, inherited: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of MLflow's server."""
-    kept = {name: value for name, value in inherited.items() if name not in _OTHERS}
+    others = {name: value for name, value in inherited.items() if name not in _OTHERS}
     root = {} if place.artifact_root is None else {"MLFLOW_DEFAULT_ARTIFACT_ROOT": place.artifact_root.as_uri()}
     own = {
         "MLFLOW_BACKEND_STORE_URI": place.tracking_uri,
@@ -37,11 +37,11 @@ def environment(place: TrackerPlace, inherited: Mapping[str, str]) -> dict[str, 
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # eight processes more, for what is not used here
         "GIT_PYTHON_REFRESH": "quiet",
     }
-    return kept | root | own
+    return others | root | own
 
 
 def main(words: Sequence[str]) -> None:
-    """Make the database if there is none, and become MLflow's server on the port in ``words``."""
+    """Create the database if there is none, and execute MLflow's server on the port in ``words``."""
     os.umask(0o077)  # what it keeps is nobody else's
     settings = Settings.from_environment()
     place = tracker_place(settings.home.expanduser(), settings.tracker_uri)
@@ -52,7 +52,7 @@ def main(words: Sequence[str]) -> None:
         make_database(path, place.artifact_root)
     port = int(words[0])
     hold_served(place, f"http://127.0.0.1:{port}")
-    os.execve(sys.executable, command(port), environment(place, os.environ))  # noqa: S606  no shell is wanted
+    os.execve(sys.executable, build_command(port), build_environment(place, os.environ))  # noqa: S606  no shell is wanted
 
 
 if __name__ == "__main__":

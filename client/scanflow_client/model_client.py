@@ -1,4 +1,4 @@
-"""Models, what became of their versions, and a person's word on them: as the agents would do it."""
+"""The history of models' versions, and their promotion and rejection by a person, as agents would do it."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from scanflow.deployer import Deployer
     from scanflow_client.control_client import ControlClient
 
-_WAITING = 1000  # of the actions that wait for a person
+_MOST_APPROVALS = 1000
 
 
-def knowledge_of(settings: Settings, control: ControlClient | None) -> KnowledgeBase:
-    """Return the knowledge base that a server's agents use, where it says its address; else that of the settings."""
+def open_server_knowledge(settings: Settings, control: ControlClient | None) -> KnowledgeBase:
+    """Open the knowledge base of a server's agents, if the server names its address; else that of the settings."""
     tracker = {} if control is None else control.status().get("tracker") or {}
     url = str(tracker.get("url") or "")
     home = settings.home.expanduser()
@@ -49,40 +49,42 @@ def knowledge_of(settings: Settings, control: ControlClient | None) -> Knowledge
 
 @dataclass(frozen=True, kw_only=True)
 class ModelChange:
-    """What a person's word on a version did."""
+    """The outcome of a person's promotion or rejection of a version."""
 
     model: str
     version: int
     done: Literal["promoted", "approved", "rejected"]
-    """``approved``: an agent's action, which it carries out, watches, and then names the version the champion."""
+    """``approved``: an agent's action, which the agent carries out and watches before it names the champion."""
 
     services: tuple[str, ...] = ()
-    """That were changed, or will be by the actions."""
+    """Services that were changed, or will be by the actions."""
 
     actions: tuple[str, ...] = ()
-    """Of agents, that were approved or refused by it."""
+    """Agents' actions that were approved or refused."""
 
     before: int | None = None
-    """The version that was in use before."""
+    """The version in use before."""
 
 
 class ModelClient:
-    """The registry's versions beside the services that answer with them, and the events of the server, if there is one.
+    """Client of the registry's versions, the services that serve them, and the server's events, if there is a server.
 
-    A service is changed first, by a person's command as any other; then the registry says so, and then it is told as
-    an event. What was cut off in between is completed by the same call.
+    A service is changed first, then the registry, then an event is published. An interrupted call is completed by the
+    same call again.
     """
 
     def __init__(self, knowledge: KnowledgeBase, deployer: Deployer, control: ControlClient | None) -> None:
         self._knowledge, self._deployer, self._control = knowledge, deployer, control
 
     def histories(self, name: str | None = None, *, alias: str = CHAMPION) -> VersionList:
-        """Return what became of the versions of a model, or of all models: the newest first."""
+        """Return the history of the versions of a model, or of all models, the newest first."""
         names = self._knowledge.list_models() if name is None else [name]
-        found = [self._knowledge.list_model_versions(one) for one in names]
+        version_lists = [self._knowledge.list_model_versions(model) for model in names]
         events = [] if self._control is None else self._control.events_so_far(type=TYPES)
         services = self._deployer.services()
-        return VersionList(one for versions in found for one in histories(versions, events, services, alias=alias))
+        return VersionList(
+            history for versions in version_lists for history in histories(versions, events, services, alias=alias)
+        )
 
     def promote(
         self,
@@ -94,43 +96,41 @@ class ModelClient:
         alias: str = CHAMPION,
         observe: ServiceObserver = lambda _: None,
     ) -> ModelChange:
-        """Have services answer with a version, and name it the champion. An agent's action that waits for just that is
-        approved instead.
+        """Serve a version and name it the champion. An agent's pending action that does so is approved instead.
 
         Args:
             name: The model's.
             version: Its number.
-            why: It is kept with it.
-            services: Which of those that answer with the model. None named: the only one; or none is changed, where
-                none does.
-            alias: What names the version in use.
-            observe: Is told of the services' progress.
+            why: The reason, recorded with it.
+            services: Those to change, of the services of the model. None named: the only one, if there is one.
+            alias: The alias of the version in use.
+            observe: Called with the services' progress.
         """
-        wanted = self._knowledge.get_model(name, version)
-        chosen = self._chosen(name, services, f"promote {name} {version}")
-        before = self._in_use(wanted, chosen, alias)
-        waiting = {one.intent.target: one for one in self._waiting(wanted)}
+        promoted = self._knowledge.get_model(name, version)
+        chosen = self._select_services(name, services, f"promote {name} {version}")
+        before = self._find_version_in_use(promoted, chosen, alias)
+        waiting = {action.intent.target: action for action in self._list_waiting(promoted)}
         approved: list[Action] = []
         for record in chosen:
             if (action := waiting.get(f"service/{record.name}")) is not None and self._control is not None:
                 approved.append(self._control.approve(action.id, reason=why))
             else:
-                self._change(record, wanted, observe)
-        made = ModelChange(
+                self._change(record, promoted, observe)
+        change = ModelChange(
             model=name,
             version=version,
             done="approved" if approved else "promoted",
-            services=tuple(one.name for one in chosen),
-            actions=tuple(one.id for one in approved),
+            services=tuple(record.name for record in chosen),
+            actions=tuple(action.id for action in approved),
             before=before,
         )
         if approved:
-            return made
-        kept = {} if before is None else {BEFORE: str(before)}
-        self._knowledge.set_model_tags(name, version, {PROMOTION: BY_HAND, **kept})
+            return change
+        tags = {} if before is None else {BEFORE: str(before)}
+        self._knowledge.set_model_tags(name, version, {PROMOTION: BY_HAND, **tags})
         self._knowledge.set_model_alias(name, alias, version)
-        self._tell("model.promoted", wanted, chosen, before=before, why=why)
-        return made
+        self._publish("model.promoted", promoted, chosen, before=before, why=why)
+        return change
 
     def reject(
         self,
@@ -141,60 +141,65 @@ class ModelClient:
         alias: str = CHAMPION,
         observe: ServiceObserver = lambda _: None,
     ) -> ModelChange:
-        """Say that a version is not to be used: what agents want with it is refused, and where it is in use, the one
-        from before takes over again.
+        """Reject a version: agents' pending actions with it are refused, and where it is in use, the previous version
+        is served again.
 
-        UsageError: it is in use, and there is none from before.
+        Raises:
+            UsageError: it is in use, and there is no previous version.
         """
-        unwanted = self._knowledge.get_model(name, version)
-        of_model = [one for one in self._deployer.services() if serves(one, name)]
-        answering = [one for one in of_model if unwanted.uri in serves(one, name).values()]
-        is_champion = alias in unwanted.aliases
-        before = self._before(unwanted) if answering or is_champion else None
+        rejected_version = self._knowledge.get_model(name, version)
+        of_model = [service for service in self._deployer.services() if serves(service, name)]
+        answering = [service for service in of_model if rejected_version.uri in serves(service, name).values()]
+        is_champion = alias in rejected_version.aliases
+        before = self._find_previous(rejected_version) if answering or is_champion else None
         for record in answering:
             assert before is not None
             self._change(record, before, observe)
         if before is not None and is_champion:
             self._knowledge.set_model_alias(name, alias, before.version)
-        refused = self._refused(unwanted, why)
+        refused = self._refuse_actions(rejected_version, why)
         noted = {ACTION: refused[0]} if refused else {}
         self._knowledge.set_model_tags(name, version, {PROMOTION: rejection(why or "by hand"), **noted})
-        self._tell("model.rejected", unwanted, of_model, why=why or "by hand")
+        self._publish("model.rejected", rejected_version, of_model, why=why or "by hand")
         return ModelChange(
             model=name,
             version=version,
             done="rejected",
-            services=tuple(one.name for one in answering),
+            services=tuple(service.name for service in answering),
             actions=refused,
             before=None if before is None else before.version,
         )
 
-    def _in_use(self, wanted: ModelVersion, services: Sequence[ServiceRecord], alias: str) -> int | None:
-        """Return the version in use that is not the one wanted: that services answer with, else the champion."""
-        served = [uri for one in services for uri in serves(one, wanted.name).values() if uri != wanted.uri]
-        versions = self._knowledge.list_model_versions(wanted.name)
-        used = [one.version for one in versions if one.uri in served]
-        champions = [one.version for one in versions if alias in one.aliases and one.version != wanted.version]
-        return next(iter([*used, *champions]), None)
+    def _find_version_in_use(
+        self, candidate: ModelVersion, services: Sequence[ServiceRecord], alias: str
+    ) -> int | None:
+        """Return the other version in use: the one that services serve, else the champion."""
+        uris = {uri for service in services for uri in serves(service, candidate.name).values()} - {candidate.uri}
+        versions = self._knowledge.list_model_versions(candidate.name)
+        served = [version.version for version in versions if version.uri in uris]
+        champions = [
+            version.version for version in versions if alias in version.aliases and version.version != candidate.version
+        ]
+        return next(iter([*served, *champions]), None)
 
-    def _before(self, version: ModelVersion) -> ModelVersion:
+    def _find_previous(self, version: ModelVersion) -> ModelVersion:
         number = version_before(version.tags)
         versions = self._knowledge.list_model_versions(version.name)
-        found = next((one for one in versions if one.version == number and rejected(one.tags) is None), None)
-        if found is None:
+        previous = next((other for other in versions if other.version == number and rejected(other.tags) is None), None)
+        if previous is None:
             raise UsageError(
                 f"Version {version.version} of {version.name!r} is in use, and none from before is known that was not "
                 f"rejected. Put another to use first: scanflow models promote {version.name} VERSION"
             )
-        return found
+        return previous
 
-    def _chosen(self, name: str, services: Sequence[str], command: str) -> list[ServiceRecord]:
-        """Return the services that are to answer with another version of the model."""
-        answering = {one.name: one for one in self._deployer.services() if serves(one, name)}
-        if unknown := [one for one in services if one not in answering]:
-            known = ", ".join(answering) or "none"
+    def _select_services(self, name: str, services: Sequence[str], command: str) -> list[ServiceRecord]:
+        """Return the services to change to another version of the model."""
+        answering = {service.name: service for service in self._deployer.services() if serves(service, name)}
+        if unknown := [service for service in services if service not in answering]:
+            names = ", ".join(answering) or "none"
             raise UsageError(
-                f"The service {unknown[0]!r} does not answer with the model {name!r}. Those that do: {known}."
+                f"The service {unknown[0]!r} does not answer with the model {name!r}. Those that do: {names}."
             )
         if not services and len(answering) > 1:
             first, *_ = answering
@@ -202,26 +207,26 @@ class ModelClient:
                 f"{', '.join(answering)} answer with the model {name!r}. Say which: scanflow models {command} "
                 f"--service {first}"
             )
-        return [one for one in answering.values() if not services or one.name in services]
+        return [service for service in answering.values() if not services or service.name in services]
 
     def _change(self, record: ServiceRecord, version: ModelVersion, observe: ServiceObserver) -> None:
         for node, uri in serves(record, version.name).items():
             if uri != version.uri:
                 self._deployer.change(record.name, ServiceChange(model=version.uri, node=node), observe=observe)
 
-    def _waiting(self, version: ModelVersion) -> list[Action]:
-        """Return the agents' actions that wait for a person and would have a service answer with a version."""
+    def _list_waiting(self, version: ModelVersion) -> list[Action]:
+        """Return the agents' pending actions that would serve a version."""
         if self._control is None:
             return []
-        found = self._control.approvals(limit=_WAITING)
-        return [one for one in found if one.intent.arguments.get("model") == version.uri]
+        actions = self._control.approvals(limit=_MOST_APPROVALS)
+        return [action for action in actions if action.intent.arguments.get("model") == version.uri]
 
-    def _refused(self, version: ModelVersion, why: str) -> tuple[str, ...]:
+    def _refuse_actions(self, version: ModelVersion, why: str) -> tuple[str, ...]:
         if self._control is None:
             return ()
-        return tuple(self._control.refuse(one.id, reason=why).id for one in self._waiting(version))
+        return tuple(self._control.refuse(action.id, reason=why).id for action in self._list_waiting(version))
 
-    def _tell(
+    def _publish(
         self, type: str, version: ModelVersion, services: Sequence[ServiceRecord], **data: int | str | None
     ) -> None:
         if self._control is not None:

@@ -1,4 +1,4 @@
-"""Which CPUs services of this machine have to themselves."""
+"""The CPUs that services of this machine have for themselves."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
     from scanflow.backends.service_records import InstanceRecord, ServiceRecord
 
 
-def bound_grants(services: Sequence[ServiceRecord]) -> list[Grant]:
+def list_bound_grants(services: Sequence[ServiceRecord]) -> list[Grant]:
     return [
-        Grant(one.cpus, one.memory_nodes, cores=one.cores or float(len(one.cpus)))
-        for service, one in placed_instances(services)
+        Grant(instance.cpus, instance.memory_nodes, cores=instance.cores or float(len(instance.cpus)))
+        for service, instance in iterate_placed_instances(services)
         if service.shape.affinity != "any"
     ]
 
 
-def placed_instances(services: Sequence[ServiceRecord]) -> Iterator[tuple[ServiceRecord, InstanceRecord]]:
-    """Yield the instances that run on CPUs of their own, with their services."""
+def iterate_placed_instances(services: Sequence[ServiceRecord]) -> Iterator[tuple[ServiceRecord, InstanceRecord]]:
+    """Yield the instances that are pinned to CPUs, with their services."""
     for service in services:
-        for one in service.instances:
-            if one.cpus and one.state not in {"waiting", "failed"}:
-                yield service, one
+        for instance in service.instances:
+            if instance.cpus and instance.state not in {"waiting", "failed"}:
+                yield service, instance

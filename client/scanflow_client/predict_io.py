@@ -1,4 +1,4 @@
-"""Requests for predictions as they are given on a command line, and responses as they are printed."""
+"""Read prediction requests from a command line, send them, and format the responses."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class PredictRequest:
 
     @property
     def rows(self) -> int:
-        """How many samples it has, as far as that can be told: rows of its first input, else 1."""
+        """The number of samples: rows of the first input, else 1."""
         first = next(iter(self.inputs.values()), None) if isinstance(self.inputs, Mapping) else self.inputs
         if not isinstance(first, Sized) or isinstance(first, str) or getattr(first, "ndim", 1) == 0:
             return 1
@@ -47,25 +47,27 @@ class PredictRequest:
 
 
 def read_request(*, file: str | None, data: str | None, npy: Path | None, stdin: BinaryIO) -> PredictRequest:
-    """Return the request: JSON, an array of NumPy's, or bytes."""
-    given = [one for one in (file, data, npy) if one is not None]
-    if len(given) > 1:
+    """Return the request from JSON, a NumPy array, or raw bytes."""
+    sources = [source for source in (file, data, npy) if source is not None]
+    if len(sources) > 1:
         raise UsageError("Several inputs are given. Keep one: a file, --data or --npy.")
     if data is not None:
-        return _of_json(data, "--data")
+        return _parse_json(data, "--data")
     if npy is not None:
-        return PredictRequest(inputs=_array(_bytes(npy), str(npy)))
+        return PredictRequest(inputs=_load_array(_read_bytes(npy), str(npy)))
     if file is None and stdin.isatty():
         raise UsageError("No input is given. Give rows: --data '[[1, 2, 3]]', a file, or - for standard input.")
     if file is None or file == "-":
-        return _of_bytes(stdin.read(), "standard input")
+        return _parse_bytes(stdin.read(), "standard input")
     path = Path(file)
-    content = _bytes(path)
-    return _of_json(content.decode(errors="replace"), file) if path.suffix == ".json" else _of_bytes(content, file)
+    content = _read_bytes(path)
+    return (
+        _parse_json(content.decode(errors="replace"), file) if path.suffix == ".json" else _parse_bytes(content, file)
+    )
 
 
 class HttpRequest(NamedTuple):
-    """A request for a prediction as it is sent to a service."""
+    """An HTTP request for a prediction."""
 
     path: str
     body: bytes
@@ -75,23 +77,23 @@ class HttpRequest(NamedTuple):
 def to_http(
     deployer: Deployer, name: str, request: PredictRequest, *, node: str | None, dtype: str | None, seldon: bool
 ) -> HttpRequest:
-    """Return a request as it is sent. Rows go as binary tensors, of the type that the service declares."""
+    """Return the HTTP request for a prediction; rows become binary tensors of the type that the service declares."""
     if _is_seldon(request, seldon):
-        return HttpRequest("/api/v1.0/predictions", json.dumps(_seldon(request)).encode(), _JSON)
+        return HttpRequest("/api/v1.0/predictions", json.dumps(_build_seldon_message(request)).encode(), _JSON)
     path = f"/v2/models/{quote(node or name, safe='')}/infer"
     if request.message is not None:
         return HttpRequest(path, json.dumps(request.message).encode(), _JSON)
     if request.raw is not None:
-        wanted = {"content-type": "application/octet-stream", "accept": "application/octet-stream, application/json"}
-        return HttpRequest(path, request.raw, wanted)
+        headers = {"content-type": "application/octet-stream", "accept": "application/octet-stream, application/json"}
+        return HttpRequest(path, request.raw, headers)
     from scanflow.transport.tensors import as_arrays, encode_request
 
-    inputs = as_arrays(request.inputs, dtype=_dtype(deployer, name, request, node, dtype))
+    inputs = as_arrays(request.inputs, dtype=_choose_dtype(deployer, name, request, node, dtype))
     return HttpRequest(path, *encode_request(inputs))
 
 
 class GrpcRequest(NamedTuple):
-    """A request for a prediction as a gRPC method takes it."""
+    """A gRPC request for a prediction."""
 
     method: str
     """The method's path: ``/SERVICE/METHOD``."""
@@ -105,11 +107,11 @@ def to_grpc(
     """Return a call of the Open Inference Protocol's ``ModelInfer``, with rows as raw tensors.
 
     Args:
-        deployer: What knows the service.
+        deployer: The deployer of the service.
         name: The service.
         request: Its ``inputs`` are sent.
         node: One node of the graph alone.
-        dtype: What numbers are sent as; None: as the service declares.
+        dtype: The type of numbers; None: as the service declares.
 
     Raises:
         InvalidError: the request has no rows.
@@ -122,7 +124,7 @@ def to_grpc(
         )
     from scanflow.transport.tensors import INFER_METHOD, as_arrays, encode_grpc_request
 
-    inputs = as_arrays(request.inputs, dtype=_dtype(deployer, name, request, node, dtype))
+    inputs = as_arrays(request.inputs, dtype=_choose_dtype(deployer, name, request, node, dtype))
     return GrpcRequest(INFER_METHOD, encode_grpc_request(node or name, inputs))
 
 
@@ -136,10 +138,10 @@ def to_call(
     seldon: bool = False,
     grpc: bool = False,
 ) -> HttpRequest | GrpcRequest:
-    """Return a request as it is sent over REST, or with ``grpc`` over gRPC: see :func:`to_http` and :func:`to_grpc`.
+    """Return a request for REST, or with ``grpc`` for gRPC: see :func:`to_http` and :func:`to_grpc`.
 
     Raises:
-        InvalidError: what is to be sent cannot be, over that protocol.
+        InvalidError: the input cannot be sent over that protocol.
     """
     if not grpc:
         return to_http(deployer, name, request, node=node, dtype=dtype, seldon=seldon)
@@ -155,19 +157,23 @@ def send(
     if request.inputs is not None and not _is_seldon(request, seldon):
         from scanflow.deployer.service_client import predict
 
-        return predict(deployer, name, request.inputs, node=node, dtype=_dtype(deployer, name, request, node, dtype))
+        return predict(
+            deployer, name, request.inputs, node=node, dtype=_choose_dtype(deployer, name, request, node, dtype)
+        )
     reply = _post(deployer, name, to_http(deployer, name, request, node=node, dtype=dtype, seldon=seldon))
     is_json = request.raw is None or seldon or "json" in reply.headers.get("content-type", "")
-    return _document(reply.content) if is_json else reply.content
+    return _parse_document(reply.content) if is_json else reply.content
 
 
 def _is_seldon(request: PredictRequest, seldon: bool) -> bool:
     return seldon or (request.message is not None and bool(_SELDON & request.message.keys()))
 
 
-def _dtype(deployer: Deployer, name: str, request: PredictRequest, node: str | None, dtype: str | None) -> str | None:
+def _choose_dtype(
+    deployer: Deployer, name: str, request: PredictRequest, node: str | None, dtype: str | None
+) -> str | None:
     if dtype is None and not hasattr(request.inputs, "dtype"):
-        return _declared(deployer, name, node)  # what is typed says nothing of its type: 1 may be meant as 1.0
+        return _fetch_declared_dtype(deployer, name, node)  # JSON does not tell the type: 1 may stand for 1.0
     return dtype
 
 
@@ -177,18 +183,18 @@ def _post(deployer: Deployer, name: str, request: HttpRequest) -> Reply:
         return reply
 
 
-def _declared(deployer: Deployer, name: str, node: str | None) -> str | None:
-    """Return the floating-point type that a service declares for all its inputs; None: it has no such type."""
+def _fetch_declared_dtype(deployer: Deployer, name: str, node: str | None) -> str | None:
+    """Return the floating-point type that a service declares for all its inputs; None: there is none."""
     with deployer.connect(name) as client:
         inputs = client.document(f"/v2/models/{node or name}").get("inputs")
-    kinds = {str(one.get("datatype")) for one in inputs or ()}
+    kinds = {str(tensor.get("datatype")) for tensor in inputs or ()}
     return kinds.pop() if len(kinds) == 1 and kinds <= _FLOATS else None
 
 
-def response_lines(answer: Answer | Mapping[str, Any], *, as_json: bool) -> list[str]:
+def format_response(answer: Answer | Mapping[str, Any], *, as_json: bool) -> list[str]:
     if isinstance(answer, Mapping):
         return [json.dumps(answer, indent=2)]
-    outputs = {name: _plain(array) for name, array in answer.outputs.items()}
+    outputs = {name: _to_json_values(array) for name, array in answer.outputs.items()}
     if as_json:
         return [json.dumps({"outputs": outputs, "instance": answer.instance, "revision": answer.revision})]
     lines = []
@@ -198,7 +204,7 @@ def response_lines(answer: Answer | Mapping[str, Any], *, as_json: bool) -> list
     return [*lines, f"from instance {answer.instance}, revision {answer.revision}"]
 
 
-def _seldon(request: PredictRequest) -> Mapping[str, Any]:
+def _build_seldon_message(request: PredictRequest) -> Mapping[str, Any]:
     if request.message is not None:
         return request.message
     if request.raw is not None:
@@ -209,38 +215,38 @@ def _seldon(request: PredictRequest) -> Mapping[str, Any]:
     return {"data": {"ndarray": inputs.tolist() if hasattr(inputs, "tolist") else inputs}}
 
 
-def _of_bytes(content: bytes, source: str) -> PredictRequest:
+def _parse_bytes(content: bytes, source: str) -> PredictRequest:
     if content.startswith((_NUMPY, _ZIP)) and (content.startswith(_NUMPY) or source.endswith(".npz")):
-        return PredictRequest(inputs=_array(content, source))
+        return PredictRequest(inputs=_load_array(content, source))
     if content.lstrip()[:1] in {b"[", b"{"}:
         try:
-            return _of_json(content.decode(), source)
+            return _parse_json(content.decode(), source)
         except (UnicodeDecodeError, InvalidError):
             pass  # it only began like JSON
     return PredictRequest(raw=content)
 
 
-def _of_json(text: str, source: str) -> PredictRequest:
+def _parse_json(text: str, source: str) -> PredictRequest:
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidError(f"{source} is not JSON: {error}. Write rows, such as '[[1, 2, 3]]'.") from error
-    if isinstance(found, dict) and (_SELDON & found.keys() or _are_tensors(found.get("inputs"))):
-        return PredictRequest(message=found)
-    return PredictRequest(inputs=found)
+    if isinstance(document, dict) and (_SELDON & document.keys() or _are_tensors(document.get("inputs"))):
+        return PredictRequest(message=document)
+    return PredictRequest(inputs=document)
 
 
 def _are_tensors(inputs: Any) -> bool:
-    return isinstance(inputs, list) and bool(inputs) and all(isinstance(one, dict) for one in inputs)
+    return isinstance(inputs, list) and bool(inputs) and all(isinstance(entry, dict) for entry in inputs)
 
 
-def _array(content: bytes, source: str) -> Any:
+def _load_array(content: bytes, source: str) -> Any:
     from scanflow.transport.tensors import load_arrays
 
     return load_arrays(io.BytesIO(content), source)
 
 
-def _bytes(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError as error:
@@ -249,13 +255,13 @@ def _bytes(path: Path) -> bytes:
         raise InvalidError(f"{str(path)!r} cannot be read: {error.strerror}.") from error
 
 
-def _document(content: bytes) -> dict[str, Any]:
-    found = json.loads(content)
-    return found if isinstance(found, dict) else {"answer": found}
+def _parse_document(content: bytes) -> dict[str, Any]:
+    document = json.loads(content)
+    return document if isinstance(document, dict) else {"answer": document}
 
 
-def _plain(array: Any) -> Any:
+def _to_json_values(array: Any) -> Any:
     """Return an array as JSON can hold it; bytes become text."""
     if array.dtype.kind == "O":
-        return [one.decode(errors="replace") if isinstance(one, bytes) else str(one) for one in array.ravel()]
+        return [value.decode(errors="replace") if isinstance(value, bytes) else str(value) for value in array.ravel()]
     return array.tolist()

@@ -1,4 +1,4 @@
-"""What happens while a command runs: one line a step or change; in a terminal also what runs at the moment."""
+"""Progress of a command: a line for each step or change, and in a terminal the current activity."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _STYLES = {"✓": "green", "✗": "bold red", "–": "dim", "≡": "cyan", "↻"
 
 
 class Output(NamedTuple):
-    """Where progress goes: lines with a style, and in a terminal the current activity below them."""
+    """An output for progress: lines with a style, and in a terminal the current activity below them."""
 
     print: Callable[[str, str], None]
     update: Callable[[str], None]
 
 
 @contextmanager
-def output_on(stream: TextIO | None, running: RenderableType | None = None) -> Iterator[Output]:
-    """Give an output on ``stream``, None for nowhere. ``running`` is drawn below the lines in place of an activity."""
+def open_output(stream: TextIO | None, running: RenderableType | None = None) -> Iterator[Output]:
+    """Open an output on ``stream``; None: nothing is shown. ``running`` is drawn in place of the current activity."""
 
     def ignore(*_: str) -> None:
         return
@@ -64,10 +64,10 @@ def output_on(stream: TextIO | None, running: RenderableType | None = None) -> I
 
 
 @contextmanager
-def progress_on(stream: TextIO | None) -> Iterator[Observer]:
-    """Give an observer that shows a run on ``stream``; None: it shows nothing."""
+def show_run_progress(stream: TextIO | None) -> Iterator[Observer]:
+    """Provide an observer that shows a run on ``stream``; None: it shows nothing."""
     progress = RunProgress()
-    with output_on(stream, progress) as output:
+    with open_output(stream, progress) as output:
 
         def observe(event: records.Event) -> None:
             for line in progress.lines(event):
@@ -77,9 +77,9 @@ def progress_on(stream: TextIO | None) -> Iterator[Observer]:
 
 
 @contextmanager
-def changes_on(stream: TextIO | None) -> Iterator[ServiceObserver]:
-    """Give an observer that shows on ``stream`` how a service changes; None: it shows nothing."""
-    with output_on(stream) as output:
+def show_service_changes(stream: TextIO | None) -> Iterator[ServiceObserver]:
+    """Provide an observer that shows a service's changes on ``stream``; None: it shows nothing."""
+    with open_output(stream) as output:
 
         def observe(change: Progress) -> None:
             output.print(f"  {change.text}", "")
@@ -96,7 +96,7 @@ class _FanOut:
 
 
 class RunProgress:
-    """Turns a run's events into lines to print; drawn by rich, it is what runs at the moment."""
+    """Turns a run's events into lines to print; rich renders it as the current activity."""
 
     def __init__(self) -> None:
         self._running: dict[StepName, float] = {}
@@ -106,9 +106,9 @@ class RunProgress:
     def lines(self, event: records.Event) -> list[str]:
         match event:
             case records.RunStarted():
-                kept = f", {counted(event.kept, 'task')} kept" if event.kept else ""
-                head = f"run {event.run}  ({counted(event.steps, 'step')}{kept})"
-                return [head, *(f"  ! {one}" for one in event.ignored)]
+                reused = f", {counted(event.kept, 'task')} kept" if event.kept else ""
+                head = f"run {event.run}  ({counted(event.steps, 'step')}{reused})"
+                return [head, *(f"  ! {name}" for name in event.ignored)]
             case records.Waiting():
                 self._waiting[event.what] = time.monotonic()
             case records.EnvironmentReady():
@@ -121,10 +121,10 @@ class RunProgress:
                 return [f"  {MARKS['running']} {event.task} still runs, adopted"] if event.adopted else []
             case records.TaskEnded():
                 self._running.pop(event.record.task, None)
-                return self._ended(event)
+                return self._format_ended(event)
         return []
 
-    def _ended(self, event: records.TaskEnded) -> list[str]:
+    def _format_ended(self, event: records.TaskEnded) -> list[str]:
         record = event.record
         if event.retry_in_s is not None:
             why = record.failure.summary if record.failure else ""
@@ -160,7 +160,7 @@ class RunProgress:
         grouped = dict(self._fan_outs)
         for step, group in grouped.items():
             add(f"{step} {group.ended}/{group.width}", ProgressBar(group.width, group.ended, width=30))
-        alone = [one for one in list(self._running.items()) if one[0].partition(".")[0] not in grouped]
+        alone = [entry for entry in list(self._running.items()) if entry[0].partition(".")[0] not in grouped]
         for task, began in alone[:MAX_RUNNING]:
             add(task, took(began))
         if len(alone) > MAX_RUNNING:

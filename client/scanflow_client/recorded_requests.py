@@ -1,4 +1,4 @@
-"""What callers sent to a service lately, from its recorded predictions, to send it again."""
+"""Recent requests to a service, read from its recorded predictions, to be replayed."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def read_recorded_requests(knowledge: KnowledgeBase, app: str, team: str, servic
     """Return up to 64 requests of one row each, spread over the newest recorded predictions.
 
     Raises:
-        NotFoundError: nothing was recorded; says how to have it recorded.
+        NotFoundError: no prediction is recorded.
     """
     from scanflow.drift.prediction_data import arrays_of
     from scanflow.drift.read import INPUT
 
-    wanted = f"tags.`scanflow.kind` = 'predictions' and tags.`scanflow.service` = '{service}'"
+    query = f"tags.`scanflow.kind` = 'predictions' and tags.`scanflow.service` = '{service}'"
     requests: list[PredictRequest] = []
-    for run in knowledge.search_runs(app, team, wanted, limit=MOST_FILES):
+    for run in knowledge.search_runs(app, team, query, limit=MOST_FILES):
         arrays = arrays_of(knowledge, run.run_id)
         inputs = {name.removeprefix(INPUT): values for name, values in arrays.items() if name.startswith(INPUT)}
         count = min((len(values) for values in inputs.values()), default=0)

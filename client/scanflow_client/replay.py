@@ -1,6 +1,6 @@
-"""What ``scanflow strategies`` and ``replay`` work on: what agents' code says, and traces as files.
+"""Introspection of agents' code, and traces as files, for ``scanflow strategies`` and ``scanflow replay``.
 
-The code is asked in a process of its own: no program imports another, and the code is a user's.
+A separate process loads the code: no program imports another, and the code is a user's.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from scanflow.app.files import dump_json
 from scanflow.app.quantities import parse_duration
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError, UsageError
 from scanflow.problems import error_of
-from scanflow_client.program import application_of
+from scanflow_client.program import resolve_application
 
 _KINDS = frozenset({"sample", "intent", "call", "error", "decision", "refused"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What the strategies of an agent make now of what it recorded."""
+    """The decisions of an agent's current strategies on a recorded trace."""
 
     app: str
-    """The application that the code makes."""
+    """The application that the code defines."""
 
     agent: str
     trace: Trace
     entries: Sequence[Mapping[str, Any]] = field(repr=False)
-    """The journal that the trace is of."""
+    """The journal of the trace."""
 
     strategies: tuple[str, ...]
     moments: tuple[Moment, ...]
 
     @property
     def differences(self) -> list[Difference]:
-        """Where another decision than the recorded one is made."""
+        """The decisions that differ from the recorded ones."""
         return difference(self.trace.moments, self.moments)
 
     def as_json(self) -> dict[str, Any]:
@@ -52,25 +52,27 @@ class Replay:
             "app": self.app,
             "agent": self.agent,
             "samples": len(self.trace.samples),
-            "moments": [one.model_dump(mode="json", exclude={"answers"}) for one in self.moments],
-            "recorded": [one.model_dump(mode="json") for one in self.trace.moments],
-            "differences": [one.model_dump(mode="json") | {"sign": one.symbol} for one in self.differences],
+            "moments": [moment.model_dump(mode="json", exclude={"answers"}) for moment in self.moments],
+            "recorded": [moment.model_dump(mode="json") for moment in self.trace.moments],
+            "differences": [
+                difference.model_dump(mode="json") | {"sign": difference.symbol} for difference in self.differences
+            ],
         }
 
     def save(self, path: Path) -> None:
-        """Write the entries that the trace needs, so that it can be replayed without the agent."""
-        document = {"app": self.app, "agent": self.agent, "entries": list(_needed(self.trace, self.entries))}
+        """Write the entries of the trace to a file, to be replayed without the agent."""
+        document = {"app": self.app, "agent": self.agent, "entries": list(_select_needed(self.trace, self.entries))}
         try:
             path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         except OSError as error:
             raise UnavailableError(f"{str(path)!r} cannot be written: {error.strerror}.") from error
 
 
-def strategies_of(target: Application | str | None) -> tuple[str, list[dict[str, Any]]]:
-    """Return the application of ``FILE[:AGENT]``, and what its agents' strategies say, the built-in ones' too."""
-    with _file_of(target) as file:
-        told = _ask("strategies", file)
-    return told["app"], told["strategies"]
+def list_strategies(target: Application | str | None) -> tuple[str, list[dict[str, Any]]]:
+    """Return the application of ``FILE[:AGENT]`` and its agents' strategies, built-in ones included."""
+    with _provide_file(target) as file:
+        reply = _ask("strategies", file)
+    return reply["app"], reply["strategies"]
 
 
 def replay(
@@ -82,57 +84,57 @@ def replay(
     since: float | None = None,
     last: int | None = None,
 ) -> Replay:
-    """Return what the strategies of an agent, as ``target`` has it now, make of what is in a journal.
+    """Evaluate the strategies that ``target`` has now for an agent on the samples of a journal.
 
-    ``recorded`` is the application whose agent recorded it, where that is known.
+    ``recorded`` is the application of the journal's agent, if it is known.
     """
     trace = trace_of(entries).cut(since=since, last=last)
-    given = json.dumps([one.model_dump(mode="json") for one in trace.samples])
-    with _file_of(target) as file:
-        told = _ask("replay", file, agent, given=given.encode())
-    if recorded not in {None, told["app"]}:
+    samples = json.dumps([sample.model_dump(mode="json") for sample in trace.samples])
+    with _provide_file(target) as file:
+        reply = _ask("replay", file, agent, stdin=samples.encode())
+    if recorded not in {None, reply["app"]}:
         raise InvalidError(
             f"The samples are of {recorded}:{agent}, and {target or 'the file here'} makes the application "
-            f"{told['app']!r}. Name the file of {recorded!r}: scanflow replay {agent} FILE"
+            f"{reply['app']!r}. Name the file of {recorded!r}: scanflow replay {agent} FILE"
         )
-    moments = tuple(Moment.model_validate(one) for one in told["moments"])
-    strategies = tuple(told["strategies"])
-    return Replay(app=told["app"], agent=agent, trace=trace, entries=entries, strategies=strategies, moments=moments)
+    moments = tuple(Moment.model_validate(moment) for moment in reply["moments"])
+    strategies = tuple(reply["strategies"])
+    return Replay(app=reply["app"], agent=agent, trace=trace, entries=entries, strategies=strategies, moments=moments)
 
 
 @contextmanager
-def _file_of(target: Application | str | None) -> Iterator[str]:
-    """Give the file of an application, as another process can load it."""
+def _provide_file(target: Application | str | None) -> Iterator[str]:
+    """Provide a file of an application that another process can load."""
     if target is None or isinstance(target, str):
         yield target or ""
         return
     with NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:
-        file.write(dump_json(application_of(target)))
+        file.write(dump_json(resolve_application(target)))
         file.flush()
         yield file.name
 
 
-def _ask(*words: str, given: bytes = b"") -> Any:
-    """Ask ``python -m scanflow_agents``. What the code prints goes to our standard error."""
-    command = [sys.executable, "-P", "-m", "scanflow_agents", *words]
-    done = subprocess.run(command, input=given, stdout=subprocess.PIPE, check=False)
-    if done.returncode == 130:
+def _ask(*arguments: str, stdin: bytes = b"") -> Any:
+    """Return the JSON output of ``python -m scanflow_agents``. The code's own output goes to our standard error."""
+    command = [sys.executable, "-P", "-m", "scanflow_agents", *arguments]
+    process = subprocess.run(command, input=stdin, stdout=subprocess.PIPE, check=False)
+    if process.returncode == 130:
         raise KeyboardInterrupt
     try:
-        told = json.loads(done.stdout)
+        reply = json.loads(process.stdout)
     except ValueError:
         raise UsageError(
-            f"The code of the agents ended its process (exit status {done.returncode}) before it had answered. What it "
-            "printed is above. Does it end the program, or need more memory than there is?"
+            f"The code of the agents ended its process (exit status {process.returncode}) before it had answered. What "
+            "it printed is above. Does it end the program, or need more memory than there is?"
         ) from None
-    if done.returncode == 1:
-        status = told.get("status", 500) if isinstance(told, dict) else 500
-        raise error_of(int(status), done.stdout, who="The agents' code")
-    return told
+    if process.returncode == 1:
+        status = reply.get("status", 500) if isinstance(reply, dict) else 500
+        raise error_of(int(status), process.stdout, who="The agents' code")
+    return reply
 
 
-def moment_of(text: str, *, now: float) -> float:
-    """Return the moment that ``2h`` (ago) or ``2026-01-31T06:00`` means, in seconds since the epoch."""
+def parse_moment(text: str, *, now: float) -> float:
+    """Return ``2h`` (ago) or ``2026-01-31T06:00`` as seconds since the epoch."""
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):
@@ -144,26 +146,26 @@ def moment_of(text: str, *, now: float) -> float:
 
 
 def read_trace(agent: str, path: Path) -> tuple[str | None, str, list[dict[str, Any]]]:
-    """Return the application, if it is known, the agent and the entries of a saved trace, or of a printed journal."""
+    """Return the application, if it is known, the agent and the entries of a saved trace or a printed journal."""
     try:
-        found: Any = json.loads(path.read_bytes())
+        document: Any = json.loads(path.read_bytes())
     except FileNotFoundError as error:
         raise NotFoundError(f"There is no file {str(path)!r}.") from error
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidError(f"{str(path)!r} cannot be read as JSON: {error}") from error
-    app, entries = (found.get("app"), found.get("entries")) if isinstance(found, Mapping) else (None, found)
-    if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
+    app, entries = (document.get("app"), document.get("entries")) if isinstance(document, Mapping) else (None, document)
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise InvalidError(f"{str(path)!r} holds no trace. Save one: scanflow replay AGENT --save {path.name}")
     own, _, name = agent.replace("/", ":").rpartition(":")
     return own or (app if isinstance(app, str) else None), name, entries
 
 
-def _needed(trace: Trace, entries: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield the samples of a trace, what was requested for them, and all answers."""
-    samples, inside = {one.id for one in trace.samples}, False
+def _select_needed(trace: Trace, entries: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield the samples of a trace, the requests made on them, and all decisions."""
+    samples, selected = {sample.id for sample in trace.samples}, False
     for entry in entries:
         kind = entry["kind"]
         if kind == "sample":
-            inside = entry["body"]["id"] in samples
-        if kind in _KINDS and (inside or kind in {"decision", "refused"}):
+            selected = entry["body"]["id"] in samples
+        if kind in _KINDS and (selected or kind in {"decision", "refused"}):
             yield entry

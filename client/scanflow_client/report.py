@@ -1,4 +1,4 @@
-"""What an application's agents did, as a page: from the server's events to a file."""
+"""The report of an application's agents as a page, made from the server's events."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_LABELS, _MOST_DETAILED = 10_000, 200
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What an application's agents did, as a page in a file."""
+    """A report of an application's agents, as a page in a file."""
 
     path: Path
 
@@ -39,12 +39,12 @@ class Report:
 
 
 def write_report(client: ControlClient, app: str | None, folder: Path) -> Path:
-    """Write what an application's agents did, as far as the server keeps it, and return the file.
+    """Write the report of an application's agents from the events that the server keeps, and return the file.
 
     ``app`` None: the only application that has agents.
     """
-    told = client.events_so_far(type=TYPES)
-    apps = sorted({event.app for event in told})
+    events = client.events_so_far(type=TYPES)
+    apps = sorted({event.app for event in events})
     if not apps:
         raise NotFoundError("No agent has told of anything yet. See which are at work: scanflow agents")
     if app is None and len(apps) > 1:
@@ -53,8 +53,10 @@ def write_report(client: ControlClient, app: str | None, folder: Path) -> Path:
     if name not in apps:
         raise NotFoundError(f"No agent of {name!r} has told of anything yet.{did_you_mean(name, apps)}")
     path = folder / f"{name}.html"
-    mine = [event for event in told if event.app == name]
-    page = report_page(name, mine, labels_so_far(client, name), links=tracker_links(client, name, mine))
+    app_events = [event for event in events if event.app == name]
+    page = report_page(
+        name, app_events, fetch_labels(client, name), links=fetch_tracker_links(client, name, app_events)
+    )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         path.write_text(page, encoding="utf-8")
@@ -63,25 +65,25 @@ def write_report(client: ControlClient, app: str | None, folder: Path) -> Path:
     return path
 
 
-def labels_so_far(client: ControlClient, app: str) -> list[dict[str, Any]]:
-    """Return the labelled points of an application, and some that wait; the newest of both with what they are."""
-    listed = client.labels(app=app, state="given", details=False, limit=_MOST_LABELS)
-    listed += client.labels(app=app, state="given", limit=_MOST_DETAILED)
-    listed += client.labels(app=app, limit=_MOST_DETAILED)
-    return list({(one.get("team"), one["id"]): one for one in listed}.values())
+def fetch_labels(client: ControlClient, app: str) -> list[dict[str, Any]]:
+    """Return the labelled samples of an application and some unlabelled ones; the newest of both with details."""
+    samples = client.labels(app=app, state="given", details=False, limit=_MOST_LABELS)
+    samples += client.labels(app=app, state="given", limit=_MOST_DETAILED)
+    samples += client.labels(app=app, limit=_MOST_DETAILED)
+    return list({(sample.get("team"), sample["id"]): sample for sample in samples}.values())
 
 
-def tracker_links(client: ControlClient, app: str, told: Sequence[Event]) -> TrackerLinks:
-    """Return where the server's tracker shows an application's runs and models; nowhere, where it has no pages."""
+def fetch_tracker_links(client: ControlClient, app: str, events: Sequence[Event]) -> TrackerLinks:
+    """Return the links to an application's runs and models in the server's tracker; none, if it has no web pages."""
     status = client.status()
     tracker, agents = status.get("tracker") or {}, status.get("agents") or []
-    address, teams = str(tracker.get("url") or ""), {one["team"] for one in agents if one["app"] == app}
+    address, teams = str(tracker.get("url") or ""), {agent["team"] for agent in agents if agent["app"] == app}
     if not (address.startswith("http") and tracker.get("ready")):
         return TrackerLinks()
-    found = None
+    document = None
     if len(teams) == 1:
-        asked = quote(environment_name(app, teams.pop()), safe="")
-        found = json_of(f"{address.rstrip('/')}/api/2.0/mlflow/experiments/get-by-name?experiment_name={asked}")
-    experiment = found.get("experiment") if isinstance(found, dict) else None
-    known = str(experiment.get("experiment_id") or "") if isinstance(experiment, dict) else ""
-    return TrackerLinks(address, known, next(iter(judged_models(told)), ""))
+        name = quote(environment_name(app, teams.pop()), safe="")
+        document = json_of(f"{address.rstrip('/')}/api/2.0/mlflow/experiments/get-by-name?experiment_name={name}")
+    experiment = document.get("experiment") if isinstance(document, dict) else None
+    experiment_id = str(experiment.get("experiment_id") or "") if isinstance(experiment, dict) else ""
+    return TrackerLinks(address, experiment_id, next(iter(judged_models(events)), ""))

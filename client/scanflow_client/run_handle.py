@@ -1,4 +1,4 @@
-"""A run that goes on while the program that began it does something else."""
+"""A handle of a run in the background."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class RunHandle:
-    """What ``client.run(app, wait=False)`` returns. It may be awaited: ``record = await handle``."""
+    """A run in the background, from ``client.run(app, wait=False)``. It may be awaited: ``record = await handle``."""
 
     def __init__(self, client: Client, name: str) -> None:
         self.client, self.name = client, name
@@ -22,13 +22,13 @@ class RunHandle:
         """Return the run once it has ended. Ctrl-C ends the wait, and the run goes on.
 
         Raises:
-            StepFailedError: it failed; with the frames of the step.
-            UnavailableError: it goes on after ``timeout_s``.
+            StepFailedError: the run failed; with the frames of the step.
+            UnavailableError: the run continues after ``timeout_s``.
         """
         return self.client.wait(self.name, timeout_s=timeout_s)
 
     def show(self) -> RunRecord:
-        """Return the run with its tasks, as it stands."""
+        """Return the run with its tasks, in its current state."""
         return self.client.show(self.name)
 
     def stop(self) -> RunRecord:
@@ -36,7 +36,7 @@ class RunHandle:
         return self.client.stop(self.name)
 
     def output(self, step: str, name: str = "result") -> Any:
-        """See :meth:`~scanflow_client.client.Client.output`."""
+        """Return an output of a step, as :meth:`~scanflow_client.client.Client.output` does."""
         return self.client.output(step, name, run=self.name)
 
     def logs(self, task: str) -> str:

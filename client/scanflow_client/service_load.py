@@ -1,4 +1,4 @@
-"""Load on one's own service: what is asked for, made and kept."""
+"""Load tests of a service: specification, execution and report."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ if TYPE_CHECKING:
     from scanflow.load.mlperf import MlperfSettings, Scenario
     from scanflow_client.predict_io import GrpcRequest, HttpRequest
 
-LOOK_S = 0.2
-"""Between two looks at how far a load is."""
+POLL_S = 0.2
+"""Between two reports of progress."""
 
 DEFAULT_S = 10.0
-"""Of one load, where nobody says how long."""
+"""Default duration of a load."""
 
 LONGEST_S = 24 * 3600.0
-"""Of one load."""
+"""Limit of the duration of a load."""
 
 OnProgress = Callable[[int, int], None]
-"""Told how many requests were finished, and how many of them failed."""
+"""Called with the number of finished requests, and of those that failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSpec:
-    """The load that is wanted: an open loop where there is a trace, else a closed one."""
+    """The load to generate: an open loop if there is a trace, else a closed one."""
 
     trace: RateTrace | None = None
     poisson: int | None = None
     """The seed of a Poisson process; None: requests are evenly due."""
 
     seconds: float = DEFAULT_S
-    """Of a closed loop."""
+    """Duration of a closed loop."""
 
     mlperf: MlperfSettings | None = None
     """LoadGen decides when requests are due."""
@@ -64,14 +64,16 @@ class LoadSpec:
     """Whether requests are sent over gRPC; else over REST."""
 
     @classmethod
-    def of(cls, trace: RateTrace | None, *, poisson: int | None, seconds: float | None, connections: int) -> LoadSpec:
-        """``seconds`` None: as long as loads are by default."""
-        lasts = DEFAULT_S if seconds is None else seconds
-        return cls(trace=trace, poisson=poisson, seconds=lasts, connections=connections)
+    def build(
+        cls, trace: RateTrace | None, *, poisson: int | None, seconds: float | None, connections: int
+    ) -> LoadSpec:
+        """Build a specification; ``seconds`` None: the default duration."""
+        duration_s = DEFAULT_S if seconds is None else seconds
+        return cls(trace=trace, poisson=poisson, seconds=duration_s, connections=connections)
 
     @property
-    def lasts_s(self) -> float | None:
-        """None: as long as LoadGen takes."""
+    def duration_s(self) -> float | None:
+        """The duration; None: LoadGen decides."""
         if self.mlperf is not None:
             return None
         return self.seconds if self.trace is None else self.trace.seconds
@@ -89,18 +91,18 @@ class LoadSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadReport:
-    """What a load was, and what became of it."""
+    """A load and its result."""
 
     service: str
     shape: Shape
-    """The service's."""
+    """Of the service."""
 
     spec: LoadSpec
     result: LoadResult
     interrupted: bool = False
 
     @property
-    def wanted_rate(self) -> float | None:
+    def target_rate(self) -> float | None:
         """Requests a second that were due, on average; None in a closed loop."""
         trace = self.spec.trace
         return None if trace is None else trace.requests / trace.seconds
@@ -113,10 +115,10 @@ class LoadReport:
         return (metrics.requests - metrics.failed) / seconds if seconds else 0.0
 
     def _mlperf(self) -> dict[str, Any] | None:
-        wanted, told = self.spec.mlperf, self.result.mlperf
-        if wanted is None:
+        settings, summary = self.spec.mlperf, self.result.mlperf
+        if settings is None:
             return None
-        return {"settings": asdict(wanted), "summary": None if told is None else asdict(told)}
+        return {"settings": asdict(settings), "summary": None if summary is None else asdict(summary)}
 
     def _repr_html_(self) -> str:
         from scanflow_client.formatting.load import load_html
@@ -124,7 +126,7 @@ class LoadReport:
         return load_html(self)
 
     def summary(self) -> dict[str, Any]:
-        """Return all but the single requests, as JSON can hold it."""
+        """Return the report without the single requests, in JSON types."""
         metrics = {name: None if math.isnan(value) else value for name, value in asdict(self.result.metrics()).items()}
         return {
             "service": self.service,
@@ -133,7 +135,7 @@ class LoadReport:
             "loop": self.spec.loop,
             "arrivals": None if self.spec.trace is None else "even" if self.spec.poisson is None else "poisson",
             "connections": self.spec.connections,
-            "wanted_rate": self.wanted_rate,
+            "wanted_rate": self.target_rate,
             **metrics,
             "rate": self.rate,
             "rows": self.spec.rows,
@@ -148,18 +150,18 @@ class LoadReport:
 def load_service(
     record: ServiceRecord, request: HttpRequest | GrpcRequest, spec: LoadSpec, *, observe: OnProgress = lambda *_: None
 ) -> LoadReport:
-    """Send a request to a service again and again, and return what became of each. Ctrl-C ends it; nothing is lost.
+    """Load a service with a request, and return the outcome of each. Ctrl-C ends the load; its results are kept.
 
     Args:
         record: The service.
-        request: What is sent, over the protocol of which it is.
+        request: The request, of the protocol to use.
         spec: The load.
-        observe: Called again and again with how far it is.
+        observe: Called periodically with the progress.
 
     Raises:
         InvalidError: the load has no end, too many connections, or a seed in a closed loop.
         LoadError: no connection could be made.
-        MissingExtraError: what speaks HTTP or gRPC is not installed.
+        MissingExtraError: the client of HTTP or gRPC is not installed.
         UnsupportedError: the service is not reached over plain HTTP, or has no gRPC.
     """
     try:
@@ -168,11 +170,11 @@ def load_service(
         raise MissingExtraError("Load needs the serving extra. Install it: pip install 'scanflow[serving]'") from error
     if not 1 <= spec.connections <= 10_000:
         raise InvalidError(f"{spec.connections} connections cannot be opened. Give 1 to 10000: --connections 16")
-    if spec.lasts_s is not None and not 0 < spec.lasts_s <= LONGEST_S:
+    if spec.duration_s is not None and not 0 < spec.duration_s <= LONGEST_S:
         raise InvalidError("A load lasts more than 0 s and at most a day: --seconds 10")
     if spec.trace is None and spec.poisson is not None:
         raise InvalidError("In a closed loop a request is due when another has completed. Add a rate: --rate 50")
-    plan = load_plan(
+    plan = build_load_plan(
         record,
         request,
         connections=spec.connections,
@@ -187,7 +189,7 @@ def load_service(
         try:
             while not load.over:
                 observe(*load.progress)
-                pause.wait(LOOK_S)
+                pause.wait(POLL_S)
         except KeyboardInterrupt:
             interrupted = True
             load.stop()
@@ -195,7 +197,7 @@ def load_service(
     return LoadReport(service=record.name, shape=record.shape, spec=spec, result=result, interrupted=interrupted)
 
 
-def load_plan(
+def build_load_plan(
     record: ServiceRecord,
     request: HttpRequest | GrpcRequest | Sequence[HttpRequest],
     *,
@@ -203,15 +205,14 @@ def load_plan(
     timeout_s: float = 30.0,
     queue_s: float = 30.0,
 ) -> LoadPlan:
-    """Return a load on a service, but for how long it lasts.
+    """Return a load plan for a service, without a duration.
 
     Args:
         record: The service.
-        request: What is sent, over the protocol of which it is; of several over REST those that are of the commonest
-            shape, in turn.
-        connections: How many callers.
-        timeout_s: Longest that an answer may take.
-        queue_s: Longest that a request may wait for a free connection.
+        request: The request, of the protocol to use; of several over REST those of the commonest shape, in turn.
+        connections: The number of callers.
+        timeout_s: Limit of the time to an answer.
+        queue_s: Limit of the wait for a free connection.
 
     Raises:
         UnsupportedError: the service is not reached over plain HTTP, or has no gRPC.
@@ -225,7 +226,7 @@ def load_plan(
         url, bodies = f"grpc://{_grpc_address(record)}{request.method}", [request.message]
     else:
         requests = [request] if isinstance(request, HttpRequest) else select_alike(request)
-        url, bodies = f"{_http_address(record)}{requests[0].path}", [each.body for each in requests]
+        url, bodies = f"{_http_address(record)}{requests[0].path}", [alike.body for alike in requests]
         headers = {**requests[0].headers, **headers}
     return LoadPlan(
         url=url,
@@ -238,10 +239,10 @@ def load_plan(
 
 
 def select_alike(requests: Sequence[HttpRequest]) -> list[HttpRequest]:
-    """Return those whose path and headers most have: a load sends the same headers with each body."""
-    kinds = Counter((each.path, *sorted(each.headers.items())) for each in requests)
+    """Return the requests with the commonest path and headers: a load sends the same headers with each body."""
+    kinds = Counter((request.path, *sorted(request.headers.items())) for request in requests)
     (most, _), *_ = kinds.most_common(1)
-    return [each for each in requests if (each.path, *sorted(each.headers.items())) == most]
+    return [request for request in requests if (request.path, *sorted(request.headers.items())) == most]
 
 
 def _http_address(record: ServiceRecord) -> str:
@@ -259,20 +260,20 @@ def _grpc_address(record: ServiceRecord) -> str:
     return record.grpc
 
 
-def progress_text(show: Callable[[str], None], spec: LoadSpec) -> OnProgress:
-    """Return what shows how far a load is, from now on."""
+def show_load_progress(show: Callable[[str], None], spec: LoadSpec) -> OnProgress:
+    """Return an observer that shows the progress of a load that begins now."""
     began = time.monotonic()
 
     def observe(finished: int, failed: int) -> None:
         took = time.monotonic() - began
-        rest = f"{took:.0f} s" if spec.lasts_s is None else f"{max(0.0, spec.lasts_s - took):.0f} s left"
+        rest = f"{took:.0f} s" if spec.duration_s is None else f"{max(0.0, spec.duration_s - took):.0f} s left"
         show(f"{finished:,} requests, {failed:,} failed, {rest}")
 
     return observe
 
 
-def trace_of(rate: float | None, trace: str | None, seconds: float | None) -> RateTrace | None:
-    """Return the rate over time that ``--rate`` or ``--trace`` means; None: neither is given.
+def build_trace(rate: float | None, trace: str | None, seconds: float | None) -> RateTrace | None:
+    """Return the rate over time of ``--rate`` or ``--trace``; None: neither is given.
 
     Raises:
         InvalidError: both are given, or one cannot be read.
@@ -298,18 +299,18 @@ def trace_of(rate: float | None, trace: str | None, seconds: float | None) -> Ra
         ) from error
 
 
-def mlperf_settings(scenario: str, scale: float, *, rate: float | None, bound_s: float | None) -> MlperfSettings:
-    """Return what LoadGen is told of a scenario.
+def build_mlperf_settings(scenario: str, scale: float, *, rate: float | None, bound_s: float | None) -> MlperfSettings:
+    """Return LoadGen's settings for a scenario.
 
     Raises:
-        InvalidError: there is no such scenario, or a value is none of a load.
+        InvalidError: there is no such scenario, or a value is invalid.
         MissingExtraError: LoadGen is not installed.
     """
     from scanflow.load.mlperf import TABLE_4_2, scaled
 
     if scenario not in TABLE_4_2:
-        known = f"LoadGen has {', '.join(TABLE_4_2)}."
-        raise InvalidError(f"There is no scenario {scenario!r}.{did_you_mean(scenario, TABLE_4_2)} {known}")
+        scenarios = f"LoadGen has {', '.join(TABLE_4_2)}."
+        raise InvalidError(f"There is no scenario {scenario!r}.{did_you_mean(scenario, TABLE_4_2)} {scenarios}")
     if find_spec("mlperf_loadgen") is None:
         raise MissingExtraError("LoadGen is not installed. Install it: pip install 'scanflow[mlperf]'")
     return scaled(cast("Scenario", scenario), scale, target_qps=rate, target_latency_s=bound_s)
@@ -326,27 +327,27 @@ def write_files(report: LoadReport, folder: Path, chart: str) -> Sequence[Path]:
 
 
 def log_report(knowledge: KnowledgeBase, record: ServiceRecord, report: LoadReport, chart: str) -> TrackedRun:
-    """Keep a load as a run of the service's application: its settings, its metrics, and its files."""
+    """Log a load as a run of the service's application: its settings, metrics and files."""
     summary = report.summary()
     metrics = {name: value for name, value in summary.items() if isinstance(value, int | float) and name in _METRICS}
-    told = report.result.mlperf
-    if told is not None:
-        metrics["mlperf"] = told.value
+    mlperf = report.result.mlperf
+    if mlperf is not None:
+        metrics["mlperf"] = mlperf.value
     params = {name: summary[name] for name in ("protocol", "loop", "arrivals", "connections", "wanted_rate")}
     params |= {f"shape.{name}": value for name, value in summary["shape"].items()}
     if report.spec.mlperf is not None:
         params |= {f"mlperf.{name}": value for name, value in asdict(report.spec.mlperf).items()}
     tags = {"scanflow.kind": "load", "scanflow.service": report.service}
-    if told is not None:
-        tags |= {"mlperf.valid": str(told.valid).lower(), "mlperf.metric": told.metric}
+    if mlperf is not None:
+        tags |= {"mlperf.valid": str(mlperf.valid).lower(), "mlperf.metric": mlperf.metric}
     with TemporaryDirectory(prefix="scanflow-load-") as folder:
         write_files(report, Path(folder), chart)
-        known = {name: value for name, value in params.items() if value is not None}
+        given_params = {name: value for name, value in params.items() if value is not None}
         return knowledge.log_run(
             record.app,
             record.team,
             name=f"load-{report.service}",
-            params=known,
+            params=given_params,
             metrics=metrics,
             tags=tags,
             artifacts=Path(folder),
@@ -370,4 +371,4 @@ _METRICS = frozenset(
         "max_s",
     }
 )
-"""Of a summary, what a run has as metrics; where nothing succeeded there are no latencies."""
+"""The values of a summary that are logged as metrics; without a successful request there are no latencies."""

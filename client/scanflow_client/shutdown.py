@@ -1,4 +1,4 @@
-"""Stopping the agents of a home: through the server, and without it where it cannot."""
+"""Shutdown of the agents of a home: through the server, and by signals where the server cannot."""
 
 from __future__ import annotations
 
@@ -17,76 +17,76 @@ Agent = tuple[str, str]
 
 
 class AgentShutdown:
-    """The agents of one home on their way out, and the outcome for each."""
+    """The shutdown of the agents of one home, with the outcome for each."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
-        self._asked: list[Agent] = []
+        self._requested: list[Agent] = []
         self._failed: list[tuple[list[Agent], str]] = []
         self._killed: dict[Agent, int] = {}
         self._services: list[str] = []
 
     def living(self) -> dict[Agent, Daemon]:
         """Return the agents whose processes live."""
-        folders = sorted(one.parent for one in up_file(self._home).parent.glob("agents/*/*/attempts"))
-        found = {(one.parts[-2], one.parts[-1]): Daemon(one) for one in folders}
-        return {agent: process for agent, process in found.items() if process.alive}
+        folders = sorted(path.parent for path in up_file(self._home).parent.glob("agents/*/*/attempts"))
+        processes = {(folder.parts[-2], folder.parts[-1]): Daemon(folder) for folder in folders}
+        return {agent: process for agent, process in processes.items() if process.alive}
 
     def request(self, server: ServerClient) -> None:
-        """Have the server stop each agent; an error for one does not keep the others running."""
+        """Request the server to stop each agent; an error for one does not affect the others."""
         try:
-            listed = [one for one in server.get(path_of("agents")) if one.get("state") not in _ENDED]
-            self._services = [one["name"] for one in server.get(path_of("services"))]
+            agents = [agent for agent in server.get(path_of("agents")) if agent.get("state") not in _ENDED]
+            self._services = [service["name"] for service in server.get(path_of("services"))]
         except ScanflowError as error:
-            self.server_failed(error)
+            self.record_failure(error)
             return
-        for agent in ((one["app"], one["name"]) for one in listed):
+        for agent in ((agent["app"], agent["name"]) for agent in agents):
             try:
                 server.delete(path_of("agents", *agent))
             except ScanflowError as error:
                 self._failed.append(([agent], str(error)))
             else:
-                self._asked.append(agent)
+                self._requested.append(agent)
 
-    def server_failed(self, error: ScanflowError) -> None:
-        """Record that no server could be asked, and why."""
+    def record_failure(self, error: ScanflowError) -> None:
+        """Record that the server could not be reached."""
         self._failed.append((list(self.living()), str(error)))
 
     def wait(self, timeout_s: float, *, tell: Callable[[str], None], tell_after_s: float) -> None:
-        """Wait for the agents that were asked; the server kills them after a while."""
-        asked = {agent: process for agent, process in self.living().items() if agent in self._asked}
-        if late := _not_ended(asked, min(tell_after_s, timeout_s)):
-            tell(f"Waiting for {_names(late)} to stop, for at most {timeout_s:.0f} s.")
-            _not_ended(late, timeout_s - tell_after_s)
+        """Wait for the agents that were requested to stop; the server kills them after a while."""
+        requested = {agent: process for agent, process in self.living().items() if agent in self._requested}
+        if late := _wait_until_ended(requested, min(tell_after_s, timeout_s)):
+            tell(f"Waiting for {_join_labels(late)} to stop, for at most {timeout_s:.0f} s.")
+            _wait_until_ended(late, timeout_s - tell_after_s)
 
     def kill(self, timeout_s: float) -> None:
-        """Stop the agents that still live, without a server; those that were not asked before get time to clean up."""
-        left = self.living()
-        pids = {agent: pid for agent, process in left.items() if (pid := process.pid) is not None}
-        for agent, process in left.items():
-            if agent in self._asked:
+        """Kill the living agents that were requested to stop, and terminate the others gracefully, without a server."""
+        remaining = self.living()
+        pids = {agent: pid for agent, process in remaining.items() if (pid := process.pid) is not None}
+        for agent, process in remaining.items():
+            if agent in self._requested:
                 process.kill()
             else:
                 process.stop()
-        living = _not_ended(left, timeout_s)
+        living = _wait_until_ended(remaining, timeout_s)
         self._killed = {agent: pid for agent, pid in pids.items() if agent not in living}
 
     @property
     def stopped(self) -> list[str]:
-        """Return the agents that were stopped, in words."""
+        """Return the descriptions of the agents that were stopped."""
         others = {*self.living(), *self._killed}
-        by_server = [_agent(one) for one in self._asked if one not in others]
+        by_server = [_describe_agent(agent) for agent in self._requested if agent not in others]
         return by_server + [
-            f"{_agent(one)} (process {pid}), which the server did not" for one, pid in self._killed.items()
+            f"{_describe_agent(agent)} (process {pid}), which the server did not" for agent, pid in self._killed.items()
         ]
 
     @property
     def left(self) -> list[str]:
-        """Return what was not stopped, or not for good, in words."""
+        """Return messages on what was not stopped, or not for good."""
         lines = []
         for agents, why in self._failed:
-            who = ", ".join(map(_agent, agents)) or "agents"
-            again = any(one in self._killed for one in agents)  # the server still wants them
+            who = ", ".join(map(_describe_agent, agents)) or "agents"
+            again = any(agent in self._killed for agent in agents)  # the server still wants them
             then = f", so the next 'scanflow up' starts {'it' if len(agents) == 1 else 'them'} again" if again else ""
             lines.append(f"The server could not be asked to stop {who}{then}: {why}")
         lines += [
@@ -98,30 +98,32 @@ class AgentShutdown:
             lines.append(f"Services go on serving: {names}. Delete one: scanflow delete {self._services[0]}")
         return lines
 
-    def left_to(self, reason: str) -> list[str]:
-        """Return that the living agents are not ours to stop."""
+    def describe_living(self, reason: str) -> list[str]:
+        """Return a message that the living agents are left running, and why."""
         living = self.living()
-        return [f"{_names(living)} still run: {reason}"] if living else []
+        return [f"{_join_labels(living)} still run: {reason}"] if living else []
 
     @property
     def running(self) -> list[str]:
-        """Return the living agents, in words."""
-        return [_label(one) for one in self.living()]
+        """Return the labels of the living agents."""
+        return [_format_label(agent) for agent in self.living()]
 
 
-def _not_ended(some: Mapping[Agent, Daemon], timeout_s: float) -> dict[Agent, Daemon]:
-    """Wait until they have ended, for at most ``timeout_s``; return those that have not."""
+def _wait_until_ended(agents: Mapping[Agent, Daemon], timeout_s: float) -> dict[Agent, Daemon]:
+    """Wait until the agents have ended, for at most ``timeout_s``; return those that have not."""
     give_up = time.monotonic() + timeout_s
-    return {agent: process for agent, process in some.items() if not process.wait(max(0.0, give_up - time.monotonic()))}
+    return {
+        agent: process for agent, process in agents.items() if not process.wait(max(0.0, give_up - time.monotonic()))
+    }
 
 
-def _agent(agent: Agent) -> str:
+def _describe_agent(agent: Agent) -> str:
     return f"the agent {agent[1]!r} of {agent[0]}"
 
 
-def _label(agent: Agent) -> str:
+def _format_label(agent: Agent) -> str:
     return f"{agent[1]} of {agent[0]}"
 
 
-def _names(agents: Iterable[Agent]) -> str:
-    return ", ".join(map(_label, agents))
+def _join_labels(agents: Iterable[Agent]) -> str:
+    return ", ".join(map(_format_label, agents))

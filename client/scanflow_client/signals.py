@@ -1,4 +1,4 @@
-"""Signals that end a command: what was started is ended, also where one comes in the middle of a start."""
+"""Handling of the signals that end a command, so that what it started is cleaned up, also in the middle of a start."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
-def signals_end_it(say: Callable[[str], None], text: str) -> Iterator[None]:
-    """Have what is done inside end on SIGTERM and on a closed terminal as on Ctrl-C, and once only: what was started is
-    ended then, whatever comes meanwhile. ``text`` is said at the first."""
+def end_on_signals(say: Callable[[str], None], text: str) -> Iterator[None]:
+    """Raise ``KeyboardInterrupt`` inside on the first of SIGINT, SIGTERM and SIGHUP, and ignore later ones, so that the
+    cleanup is not interrupted. ``text`` is said at the first."""
     caught: list[int] = []
 
     def end(number: int, _frame: object) -> None:
@@ -21,26 +21,26 @@ def signals_end_it(say: Callable[[str], None], text: str) -> Iterator[None]:
             say(text)
             raise KeyboardInterrupt
 
-    with _handled_by(end):
+    with _install_handler(end):
         yield
 
 
 @contextmanager
-def signals_wait() -> Iterator[None]:
-    """Put such a signal off until what is done inside is done. A process that is started is then known to whoever ends
-    it: ``Popen`` that is interrupted leaves its child running and unknown."""
+def defer_signals() -> Iterator[None]:
+    """Defer these signals until the end of the block: an interrupted ``Popen`` would leave its child running and
+    unrecorded."""
     caught: list[int] = []
-    with _handled_by(lambda number, _frame: caught.append(number)):
+    with _install_handler(lambda number, _frame: caught.append(number)):
         yield
     for number in caught:
         signal.raise_signal(number)
 
 
 @contextmanager
-def _handled_by(handler: Callable[[int, object], None]) -> Iterator[None]:
-    before = {one: signal.signal(one, handler) for one in _ENDING}
+def _install_handler(handler: Callable[[int, object], None]) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in _ENDING}
     try:
         yield
     finally:
-        for one, former in before.items():
-            signal.signal(one, former)
+        for number, handler_before in before.items():
+            signal.signal(number, handler_before)

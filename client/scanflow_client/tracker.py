@@ -64,8 +64,8 @@ class ScanflowTrackerClient:
         return self._uris["local" if islocal else "central"]
 
     def save_app_meta(self, app: Application, tolocal: bool = False) -> SavedVersion:
-        """Keep the application's description as the newest version of it."""
-        saved = self._where(tolocal).save_application(app)
+        """Save the application's description as its newest version."""
+        saved = self._select_knowledge(tolocal).save_application(app)
         self._say("application %r of team %r saved as %s", app.name, app.team, saved.version)
         return saved
 
@@ -73,7 +73,7 @@ class ScanflowTrackerClient:
         self, app_name: str, team_name: str, run_id: str | None = None, fromlocal: bool = False
     ) -> Application:
         """Return the newest description of the application, or the one that was saved as ``run_id``."""
-        return self._where(fromlocal).get_application(app_name, team_name, version=run_id)
+        return self._select_knowledge(fromlocal).get_application(app_name, team_name, version=run_id)
 
     download_app = get_app_meta  # the prototype's name
 
@@ -111,8 +111,8 @@ class ScanflowTrackerClient:
     def save_app_artifacts(
         self, app_name: str, team_name: str, app_dir: str | Path, tolocal: bool = False
     ) -> SavedVersion:
-        """Keep the application's folder as the newest version of it."""
-        saved = self._where(tolocal).save_artifacts(app_name, team_name, _ARTIFACTS, Path(app_dir))
+        """Save the application's folder as its newest version."""
+        saved = self._select_knowledge(tolocal).save_artifacts(app_name, team_name, _ARTIFACTS, Path(app_dir))
         self._say("folder of application %r of team %r saved as %s", app_name, team_name, saved.version)
         return saved
 
@@ -126,7 +126,9 @@ class ScanflowTrackerClient:
     ) -> Path:
         """Write the application's folder to ``<local_dir>/<app>/<team>``, which must not exist; return that path."""
         folder = Path(local_dir, app_name, team_name)
-        return self._where(fromlocal).fetch_artifacts(app_name, team_name, _ARTIFACTS, folder, version=run_id)
+        return self._select_knowledge(fromlocal).fetch_artifacts(
+            app_name, team_name, _ARTIFACTS, folder, version=run_id
+        )
 
     def save_app_model(
         self, app_name: str, team_name: str, model_name: str, model_version: int | str | None = None
@@ -138,13 +140,13 @@ class ScanflowTrackerClient:
         itself is tagged and becomes ``production``. Without ``model_version`` it is the local ``production`` version,
         or the latest if there is none.
         """
-        found = _choose(self._local, model_name, model_version)
+        version = _choose(self._local, model_name, model_version)
         if self._central is self._local:
             owner: dict[str, str] = dict(zip(_OWNER, (app_name, team_name), strict=True))
-            self._central.set_model_tags(model_name, found.version, owner)
-            shared = found
+            self._central.set_model_tags(model_name, version.version, owner)
+            shared = version
         else:
-            shared = _copy(self._local, self._central, found, app_name, team_name)
+            shared = _copy(self._local, self._central, version, app_name, team_name)
         self._say("model %r version %d is in production for application %r", model_name, shared.version, app_name)
         return self._central.set_model_alias(model_name, PRODUCTION, shared.version)
 
@@ -156,18 +158,18 @@ class ScanflowTrackerClient:
         Its files are written to ``local_dir`` if given. With a single tracker nothing is copied. Without
         ``model_version`` it is the central ``production`` version, or the latest if there is none.
         """
-        found = _choose(self._central, model_name, model_version)
+        version = _choose(self._central, model_name, model_version)
         if local_dir is not None:
-            self._central.fetch_model(model_name, Path(local_dir), version=found.version)
+            self._central.fetch_model(model_name, Path(local_dir), version=version.version)
         if self._central is self._local:
-            return found
-        if not all(tag in found.tags for tag in _OWNER):
+            return version
+        if not all(tag in version.tags for tag in _OWNER):
             raise InvalidError(
-                f"Model {model_name!r} version {found.version} belongs to no application. Share it first: "
+                f"Model {model_name!r} version {version.version} belongs to no application. Share it first: "
                 f"save_app_model(app_name=..., team_name=..., model_name={model_name!r}, "
-                f"model_version={found.version})."
+                f"model_version={version.version})."
             )
-        taken = _copy(self._central, self._local, found, *(found.tags[tag] for tag in _OWNER))
+        taken = _copy(self._central, self._local, version, *(version.tags[tag] for tag in _OWNER))
         self._say("model %r taken from the central tracker as version %d", model_name, taken.version)
         return self._local.set_model_alias(model_name, PRODUCTION, taken.version)
 
@@ -187,9 +189,9 @@ class ScanflowTrackerClient:
                 "download_artifacts takes the run_id of a run. experiment_name and run_name are not used here: "
                 "several runs may have one. Find it: open_knowledge(home).search_runs(app, team)[0].run_id"
             )
-        return self._where(fromlocal).fetch_run_artifacts(run_id, Path(local_dir), path=path)
+        return self._select_knowledge(fromlocal).fetch_run_artifacts(run_id, Path(local_dir), path=path)
 
-    def _where(self, local: bool) -> KnowledgeBase:
+    def _select_knowledge(self, local: bool) -> KnowledgeBase:
         return self._local if local else self._central
 
     def _say(self, text: str, *values: object) -> None:
@@ -200,7 +202,7 @@ def _choose(knowledge: KnowledgeBase, name: str, version: int | str | None) -> M
     if version is not None:
         return knowledge.get_model(name, version)
     versions = knowledge.list_model_versions(name)
-    return next((known for known in versions if PRODUCTION in known.aliases), versions[0])
+    return next((candidate for candidate in versions if PRODUCTION in candidate.aliases), versions[0])
 
 
 def _copy(source: KnowledgeBase, target: KnowledgeBase, model: ModelVersion, app: str, team: str) -> ModelVersion:

@@ -1,4 +1,4 @@
-"""A search for how a service does best, on this machine or where it is deployed: made ready, carried out, and kept."""
+"""Tuning of a service, on this machine or where it is deployed: preparation, search and logging."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from scanflow.tuning.result import Trial, TuningResult
 from scanflow.tuning.study import SearchStep, Study
 from scanflow.tuning.warm_start import TuningHistory
 from scanflow_client.formatting.tune import candidate_text
-from scanflow_client.placed import bound_grants
-from scanflow_client.service_load import load_plan
-from scanflow_client.tuning_history import TuningHistories, served_versions
+from scanflow_client.placed import list_bound_grants
+from scanflow_client.service_load import build_load_plan
+from scanflow_client.tuning_history import TuningHistories, iterate_served_versions
 
 if TYPE_CHECKING:
     from scanflow.app.application import Application
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
 
 TRIALS_FILE = "trials.jsonl"
 TUNED_TAG = "scanflow.tuned"
-"""Of a model's version: the candidate that was best for it, and by how much, as JSON."""
+"""Tag of a model's version: its best candidate, and by how much, as JSON."""
 
-RequestOf = Callable[[str], "HttpRequest | Sequence[HttpRequest]"]
-"""Return the request that is sent to a service of that name, or several that are sent in turn."""
+BuildRequest = Callable[[str], "HttpRequest | Sequence[HttpRequest]"]
+"""Return the request to send to a service of that name, or several to send in turn."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TuningTarget:
-    """What is tuned."""
+    """The workflow to tune, deployed or not."""
 
     app: Application
     workflow: Workflow
@@ -56,14 +56,14 @@ class TuningTarget:
     """The service, where it is deployed."""
 
     @classmethod
-    def of(cls, where: Deployer, target: str, *, types: Sequence[WorkflowType] = ("online",)) -> TuningTarget:
+    def find(cls, where: Deployer, target: str, *, types: Sequence[WorkflowType] = ("online",)) -> TuningTarget:
         """Return a deployed service by its name, or a workflow of these types by ``app.py:NAME``.
 
         Raises:
-            NotFoundError: there is neither.
-            UsageError: the service is deployed from what is not there any more.
+            NotFoundError: there is neither, or the service's file is gone.
+            UsageError: the service's file is not recorded.
         """
-        services = {one.name: one for one in where.services(instances=False)}
+        services = {service.name: service for service in where.services(instances=False)}
         record = services.get(target)
         if record is not None and record.source is None:
             raise UsageError(
@@ -75,25 +75,25 @@ class TuningTarget:
         except NotFoundError as error:
             advice = f"There is no service {target!r} either: scanflow services"
             raise NotFoundError(f"{error} {advice if record is None else 'Deploy it again.'}") from error
-        fitting = [one for one in app.workflows if one.type in types]
-        workflow = app.workflow(fitting[0].name if name is None and len(fitting) == 1 else name)
+        candidates = [workflow for workflow in app.workflows if workflow.type in types]
+        workflow = app.workflow(candidates[0].name if name is None and len(candidates) == 1 else name)
         if workflow.type not in types:
             kinds = " or ".join(types)
             raise InvalidError(f"{workflow.name!r} is a {workflow.type} workflow. Name one of type {kinds}.")
         served = services.get(workflow.name)
         if served is None or (served.app, served.team) != (app.name, app.team):
             return cls(app=app, workflow=workflow, source=path)
-        workflow = workflow_as_served(workflow, served)
+        workflow = apply_served_models(workflow, served)
         return cls(app=app, workflow=workflow, source=path, record=served)
 
     @property
     def shape(self) -> Shape:
-        """How it is served, or would be."""
+        """The shape with which it is served, or would be."""
         return shape_of(self.workflow) if self.record is None else self.record.shape
 
 
-def workflow_as_served(workflow: Workflow, record: ServiceRecord) -> Workflow:
-    """Return a workflow with the versions of models that its service answers with now, whatever its file names."""
+def apply_served_models(workflow: Workflow, record: ServiceRecord) -> Workflow:
+    """Return a workflow with the model versions that its service serves now, in place of those that its file names."""
     models = {} if record.current is None else record.current.models
     nodes = [
         node.replace(model=models[node.name]) if isinstance(node, Service) and node.name in models else node
@@ -105,12 +105,12 @@ def workflow_as_served(workflow: Workflow, record: ServiceRecord) -> Workflow:
 def find_history(
     knowledge: Callable[[], KnowledgeBase], home: Path, target: TuningTarget, goal: Goal
 ) -> TuningHistory | None:
-    """Return what a search of a service may begin from; None: nothing is known, or there is no tracker.
+    """Return the history to begin a search from; None: there is none, or no tracker.
 
     Args:
-        knowledge: Opens the tracker; it is called where the service has a model of the registry.
-        home: Where models' files are cached.
-        target: What is tuned.
+        knowledge: Opens the tracker; called if the service has a registered model.
+        home: The home folder, with the cache of models' files.
+        target: The workflow to tune.
         goal: Of the search.
     """
     if all(node.model is None for node in target.workflow.services):
@@ -145,36 +145,36 @@ class TuningReport:
         return tuning_html(self)
 
     def summary(self) -> dict[str, Any]:
-        """Return all of it as JSON can hold it."""
-        found = self.result
-        comparison = found.comparison
+        """Return the report in JSON types."""
+        result = self.result
+        comparison = result.comparison
         return {
             "service": self.target.workflow.name,
-            "goal": found.goal.name,
-            "p99_s": found.goal.p99_s,
+            "goal": result.goal.name,
+            "p99_s": result.goal.p99_s,
             "cores": self.cores,
-            "default": asdict(found.default),
-            "best": asdict(found.best),
-            "winner": None if found.winner is None else asdict(found.winner),
+            "default": asdict(result.default),
+            "best": asdict(result.best),
+            "winner": None if result.winner is None else asdict(result.winner),
             "comparison": None if comparison is None else asdict(comparison),
-            "candidates": found.exhaustive,
-            "trials": [asdict(one) for one in found.trials],
-            "fresh": None if found.fresh is None else asdict(found.fresh),
-            "repeated": found.repeated,
-            "disturbed": found.disturbed,
-            "interrupted": found.interrupted,
+            "candidates": result.exhaustive,
+            "trials": [asdict(trial) for trial in result.trials],
+            "fresh": None if result.fresh is None else asdict(result.fresh),
+            "repeated": result.repeated,
+            "disturbed": result.disturbed,
+            "interrupted": result.interrupted,
             "history": None
-            if found.history is None
+            if result.history is None
             else {
-                "source": found.history.source,
-                "valid": found.is_history_valid,
-                "trials": found.history.trials,
-                "saved_trials": found.saved_trials,
+                "source": result.history.source,
+                "valid": result.is_history_valid,
+                "trials": result.history.trials,
+                "saved_trials": result.saved_trials,
             },
         }
 
 
-def search_space(
+def build_search_space(
     target: TuningTarget,
     machine: Topology,
     services: Sequence[ServiceRecord],
@@ -182,14 +182,14 @@ def search_space(
     cores: int | None,
     batches: Sequence[int],
 ) -> tuple[SearchSpace, Candidate]:
-    """Return what may be tried, and the service as it is. ``cores``: the budget; None: what the service has, and where
-    that is not said, all cores that are free.
+    """Return the search space, and the service's current candidate. ``cores``: the budget; None: the service's cores,
+    else all free ones.
 
     Raises:
-        InvalidError: the machine has no room for a copy of the service, or the budget is none.
+        InvalidError: the machine has too few free cores for a copy of the service, or the budget is invalid.
     """
     shape = target.shape
-    beside = bound_grants(services)
+    beside = list_bound_grants(services)
     free = machine.effective_count - math.ceil(sum(grant.cores for grant in beside))
     own = None if shape.cores is None else max(1, shape.instances) * shape.cores
     budget = cores if cores is not None else free if own is None else math.floor(own)
@@ -210,14 +210,16 @@ def search_space(
 
 
 POD_AFFINITIES: tuple[AffinityMode, ...] = ("any", "cpu")
-"""Of pods: shared CPUs, or whole ones of their own by the kubelet's static policy."""
+"""Affinities of pods: shared CPUs, or exclusive ones by the kubelet's static policy."""
 
 
-def cluster_space(target: TuningTarget, *, cores: int | None, batches: Sequence[int]) -> tuple[SearchSpace, Candidate]:
-    """Return what may be tried of a service on a cluster, and the service as it is: replicas times cores of pods.
+def build_cluster_space(
+    target: TuningTarget, *, cores: int | None, batches: Sequence[int]
+) -> tuple[SearchSpace, Candidate]:
+    """Return the search space of a service on a cluster, replicas times cores of pods, and its current candidate.
 
-    ``cores``: the budget; None: what the service's pods have together. Which node has room is the scheduler's to say: a
-    candidate whose pods do not start has failed.
+    ``cores``: the budget; None: the sum of the service's pods. Kubernetes schedules the pods: a candidate whose pods do
+    not start has failed.
 
     Raises:
         InvalidError: the budget is not known.
@@ -235,7 +237,7 @@ def cluster_space(target: TuningTarget, *, cores: int | None, batches: Sequence[
     return space, candidate_of(shape, budget)
 
 
-def is_elsewhere(target: TuningTarget) -> bool:
+def is_remote(target: TuningTarget) -> bool:
     """Whether the service does not run on this machine."""
     from scanflow.transport.clients import is_loopback
 
@@ -245,7 +247,7 @@ def is_elsewhere(target: TuningTarget) -> bool:
 def tune_service(
     where: Deployer,
     target: TuningTarget,
-    request: RequestOf,
+    request: BuildRequest,
     goal: Goal,
     budget: TuningBudget,
     *,
@@ -256,13 +258,13 @@ def tune_service(
     folder: Path | None = None,
     history: TuningHistory | None = None,
     observe: Callable[[SearchStep], None] = lambda _step: None,
-    tried: Callable[[str], None] = lambda _text: None,
+    on_trial: Callable[[str], None] = lambda _text: None,
     changes: ServiceObserver = lambda _progress: None,
 ) -> TuningReport:
-    """Search on a copy of the service, which is deleted at the end. Trials that are in ``folder`` are not made again.
+    """Search on a temporary copy of the service. Trials that are in ``folder`` are not repeated.
 
-    ``history`` is what an earlier search found, to begin from; None: nothing. ``observe`` is told of each measurement
-    before it is made, ``tried`` of each trial in words.
+    ``history`` is the result of an earlier search to begin from. ``observe`` is called before each measurement,
+    ``on_trial`` with the text of each trial.
 
     Raises:
         InvalidError: there is nothing to search, or requests to the service fail.
@@ -277,24 +279,26 @@ def tune_service(
             "A search needs the serving extra. Install it: pip install 'scanflow[serving]'"
         ) from error
 
-    if is_elsewhere(target):
-        space, default = cluster_space(target, cores=cores, batches=batches)
+    if is_remote(target):
+        space, default = build_cluster_space(target, cores=cores, batches=batches)
     else:
-        space, default = search_space(target, read_topology(), where.services(), cores=cores, batches=batches)
+        space, default = build_search_space(target, read_topology(), where.services(), cores=cores, batches=batches)
     callers = 1 if goal.name == "latency" else connections
 
-    request = cache(request)  # to ask the copy what it takes is no part of each measurement
+    request = cache(request)  # so that no measurement includes a query of the copy's inputs
 
-    def load_of(record: ServiceRecord) -> LoadPlan:
-        return load_plan(record, request(record.name), connections=callers)
+    def build_load(record: ServiceRecord) -> LoadPlan:
+        return build_load_plan(record, request(record.name), connections=callers)
 
     def keep(trial: Trial) -> None:
-        tried(candidate_text(trial, goal, default))
+        on_trial(candidate_text(trial, goal, default))
         if folder is not None:
-            append_line(folder, trial)
+            append_trial(folder, trial)
 
     def watch(step: SearchStep) -> None:
-        if target.record is not None and all(one.name != target.record.name for one in where.services(instances=False)):
+        if target.record is not None and all(
+            service.name != target.record.name for service in where.services(instances=False)
+        ):
             raise UsageError(f"{target.record.name!r} was deleted, so the search for it has ended.")
         observe(step)
 
@@ -307,11 +311,11 @@ def tune_service(
         "seconds": seconds,
         "default": asdict(default),
     }
-    known = [] if folder is None else kept_trials(folder, settings)
+    trials = [] if folder is None else load_trials(folder, settings)
     copy = ServiceCopy(
         where=where,
         app=copy_of(target.app, target.workflow),
-        load=load_of,
+        load=build_load,
         source=target.source,
         seconds=seconds,
         observe=changes,
@@ -326,17 +330,17 @@ def tune_service(
             seconds=60 * budget.minutes,
             observe=watch,
             keep=keep,
-            trials=known,
+            trials=trials,
             history=None if history is None else history.adapt(space),
         )
         return TuningReport(target=target, result=study.run(), cores=space.cores)
 
 
-def kept_trials(folder: Path, settings: dict[str, Any]) -> list[Trial]:
-    """Return the trials of a search that was cut short; begin the file where there is none.
+def load_trials(folder: Path, settings: dict[str, Any]) -> list[Trial]:
+    """Return the trials of an interrupted search; create the file if there is none.
 
     Raises:
-        UsageError: they are another search's.
+        UsageError: the trials are another search's.
     """
     file = folder / TRIALS_FILE
     if not file.exists():
@@ -353,7 +357,7 @@ def kept_trials(folder: Path, settings: dict[str, Any]) -> list[Trial]:
         return [Trial.of(json.loads(line)) for line in lines[:-1]]
 
 
-def append_line(folder: Path, trial: Trial) -> None:
+def append_trial(folder: Path, trial: Trial) -> None:
     with (folder / TRIALS_FILE).open("a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(trial)) + "\n")
 
@@ -368,25 +372,24 @@ def write_files(report: TuningReport, folder: Path, chart: str) -> Sequence[Path
 
 
 def log_tuning(knowledge: KnowledgeBase, home: Path, report: TuningReport, chart: str) -> TrackedRun:
-    """Keep a search as a run of the application, and with the model's version the winner's resources and what a later
-    search may begin from.
+    """Log a search as a run of the application; tag the model's version with the winner and the history of the search.
 
     Args:
         knowledge: The tracker of the application.
-        home: Where models' files are cached.
-        report: Of the search.
+        home: The home folder, with the cache of models' files.
+        report: The search.
         chart: The plot, as SVG.
     """
-    found, target, summary = report.result, report.target, report.summary()
+    result, target, summary = report.result, report.target, report.summary()
     params = {name: summary[name] for name in ("service", "goal", "p99_s", "cores", "candidates")}
     params |= {f"default.{name}": value for name, value in summary["default"].items()}
     params |= {f"best.{name}": value for name, value in summary["best"].items()}
-    metrics: dict[str, float] = {"trials": float(len(found.trials)), "better": float(found.winner is not None)}
-    if found.history is not None:
-        params["began_from"] = found.history.source
-        metrics["saved_trials"] = float(found.saved_trials)
-    if found.comparison is not None:
-        metrics |= {name: getattr(found.comparison, name) for name in ("ratio", "low", "high")}
+    metrics: dict[str, float] = {"trials": float(len(result.trials)), "better": float(result.winner is not None)}
+    if result.history is not None:
+        params["began_from"] = result.history.source
+        metrics["saved_trials"] = float(result.saved_trials)
+    if result.comparison is not None:
+        metrics |= {name: getattr(result.comparison, name) for name in ("ratio", "low", "high")}
     with TemporaryDirectory(prefix="scanflow-tune-") as folder:
         write_files(report, Path(folder), chart)
         run = knowledge.log_run(
@@ -397,12 +400,12 @@ def log_tuning(knowledge: KnowledgeBase, home: Path, report: TuningReport, chart
             metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
             tags={"scanflow.kind": "tuning", "scanflow.service": target.workflow.name},
             artifacts=Path(folder),
-            status="failed" if found.interrupted else "finished",
+            status="failed" if result.interrupted else "finished",
         )
-    if found.winner is not None and found.comparison is not None:
-        tuned = {**asdict(found.winner), "goal": found.goal.name, **asdict(found.comparison), "run": run.run_id}
-        for version in served_versions(knowledge, target.workflow):
+    if result.winner is not None and result.comparison is not None:
+        tuned = {**asdict(result.winner), "goal": result.goal.name, **asdict(result.comparison), "run": run.run_id}
+        for version in iterate_served_versions(knowledge, target.workflow):
             knowledge.set_model_tags(version.name, version.version, {TUNED_TAG: json.dumps(tuned)})
-    if found.trials and not found.interrupted:
-        TuningHistories(knowledge, home).save(target.workflow, found.goal, found.next_history, run=run.run_id)
+    if result.trials and not result.interrupted:
+        TuningHistories(knowledge, home).save(target.workflow, result.goal, result.next_history, run=run.run_id)
     return run

@@ -1,4 +1,4 @@
-"""What earlier searches found for a model, kept as tags of its versions in the registry, to begin a search from."""
+"""Histories of earlier tuning searches, stored as tags of models' versions in the registry, for warm starts."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
     from scanflow.knowledge.records import ModelVersion
 
 HISTORY_TAG = "scanflow.tuning."
-"""Of a model's version, with the goal's name behind it: what the newest search for that goal found, as JSON."""
+"""Tag of a model's version, followed by the goal's name: the result of the newest search for that goal, as JSON."""
 
 MOST_MODELS = 200
-"""So many registered models are looked through for one of like size and kind."""
+"""Limit of the registered models that are searched for a similar one."""
 
 LIKE_SIZE = 2.0
-"""Models of like size are at most so many times as large as each other."""
+"""Largest ratio of the sizes of similar models."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelTraits:
-    """By what models are alike."""
+    """Traits by which models are compared."""
 
     kind: str
-    """The library that it is of, in MLflow's words: ``keras``, ``sklearn``."""
+    """The flavor in MLflow: ``keras``, ``sklearn``."""
 
     size_bytes: int
-    """Of its files."""
+    """Size of the model's files."""
 
     nodes: int = 1
-    """Of the graph that serves it."""
+    """Number of nodes of the graph that serves it."""
 
     def distance(self, other: ModelTraits) -> float:
-        """Return how unlike two models' sizes are, as a logarithm; infinite where the models are not alike."""
+        """Return the logarithm of the ratio of two models' sizes; infinite if the models are not similar."""
         if (self.kind, self.nodes) != (other.kind, other.nodes) or min(self.size_bytes, other.size_bytes) < 1:
             return math.inf
         distance = abs(math.log(self.size_bytes / other.size_bytes))
@@ -57,7 +57,7 @@ def read_traits(files: Path, *, nodes: int) -> ModelTraits:
 
     Raises:
         OSError: there is no such file.
-        ValueError: it is not as MLflow writes it.
+        ValueError: the file is not in MLflow's format.
     """
     import yaml
 
@@ -72,26 +72,29 @@ def read_traits(files: Path, *, nodes: int) -> ModelTraits:
 
 
 class TuningHistories:
-    """Histories of searches in a registry."""
+    """Histories of tuning searches in a registry."""
 
     def __init__(self, knowledge: KnowledgeBase, home: Path) -> None:
-        """``home``: where models' files are cached."""
+        """Open the histories; ``home`` has the cache of models' files."""
         self._knowledge = knowledge
         self._cache = ModelCache(home.expanduser() / "models", lambda: knowledge)
 
     def find(self, workflow: Workflow, goal: Goal) -> TuningHistory | None:
-        """Return what was found for the version that a workflow serves; else for an earlier version of that model, else
-        for a later one, else for the model of like size and kind that is nearest in size; None: nothing is known.
+        """Return the history of the version that a workflow serves; else of an earlier version, else of a later one,
+        else of the similar model nearest in size; None: there is none.
 
         Only searches for the same goal and bound count.
         """
-        served = list(served_versions(self._knowledge, workflow))
+        served = list(iterate_served_versions(self._knowledge, workflow))
         for version in served:
             versions = self._knowledge.list_model_versions(version.name)
-            earlier = [one for one in versions if one.version <= version.version]
-            for one in [*earlier, *(one for one in reversed(versions) if one.version > version.version)]:
-                if (record := read_record(one, goal)) is not None:
-                    return _history(record, one)
+            earlier = [candidate for candidate in versions if candidate.version <= version.version]
+            for candidate in [
+                *earlier,
+                *(candidate for candidate in reversed(versions) if candidate.version > version.version),
+            ]:
+                if (record := read_record(candidate, goal)) is not None:
+                    return _history(record, candidate)
         for version in served:
             traits = self._traits(version, workflow)
             if traits is not None and (history := self._find_alike(version.name, traits, goal)) is not None:
@@ -99,12 +102,12 @@ class TuningHistories:
         return None
 
     def save(self, workflow: Workflow, goal: Goal, history: TuningHistory, *, run: str) -> list[ModelVersion]:
-        """Keep what was found with the versions that a workflow serves, and return them."""
+        """Save a history with the versions that a workflow serves, and return them."""
         saved = []
-        for version in served_versions(self._knowledge, workflow):
+        for version in iterate_served_versions(self._knowledge, workflow):
             traits = self._traits(version, workflow)
             record = {
-                "ranking": [compact(one) for one in history.ranking],
+                "ranking": [compact(candidate) for candidate in history.ranking],
                 "default": compact(history.default),
                 "ratio": round(history.ratio, 4),
                 "trials": history.trials,
@@ -136,7 +139,7 @@ class TuningHistories:
         return None
 
 
-def served_versions(knowledge: KnowledgeBase, workflow: Workflow) -> Iterator[ModelVersion]:
+def iterate_served_versions(knowledge: KnowledgeBase, workflow: Workflow) -> Iterator[ModelVersion]:
     """Yield the versions of registered models that a workflow's nodes name."""
     for node in workflow.services:
         if node.model is not None:
@@ -145,7 +148,7 @@ def served_versions(knowledge: KnowledgeBase, workflow: Workflow) -> Iterator[Mo
 
 
 def read_record(version: ModelVersion, goal: Goal) -> Mapping[str, Any] | None:
-    """Return what a search for the same goal and bound left with a version; None: none did, or it is not readable."""
+    """Return a version's record of a search for the same goal and bound; None: there is none, or it is invalid."""
     try:
         record = json.loads(version.tags.get(HISTORY_TAG + goal.name, "null"))
         if isinstance(record, Mapping) and record.get("p99_s") == goal.p99_s:
@@ -156,15 +159,15 @@ def read_record(version: ModelVersion, goal: Goal) -> Mapping[str, Any] | None:
     return None
 
 
-def compact(one: Candidate) -> dict[str, Any]:
-    """Return a candidate without what is as by default."""
-    always = {"instances": one.instances, "cores": one.cores}
-    return always | {name: value for name, value in asdict(one).items() if value not in (None, "any")}
+def compact(candidate: Candidate) -> dict[str, Any]:
+    """Return a candidate without default values."""
+    always = {"instances": candidate.instances, "cores": candidate.cores}
+    return always | {name: value for name, value in asdict(candidate).items() if value not in (None, "any")}
 
 
 def _history(record: Mapping[str, Any], version: ModelVersion) -> TuningHistory:
-    ranking = tuple(Candidate(**one) for one in record["ranking"])
-    if not ranking or not all(one.instances >= 1 and one.cores > 0 for one in ranking):
+    ranking = tuple(Candidate(**candidate) for candidate in record["ranking"])
+    if not ranking or not all(candidate.instances >= 1 and candidate.cores > 0 for candidate in ranking):
         raise ValueError(f"A search has left no candidates with {version.uri}.")
     return TuningHistory(
         ranking=ranking,

@@ -81,8 +81,8 @@ def url(home: Path) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch, held_port() as port:
         patch.setenv("SCANFLOW_SLOTS", "2")
         patch.setattr(control_plane, "READY_S", PATIENCE_S)
-        yield control_plane.up(settings, port=port, tracker=False).up.server.url
-        control_plane.down(settings)
+        yield control_plane.start_control_plane(settings, port=port, tracker=False).up.server.url
+        control_plane.stop_control_plane(settings)
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_a_run_is_watched_to_its_end_by_the_next_server(
     assert up is not None
     os.kill(up.server.pid, signal.SIGKILL)
     until(lambda: not up.server.is_alive(), "the server is gone")
-    again = control_plane.up(Settings(home=home), tracker=False)
+    again = control_plane.start_control_plane(Settings(home=home), tracker=False)
     assert (again.server, again.up.server.url) == (True, url)
     (folder / "open").touch()
     watched.join(timeout=PATIENCE_S)

@@ -80,7 +80,7 @@ def up(quick_cli: Cli, home: Path, port: int) -> Iterator[Up]:
     found = read_up(home)
     assert found is not None
     yield found
-    control_plane.down(Settings(home=home))
+    control_plane.stop_control_plane(Settings(home=home))
     assert not found.server.is_alive()
 
 

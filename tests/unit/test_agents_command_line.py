@@ -163,7 +163,7 @@ def test_a_journal_ends_with_the_newest_entries_however_long_it_is(run: Run, mon
         after, limit = (int(request.url.params[name]) for name in ("after", "limit"))
         return [one for one in entries if int(str(one["id"])) > after][:limit]
 
-    monkeypatch.setattr(agent_client, "PAGE", 3)
+    monkeypatch.setattr(agent_client, "PAGE_SIZE", 3)
     words = ("agents", "tracker", "--journal", "--limit", "4")
     known = {"GET /agents": [TRACKER], "GET /agents/mnist/tracker/journal": journal}
     assert [one["id"] for one in json.loads(run(known, *words, "--json").stdout)] == [4, 5, 6, 7]

@@ -18,7 +18,7 @@ from scanflow_client.demo.application import load_demo, traffic_program
 from scanflow_client.demo.loop import LoopOutcome, Phase, loop_lines, phase_after, report_of, run_loop
 from scanflow_client.demo.session import DemoScreen
 from scanflow_client.demo.traffic import Responses, TrafficProgram
-from scanflow_client.progress import Output, output_on
+from scanflow_client.progress import Output, open_output
 from tests.waiting import PATIENCE_S
 
 BEGAN = 1_790_000_000.0
@@ -103,7 +103,7 @@ def test_the_champion_is_the_version_that_was_promoted_and_not_the_one_on_its_wa
 def test_the_story_is_a_line_for_each_thing_and_what_is_refused_again_is_told_once() -> None:
     stream = io.StringIO()
     refused = event("intent", subject="service/serve", agent="executor", verdict="refuse", primitive="upgrade_workflow")
-    with output_on(stream) as output:
+    with open_output(stream) as output:
         screen = DemoScreen(output)
         for happened in (event("labels.given", count=5), event("sample"), refused, refused):
             screen.show(happened)

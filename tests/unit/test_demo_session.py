@@ -18,7 +18,7 @@ from scanflow.settings import Settings
 from scanflow_client import control_plane
 from scanflow_client.control_client import ControlClient
 from scanflow_client.demo import session
-from scanflow_client.signals import signals_end_it, signals_wait
+from scanflow_client.signals import defer_signals, end_on_signals
 
 APP = sf.Application(
     name="mnist",
@@ -160,12 +160,12 @@ def test_a_signal_waits_until_what_is_being_started_is_known() -> None:
     said, started = list[str](), list[str]()
 
     def start() -> None:
-        with signals_wait():
+        with defer_signals():
             signal.raise_signal(signal.SIGTERM)
             started.append("a process")
         started.append("more")
 
-    with pytest.raises(KeyboardInterrupt), signals_end_it(said.append, "ending"):
+    with pytest.raises(KeyboardInterrupt), end_on_signals(said.append, "ending"):
         start()
     assert (started, said) == (["a process"], ["ending"])
 
@@ -176,7 +176,7 @@ def test_a_control_plane_that_does_not_come_up_is_ended(monkeypatch: pytest.Monk
     def interrupted(_: Settings) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(control_plane, "up", interrupted)
+    monkeypatch.setattr(control_plane, "start_control_plane", interrupted)
     with pytest.raises(KeyboardInterrupt):
         up_and_down(Plane())
     assert raised.ended == 1
@@ -221,9 +221,9 @@ class Raised:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, fresh: bool) -> None:
         self.ended = 0
         up = SimpleNamespace(server=fresh, up=SimpleNamespace(server=SimpleNamespace(url="http://127.0.0.1:9")))
-        monkeypatch.setattr(control_plane, "look", lambda _: {"up": not fresh})
-        monkeypatch.setattr(control_plane, "up", lambda _: up)
-        monkeypatch.setattr(control_plane, "down", self._down)
+        monkeypatch.setattr(control_plane, "read_status", lambda _: {"up": not fresh})
+        monkeypatch.setattr(control_plane, "start_control_plane", lambda _: up)
+        monkeypatch.setattr(control_plane, "stop_control_plane", self._down)
 
     def end(self) -> None: ...
 

@@ -10,7 +10,7 @@ import pytest
 from scanflow.errors import InvalidError, UnavailableError
 from scanflow.load.mlperf import TABLE_4_2, MlperfSettings, Scenario, read_summary, scaled
 from scanflow_client.formatting.load import load_screen
-from scanflow_client.service_load import LoadSpec, mlperf_settings
+from scanflow_client.service_load import LoadSpec, build_mlperf_settings
 from tests.unit.test_load import say, server
 from tests.unit.test_service_load import loaded
 
@@ -52,7 +52,7 @@ def test_table_4_2_is_told_and_scaled() -> None:
         with pytest.raises(InvalidError, match="above 0"):
             scaled("server", wrong)
     with pytest.raises(InvalidError, match="Did you mean 'server'"):
-        mlperf_settings("serve", 1.0, rate=None, bound_s=None)
+        build_mlperf_settings("serve", 1.0, rate=None, bound_s=None)
 
 
 def test_a_summary_is_read_and_one_that_has_no_result_is_refused() -> None:

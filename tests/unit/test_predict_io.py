@@ -16,7 +16,7 @@ from scanflow.deployer import Deployer
 from scanflow.errors import InvalidError, NotFoundError, UsageError
 from scanflow.transport import Answer, Reply
 from scanflow.transport.tensors import as_arrays
-from scanflow_client.predict_io import PredictRequest, read_request, response_lines, send
+from scanflow_client.predict_io import PredictRequest, format_response, read_request, send
 
 
 class Terminal(io.BytesIO):
@@ -139,13 +139,13 @@ def test_bytes_come_back_as_bytes_unless_the_answer_is_a_document() -> None:
 
 def test_an_answer_is_told_with_its_types_and_who_gave_it() -> None:
     answer = asked(Listening(), PredictRequest(inputs=[[1, 2]]))
-    assert response_lines(answer, as_json=False) == ["y  int64 (1, 2)", "[[1, 2]]", "from instance 1, revision r1"]
+    assert format_response(answer, as_json=False) == ["y  int64 (1, 2)", "[[1, 2]]", "from instance 1, revision r1"]
     told = {"outputs": {"y": [[1, 2]]}, "instance": "1", "revision": "r1"}
-    assert json.loads(response_lines(answer, as_json=True)[0]) == told
+    assert json.loads(format_response(answer, as_json=True)[0]) == told
     large = asked(Listening(), PredictRequest(inputs=np.zeros((100, 100))))
-    assert len("\n".join(response_lines(large, as_json=False))) < 1000
-    assert len(json.loads(response_lines(large, as_json=True)[0])["outputs"]["y"]) == 100
+    assert len("\n".join(format_response(large, as_json=False))) < 1000
+    assert len(json.loads(format_response(large, as_json=True)[0])["outputs"]["y"]) == 100
     words = np.empty(2, dtype=object)
     words[:] = [b"yes", b"n\xff"]
     text = Answer(outputs={"y": words}, instance=None, revision=None)
-    assert json.loads(response_lines(text, as_json=True)[0])["outputs"]["y"] == ["yes", "n\ufffd"]
+    assert json.loads(format_response(text, as_json=True)[0])["outputs"]["y"] == ["yes", "n\ufffd"]

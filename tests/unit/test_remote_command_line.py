@@ -90,11 +90,11 @@ def test_events_are_printed_and_followed_from_the_last_one_on(monkeypatch: pytes
 
 def test_mlflow_s_server_gets_the_tracker_of_the_home_and_no_address_on_its_command_line(tmp_path: Path) -> None:
     place = tracker_place(tmp_path, "postgresql://me:secret@host/mlflow")
-    command = mlflow_server.command(5001)
+    command = mlflow_server.build_command(5001)
     assert command[:4] == [sys.executable, "-m", "mlflow", "server"]
     assert command[command.index("--port") + 1] == "5001"
     assert command[command.index("--host") + 1] == "127.0.0.1"
-    variables = mlflow_server.environment(place, {"PATH": "/bin", "MLFLOW_TRACKING_URI": "http://another"})
+    variables = mlflow_server.build_environment(place, {"PATH": "/bin", "MLFLOW_TRACKING_URI": "http://another"})
     assert variables["MLFLOW_BACKEND_STORE_URI"] == "postgresql://me:secret@host/mlflow"
     assert variables["MLFLOW_DEFAULT_ARTIFACT_ROOT"] == (tmp_path / "tracker" / "artifacts").as_uri()
     assert variables["PATH"] == "/bin"

@@ -127,7 +127,7 @@ def standin(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     with held_ports(3) as (port, *_):
         monkeypatch.setattr(control_plane, "PORT", port)
         yield settings
-        control_plane.down(settings)
+        control_plane.stop_control_plane(settings)
 
 
 def set_mood(home: Path, mood: str) -> None:
@@ -136,7 +136,7 @@ def set_mood(home: Path, mood: str) -> None:
 
 
 def up(settings: Settings, port: int | None = None) -> control_plane.UpResult:
-    return control_plane.up(settings, port=port, tracker=False)
+    return control_plane.start_control_plane(settings, port=port, tracker=False)
 
 
 def test_up_and_down_are_a_pair(standin: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +152,7 @@ def test_up_and_down_are_a_pair(standin: Settings, monkeypatch: pytest.MonkeyPat
     looks: list[dict[str, Any]] = []
 
     def ready() -> bool:
-        looks.append(control_plane.look(standin))
+        looks.append(control_plane.read_status(standin))
         return bool(looks[-1]["server"]["ready"])
 
     until(ready, "it says that it is ready")  # a look gives it a second
@@ -170,12 +170,12 @@ def test_up_and_down_are_a_pair(standin: Settings, monkeypatch: pytest.MonkeyPat
     with pytest.raises(UsageError, match=f"up on port {control_plane.PORT} already. Stop it first: scanflow down"):
         up(standin, server.port + 1)
 
-    done = control_plane.down(standin)
+    done = control_plane.stop_control_plane(standin)
     assert done.stopped == ["the agent 'tracker' of shop", f"the server at {server.url} (process {server.pid})"]
     assert done.left == ["Services go on serving: digits. Delete one: scanflow delete digits"]
     assert (server.is_alive(), read_up(standin.home)) == (False, None)
-    assert control_plane.down(standin) == control_plane.DownResult(stopped=[], left=[])
-    assert status_screen(control_plane.look(standin)) == ["Nothing is up. Start it: scanflow up"]
+    assert control_plane.stop_control_plane(standin) == control_plane.DownResult(stopped=[], left=[])
+    assert status_screen(control_plane.read_status(standin)) == ["Nothing is up. Start it: scanflow up"]
 
 
 def test_a_taken_port_is_refused_or_passed_over(
@@ -191,9 +191,9 @@ def test_a_taken_port_is_refused_or_passed_over(
     port = raised.up.server.port
     assert port == taken + 1
     assert raised.notes == [f"Port {taken} is taken by another program, so it listens on {port}."]
-    control_plane.down(standin)
+    control_plane.stop_control_plane(standin)
     assert not raised.up.server.is_alive(), "a server that does not end is made to"
-    assert control_plane.free_port(tmp_path / "other", port) == port, "what is down leaves its port to other homes"
+    assert control_plane.reserve_port(tmp_path / "other", port) == port, "what is down leaves its port to other homes"
     forget_ports(tmp_path / "other")
 
 
@@ -205,18 +205,18 @@ def test_a_server_that_is_never_ready_can_be_stopped(standin: Settings, monkeypa
     set_mood(standin.home, "never ready")
     with pytest.raises(UnavailableError, match="not ready after 1 s"):
         up(standin)
-    assert str(status_screen(control_plane.look(standin))[0]).startswith("✗ server")
-    assert any("the server at" in one for one in control_plane.down(standin).stopped)
+    assert str(status_screen(control_plane.read_status(standin))[0]).startswith("✗ server")
+    assert any("the server at" in one for one in control_plane.stop_control_plane(standin).stopped)
 
 
 def test_missing_libraries_name_their_extra(standin: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control_plane, "_NEEDS", ("fastapi", "no_such_library"))
     with pytest.raises(MissingExtraError, match=r"needs no_such_library, .* pip install 'scanflow\[server\]'"):
-        control_plane.up(standin)
+        control_plane.start_control_plane(standin)
 
 
 def test_a_tracker_that_is_elsewhere_is_not_started_here(standin: Settings) -> None:
-    raised = control_plane.up(standin.model_copy(update={"tracker_uri": "http://mlflow:5000"}))
+    raised = control_plane.start_control_plane(standin.model_copy(update={"tracker_uri": "http://mlflow:5000"}))
     assert raised.up.tracker is None
     assert "SCANFLOW_TRACKER_URI names" in raised.notes[0]
 
@@ -224,12 +224,12 @@ def test_a_tracker_that_is_elsewhere_is_not_started_here(standin: Settings) -> N
 def test_a_home_that_cannot_be_written_is_said_to_be_so(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UnavailableError, match=r"cannot be (used|kept): (Not a directory|File exists)"):
-        control_plane.up(Settings(home=tmp_path / "file"))
+        control_plane.start_control_plane(Settings(home=tmp_path / "file"))
 
 
 def test_another_s_server_is_not_our_own(standin: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = up(standin).up.server
-    monkeypatch.setattr(control_plane, "_server_port", lambda *_: other.port)  # both chose it before either listened
+    monkeypatch.setattr(control_plane, "_choose_port", lambda *_: other.port)  # both chose it before either listened
     with pytest.raises(UnavailableError, match=r"(?s)exited as soon as it was started.*Address already in use"):
         up(Settings(home=tmp_path / "late"))
     assert other.is_alive()
@@ -237,13 +237,13 @@ def test_another_s_server_is_not_our_own(standin: Settings, tmp_path: Path, monk
 
 def test_a_port_is_another_home_s_to_choose_only_when_it_is_free(standin: Settings, tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
-    first = control_plane.free_port(one, control_plane.PORT)
-    assert control_plane.free_port(other, first) != first
-    assert control_plane.free_port(one, first) == first
+    first = control_plane.reserve_port(one, control_plane.PORT)
+    assert control_plane.reserve_port(other, first) != first
+    assert control_plane.reserve_port(one, first) == first
     with pytest.raises(UsageError, match="is taken by another"):
         up(standin, first)
     forget_ports(one)
-    assert control_plane.free_port(other, first) == first
+    assert control_plane.reserve_port(other, first) == first
     forget_ports(other)
 
 
@@ -274,7 +274,7 @@ def test_down_waits_for_an_agent_that_tidies_up_and_says_so(standin: Settings, a
         told.append(text)
         (folder / "let go").touch()
 
-    done = control_plane.down(standin, tell=tell)
+    done = control_plane.stop_control_plane(standin, tell=tell)
     assert (folder / "tidied").exists()
     assert (done.stopped[0], done.running) == ("the agent 'tracker' of shop", [])
     assert told == [f"Waiting for tracker of shop to stop, for at most {PATIENCE_S:.0f} s."]
@@ -284,7 +284,7 @@ def test_a_stubborn_agent_is_killed(standin: Settings, agent: StartAgent, monkey
     monkeypatch.setattr(control_plane, "AGENTS_END_S", 0.3)
     folder = agent("tracker", "stubborn")
     up(standin)
-    done = control_plane.down(standin)
+    done = control_plane.stop_control_plane(standin)
     assert not Daemon(folder).alive
     pid = (folder / "own pid").read_text()
     assert f"the agent 'tracker' of shop (process {pid}), which the server did not" in done.stopped
@@ -295,7 +295,7 @@ def test_an_agent_the_server_cannot_end_is_ended_too(standin: Settings, agent: S
     set_mood(standin.home, "broken")
     folders = [agent("tracker"), agent("checker")]
     up(standin)
-    done = control_plane.down(standin)
+    done = control_plane.stop_control_plane(standin)
     assert all((folder / "tidied").exists() and not Daemon(folder).alive for folder in folders)
     assert "the agent 'checker' of shop" in done.stopped
     assert any(one.startswith("the agent 'tracker' of shop (process ") for one in done.stopped)
@@ -305,10 +305,10 @@ def test_an_agent_the_server_cannot_end_is_ended_too(standin: Settings, agent: S
 
 def test_agents_are_ended_without_a_server_too(standin: Settings, agent: StartAgent) -> None:
     found = Daemon(agent("tracker"))
-    assert control_plane.down(standin).stopped[0] == "the agent 'tracker' of shop"
+    assert control_plane.stop_control_plane(standin).stopped[0] == "the agent 'tracker' of shop"
     set_mood(standin.home, "dies")
     other = Daemon(agent("checker"))
-    done = control_plane.down(standin)
+    done = control_plane.stop_control_plane(standin)
     assert any("exited as soon as it was started" in one for one in done.left)
     assert (found.alive, other.alive, read_up(standin.home)) == (False, False, None)
 
@@ -333,7 +333,7 @@ def test_an_agent_that_runs_on_all_the_same_is_told_and_remembered(
     assert told.startswith("The agent 'tracker' of shop still runs.")
     assert told.endswith("try again: scanflow down")
     assert read_up(standin.home) is not None
-    assert control_plane.down(standin).running == []
+    assert control_plane.stop_control_plane(standin).running == []
     assert not Daemon(folder).alive
 
 
@@ -343,7 +343,7 @@ def test_the_agents_of_a_server_that_up_did_not_start_are_left_to_it(standin: Se
     forget_up(standin.home)
     with (standin.home / "server" / "lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        done = control_plane.down(standin)
+        done = control_plane.stop_control_plane(standin)
         assert Daemon(folder).alive
     assert done.stopped == []
     assert "was not started by scanflow up" in done.left[0]

@@ -19,7 +19,7 @@ from scanflow.load.load import LoadError
 from scanflow_client.cli.app import app
 from scanflow_client.formatting.load import load_chart, load_screen
 from scanflow_client.predict_io import HttpRequest, PredictRequest
-from scanflow_client.service_load import LoadReport, LoadSpec, load_service, log_report, trace_of, write_files
+from scanflow_client.service_load import LoadReport, LoadSpec, build_trace, load_service, log_report, write_files
 from tests.unit.test_load import say, server
 
 pytestmark = pytest.mark.processes
@@ -130,12 +130,12 @@ def test_a_load_that_cannot_be_is_refused(url: str, spec: LoadSpec, error: type[
 def test_what_a_rate_over_time_is_said_by(tmp_path: Path) -> None:
     (tmp_path / "day.csv").write_text("seconds,rate\n0,5\n2,5\n")
     file = str(tmp_path / "day.csv")
-    assert trace_of(None, None, 5.0) is None
-    assert trace_of(5.0, None, None) == constant(5.0, 10.0)
-    assert trace_of(None, file, None) == constant(5.0, 2.0)
+    assert build_trace(None, None, 5.0) is None
+    assert build_trace(5.0, None, None) == constant(5.0, 10.0)
+    assert build_trace(None, file, None) == constant(5.0, 2.0)
     for words in ((5.0, "steps:1", None), (None, file, 3.0), (None, str(tmp_path / "no.csv"), None)):
         with pytest.raises(InvalidError):
-            trace_of(*words)
+            build_trace(*words)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from scanflow.transport import ServerClient
 from scanflow_client import agent_client
 from scanflow_client.cli.app import app
 from scanflow_client.control_client import ControlClient
-from scanflow_client.replay import moment_of, read_trace
+from scanflow_client.replay import parse_moment, read_trace
 
 URL = "http://127.0.0.1:46666"
 APP = """
@@ -107,7 +107,7 @@ def journal(monkeypatch: pytest.MonkeyPatch) -> Journal:
     note(entries, 3, 900)
     entries.append(entry(entries, "decision", "count", {"key": "tracker/count/c2", "answer": {"sample": "s9"}}))
 
-    monkeypatch.setattr(agent_client, "PAGE", 2)
+    monkeypatch.setattr(agent_client, "PAGE_SIZE", 2)
     told = [
         {"name": "tracker", "app": "mnist", "team": "default", "state": "running"},
         {"name": "checker", "app": "mnist", "team": "default", "state": "stopped"},
@@ -290,9 +290,9 @@ def test_samples_are_chosen_by_time(folder: Path, journal: Journal, monkeypatch:
 
 
 def test_a_moment_is_a_time_or_so_long_ago() -> None:
-    assert moment_of("90s", now=1000.0) == 910.0
-    assert moment_of("1h30m", now=10_000.0) == 4600.0
-    assert moment_of("1970-01-01T01:00:00+00:00", now=5.0) == 3600.0
+    assert parse_moment("90s", now=1000.0) == 910.0
+    assert parse_moment("1h30m", now=10_000.0) == 4600.0
+    assert parse_moment("1970-01-01T01:00:00+00:00", now=5.0) == 3600.0
 
 
 @pytest.mark.processes

@@ -54,10 +54,10 @@ def characterize(
     from scanflow.placement.sysfs import read_topology
     from scanflow_client.formatting.characterize import as_json as written
     from scanflow_client.formatting.characterize import characterization_screen
-    from scanflow_client.progress import output_on
+    from scanflow_client.progress import open_output
 
     if write is not None:
-        patch_of(write, "")  # what cannot be written is known before minutes are spent
+        build_patch(write, "")  # what cannot be written is known before minutes are spent
     machine, limit_s = read_topology(), parse_duration(timeout, what="--timeout")
     counts = (
         core_counts(machine)
@@ -68,13 +68,13 @@ def characterize(
     if target is not None:
         resources = _characterize_workflow(target, counts, rounds, file=file, data=data, npy=npy, as_json=as_json)
         if write is not None:
-            print(patch_of(write, resources), end="", file=sys.stderr if as_json else sys.stdout)
+            print(build_patch(write, resources), end="", file=sys.stderr if as_json else sys.stdout)
         return
     if (file, data, npy) != (None, None, None):
         raise UsageError("--data, --npy and --file are what a service is sent, and this is a program.")
     missing = [] if group_problem() is None else [f"memory limits. {group_problem()}"]
     missing += [words for event, words in _UNCOUNTED.items() if event not in counters()]
-    with output_on(progress_stream(as_json)) as output:
+    with open_output(progress_stream(as_json)) as output:
         found = measure(
             lambda where, limit: run_program(command, where, timeout_s=limit_s, limit_bytes=limit),
             placements(machine, counts),
@@ -88,7 +88,7 @@ def characterize(
     else:
         say(*characterization_screen(found))
     if write is not None:
-        print(patch_of(write, str(found.recommendation)), end="", file=sys.stderr if as_json else sys.stdout)
+        print(build_patch(write, str(found.recommendation)), end="", file=sys.stderr if as_json else sys.stdout)
 
 
 def find_workflow(command: Sequence[str]) -> TuningTarget | None:
@@ -100,7 +100,7 @@ def find_workflow(command: Sequence[str]) -> TuningTarget | None:
     is_file = bool(colon) and Path(file).suffix in {".py", ".yaml", ".yml"}
     if more or (not is_file and first not in {record.name for record in deployer().services(instances=False)}):
         return None
-    return TuningTarget.of(deployer(), first, types=("online", "mpi"))
+    return TuningTarget.find(deployer(), first, types=("online", "mpi"))
 
 
 def _characterize_workflow(
@@ -117,11 +117,11 @@ def _characterize_workflow(
     from scanflow_client.characterize_workflow import characterize_job, characterize_service
     from scanflow_client.formatting.characterize import workflow_as_json, workflow_screen
     from scanflow_client.predict_io import HttpRequest, read_request, to_http
-    from scanflow_client.progress import output_on
-    from scanflow_client.signals import signals_end_it
+    from scanflow_client.progress import open_output
+    from scanflow_client.signals import end_on_signals
 
     where = deployer()
-    with output_on(progress_stream(as_json)) as output, signals_end_it(output.update, "ending the copy"):
+    with open_output(progress_stream(as_json)) as output, end_on_signals(output.update, "ending the copy"):
         if target.workflow.type == "mpi":
             result = characterize_job(where, target.app, target.workflow, counts, rounds=rounds, observe=output.update)
         else:
@@ -139,9 +139,9 @@ def _characterize_workflow(
     return str(result.recommendation)
 
 
-def patch_of(where: str, resources: str) -> str:
+def build_patch(where: str, resources: str) -> str:
     """Return the patch of ``app.py:NAME``."""
-    from scanflow_client.resources_patch import resources_patch
+    from scanflow_client.resources_patch import build_resources_patch
 
     file, colon, name = where.rpartition(":")
     if not colon or not file or not name:
@@ -150,4 +150,4 @@ def patch_of(where: str, resources: str) -> str:
         text = Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise NotFoundError(f"{file!r} cannot be read: {error}") from error
-    return resources_patch(text, file, name, resources)
+    return build_resources_patch(text, file, name, resources)

@@ -25,20 +25,20 @@ def up(
     as_json: JsonOption = False,
 ) -> None:
     """Start the control plane on this machine: the server, and MLflow's beside it. What is up already stays."""
-    from scanflow_client.control_plane import up as start
+    from scanflow_client.control_plane import start_control_plane
     from scanflow_client.formatting.control_plane import up_lines
 
     own = settings()
-    raised = start(own, port=port, tracker=not no_tracker)
+    raised = start_control_plane(own, port=port, tracker=not no_tracker)
     respond(raised.up, as_json, lambda: up_lines(raised, elsewhere=own.url))
 
 
 def down(as_json: JsonOption = False) -> None:
     """Stop what scanflow up started, and nothing else: the agents, the server, the tracker."""
-    from scanflow_client.control_plane import down as stop
+    from scanflow_client.control_plane import stop_control_plane
     from scanflow_client.formatting.control_plane import down_lines
 
-    done = stop(settings(), tell=lambda text: say(text, err=True))
+    done = stop_control_plane(settings(), tell=lambda text: say(text, err=True))
     respond(done, as_json, lambda: down_lines(done))
     if done.running:
         raise typer.Exit(3)
@@ -46,10 +46,10 @@ def down(as_json: JsonOption = False) -> None:
 
 def status(as_json: JsonOption = False) -> None:
     """Print what is up: the server, the tracker, the agents."""
-    from scanflow_client.control_plane import look
+    from scanflow_client.control_plane import read_status
     from scanflow_client.formatting.control_plane import status_screen
 
-    found = look(settings())
+    found = read_status(settings())
     respond(found, as_json, lambda: status_screen(found))
     if not found["up"] or not found["server"]["ready"]:
         raise typer.Exit(3)

@@ -57,14 +57,14 @@ def load(
     from scanflow.app.quantities import parse_duration
     from scanflow_client.formatting.load import load_chart, load_screen
     from scanflow_client.predict_io import read_request, to_call
-    from scanflow_client.progress import output_on
+    from scanflow_client.progress import open_output
     from scanflow_client.service_load import (
         LoadSpec,
+        build_mlperf_settings,
+        build_trace,
         load_service,
         log_report,
-        mlperf_settings,
-        progress_text,
-        trace_of,
+        show_load_progress,
         write_files,
     )
 
@@ -72,18 +72,20 @@ def load(
     if mlperf is None:
         if scale is not None:
             raise UsageError("--scale is of MLPerf's numbers of queries: add --mlperf SCENARIO, or leave it out.")
-        spec = LoadSpec.of(trace_of(rate, trace, seconds), poisson=poisson, seconds=seconds, connections=connections)
+        spec = LoadSpec.build(
+            build_trace(rate, trace, seconds), poisson=poisson, seconds=seconds, connections=connections
+        )
     else:
         if (trace, poisson, seconds) != (None, None, None):
             raise UsageError("LoadGen decides when requests are due: leave out --trace, --poisson and --seconds.")
-        scenario = mlperf_settings(mlperf, 1.0 if scale is None else scale, rate=rate, bound_s=bound_s)
+        scenario = build_mlperf_settings(mlperf, 1.0 if scale is None else scale, rate=rate, bound_s=bound_s)
         spec = LoadSpec(mlperf=scenario, connections=connections)
     where, given = deployer(), read_request(file=file, data=data, npy=npy, stdin=sys.stdin.buffer)
     request = to_call(where, name, given, node=node, dtype=dtype, seldon=seldon, grpc=grpc)
     record = where.service(name)
-    with output_on(progress_stream(as_json)) as output:
+    with open_output(progress_stream(as_json)) as output:
         spec = replace(spec, rows=given.rows, grpc=grpc)
-        report = load_service(record, request, spec, observe=progress_text(output.update, spec))
+        report = load_service(record, request, spec, observe=show_load_progress(output.update, spec))
     if as_json:
         print_json(report.summary())
     else:
@@ -94,9 +96,9 @@ def load(
         if not as_json:
             say(f"Wrote {', '.join(str(file) for file in files)}.")
     if log:
-        from scanflow_client.model_client import knowledge_of
+        from scanflow_client.model_client import open_server_knowledge
 
-        run = log_report(knowledge_of(settings(), existing_client()), record, report, chart)
+        run = log_report(open_server_knowledge(settings(), existing_client()), record, report, chart)
         if not as_json:
             say(f"Kept as the run {run.name} ({run.run_id}) of {record.app}.")
     if out is None and not log and not as_json:

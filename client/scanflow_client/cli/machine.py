@@ -12,7 +12,7 @@ import typer
 from typer import Option
 
 from scanflow.errors import InvalidError
-from scanflow_client.cli.options import JsonOption, one_of_choices, settings
+from scanflow_client.cli.options import JsonOption, check_choice, settings
 from scanflow_client.cli.output import print_json, say
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def topology(
     from scanflow.placement.sysfs import another_machine, read_topology
     from scanflow.placement.topology import load
     from scanflow.placement.topology import save as write
-    from scanflow_client.placed import bound_grants
+    from scanflow_client.placed import list_bound_grants
 
     if from_ is not None and sysfs is not None:
         raise InvalidError("--from and --sysfs both say which machine to show. Leave one out.")
@@ -63,7 +63,7 @@ def topology(
     grants: tuple[Grant, ...] = ()
     reasons: list[str] = []
     if instances is not None or cores is not None or affinity is not None:
-        grants, reasons = _plan(machine, instances or 1, cores, affinity, order, bound_grants(services))
+        grants, reasons = _plan(machine, instances or 1, cores, affinity, order, list_bound_grants(services))
     if as_json:
         print_json(_json(machine, services, grants, reasons))
         return
@@ -81,7 +81,7 @@ def _plan(
     from scanflow.placement.place import place
 
     mode: Any = Affinity.coerce(affinity or "any")["mode"]
-    chosen = one_of_choices(order, ("apart", "together", "numbered"), "--order")
+    chosen = check_choice(order, ("apart", "together", "numbered"), "--order")
     amount = None if cores is None else parse_cpu(cores)
     grants = place(machine, instances, amount, mode, beside=others, order=chosen)
     return grants, explain(machine, grants, mode, taken={cpu for other in others for cpu in other.cpus})
@@ -119,10 +119,10 @@ def _json(
 def _occupants(services: Sequence[ServiceRecord], grants: Sequence[Grant]) -> list[Occupant]:
     """Return the instances and their CPUs, instances on the same CPUs as one."""
     from scanflow_client.formatting.topology import Occupant, labels
-    from scanflow_client.placed import placed_instances
+    from scanflow_client.placed import iterate_placed_instances
 
     found: dict[tuple[int, ...], list[str]] = {}
-    for service, one in placed_instances(services):
+    for service, one in iterate_placed_instances(services):
         found.setdefault(one.cpus, []).append(f"{service.name}/{one.instance}")
     for number, grant in enumerate(grants, 1):
         found.setdefault(grant.cpus, []).append(f"instance {number}")

@@ -67,9 +67,9 @@ def promote(
     as_json: JsonOption = False,
 ) -> None:
     """Put a version to use, without a failed request, and name it the champion; or approve what would."""
-    from scanflow_client.progress import changes_on
+    from scanflow_client.progress import show_service_changes
 
-    with changes_on(progress_stream(as_json)) as observe:
+    with show_service_changes(progress_stream(as_json)) as observe:
         made = _models().promote(name, version, why=why, services=service or (), alias=alias, observe=observe)
     respond(made, as_json, lambda: _promoted_lines(made))
 
@@ -83,18 +83,18 @@ def reject(
     as_json: JsonOption = False,
 ) -> None:
     """Say that a version is not to be used. Where it is in use, the one from before takes over again."""
-    from scanflow_client.progress import changes_on
+    from scanflow_client.progress import show_service_changes
 
-    with changes_on(progress_stream(as_json)) as observe:
+    with show_service_changes(progress_stream(as_json)) as observe:
         made = _models().reject(name, version, why=why, alias=alias, observe=observe)
     respond(made, as_json, lambda: _rejected_lines(made))
 
 
 def _models() -> ModelClient:
-    from scanflow_client.model_client import ModelClient, knowledge_of
+    from scanflow_client.model_client import ModelClient, open_server_knowledge
 
     control = existing_client()
-    return ModelClient(knowledge_of(settings(), control), deployer(), control)
+    return ModelClient(open_server_knowledge(settings(), control), deployer(), control)
 
 
 def _more(name: str) -> str:

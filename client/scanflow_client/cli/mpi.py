@@ -18,8 +18,8 @@ from scanflow_client.cli.options import (
     LimitOption,
     RunArgument,
     TargetArgument,
+    check_choice,
     deployer,
-    one_of_choices,
     settings,
 )
 from scanflow_client.cli.output import respond, say, write_blocks
@@ -51,7 +51,7 @@ def plan(
     as_json: JsonOption = False,
 ) -> None:
     """Print how a job is cut, and for each rank its worker, node and CPUs, without running it."""
-    _, found = _planned(target, nodes, cores, measure=measure)
+    _, found = _plan_job(target, nodes, cores, measure=measure)
     respond(asdict(found), as_json, lambda: [*found.reasons, *found.lines()])
 
 
@@ -66,8 +66,8 @@ def script(
     from scanflow.backends.step_process import options
     from scanflow.placement.mpi.scripts import mpirun_script, rankfile, sbatch_script
 
-    one_of_choices(kind, ("mpirun", "sbatch", "rankfile"), "--kind")
-    workload, found = _planned(target, nodes, cores)
+    check_choice(kind, ("mpirun", "sbatch", "rankfile"), "--kind")
+    workload, found = _plan_job(target, nodes, cores)
     argv = [workload.mainfile, *options(workload.parameters, who=f"MPIWorkload {workload.name!r}")]
     if kind == "rankfile":
         text = rankfile(found)
@@ -117,8 +117,8 @@ def simulate(
     from scanflow_client.formatting.simulation import comparison
 
     known = {one.name.lower(): one for one in SCENARIOS}
-    one_of_choices(jobs, ("thesis", "random"), "--jobs")
-    chosen = [known[one_of_choices(name.lower(), tuple(known), "--scenario")] for name in scenario or known]
+    check_choice(jobs, ("thesis", "random"), "--jobs")
+    chosen = [known[check_choice(name.lower(), tuple(known), "--scenario")] for name in scenario or known]
     runs = {
         one.name: [
             run(thesis_jobs() if jobs == "thesis" else random_jobs(each), one, CONTENTION, seed=each)
@@ -138,7 +138,7 @@ def list_jobs(limit: LimitOption = 20, as_json: JsonOption = False) -> None:
     from scanflow_client.formatting.jobs import job_table
 
     jobs = _jobs(limit)
-    respond([_as_json(one) for one in jobs], as_json, lambda: job_table(jobs))
+    respond([_job_to_json(one) for one in jobs], as_json, lambda: job_table(jobs))
 
 
 @mpi.command()
@@ -170,12 +170,12 @@ def _jobs(limit: int) -> list[JobTimes]:
     return [job_times(one, now) for one in shown if is_job(one)]
 
 
-def _as_json(job: JobTimes) -> dict[str, Any]:
+def _job_to_json(job: JobTimes) -> dict[str, Any]:
     derived = {"waiting_s": job.waiting_s, "running_s": job.running_s, "response_s": job.response_s}
     return {**asdict(job), **derived}
 
 
-def _planned(
+def _plan_job(
     target: str | None, nodes: int | None, cores: float, *, measure: bool = False
 ) -> tuple[MPIWorkload, MPIPlan]:
     from scanflow.app.mpi import MPIWorkload
@@ -191,13 +191,13 @@ def _planned(
     if not isinstance(workload, MPIWorkload):
         raise UsageError(f"The workflow {workflow.name!r} is of type {workflow.type!r}, not 'mpi'. See: scanflow plan")
     if workload.profile == "auto" and measure:
-        workload = _measured(application, workflow, workload)
+        workload = _measure_profile(application, workflow, workload)
     if nodes is not None:
         return workload, plan_job(workload, [ClusterNode(name=f"node{place}", cores=cores) for place in range(nodes)])
     return workload, plan_here(workload)
 
 
-def _measured(application: Application, workflow: Workflow, workload: MPIWorkload) -> MPIWorkload:
+def _measure_profile(application: Application, workflow: Workflow, workload: MPIWorkload) -> MPIWorkload:
     from scanflow.backends.port import JobProfiler
     from scanflow.deployer.embedded import open_backend
 

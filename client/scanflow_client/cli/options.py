@@ -126,7 +126,7 @@ def parse_value(text: str) -> Any:
     return value
 
 
-def one_of_choices(value: str, known: Sequence[str], option: str) -> Any:
+def check_choice(value: str, known: Sequence[str], option: str) -> Any:
     """Return ``value`` if it is one of the known words, else refuse it with the nearest."""
     if value not in known:
         raise InvalidError(f"{option} {value!r} is not known.{did_you_mean(value, known)}")

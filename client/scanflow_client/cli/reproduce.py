@@ -30,10 +30,10 @@ def reproduce(
     """Measure tables and figures of the thesis and the papers on this machine, and say which hold. Ctrl-C loses no
     round that is over, where --out is given."""
     from scanflow_client.formatting.reproduce import figure_list, reproduction_screen
-    from scanflow_client.progress import output_on
+    from scanflow_client.progress import open_output
     from scanflow_client.reproduction.catalogue import EXPERIMENTS, FIGURES, select_named
     from scanflow_client.reproduction.study import ReproductionStudy
-    from scanflow_client.signals import signals_end_it
+    from scanflow_client.signals import end_on_signals
 
     if listing:
         if as_json:
@@ -46,7 +46,7 @@ def reproduce(
     figures = list(FIGURES) if every else select_named(names or [])
     with TemporaryDirectory(prefix="scanflow-reproduce-") as temporary:
         folder = Path(temporary) if out is None else out
-        with output_on(progress_stream(as_json)) as output, signals_end_it(output.update, "ending the experiment"):
+        with open_output(progress_stream(as_json)) as output, end_on_signals(output.update, "ending the experiment"):
             study = ReproductionStudy(
                 folder=folder,
                 experiments=EXPERIMENTS,

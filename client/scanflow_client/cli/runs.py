@@ -14,8 +14,8 @@ from scanflow_client.cli.options import (
     ParameterOption,
     RunArgument,
     TargetArgument,
+    check_choice,
     deployer,
-    one_of_choices,
     parse_parameters,
 )
 from scanflow_client.cli.output import print_json, progress_stream, respond, say, write_blocks
@@ -104,7 +104,7 @@ def logs(
     """Print what steps, or a service's instances, wrote, from the first byte."""
     from scanflow.deployer import TaskLog
 
-    chosen = one_of_choices(stream, ("stdout", "stderr", "both"), "--stream")
+    chosen = check_choice(stream, ("stdout", "stderr", "both"), "--stream")
     where = deployer()
     try:
         record = where.show(name)
@@ -149,9 +149,9 @@ def watch(where: Deployer, request: RunRequest, as_json: bool, *, last: bool = T
     ``last``: no other output follows, so that JSON ends with its record, and the last step's result is printed.
     """
     from scanflow_client.formatting.runs import failure_lines, outcome_line
-    from scanflow_client.progress import progress_on
+    from scanflow_client.progress import show_run_progress
 
-    with progress_on(progress_stream(as_json)) as observe:
+    with show_run_progress(progress_stream(as_json)) as observe:
         record = where.run(request, observe=observe)
     if not as_json:
         say(*(_result_lines(where, record) if last and record.state == "succeeded" else ()), outcome_line(record))

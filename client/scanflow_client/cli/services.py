@@ -167,11 +167,11 @@ def rollback(name: ServiceArgument, as_json: JsonOption = False) -> None:
 
 def delete(name: ServiceArgument, as_json: JsonOption = False) -> None:
     """Drain in-flight requests, then delete the service. Its models and records are kept."""
-    from scanflow_client.progress import changes_on
+    from scanflow_client.progress import show_service_changes
 
     where = deployer()
     record = where.service(name)
-    with changes_on(progress_stream(as_json)) as observe:
+    with show_service_changes(progress_stream(as_json)) as observe:
         where.delete(name, observe=observe)
     again = f"Deploy it again: scanflow deploy {record.source}:{name}"
     respond(record, as_json, lambda: [f"Deleted {name}. {again if record.source else 'List: scanflow services'}"])
@@ -188,14 +188,14 @@ def predict(
     as_json: JsonOption = False,
 ) -> None:
     """Request a prediction from a service."""
-    from scanflow_client.predict_io import read_request, response_lines, send
+    from scanflow_client.predict_io import format_response, read_request, send
 
     request = read_request(file=file, data=data, npy=npy, stdin=sys.stdin.buffer)
     response = send(deployer(), name, request, node=node, dtype=dtype, seldon=seldon)
     if isinstance(response, bytes):
         write_blocks(iter([response]), raw=False)
     else:
-        say(*response_lines(response, as_json=as_json))
+        say(*format_response(response, as_json=as_json))
 
 
 def parse_share(text: str) -> float:
@@ -254,9 +254,9 @@ def _watch(
 ) -> ServiceRecord:
     """Print the progress of a change, the service it led to, and the next command."""
     from scanflow_client.formatting.services import service_line
-    from scanflow_client.progress import changes_on
+    from scanflow_client.progress import show_service_changes
 
-    with changes_on(progress_stream(as_json)) as observe:
+    with show_service_changes(progress_stream(as_json)) as observe:
         record = start(observe)
     if as_json:
         print_json(record)

@@ -28,9 +28,9 @@ def strategies(
         rows = catalogue()
         respond(rows, as_json, lambda: [primitives_table(rows)])
         return
-    from scanflow_client.replay import strategies_of
+    from scanflow_client.replay import list_strategies
 
-    application, found = strategies_of(target)
+    application, found = list_strategies(target)
     nothing = f"The agents of {application!r} declare no strategy: they only sense."
     respond(found, as_json, lambda: [strategies_table(found) if found else nothing])
 

@@ -10,7 +10,7 @@ import typer
 from typer import Argument, Option
 
 from scanflow.errors import UsageError
-from scanflow_client.cli.options import JsonOption, deployer, existing_client, one_of_choices, parse_counts, settings
+from scanflow_client.cli.options import JsonOption, check_choice, deployer, existing_client, parse_counts, settings
 from scanflow_client.cli.output import print_json, progress_stream, say
 from scanflow_client.cli.services import DataOption, DtypeOption, NpyOption, OneNodeOption, SeldonOption
 
@@ -60,23 +60,23 @@ def tune(
     from scanflow.app.quantities import parse_duration
     from scanflow.tuning.goals import GOALS, Goal
     from scanflow_client.formatting.tune import next_command, step_text, tuning_chart, tuning_screen
-    from scanflow_client.model_client import knowledge_of
+    from scanflow_client.model_client import open_server_knowledge
     from scanflow_client.predict_io import read_request, to_http
-    from scanflow_client.progress import output_on
-    from scanflow_client.signals import signals_end_it
+    from scanflow_client.progress import open_output
+    from scanflow_client.signals import end_on_signals
     from scanflow_client.tuning import TuningBudget, TuningTarget, find_history, log_tuning, tune_service
 
     bound_s = None if p99 is None else parse_duration(p99, what="--p99")
-    wanted = Goal(name=one_of_choices(goal, GOALS, "--goal"), p99_s=bound_s)
+    wanted = Goal(name=check_choice(goal, GOALS, "--goal"), p99_s=bound_s)
     budget = TuningBudget(trials=trials, minutes=minutes)
     where = deployer()
-    found = TuningTarget.of(where, target)
+    found = TuningTarget.find(where, target)
     if apply and found.record is None:
         raise UsageError(f"--apply is of a service, and {target!r} is not deployed. Leave it out.")
     own = settings()
 
     def knowledge() -> KnowledgeBase:
-        return knowledge_of(own, existing_client())
+        return open_server_knowledge(own, existing_client())
 
     history = None if fresh else find_history(knowledge, own.home, found, wanted)
     if live and (file, data, npy) != (None, None, None):
@@ -87,7 +87,7 @@ def tune(
     def request(name: str) -> list[HttpRequest]:
         return [to_http(where, name, sent, node=node, dtype=dtype, seldon=seldon) for sent in inputs]
 
-    with output_on(progress_stream(as_json)) as output, signals_end_it(output.update, "ending the copy"):
+    with open_output(progress_stream(as_json)) as output, end_on_signals(output.update, "ending the copy"):
         report = tune_service(
             where,
             found,
@@ -95,13 +95,13 @@ def tune(
             wanted,
             budget,
             cores=cores,
-            batches=sizes_of(batches),
+            batches=parse_batch_sizes(batches),
             connections=connections,
             seconds=seconds,
             folder=out,
             history=history,
             observe=lambda step: output.update(step_text(step)),
-            tried=lambda text: output.print(text, ""),
+            on_trial=lambda text: output.print(text, ""),
         )
     chart = tuning_chart(report)
     if as_json:
@@ -136,7 +136,7 @@ def recorded_requests(knowledge: KnowledgeBase, target: TuningTarget) -> list[Pr
     return read_recorded_requests(knowledge, target.app.name, target.app.team, target.workflow.name)
 
 
-def sizes_of(text: str | None) -> list[int]:
+def parse_batch_sizes(text: str | None) -> list[int]:
     """Return ``4,16`` as numbers."""
     return [] if text is None else parse_counts(text, "--batches", what="sizes", example="4,16")
 
@@ -144,7 +144,7 @@ def sizes_of(text: str | None) -> list[int]:
 def _apply(report: TuningReport, winner: Candidate, as_json: bool) -> None:
     from scanflow.backends.service_change import ServiceChange
     from scanflow_client.formatting.tune import shape_options
-    from scanflow_client.progress import changes_on
+    from scanflow_client.progress import show_service_changes
 
     name, before = report.target.workflow.name, report.result.default
     if winner.batch is not None and not as_json:
@@ -152,7 +152,7 @@ def _apply(report: TuningReport, winner: Candidate, as_json: bool) -> None:
     change = ServiceChange(
         instances=winner.instances, cores=winner.cores, affinity=winner.affinity, threads=winner.threads
     )
-    with changes_on(progress_stream(as_json)) as observe:
+    with show_service_changes(progress_stream(as_json)) as observe:
         deployer().change(name, change, observe=observe)
     if not as_json:
         say(f"Resized {name}. Take it back: scanflow scale {name} {before.instances} {shape_options(before)}")

@@ -10,7 +10,7 @@ from scanflow.app.application import Application
 from scanflow.backends.environments import EnvironmentBackend
 from scanflow.backends.port import Backend
 from scanflow.errors import InvalidError, StepFailedError
-from scanflow_client.signals import signals_end_it
+from scanflow_client.signals import end_on_signals
 
 REPORT: Final = "scanflow-demo-report: "
 """What a line begins with that names the finished report, in the pod."""
@@ -29,7 +29,7 @@ def demo_in_cluster(backend: Backend, app: Application, report: Path, say: Calla
     _check_free(environments, app)
     say("The demo runs in a pod of your cluster, and so does all that it starts.")
     found = False
-    with signals_end_it(say, "Ending what the demo started ..."):
+    with end_on_signals(say, "Ending what the demo started ..."):
         try:
             with backend.program(PROGRAM, {}) as program:
                 found = _relay(program.lines(), lambda path: _keep(report, program.read(path)), say)

@@ -24,7 +24,7 @@ from scanflow.reports.records import Answers
 from scanflow_client.control_client import ControlClient
 from scanflow_client.demo.traffic import Responses, TrafficProgram
 from scanflow_client.formatting.text import percent
-from scanflow_client.report import labels_so_far
+from scanflow_client.report import fetch_labels
 
 TIMEOUT_S, TIMEOUT_TIMES = 600.0, 6.0  # the longest that a promotion may take: so long, or so often the start-up
 LEAST_ANSWERS = 40  # of which the report draws the share of right ones
@@ -256,7 +256,7 @@ def report_of(client: ControlClient, app: Application, loop: LoopOutcome) -> str
         "drifted, after": percent(loop.accuracy("drifted", loop.order[-1])),
         "until promoted": f"{loop.seconds:.0f} s",
     }
-    labels, counted = labels_so_far(client, app.name), "Of all digits that were sent: the demo knows what they are."
+    labels, counted = fetch_labels(client, app.name), "Of all digits that were sent: the demo knows what they are."
     return report_page(app.name, loop.events, labels, facts=facts, answers=loop.answers(), counted=counted)
 
 

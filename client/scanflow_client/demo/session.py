@@ -22,8 +22,8 @@ from scanflow_client.control_client import ControlClient
 from scanflow_client.demo import loop
 from scanflow_client.demo.application import traffic_program
 from scanflow_client.demo.traffic import END_S, Responses, TrafficProgram
-from scanflow_client.progress import Output, changes_on, output_on
-from scanflow_client.signals import signals_end_it, signals_wait
+from scanflow_client.progress import Output, open_output, show_service_changes
+from scanflow_client.signals import defer_signals, end_on_signals
 
 SERVICE = "serve"
 _STYLES = {"detection": "red", "promotion": "green", "revert": "yellow", "gate": "magenta", "predictions": "blue"}
@@ -37,11 +37,11 @@ def temporary_control_plane(
     if settings.url is not None:  # it is not on this machine, or not ours to start
         yield
         return
-    was_up = control_plane.look(settings)["up"]
-    with signals_end_it(say, "Ending what the demo started ..."), ExitStack() as stack:
+    was_up = control_plane.read_status(settings)["up"]
+    with end_on_signals(say, "Ending what the demo started ..."), ExitStack() as stack:
         if not was_up and not keep:
             stack.callback(_end_control_plane, settings)
-        raised = control_plane.up(settings)
+        raised = control_plane.start_control_plane(settings)
         stops = raised.server and not keep
         say(f"The control plane is up: {raised.up.server.url}" + ("" if raised.server else " (it was before)"))
         if stops and (others := wanted_agents(client)):
@@ -52,7 +52,7 @@ def temporary_control_plane(
 
 
 def _end_control_plane(settings: Settings) -> None:
-    if (done := control_plane.down(settings)).running:
+    if (done := control_plane.stop_control_plane(settings)).running:
         print("\n".join(done.left), file=sys.stderr)
 
 
@@ -99,7 +99,7 @@ class DemoSession:
         with ExitStack() as stack:
             if not keep:
                 stack.callback(self._delete_service)
-            with changes_on(stream) as observe:
+            with show_service_changes(stream) as observe:
                 served = self.where.deploy(Deployment(self.app, SERVICE, source=self.path), observe=observe)
             if not keep:
                 stack.callback(self._stop_runs)
@@ -109,10 +109,10 @@ class DemoSession:
             program, arguments = traffic_program(self.path, served, drifted)
             log = Path(served.folder) / "demo-traffic.log"
             startup_s = time.time() - self.began
-            with signals_wait():
+            with defer_signals():
                 traffic = stack.enter_context(TrafficProgram(program, *arguments, log=log))
             traffic.wait_until_ready(startup_s)
-            screen = DemoScreen(stack.enter_context(output_on(stream)))
+            screen = DemoScreen(stack.enter_context(open_output(stream)))
             return loop.run_loop(
                 self.client,
                 self.app,

@@ -30,8 +30,8 @@ def load_screen(report: LoadReport, *, bound_s: float | None) -> Screen:
     if report.spec.rows > 1:
         columns["samples/s"] = f"{report.rate * report.spec.rows:.4g}"
     columns |= {"mean": _latency(metrics.mean_s), **_percentiles(metrics)}
-    if report.wanted_rate is not None:
-        columns = {"target/s": f"{report.wanted_rate:.4g}", **columns}
+    if report.target_rate is not None:
+        columns = {"target/s": f"{report.target_rate:.4g}", **columns}
     ended = " It was interrupted." if report.interrupted else ""
     requests, shape = counted(metrics.requests, "request"), shape_text(report.shape)
     sent = f"{requests} to {report.service} ({shape}) in {metrics.seconds:.3g} s"

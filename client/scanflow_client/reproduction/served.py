@@ -86,11 +86,11 @@ class MeasuredService:
         """Send the same request again and again: in a closed loop for some seconds, or at these times."""
         from scanflow.load.load import LoadGenerator
         from scanflow_client.predict_io import PredictRequest, to_http
-        from scanflow_client.service_load import load_plan
+        from scanflow_client.service_load import build_load_plan
 
         request = to_http(self.deployer, self.name, PredictRequest(inputs=inputs), node=None, dtype=None, seldon=False)
         record = self.deployer.service(self.name)
-        plan = load_plan(record, request, connections=connections, timeout_s=120.0, queue_s=600.0)
+        plan = build_load_plan(record, request, connections=connections, timeout_s=120.0, queue_s=600.0)
         plan = replace(plan, duration_s=seconds, tally=tally)
         with LoadGenerator(plan, arrivals) as load:
             return load.result()

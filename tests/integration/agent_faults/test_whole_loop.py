@@ -29,7 +29,7 @@ def test_drifted_predictions_are_counted_checked_labelled_learnt_from_and_a_bett
     make_plant: MakePlant,
 ) -> None:
     plant = make_plant(toy.files(record=1))
-    knowledge = toy.knowledge_of(plant.home)
+    knowledge = toy.open_server_knowledge(plant.home)
     assert toy.add_version(knowledge, plant.folder, bound=0.0) == 1
     url = plant.deploy("serve")
     plant.start(*toy.AGENTS)

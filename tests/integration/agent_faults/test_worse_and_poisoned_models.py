@@ -72,7 +72,7 @@ def test_a_retraining_that_fails_is_made_again_and_one_that_is_worse_changes_not
 ) -> None:
     given = {"training_parameters": {"kind": "failing worse"}, "again_after_s": 0, "budget": 2}
     plant = make_plant(toy.files(planner=given))
-    knowledge = toy.knowledge_of(plant.home)
+    knowledge = toy.open_server_knowledge(plant.home)
     toy.add_version(knowledge, plant.folder, bound=9.5)
     label_points(plant, knowledge, "first", 40)
     plant.start("planner", "executor")
@@ -107,7 +107,7 @@ def test_a_poisoned_version_is_rejected_and_not_tried_again_while_the_old_one_an
     make_plant: MakePlant,
 ) -> None:
     plant = make_plant(toy.files(planner={"training_parameters": {"kind": "poisoned"}, "again_after_s": 2}))
-    knowledge = toy.knowledge_of(plant.home)
+    knowledge = toy.open_server_knowledge(plant.home)
     toy.add_version(knowledge, plant.folder, bound=0.0)
     url = plant.deploy("serve")
     label_points(plant, knowledge, "first", 40)
@@ -148,7 +148,7 @@ def test_a_poisoned_version_is_rejected_and_not_tried_again_while_the_old_one_an
 
 def test_a_server_killed_while_a_poisoned_version_is_loaded_finds_that_it_failed(make_plant: MakePlant) -> None:
     plant = make_plant(toy.files())
-    knowledge = toy.knowledge_of(plant.home)
+    knowledge = toy.open_server_knowledge(plant.home)
     toy.add_version(knowledge, plant.folder, bound=9.5)
     url = plant.deploy("serve")
     (plant.folder / "poison").mkdir()

@@ -171,7 +171,7 @@ def files(*, record: int = 0, **parameters: dict[str, Any]) -> dict[str, str]:
     return {"app.py": app, "models.py": _MODELS, "labeller.py": _LABELLER}
 
 
-def knowledge_of(home: Path) -> KnowledgeBase:
+def open_server_knowledge(home: Path) -> KnowledgeBase:
     return open_knowledge(home)
 
 

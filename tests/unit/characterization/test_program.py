@@ -18,7 +18,7 @@ from scanflow.errors import InvalidError, NotFoundError, StepFailedError, Unsupp
 from scanflow.placement.topology import Cache, uniform
 from scanflow_client.cli.app import app
 from scanflow_client.formatting.characterize import as_json, characterization_screen
-from scanflow_client.resources_patch import resources_patch
+from scanflow_client.resources_patch import build_resources_patch
 from tests.unit.characterization.test_analysis import MIB, ran
 from tests.waiting import patient
 
@@ -171,21 +171,21 @@ plain = sf.Executor(name="plain", mainfile="p.py")
     ],
 )
 def test_a_patch_asks_for_resources_where_a_step_is_made(name: str, added: str) -> None:
-    patch = resources_patch(APP, "app.py", name, "sf.Resources(cpu=2)")
+    patch = build_resources_patch(APP, "app.py", name, "sf.Resources(cpu=2)")
     assert added in patch.splitlines()
     assert patch.startswith("--- a/app.py\n+++ b/app.py\n")
 
 
 def test_a_form_feed_begins_no_line() -> None:
-    patch = resources_patch("\x0c\n" + APP, "app.py", "plain", "sf.Resources(cpu=2)")
+    patch = build_resources_patch("\x0c\n" + APP, "app.py", "plain", "sf.Resources(cpu=2)")
     assert '+plain = sf.Executor(name="plain", mainfile="p.py", resources=sf.Resources(cpu=2))' in patch.split("\n")
 
 
 def test_what_cannot_be_patched_is_told() -> None:
     with pytest.raises(NotFoundError, match="Did you mean 'train'"):
-        resources_patch(APP, "app.py", "trian", "")
+        build_resources_patch(APP, "app.py", "trian", "")
     with pytest.raises(InvalidError, match="line 1"):
-        resources_patch("def", "app.py", "train", "")
+        build_resources_patch("def", "app.py", "train", "")
 
 
 @pytest.mark.processes

@@ -24,7 +24,7 @@ from scanflow.tuning.goals import Goal, Measurement
 from scanflow.tuning.result import Trial, TuningResult
 from scanflow.tuning.service_copy import copy_of
 from scanflow_client.cli.app import app
-from scanflow_client.cli.tune import sizes_of
+from scanflow_client.cli.tune import parse_batch_sizes
 from scanflow_client.formatting.tune import next_command, tuning_chart, tuning_screen
 from scanflow_client.predict_io import HttpRequest
 from scanflow_client.tuning import (
@@ -33,10 +33,10 @@ from scanflow_client.tuning import (
     TuningBudget,
     TuningReport,
     TuningTarget,
-    cluster_space,
-    is_elsewhere,
+    build_cluster_space,
+    build_search_space,
+    is_remote,
     log_tuning,
-    search_space,
     tune_service,
 )
 from tests.unit.test_load import say, server
@@ -104,7 +104,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def tuned(place: Any, file: Path, goal: Goal | None = None, **changes: Any) -> TuningReport:
-    target = TuningTarget.of(place, f"{file}:serve")
+    target = TuningTarget.find(place, f"{file}:serve")
     budget = TuningBudget(trials=2, minutes=60)
     given: dict[str, Any] = {"cores": 2, "seconds": 0.05, "connections": 1, **changes}
     return tune_service(place, target, request, goal or Goal(), budget, **given)
@@ -190,7 +190,7 @@ def report_of(file: Path, **result: Any) -> TuningReport:
         "fresh": fresh,
         "exhaustive": 6,
     }
-    target = TuningTarget.of(Place("http://127.0.0.1:1"), f"{file}:serve")  # type: ignore[arg-type]
+    target = TuningTarget.find(Place("http://127.0.0.1:1"), f"{file}:serve")  # type: ignore[arg-type]
     return TuningReport(target=target, result=TuningResult(**{**given, **result}), cores=2)
 
 
@@ -235,16 +235,16 @@ def test_a_search_is_kept_as_a_run_and_the_winner_with_the_model_s_version(file:
 
 def test_a_copy_has_room_beside_what_runs_or_is_refused(file: Path) -> None:
     machine = uniform(sockets=1, cores_per_socket=2)
-    target = TuningTarget.of(Place("http://127.0.0.1:1"), f"{file}:serve")  # type: ignore[arg-type]
+    target = TuningTarget.find(Place("http://127.0.0.1:1"), f"{file}:serve")  # type: ignore[arg-type]
     instance: Any = {"instance": "1", "state": "ready", "cores": 1.0, "cpus": [0], "pid": 1}
     other = ServiceRecord.model_validate(
         {"name": "other", "app": "a", "team": "t", "state": "ready", "url": "", "generation": 1}
         | {"shape": Shape(affinity="cpu", cores=1.0), "instances": [instance]}
     )
-    space, default = search_space(target, machine, [], cores=None, batches=[])
+    space, default = build_search_space(target, machine, [], cores=None, batches=[])
     assert (space.cores, default) == (2, Candidate(instances=1, cores=2.0))
     with pytest.raises(InvalidError, match="with 2 cores has no room: 1 of 2 are free"):
-        search_space(target, machine, [other], cores=None, batches=[])
+        build_search_space(target, machine, [other], cores=None, batches=[])
 
 
 def test_a_copy_s_name_is_its_own() -> None:
@@ -258,9 +258,9 @@ def test_a_copy_s_name_is_its_own() -> None:
 @pytest.mark.parametrize("text", ["4,x", "0", "4,,8"])
 def test_sizes_of_batches_are_numbers(text: str) -> None:
     with pytest.raises(UsageError, match="--batches 4,16"):
-        sizes_of(text)
-    assert sizes_of("16,4") == [4, 16]
-    assert sizes_of(None) == []
+        parse_batch_sizes(text)
+    assert parse_batch_sizes("16,4") == [4, 16]
+    assert parse_batch_sizes(None) == []
 
 
 def test_what_is_better_is_applied_by_the_one_change_that_resizes_a_service(
@@ -290,13 +290,13 @@ def test_what_is_better_is_applied_by_the_one_change_that_resizes_a_service(
 
 def test_what_is_neither_a_service_nor_a_file_is_told() -> None:
     with pytest.raises(NotFoundError, match=r"no file 'nosuch'\. There is no service 'nosuch' either"):
-        TuningTarget.of(Place("http://127.0.0.1:1"), "nosuch")  # type: ignore[arg-type]
+        TuningTarget.find(Place("http://127.0.0.1:1"), "nosuch")  # type: ignore[arg-type]
 
 
 def deployed(file: Path, url: str, *, cores: float | None) -> TuningTarget:
     """Return a service of two instances at an address."""
     place = Place(url)
-    target = TuningTarget.of(place, str(file))  # type: ignore[arg-type]
+    target = TuningTarget.find(place, str(file))  # type: ignore[arg-type]
     record = place.deploy(Deployment(target.app, "serve"))
     shape = record.shape.model_copy(update={"instances": 2, "cores": cores})
     return replace(target, record=record.model_copy(update={"shape": shape}))
@@ -304,15 +304,15 @@ def deployed(file: Path, url: str, *, cores: float | None) -> TuningTarget:
 
 def test_on_a_cluster_replicas_and_cores_of_pods_are_tried(file: Path) -> None:
     target = deployed(file, "http://10.96.0.9:8080", cores=2.0)
-    assert is_elsewhere(target)
-    space, default = cluster_space(target, cores=None, batches=[])
+    assert is_remote(target)
+    space, default = build_cluster_space(target, cores=None, batches=[])
     assert (default.instances, default.cores) == (2, 2.0)
     cuts = {(one.instances, one.cores, one.affinity) for one in space.whole if one.threads is None}
     assert cuts == {(count, 4 / count, mode) for count in (1, 2, 4) for mode in ("any", "cpu")} - {(1, 4.0, "cpu")}
-    assert cluster_space(target, cores=8, batches=[])[0].cores == 8
+    assert build_cluster_space(target, cores=8, batches=[])[0].cores == 8
 
 
 def test_on_a_cluster_the_budget_is_to_be_known(file: Path) -> None:
     with pytest.raises(InvalidError, match="how many cores 'serve' may have"):
-        cluster_space(deployed(file, "http://10.96.0.9:8080", cores=None), cores=None, batches=[])
-    assert not is_elsewhere(deployed(file, "http://127.0.0.1:1", cores=None))
+        build_cluster_space(deployed(file, "http://10.96.0.9:8080", cores=None), cores=None, batches=[])
+    assert not is_remote(deployed(file, "http://127.0.0.1:1", cores=None))

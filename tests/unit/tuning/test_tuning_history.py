@@ -18,8 +18,8 @@ from scanflow.tuning.candidates import Candidate
 from scanflow.tuning.goals import Goal
 from scanflow.tuning.warm_start import TuningHistory
 from scanflow_client.formatting.tune import tuning_screen
-from scanflow_client.tuning import TuningTarget, find_history, log_tuning, workflow_as_served
-from scanflow_client.tuning_history import HISTORY_TAG, TuningHistories, served_versions
+from scanflow_client.tuning import TuningTarget, apply_served_models, find_history, log_tuning
+from scanflow_client.tuning_history import HISTORY_TAG, TuningHistories, iterate_served_versions
 from tests.unit.tuning.test_tuning import APP, report_of
 
 BEST = Candidate(instances=2, cores=1.0, affinity="cpu")
@@ -141,7 +141,7 @@ def test_a_copy_has_the_versions_that_the_service_answers_with() -> None:
     record = ServiceRecord(
         name="serve", app="a", team="t", state="ready", url="", generation=2, shape=shape, revisions=(revision,)
     )
-    served = workflow_as_served(serving("models:/cnn/1"), record)
+    served = apply_served_models(serving("models:/cnn/1"), record)
     assert served.services[0].model == "models:/cnn/7"
 
 
@@ -158,4 +158,4 @@ def test_without_a_tracker_a_search_begins_from_nothing(tmp_path: Path) -> None:
 
 
 def test_a_model_that_is_not_registered_has_no_version(knowledge: MemoryKnowledge) -> None:
-    assert list(served_versions(knowledge, serving("models:/nosuch/1"))) == []
+    assert list(iterate_served_versions(knowledge, serving("models:/nosuch/1"))) == []
