@@ -14,8 +14,8 @@ import scanflow as sf
 from scanflow.agent.records import Event
 from scanflow.errors import NotFoundError, StepFailedError, UnavailableError
 from scanflow_client.control_client import ControlClient
-from scanflow_client.demo.application import load_demo, traffic_program
-from scanflow_client.demo.loop import LoopOutcome, Phase, loop_lines, phase_after, report_of, run_loop
+from scanflow_client.demo.application import find_traffic_program, load_demo
+from scanflow_client.demo.loop import LoopOutcome, Phase, advance_phase, format_loop, render_report, run_loop
 from scanflow_client.demo.session import DemoScreen
 from scanflow_client.demo.traffic import Responses, TrafficProgram
 from scanflow_client.progress import Output, open_output
@@ -31,7 +31,7 @@ def event(type: str, *, app: str = "mnist", subject: str = "", **data: Any) -> E
 def phases(*types: str | Event) -> list[str]:
     found, phase = [], Phase.CLEAN
     for type in types:
-        phase = phase_after(phase, type if isinstance(type, Event) else event(type))
+        phase = advance_phase(phase, type if isinstance(type, Event) else event(type))
         found.append(f"{phase.name.lower()}: {phase.order}")
     return found
 
@@ -78,7 +78,7 @@ def loop(**changes: Any) -> LoopOutcome:
 
 
 def test_the_end_tells_who_is_champion_how_well_each_read_and_what_failed() -> None:
-    assert loop_lines(loop(), Path("/tmp/x.html")) == [
+    assert format_loop(loop(), Path("/tmp/x.html")) == [
         "",
         "  champion  models:/m/1 → models:/m/2, 80 s after the first prediction",
         "  accuracy  clean 96.0%; drifted 60.6%, then 90.0%",
@@ -87,7 +87,7 @@ def test_the_end_tells_who_is_champion_how_well_each_read_and_what_failed() -> N
     ]
     server: Any = SimpleNamespace(get=lambda *_, **__: [])  # without labels
     client = ControlClient(lambda: server)
-    page = report_of(client, sf.Application(name="mnist"), loop())
+    page = render_report(client, sf.Application(name="mnist"), loop())
     assert all(figure in page for figure in ("60.6%", "90.0%", "80 s", "The loop of mnist"))
     told = loop().as_json()
     assert (told["failed"], told["accuracy"]["models:/m/2"]) == (1, {"clean": None, "drifted": 0.9})
@@ -284,6 +284,6 @@ def test_the_demo_is_the_tutorial_of_the_loop() -> None:
     assert (path.name, drifted, parameters) == ("loop.py", None, {"load-data.data": "digits"})
     assert [agent.name for agent in app.agents] == ["tracker", "checker", "planner", "executor"]
     served: Any = type("Served", (), {"url": "http://127.0.0.1:9", "app": "mnist", "team": "datascience"})
-    program, arguments = traffic_program(path, served, Path("/c.npz"))
+    program, arguments = find_traffic_program(path, served, Path("/c.npz"))
     assert program.is_file()
     assert arguments[-2:] == ["--drifted_path", "/c.npz"]

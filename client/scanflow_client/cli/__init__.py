@@ -1,4 +1,4 @@
-"""The command line: ``scanflow``. Each command imports what it needs when it runs, so that ``--help`` is quick."""
+"""The command line ``scanflow``. Each command imports its dependencies when it runs, so that ``--help`` is fast."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Exit codes: 0 done; 1 a step, or a component of a service, failed, or a replay d
 2 your input needs a change; 3 something did not answer, try again; 4 a defect of scanflow; 130 stopped.
 """
 
-# By the error's class or the nearest above it: what its message begins with, and the exit code.
+# By the error's class or its nearest base: the prefix of the message, and the exit code.
 _OUTCOMES: dict[type, tuple[str, int]] = {
     StepFailedError: ("", 1),
     ServiceFailedError: ("Error: ", 1),
@@ -27,20 +27,20 @@ _OUTCOMES: dict[type, tuple[str, int]] = {
 
 
 def main() -> None:
-    """Run the command line; errors become one message and an exit code."""
+    """Run the command line, and turn errors into a message and an exit code."""
     from scanflow_client.cli.app import app
 
-    # What is retried is nothing to report: a command says at its end what it gave up on.
+    # Retries are not logged: a command reports its final failure.
     logging.getLogger("stamina").addHandler(logging.NullHandler())
     try:
         app(prog_name="scanflow")
     except ScanflowError as error:
-        prefix, code = next(_OUTCOMES[one] for one in type(error).__mro__ if one in _OUTCOMES)
+        prefix, code = next(_OUTCOMES[kind] for kind in type(error).__mro__ if kind in _OUTCOMES)
         sys.stdout.flush()
         sys.stderr.write(f"{printable(f'{prefix}{error}')}\n")
         sys.exit(code)
     except BrokenPipeError:
-        # The reader of our output (head, a pager) has gone. Python would complain again when it flushes at exit.
+        # The reader of our output (head, a pager) has exited. Python would raise again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except KeyboardInterrupt:

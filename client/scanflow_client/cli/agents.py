@@ -38,7 +38,7 @@ def agents(
         from scanflow.agent.targets import agents_of
 
         application, source, wanted = agents_of(target)
-        names = [one.name for one in wanted]
+        names = [agent.name for agent in wanted]
         _print_changed(where.start_agents(application, *names, source=source), as_json)
     elif journal or stop:
         if target is None:
@@ -49,8 +49,8 @@ def agents(
             entries = where.journal(target)[-limit:]
             respond(entries, as_json, lambda: journal_lines(entries, target))
     else:
-        found = where.agents(target)
-        respond(found, as_json, lambda: agents_screen(found, detailed=target is not None))
+        listed = where.agents(target)
+        respond(listed, as_json, lambda: agents_screen(listed, detailed=target is not None))
 
 
 def why(
@@ -68,8 +68,8 @@ def why(
         newest = where.intents(limit=limit)
         respond(newest, as_json, lambda: actions_screen(newest))
     else:
-        found = where.why(action)
-        respond(found, as_json, lambda: found.lines)
+        explanation = where.why(action)
+        respond(explanation, as_json, lambda: explanation.lines)
 
 
 def approve(
@@ -129,32 +129,32 @@ def labels(
         raise InvalidError("--replace needs labels: scanflow labels --give ID=LABEL --replace")
     if gives + (export is not None) + labelled + disagreements > 1:
         raise InvalidError("Giving labels, --export, --labelled and --disagreements exclude each other. Keep one.")
-    given, unlabelled = label_files.read(from_) if from_ is not None else ([], 0)
-    given += [_label(word) for word in give or ()]
+    new_labels, unlabelled = label_files.read(from_) if from_ is not None else ([], 0)
+    new_labels += [_label(word) for word in give or ()]
     where = client()
     if gives:
-        done = where.give_labels(given, app=application, team=team, replace=replace)
+        done = where.give_labels(new_labels, app=application, team=team, replace=replace)
         rest = f"; rows without a label: {unlabelled}" if unlabelled else ""
         respond(done, as_json, lambda: [f"Labels given: {len(done)}{rest}. See what is left: scanflow labels"])
     elif export is not None:
         waiting = where.labels(app=application, team=team, limit=None)
-        some = label_files.write(export, waiting) if waiting else 0
+        count = label_files.write(export, waiting) if waiting else 0
         after = f"Fill in its column 'label', then: scanflow labels --from {export}"
-        told = f"{export}: {counted(some, 'sample')}. {after}"
-        respond(some, as_json, lambda: [told if some else "No sample waits for a label: no file was written."])
+        summary = f"{export}: {counted(count, 'sample')}. {after}"
+        respond(count, as_json, lambda: [summary if count else "No sample waits for a label: no file was written."])
     elif labelled or disagreements:
         among = True if disagreements else None
-        found = where.labels(app=application, team=team, state="given", disputed=among, limit=limit)
-        respond(found, as_json, lambda: screens.votes_screen(found, disputed=disagreements))
+        samples = where.labels(app=application, team=team, state="given", disputed=among, limit=limit)
+        respond(samples, as_json, lambda: screens.votes_screen(samples, disputed=disagreements))
     else:
-        found = where.labels(app=application, team=team, limit=limit)
+        samples = where.labels(app=application, team=team, limit=limit)
         page = f"{where.server.url}/labels"
-        respond(found, as_json, lambda: screens.labels_screen(found, limit=limit, page=page))
+        respond(samples, as_json, lambda: screens.labels_screen(samples, limit=limit, page=page))
 
 
-def _print_changed(found: Sequence[AgentView], as_json: bool) -> None:
-    lines = [f"{one.full_name}  {one.state}" for one in found]
-    respond(found, as_json, lambda: [*lines, f"Status: scanflow agents {found[0].app}"])
+def _print_changed(agents: Sequence[AgentView], as_json: bool) -> None:
+    lines = [f"{agent.full_name}  {agent.state}" for agent in agents]
+    respond(agents, as_json, lambda: [*lines, f"Status: scanflow agents {agents[0].app}"])
 
 
 def _label(word: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""``scanflow characterize``: what a program needs."""
+"""``scanflow characterize``: measure the resources that a program, a service or an MPI job needs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNCOUNTED = {
     "cpu-migrations": "migrations between CPUs: perf is not there, or may not count",
     "cache-misses": "cache misses: this machine does not count them, or perf may not",
 }
-"""Of perf's events, what is said where they are not counted."""
+"""Messages for perf events that are not counted."""
 
 
 def characterize(
@@ -57,7 +57,7 @@ def characterize(
     from scanflow_client.progress import open_output
 
     if write is not None:
-        build_patch(write, "")  # what cannot be written is known before minutes are spent
+        build_patch(write, "")  # fail before minutes of measurement
     machine, limit_s = read_topology(), parse_duration(timeout, what="--timeout")
     counts = (
         core_counts(machine)
@@ -75,7 +75,7 @@ def characterize(
     missing = [] if group_problem() is None else [f"memory limits. {group_problem()}"]
     missing += [words for event, words in _UNCOUNTED.items() if event not in counters()]
     with open_output(progress_stream(as_json)) as output:
-        found = measure(
+        characterization = measure(
             lambda where, limit: run_program(command, where, timeout_s=limit_s, limit_bytes=limit),
             placements(machine, counts),
             rounds=rounds,
@@ -84,15 +84,17 @@ def characterize(
             observe=output.update,
         )
     if as_json:
-        print_json(written(found))
+        print_json(written(characterization))
     else:
-        say(*characterization_screen(found))
+        say(*characterization_screen(characterization))
     if write is not None:
-        print(build_patch(write, str(found.recommendation)), end="", file=sys.stderr if as_json else sys.stdout)
+        print(
+            build_patch(write, str(characterization.recommendation)), end="", file=sys.stderr if as_json else sys.stdout
+        )
 
 
 def find_workflow(command: Sequence[str]) -> TuningTarget | None:
-    """Return the service or the MPI job that a single word names; None: it is a program."""
+    """Return the service or the MPI job that a single word names; None: the command is a program."""
     from scanflow_client.tuning import TuningTarget
 
     (first, *more) = command
@@ -113,7 +115,7 @@ def _characterize_workflow(
     npy: Path | None,
     as_json: bool,
 ) -> str:
-    """Measure, print, and return the recommended resources."""
+    """Measure a workflow, print the result, and return the recommended resources."""
     from scanflow_client.characterize_workflow import characterize_job, characterize_service
     from scanflow_client.formatting.characterize import workflow_as_json, workflow_screen
     from scanflow_client.predict_io import HttpRequest, read_request, to_http
@@ -140,7 +142,7 @@ def _characterize_workflow(
 
 
 def build_patch(where: str, resources: str) -> str:
-    """Return the patch of ``app.py:NAME``."""
+    """Return the patch of ``app.py:NAME`` that sets its resources."""
     from scanflow_client.resources_patch import build_resources_patch
 
     file, colon, name = where.rpartition(":")

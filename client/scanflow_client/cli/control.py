@@ -49,9 +49,9 @@ def status(as_json: JsonOption = False) -> None:
     from scanflow_client.control_plane import read_status
     from scanflow_client.formatting.control_plane import status_screen
 
-    found = read_status(settings())
-    respond(found, as_json, lambda: status_screen(found))
-    if not found["up"] or not found["server"]["ready"]:
+    state = read_status(settings())
+    respond(state, as_json, lambda: status_screen(state))
+    if not state["up"] or not state["server"]["ready"]:
         raise typer.Exit(3)
 
 
@@ -85,11 +85,11 @@ def events(
         respond({"report": str(written)}, as_json, lambda: [f"Written: {written}"])
         return
     if follow:
-        for one in where.events(type=type, app=app, limit=limit, follow=True):
-            show(one)
+        for event in where.events(type=type, app=app, limit=limit, follow=True):
+            show(event)
         return
-    for one in (past := where.events(type=type, app=app, limit=limit)):
-        show(one)
+    for event in (past := where.events(type=type, app=app, limit=limit)):
+        show(event)
     if not past and not as_json:
         say("Nothing has happened yet. Watch: scanflow events --follow")
 
@@ -117,8 +117,8 @@ def make_token(
     as_json: JsonOption = False,
 ) -> None:
     """Make a token and print it this once; what its holder approves and labels is recorded under its name."""
-    made = client().make_token(name, role=role, team=team, expires=expires)
-    respond(made, as_json, lambda: [made["token"]])
+    token = client().make_token(name, role=role, team=team, expires=expires)
+    respond(token, as_json, lambda: [token["token"]])
 
 
 @tokens.command("list")
@@ -126,8 +126,8 @@ def list_tokens(as_json: JsonOption = False) -> None:
     """List tokens by name: the role and team of each, and when it was made, expires or was revoked."""
     from scanflow_client.formatting.control_plane import tokens_table
 
-    found = client().tokens()
-    respond(found, as_json, lambda: [tokens_table(found)])
+    listed = client().tokens()
+    respond(listed, as_json, lambda: [tokens_table(listed)])
 
 
 @tokens.command("revoke")

@@ -33,8 +33,8 @@ def demo(
     """Train on handwritten digits, serve the model, then send drifted data, and watch agents retrain and promote."""
     from scanflow.deployer import RunRequest
     from scanflow_client.cli.runs import watch
-    from scanflow_client.demo.application import load_demo, next_commands
-    from scanflow_client.demo.loop import loop_lines, report_of
+    from scanflow_client.demo.application import list_next_commands, load_demo
+    from scanflow_client.demo.loop import format_loop, render_report
     from scanflow_client.demo.session import DemoSession, temporary_control_plane
 
     def report_progress(text: str) -> None:
@@ -65,8 +65,8 @@ def demo(
         home = own.home.expanduser().absolute()
         written = (report or home / "reports" / f"{record.name}.html").expanduser().absolute()
         written.parent.mkdir(parents=True, exist_ok=True)
-        written.write_text(report_of(where, application, loop), encoding="utf-8")
+        written.write_text(render_report(where, application, loop), encoding="utf-8")
         if as_json:
             print_json({"run": record, "loop": loop.as_json(), "report": str(written)})
         else:
-            say(*loop_lines(loop, written), *next_commands(record, path, home, kept=keep))
+            say(*format_loop(loop, written), *list_next_commands(record, path, home, keeps_running=keep))

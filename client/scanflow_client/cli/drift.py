@@ -40,16 +40,16 @@ def check(
     before, after, aligned = read_pair(reference, current)
     within: list[Segment] = []
     if by:
-        found, within = compare_by(before, after, by, level=level, least_effect=min_effect)
+        comparison, within = compare_by(before, after, by, level=level, least_effect=min_effect)
     else:
-        found = compare(before, after, level=level, least_effect=min_effect)
+        comparison = compare(before, after, level=level, least_effect=min_effect)
     if plot is not None:
         from scanflow.reports.distributions import draw_columns
 
-        plot.write_text(draw_columns(found), encoding="utf-8")
-    told = comparison_json(found, within) | ({"aligned": aligned} if aligned else {})
-    respond(told, as_json, lambda: [*aligned, *comparison_screen(found, before, after, within)])
-    if fail_on_drift and told["drifted"]:
+        plot.write_text(draw_columns(comparison), encoding="utf-8")
+    document = comparison_json(comparison, within) | ({"aligned": aligned} if aligned else {})
+    respond(document, as_json, lambda: [*aligned, *comparison_screen(comparison, before, after, within)])
+    if fail_on_drift and document["drifted"]:
         raise typer.Exit(EXIT_DRIFTED)
 
 
@@ -70,5 +70,5 @@ def stream(
     if column not in table.columns or not table.columns[column].is_numeric:
         raise InvalidError(f"{file.name} has no column {column!r} of numbers. It has {', '.join(table.columns)}.")
     values = table.columns[column]
-    found = changes(values.values[~values.missing], detector)
-    respond([asdict(one) for one in found], as_json, lambda: changes_screen(found))
+    detections = changes(values.values[~values.missing], detector)
+    respond([asdict(change) for change in detections], as_json, lambda: changes_screen(detections))

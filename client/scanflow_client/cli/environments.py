@@ -1,4 +1,4 @@
-"""Commands on the environment of an application, where a backend has one apart from runs: apply, clean."""
+"""Commands on an application's environment on a backend that has environments: apply, clean."""
 
 from __future__ import annotations
 
@@ -22,12 +22,16 @@ def apply(
     from scanflow.loading import load_application
 
     app, _, _ = load_application(target)
-    found = EmbeddedDeployer(settings()).environments(app).ensure(app, force=force)
-    state = f"{counted(len(found.changed), 'object')} made or changed" if found.changed else "nothing was to be changed"
-    tracker = f" Tracker: {found.tracker_uri}" if found.tracker_uri else ""
-    kept = [f"  left as another one set it: {one}" for one in found.kept]
+    ensured = EmbeddedDeployer(settings()).environments(app).ensure(app, force=force)
+    state = (
+        f"{counted(len(ensured.changed), 'object')} made or changed" if ensured.changed else "nothing was to be changed"
+    )
+    tracker = f" Tracker: {ensured.tracker_uri}" if ensured.tracker_uri else ""
+    left_alone = [f"  left as another one set it: {entry}" for entry in ensured.kept]
     respond(
-        found, as_json, lambda: [*(f"  {one}" for one in found.changed), *kept, f"{found.namespace}: {state}.{tracker}"]
+        ensured,
+        as_json,
+        lambda: [*(f"  {entry}" for entry in ensured.changed), *left_alone, f"{ensured.namespace}: {state}.{tracker}"],
     )
 
 
@@ -44,9 +48,11 @@ def clean(
     environments = EmbeddedDeployer(settings()).environments(app)
     if not yes:
         typer.confirm(f"Remove all that {app.name!r} of team {app.team!r} runs, serves and keeps there?", abort=True)
-    found = environments.delete(app)
-    gone = "is gone" if found.namespace_removed else "stays"
-    left = [f"  left there: {one}" for one in found.left]
+    deletion = environments.delete(app)
+    gone = "is gone" if deletion.namespace_removed else "stays"
+    remaining = [f"  left there: {entry}" for entry in deletion.left]
     respond(
-        found, as_json, lambda: [*(f"  removed {one}" for one in found.removed), *left, f"{found.namespace} {gone}."]
+        deletion,
+        as_json,
+        lambda: [*(f"  removed {entry}" for entry in deletion.removed), *remaining, f"{deletion.namespace} {gone}."],
     )

@@ -36,11 +36,11 @@ def build(
 
     application, _, chosen = load_application(target)
     workflows = [application.workflow(chosen)] if chosen is not None else list(application.workflows)
-    given = {"builder": builder, "registry": registry, "base": base, "insecure": insecure or None}
-    images = ImageSettings.from_environment(options=settings().backend_options).with_given(given)
+    overrides = {"builder": builder, "registry": registry, "base": base, "insecure": insecure or None}
+    images = ImageSettings.from_environment(options=settings().backend_options).with_given(overrides)
     if print_:
-        wanted = wanted_images(application, workflows, settings(), images)
-        respond([one.recipe for one in wanted], as_json, lambda: print_screen(wanted, images.registry))
+        planned = wanted_images(application, workflows, settings(), images)
+        respond([image.recipe for image in planned], as_json, lambda: print_screen(planned, images.registry))
         return
     records = build_application(
         application, workflows, settings(), images, push=push, again=again, say=lambda line: say(line, err=True)

@@ -1,4 +1,4 @@
-"""``scanflow load``: what a service does under load."""
+"""``scanflow load``: measure a service under load."""
 
 from __future__ import annotations
 
@@ -80,11 +80,11 @@ def load(
             raise UsageError("LoadGen decides when requests are due: leave out --trace, --poisson and --seconds.")
         scenario = build_mlperf_settings(mlperf, 1.0 if scale is None else scale, rate=rate, bound_s=bound_s)
         spec = LoadSpec(mlperf=scenario, connections=connections)
-    where, given = deployer(), read_request(file=file, data=data, npy=npy, stdin=sys.stdin.buffer)
-    request = to_call(where, name, given, node=node, dtype=dtype, seldon=seldon, grpc=grpc)
+    where, prediction = deployer(), read_request(file=file, data=data, npy=npy, stdin=sys.stdin.buffer)
+    request = to_call(where, name, prediction, node=node, dtype=dtype, seldon=seldon, grpc=grpc)
     record = where.service(name)
     with open_output(progress_stream(as_json)) as output:
-        spec = replace(spec, rows=given.rows, grpc=grpc)
+        spec = replace(spec, rows=prediction.rows, grpc=grpc)
         report = load_service(record, request, spec, observe=show_load_progress(output.update, spec))
     if as_json:
         print_json(report.summary())

@@ -97,9 +97,14 @@ def _json(
         "effective_cpus": machine.effective_cpus,
         "effective_count": machine.effective_count,
         "services": [
-            {"service": service.name, "instance": one.instance, "cpus": one.cpus, "memory_nodes": one.memory_nodes}
+            {
+                "service": service.name,
+                "instance": instance.instance,
+                "cpus": instance.cpus,
+                "memory_nodes": instance.memory_nodes,
+            }
             for service in services
-            for one in service.instances
+            for instance in service.instances
         ],
         "placement": [
             {
@@ -117,18 +122,18 @@ def _json(
 
 
 def _occupants(services: Sequence[ServiceRecord], grants: Sequence[Grant]) -> list[Occupant]:
-    """Return the instances and their CPUs, instances on the same CPUs as one."""
+    """Return the instances and their CPUs; instances on the same CPUs are merged."""
     from scanflow_client.formatting.topology import Occupant, labels
     from scanflow_client.placed import iterate_placed_instances
 
-    found: dict[tuple[int, ...], list[str]] = {}
-    for service, one in iterate_placed_instances(services):
-        found.setdefault(one.cpus, []).append(f"{service.name}/{one.instance}")
+    names_by_cpus: dict[tuple[int, ...], list[str]] = {}
+    for service, instance in iterate_placed_instances(services):
+        names_by_cpus.setdefault(instance.cpus, []).append(f"{service.name}/{instance.instance}")
     for number, grant in enumerate(grants, 1):
-        found.setdefault(grant.cpus, []).append(f"instance {number}")
+        names_by_cpus.setdefault(grant.cpus, []).append(f"instance {number}")
     return [
         Occupant(label, f"{names[0]} to {names[-1]}" if len(names) > 3 else ", ".join(names), cpus)
-        for label, (cpus, names) in zip(labels(), found.items(), strict=False)
+        for label, (cpus, names) in zip(labels(), names_by_cpus.items(), strict=False)
     ]
 
 
@@ -136,7 +141,7 @@ def _draw(machine: Topology, occupants: Sequence[Occupant], grants: Sequence[Gra
     from scanflow_client.formatting.topology import draw, legend, placement_lines, summary
 
     terminal = sys.stdout.isatty()
-    colours = {one.label: _COLOURS[place % len(_COLOURS)] for place, one in enumerate(occupants)}
+    colours = {occupant.label: _COLOURS[place % len(_COLOURS)] for place, occupant in enumerate(occupants)}
     say(*summary(machine))
     for panel in draw(machine, occupants, width=shutil.get_terminal_size().columns - 4 if terminal else PLAIN_WIDTH):
         say("", panel.title)

@@ -1,4 +1,4 @@
-"""Commands on models: what became of their versions, and a person's word on them."""
+"""Commands on models: their versions' history, promotion and rejection."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ AliasOption = Annotated[str, Option("--alias", metavar="NAME", help="What names 
 
 
 class _ListByDefault(TyperGroup):
-    """``scanflow models [NAME]`` lists, whatever NAME is that is no command."""
+    """Makes ``scanflow models NAME`` the list command, where NAME is no command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        named = bool(args) and args[0] in {*self.commands, *ctx.help_option_names}
-        return super().parse_args(ctx, args if named else [_LIST, *args])
+        has_command = bool(args) and args[0] in {*self.commands, *ctx.help_option_names}
+        return super().parse_args(ctx, args if has_command else [_LIST, *args])
 
 
 models = typer.Typer(
@@ -47,12 +47,14 @@ def list_models(
     """List models; with a name, its versions: which is in use since when, what it was compared on, and why."""
     from scanflow_client.formatting.models import models_table, versions_screen
 
-    found = _models().histories(name, alias=alias)
+    histories = _models().histories(name, alias=alias)
     nothing = "There is no model yet. Train one and register it: scanflow init tabular"
     if name is not None:
-        respond(found, as_json, lambda: versions_screen(found))
+        respond(histories, as_json, lambda: versions_screen(histories))
     else:
-        respond(found, as_json, lambda: [models_table(found), _more(found[0].model)] if found else [nothing])
+        respond(
+            histories, as_json, lambda: [models_table(histories), _more(histories[0].model)] if histories else [nothing]
+        )
 
 
 @models.command()
@@ -70,8 +72,8 @@ def promote(
     from scanflow_client.progress import show_service_changes
 
     with show_service_changes(progress_stream(as_json)) as observe:
-        made = _models().promote(name, version, why=why, services=service or (), alias=alias, observe=observe)
-    respond(made, as_json, lambda: _promoted_lines(made))
+        change = _models().promote(name, version, why=why, services=service or (), alias=alias, observe=observe)
+    respond(change, as_json, lambda: _promoted_lines(change))
 
 
 @models.command()
@@ -86,8 +88,8 @@ def reject(
     from scanflow_client.progress import show_service_changes
 
     with show_service_changes(progress_stream(as_json)) as observe:
-        made = _models().reject(name, version, why=why, alias=alias, observe=observe)
-    respond(made, as_json, lambda: _rejected_lines(made))
+        change = _models().reject(name, version, why=why, alias=alias, observe=observe)
+    respond(change, as_json, lambda: _rejected_lines(change))
 
 
 def _models() -> ModelClient:
@@ -101,19 +103,21 @@ def _more(name: str) -> str:
     return f"The versions of one, and why: scanflow models {name}"
 
 
-def _promoted_lines(made: ModelChange) -> list[str]:
-    of = f"version {made.version} of {made.model}"
-    services = ", ".join(made.services)
-    if made.done == "approved":
-        then = f"{services} will answer with {of}, and it is the champion once an agent has watched it for a while."
-        return [f"Approved: {', '.join(made.actions)}. {then}", f"See: scanflow why {made.actions[0]}"]
+def _promoted_lines(change: ModelChange) -> list[str]:
+    version = f"version {change.version} of {change.model}"
+    services = ", ".join(change.services)
+    if change.done == "approved":
+        then = (
+            f"{services} will answer with {version}, and it is the champion once an agent has watched it for a while."
+        )
+        return [f"Approved: {', '.join(change.actions)}. {then}", f"See: scanflow why {change.actions[0]}"]
     where = f", and {services} answers with it" if services else "; no service answers with the model"
-    back = f"Take it back: scanflow models reject {made.model} {made.version}"
-    return [f"In use: {of}{where}.", back if made.before is not None else _more(made.model)]
+    back = f"Take it back: scanflow models reject {change.model} {change.version}"
+    return [f"In use: {version}{where}.", back if change.before is not None else _more(change.model)]
 
 
-def _rejected_lines(made: ModelChange) -> list[str]:
-    after = f" Version {made.before} is in use again." if made.before is not None else ""
-    refused = f" Refused: {', '.join(made.actions)}." if made.actions else ""
-    again = f"Have it used after all: scanflow models promote {made.model} {made.version}"
-    return [f"Rejected: version {made.version} of {made.model}.{after}{refused}", again]
+def _rejected_lines(change: ModelChange) -> list[str]:
+    after = f" Version {change.before} is in use again." if change.before is not None else ""
+    refused = f" Refused: {', '.join(change.actions)}." if change.actions else ""
+    again = f"Have it used after all: scanflow models promote {change.model} {change.version}"
+    return [f"Rejected: version {change.version} of {change.model}.{after}{refused}", again]

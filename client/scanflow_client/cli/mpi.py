@@ -51,8 +51,8 @@ def plan(
     as_json: JsonOption = False,
 ) -> None:
     """Print how a job is cut, and for each rank its worker, node and CPUs, without running it."""
-    _, found = _plan_job(target, nodes, cores, measure=measure)
-    respond(asdict(found), as_json, lambda: [*found.reasons, *found.lines()])
+    _, job_plan = _plan_job(target, nodes, cores, measure=measure)
+    respond(asdict(job_plan), as_json, lambda: [*job_plan.reasons, *job_plan.lines()])
 
 
 @mpi.command()
@@ -67,12 +67,12 @@ def script(
     from scanflow.placement.mpi.scripts import mpirun_script, rankfile, sbatch_script
 
     check_choice(kind, ("mpirun", "sbatch", "rankfile"), "--kind")
-    workload, found = _plan_job(target, nodes, cores)
+    workload, job_plan = _plan_job(target, nodes, cores)
     argv = [workload.mainfile, *options(workload.parameters, who=f"MPIWorkload {workload.name!r}")]
     if kind == "rankfile":
-        text = rankfile(found)
+        text = rankfile(job_plan)
     else:
-        text = mpirun_script(found, argv) if kind == "mpirun" else sbatch_script(found, workload, argv)
+        text = mpirun_script(job_plan, argv) if kind == "mpirun" else sbatch_script(job_plan, workload, argv)
     say(text.rstrip("\n"))
 
 
@@ -116,20 +116,24 @@ def simulate(
     from scanflow.placement.mpi.simulation.schemes import SCENARIOS
     from scanflow_client.formatting.simulation import comparison
 
-    known = {one.name.lower(): one for one in SCENARIOS}
+    schemes = {scheme.name.lower(): scheme for scheme in SCENARIOS}
     check_choice(jobs, ("thesis", "random"), "--jobs")
-    chosen = [known[check_choice(name.lower(), tuple(known), "--scenario")] for name in scenario or known]
+    chosen = [schemes[check_choice(name.lower(), tuple(schemes), "--scenario")] for name in scenario or schemes]
     runs = {
-        one.name: [
-            run(thesis_jobs() if jobs == "thesis" else random_jobs(each), one, CONTENTION, seed=each)
-            for each in range(seed, seed + seeds)
+        scheme.name: [
+            run(thesis_jobs() if jobs == "thesis" else random_jobs(run_seed), scheme, CONTENTION, seed=run_seed)
+            for run_seed in range(seed, seed + seeds)
         ]
-        for one in chosen
+        for scheme in chosen
     }
     if log is not None:
-        log.write_text(json.dumps([asdict(simulation) for found in runs.values() for simulation in found], indent=1))
-    found = [summarize(simulations) for simulations in runs.values()]
-    respond([asdict(one) for one in found], as_json, lambda: comparison(found, published=jobs == "thesis"))
+        log.write_text(
+            json.dumps([asdict(simulation) for simulations in runs.values() for simulation in simulations], indent=1)
+        )
+    summaries = [summarize(simulations) for simulations in runs.values()]
+    respond(
+        [asdict(summary) for summary in summaries], as_json, lambda: comparison(summaries, published=jobs == "thesis")
+    )
 
 
 @mpi.command(name="list")
@@ -138,7 +142,7 @@ def list_jobs(limit: LimitOption = 20, as_json: JsonOption = False) -> None:
     from scanflow_client.formatting.jobs import job_table
 
     jobs = _jobs(limit)
-    respond([_job_to_json(one) for one in jobs], as_json, lambda: job_table(jobs))
+    respond([_job_to_json(job) for job in jobs], as_json, lambda: job_table(jobs))
 
 
 @mpi.command()
@@ -166,8 +170,8 @@ def _jobs(limit: int) -> list[JobTimes]:
     from scanflow.backends.job_times import is_job, job_times
 
     where, now = deployer(), time.time()
-    shown = (where.show(one.name) for one in where.runs(limit=limit))
-    return [job_times(one, now) for one in shown if is_job(one)]
+    shown = (where.show(record.name) for record in where.runs(limit=limit))
+    return [job_times(record, now) for record in shown if is_job(record)]
 
 
 def _job_to_json(job: JobTimes) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What commands share: their options, and where they do their work."""
+"""Options shared by commands, and the deployer and client that commands use."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ PLAIN_HELP: dict[str, Any] = {
 
 
 def _complete_runs(incomplete: str) -> list[str]:
-    return _complete(incomplete, lambda where: [one.name for one in where.runs(limit=50)])
+    return _complete(incomplete, lambda where: [record.name for record in where.runs(limit=50)])
 
 
 def _complete_services(incomplete: str) -> list[str]:
-    return _complete(incomplete, lambda where: [one.name for one in where.services(instances=False)])
+    return _complete(incomplete, lambda where: [service.name for service in where.services(instances=False)])
 
 
 def _complete(incomplete: str, names: Any) -> list[str]:
     try:
         return [name for name in ("@latest", *names(deployer())) if name.startswith(incomplete)]
-    except ScanflowError:  # a shell that completes a word is no place for errors
+    except ScanflowError:  # shell completion shows no errors
         return []
 
 
@@ -63,7 +63,7 @@ def settings() -> Settings:
 
 
 def deployer() -> Deployer:
-    """Return where commands do their work: a server if one is named or up, else this process."""
+    """Return the deployer of commands: of the server that is named or up, else of this process."""
     own = settings()
     if (url := _address(own)) is not None:
         from scanflow.deployer import RemoteDeployer
@@ -96,24 +96,24 @@ def server() -> ServerClient:
 
 
 def _address(own: Settings) -> str | None:
-    """Return the address of the server that the settings name, else of the one of the home folder that is up."""
+    """Return the address of the server that the settings name, else of the home folder's running server."""
     if own.url is not None:
         return own.url
     from scanflow.deployer.remote_home import read_up
 
-    found = read_up(own.home)
-    return found.server.url if found is not None and found.server.is_alive() else None
+    running = read_up(own.home)
+    return running.server.url if running is not None and running.server.is_alive() else None
 
 
 def parse_parameters(words: Sequence[str] | None) -> dict[str, Any]:
-    """Return ``["epochs=3", "name=cnn"]`` as values."""
-    found: dict[str, Any] = {}
+    """Return ``["epochs=3", "name=cnn"]`` as a mapping of names to values."""
+    parameters: dict[str, Any] = {}
     for word in words or ():
         name, equals, text = word.partition("=")
         if not equals or not name:
             raise InvalidError(f"The parameter {word!r} cannot be read. Write it as name=value, such as epochs=3.")
-        found[name] = parse_value(text)
-    return found
+        parameters[name] = parse_value(text)
+    return parameters
 
 
 def parse_value(text: str) -> Any:
@@ -126,15 +126,15 @@ def parse_value(text: str) -> Any:
     return value
 
 
-def check_choice(value: str, known: Sequence[str], option: str) -> Any:
-    """Return ``value`` if it is one of the known words, else refuse it with the nearest."""
-    if value not in known:
-        raise InvalidError(f"{option} {value!r} is not known.{did_you_mean(value, known)}")
+def check_choice(value: str, choices: Sequence[str], option: str) -> Any:
+    """Return ``value`` if it is one of the choices, else raise with the nearest one."""
+    if value not in choices:
+        raise InvalidError(f"{option} {value!r} is not known.{did_you_mean(value, choices)}")
     return value
 
 
 def parse_counts(text: str, option: str, *, what: str, example: str) -> list[int]:
-    """Return ``4,16`` as numbers above zero, in order and each once."""
+    """Return ``4,16`` as sorted, distinct numbers above zero."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdecimal() and int(part) > 0 for part in parts):
         raise InvalidError(f"{option} {text!r} cannot be read. Write {what}: {option} {example}")

@@ -1,4 +1,4 @@
-"""The one way out: everything that a command prints is made safe for the terminal here."""
+"""Output of commands; everything that is printed is made safe for the terminal here."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def say(*screen: Any, err: bool = False) -> None:
 
 
 def respond(value: Any, as_json: bool, screen: Callable[[], Screen]) -> None:
-    """Print ``value`` as JSON, or what ``screen`` makes of it for people."""
+    """Print ``value`` as JSON, or the lines and tables of ``screen`` for people."""
     if as_json:
         print_json(value)
     else:
@@ -34,30 +34,30 @@ def respond(value: Any, as_json: bool, screen: Callable[[], Screen]) -> None:
 
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:
-    """Print records, or what JSON can hold; control characters are escaped, so that nothing is lost."""
+    """Print records or JSON values; control characters are escaped."""
     from pydantic_core import to_jsonable_python
 
     typer.echo(json.dumps(to_jsonable_python(value, by_alias=False), indent=indent))
 
 
 def progress_stream(as_json: bool) -> TextIO | None:
-    """Return where progress is printed: nowhere beside JSON."""
+    """Return the stream for progress; None with JSON output."""
     return None if as_json else sys.stdout
 
 
 def write_blocks(blocks: Iterator[bytes], *, raw: bool) -> bool:
-    """Write what a process printed, and return whether it was anything.
+    """Write a process's output, and return whether there was any.
 
-    To a terminal its escape sequences are left out unless ``raw``; to a file or a pipe every byte is written as it is.
+    On a terminal, escape sequences are removed unless ``raw``; to a file or a pipe, all bytes are written unchanged.
     """
     stream = None if raw or not sys.stdout.isatty() else PrintableStream()
-    found = False
+    has_output = False
     for block in blocks:
-        found = True
+        has_output = True
         _write(block if stream is None else stream.feed(block).encode())
     if stream is not None:
         _write(stream.feed(b"", last=True).encode())
-    return found
+    return has_output
 
 
 def _write(content: bytes) -> None:

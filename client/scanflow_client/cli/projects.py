@@ -101,12 +101,12 @@ def plan(
     from scanflow_client.formatting.runs import plan_screen
 
     application, _, workflow = load_application(target)
-    wanted = shape(instances, cores, affinity, cut, into)
-    if any(value is not None for value in wanted.values()):
-        application = application.with_workflow(application.workflow(workflow).with_shape(**wanted))
-    found = deployer().plan(RunRequest(application, workflow, parameters=parse_parameters(parameter)))
-    online = application.workflow(found.workflow).type == "online"
-    respond(found, as_json, lambda: plan_screen(found, online=online))
+    sizing = shape(instances, cores, affinity, cut, into)
+    if any(value is not None for value in sizing.values()):
+        application = application.with_workflow(application.workflow(workflow).with_shape(**sizing))
+    workflow_plan = deployer().plan(RunRequest(application, workflow, parameters=parse_parameters(parameter)))
+    online = application.workflow(workflow_plan.workflow).type == "online"
+    respond(workflow_plan, as_json, lambda: plan_screen(workflow_plan, online=online))
 
 
 def doctor(
@@ -122,7 +122,10 @@ def doctor(
     if backend is not None:
         own = own.model_copy(update={"backend": backend})
     findings = examine(own, thorough=thorough)
-    table = Table(("", "what", "found", "do"), [(one.mark, one.what, one.found, one.advice) for one in findings])
+    table = Table(
+        ("", "what", "found", "do"),
+        [(finding.mark, finding.what, finding.found, finding.advice) for finding in findings],
+    )
     respond(findings, as_json, lambda: [table])
-    if any(one.mark == "✗" for one in findings):
+    if any(finding.mark == "✗" for finding in findings):
         raise typer.Exit(3)

@@ -37,7 +37,7 @@ def reproduce(
 
     if listing:
         if as_json:
-            print_json([{"name": one.name, "source": one.source, "title": one.title} for one in FIGURES])
+            print_json([{"name": figure.name, "source": figure.source, "title": figure.title} for figure in FIGURES])
         else:
             say(*figure_list(FIGURES, list(EXPERIMENTS.values())))
         return

@@ -109,22 +109,22 @@ def logs(
     try:
         record = where.show(name)
     except NotFoundError:
-        if not (known := [one.name for one in where.services(instances=False)]):
+        if not (names := [service.name for service in where.services(instances=False)]):
             raise
-        if name not in known:
-            raise NotFoundError(f"There is no run and no service {name!r}.{did_you_mean(name, known)}") from None
+        if name not in names:
+            raise NotFoundError(f"There is no run and no service {name!r}.{did_you_mean(name, names)}") from None
         _service_logs(where, name, instance=instance or task, follow=follow, raw=raw)
         return
-    tasks = [task] if task else [one.task for one in record.tasks if one.attempts]
+    tasks = [task] if task else [entry.task for entry in record.tasks if entry.attempts]
     if not tasks:
         raise NotFoundError(f"No step of the run {record.name!r} has started. See: scanflow show {record.name}")
     silent = []
-    for one in tasks:
+    for task_name in tasks:
         if len(tasks) > 1:
-            say(f"── {one}")
-        parts = where.logs(TaskLog(record.name, one, chosen, attempt), follow=follow)
+            say(f"── {task_name}")
+        parts = where.logs(TaskLog(record.name, task_name, chosen, attempt), follow=follow)
         blocks = (part.data for part in parts)
-        silent += [] if write_blocks(blocks, raw=raw) else [one]
+        silent += [] if write_blocks(blocks, raw=raw) else [task_name]
     if silent:
         say(f"Nothing was written by {', '.join(silent)}.", err=True)
 
@@ -144,9 +144,9 @@ def stop(
 
 
 def watch(where: Deployer, request: RunRequest, as_json: bool, *, last: bool = True) -> RunRecord:
-    """Show a run as it happens and how it ended; exit with 1 if it failed and 130 if it was stopped.
+    """Run a request and show its progress and outcome; exit with 1 if it failed and 130 if it was stopped.
 
-    ``last``: no other output follows, so that JSON ends with its record, and the last step's result is printed.
+    ``last``: no other output follows, so the record is printed with JSON, and else the last step's result.
     """
     from scanflow_client.formatting.runs import failure_lines, outcome_line
     from scanflow_client.progress import show_run_progress
@@ -172,7 +172,7 @@ def _result_lines(where: Deployer, record: RunRecord) -> list[str]:
     try:
         step = _last_step(record)
         value = _simplest(where.outputs(record.name, step))
-    except ScanflowError:  # it was skipped, or left files only: the run succeeded all the same
+    except ScanflowError:  # the step was skipped, or has only files as outputs
         return []
     return [] if value is None or value == {} else output_lines(step, value)
 
@@ -185,24 +185,24 @@ def _last_step(record: RunRecord) -> str:
 
 
 def _simplest(outputs: Any) -> Any:
-    """Return the value of a step that only returned one, else its outputs by name; a list for a fan-out."""
+    """Return the result of a step that has no other output, else its outputs by name; a list for a fan-out."""
     if isinstance(outputs, list):
-        return [_simplest(one) for one in outputs]
+        return [_simplest(output) for output in outputs]
     return outputs["result"] if outputs.keys() == {"result"} else outputs
 
 
 def _service_logs(where: Deployer, name: str, *, instance: str | None, follow: bool, raw: bool) -> None:
-    """Print what a service's instances wrote, below the instance's name."""
+    """Print the logs of a service's instances, below each instance's name."""
     from scanflow.deployer import InstanceLogs
 
     last = None
 
     def blocks() -> Iterator[bytes]:
         nonlocal last
-        for one, block in where.logs(InstanceLogs(name, instance), follow=follow):
-            if one != last and instance is None:
-                yield f"── {one}\n".encode()
-            last = one
+        for writer, block in where.logs(InstanceLogs(name, instance), follow=follow):
+            if writer != last and instance is None:
+                yield f"── {writer}\n".encode()
+            last = writer
             yield block
 
     if not write_blocks(blocks(), raw=raw):

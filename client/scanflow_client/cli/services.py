@@ -113,8 +113,8 @@ def scale(
 
     where = deployer()
     if explain:
-        found = explanation_of(where.service(name))
-        respond(found, as_json, lambda: explanation_lines(found))
+        explanation = explanation_of(where.service(name))
+        respond(explanation, as_json, lambda: explanation_lines(explanation))
         return
     _change(where, name, as_json, **shape(instances, cores, affinity, cut, into))
 
@@ -156,8 +156,8 @@ def promote(
     as_json: JsonOption = False,
 ) -> None:
     """Send all requests to the canary, or swap another version in, without a failed request."""
-    wanted: dict[str, Any] = {"promote": True} if model is None else {"model": model, "node": node}
-    _change(deployer(), name, as_json, **wanted)
+    options: dict[str, Any] = {"promote": True} if model is None else {"model": model, "node": node}
+    _change(deployer(), name, as_json, **options)
 
 
 def rollback(name: ServiceArgument, as_json: JsonOption = False) -> None:
@@ -212,9 +212,9 @@ def parse_share(text: str) -> float:
 
 
 def parse_rule(text: str, *, after: int, within_s: float | None = None) -> CanaryPolicy:
-    """Return the rule ``p95<=1.2x`` or ``errors<=1x+0.01``: promote while this holds, compared to the current version.
+    """Return the policy of the rule ``p95<=1.2x`` or ``errors<=1x+0.01``, which compares with the current version.
 
-    ``within_s`` None: as long as :class:`CanaryPolicy` says.
+    ``within_s`` None: the default of :class:`CanaryPolicy`.
     """
     from scanflow.backends.service_records import CanaryPolicy
 
@@ -231,7 +231,7 @@ def parse_rule(text: str, *, after: int, within_s: float | None = None) -> Canar
 def shape(
     instances: int | None, cores: str | None, affinity: str | None, cut: float | None, into: int | None
 ) -> dict[str, Any]:
-    """Return the options of an instance's shape as the deployer takes them; None: as it is."""
+    """Return the deployer's options for the shape of an instance; None: unchanged."""
     from scanflow.app.quantities import parse_cpu
     from scanflow.app.resources import Affinity
     from scanflow.placement.granularity import cores_and_instances
@@ -242,10 +242,10 @@ def shape(
     return {"instances": instances, "cores": amount, "affinity": mode}
 
 
-def _change(where: Deployer, name: str, as_json: bool, **wanted: Any) -> None:
+def _change(where: Deployer, name: str, as_json: bool, **options: Any) -> None:
     from scanflow.backends.service_change import ServiceChange
 
-    change = ServiceChange(**wanted)
+    change = ServiceChange(**options)
     _watch(lambda observe: where.change(name, change, observe=observe), as_json)
 
 
@@ -267,12 +267,14 @@ def _watch(
 
 def _inputs(where: Deployer, record: ServiceRecord) -> list[dict[str, Any]]:
     """Return the inputs that the graph declares, else those of a registered model in it."""
-    nodes = [None, *(node for one in record.revisions for node in one.models)] if record.state == "ready" else []
+    nodes = (
+        [None, *(node for revision in record.revisions for node in revision.models)] if record.state == "ready" else []
+    )
     for node in nodes:
         try:
             with where.connect(record.name) as client:
-                if found := client.document(f"/v2/models/{node or record.name}").get("inputs"):
-                    return list(found)
-        except ScanflowError:  # it is deployed all the same, and the next command will say what is wrong
+                if inputs := client.document(f"/v2/models/{node or record.name}").get("inputs"):
+                    return list(inputs)
+        except ScanflowError:  # the service is deployed; a later command reports the error
             break
     return []

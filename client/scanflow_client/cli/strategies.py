@@ -30,9 +30,9 @@ def strategies(
         return
     from scanflow_client.replay import list_strategies
 
-    application, found = list_strategies(target)
+    application, listed = list_strategies(target)
     nothing = f"The agents of {application!r} declare no strategy: they only sense."
-    respond(found, as_json, lambda: [strategies_table(found) if found else nothing])
+    respond(listed, as_json, lambda: [strategies_table(listed) if listed else nothing])
 
 
 def replay(
@@ -53,10 +53,10 @@ def replay(
     """Evaluate an agent's strategies again on recorded samples. Nothing is done; exit code 1: decisions differ."""
     from scanflow_client.formatting.agents import replay_screen
 
-    found = client().replay(agent, file, since=since, last=last, trace=trace)
+    result = client().replay(agent, file, since=since, last=last, trace=trace)
     if save is not None:
-        found.save(save)
-    nothing = [f"No such sample is recorded. See what is: scanflow agents {found.app}:{found.agent} --journal"]
-    respond(found.as_json(), as_json, lambda: replay_screen(found) if found.trace.samples else nothing)
-    if found.differences:
+        result.save(save)
+    nothing = [f"No such sample is recorded. See what is: scanflow agents {result.app}:{result.agent} --journal"]
+    respond(result.as_json(), as_json, lambda: replay_screen(result) if result.trace.samples else nothing)
+    if result.differences:
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""``scanflow tune``: how a service does best on this machine."""
+"""``scanflow tune``: search the best configuration of a service."""
 
 from __future__ import annotations
 
@@ -67,32 +67,32 @@ def tune(
     from scanflow_client.tuning import TuningBudget, TuningTarget, find_history, log_tuning, tune_service
 
     bound_s = None if p99 is None else parse_duration(p99, what="--p99")
-    wanted = Goal(name=check_choice(goal, GOALS, "--goal"), p99_s=bound_s)
+    search_goal = Goal(name=check_choice(goal, GOALS, "--goal"), p99_s=bound_s)
     budget = TuningBudget(trials=trials, minutes=minutes)
     where = deployer()
-    found = TuningTarget.find(where, target)
-    if apply and found.record is None:
+    tuned = TuningTarget.find(where, target)
+    if apply and tuned.record is None:
         raise UsageError(f"--apply is of a service, and {target!r} is not deployed. Leave it out.")
     own = settings()
 
     def knowledge() -> KnowledgeBase:
         return open_server_knowledge(own, existing_client())
 
-    history = None if fresh else find_history(knowledge, own.home, found, wanted)
+    history = None if fresh else find_history(knowledge, own.home, tuned, search_goal)
     if live and (file, data, npy) != (None, None, None):
         raise UsageError("--live sends what was recorded. Leave out the file, --data and --npy, or leave out --live.")
-    given = None if live else read_request(file=file, data=data, npy=npy, stdin=sys.stdin.buffer)
-    inputs = recorded_requests(knowledge(), found) if given is None else [given]
+    prediction = None if live else read_request(file=file, data=data, npy=npy, stdin=sys.stdin.buffer)
+    inputs = recorded_requests(knowledge(), tuned) if prediction is None else [prediction]
 
     def request(name: str) -> list[HttpRequest]:
-        return [to_http(where, name, sent, node=node, dtype=dtype, seldon=seldon) for sent in inputs]
+        return [to_http(where, name, sample, node=node, dtype=dtype, seldon=seldon) for sample in inputs]
 
     with open_output(progress_stream(as_json)) as output, end_on_signals(output.update, "ending the copy"):
         report = tune_service(
             where,
-            found,
+            tuned,
             request,
-            wanted,
+            search_goal,
             budget,
             cores=cores,
             batches=parse_batch_sizes(batches),
@@ -112,7 +112,7 @@ def tune(
     if log and report.result.trials:
         run = log_tuning(knowledge(), own.home, report, chart)
         if not as_json:
-            say(f"Kept as the run {run.name} ({run.run_id}) of {found.app.name}.")
+            say(f"Kept as the run {run.name} ({run.run_id}) of {tuned.app.name}.")
     if (command := next_command(report)) is not None and not apply and not as_json:
         say(f"Put it to use: {command}")
     if apply and report.result.winner is not None:
@@ -137,7 +137,7 @@ def recorded_requests(knowledge: KnowledgeBase, target: TuningTarget) -> list[Pr
 
 
 def parse_batch_sizes(text: str | None) -> list[int]:
-    """Return ``4,16`` as numbers."""
+    """Return the batch sizes ``4,16`` as numbers."""
     return [] if text is None else parse_counts(text, "--batches", what="sizes", example="4,16")
 
 

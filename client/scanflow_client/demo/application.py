@@ -1,4 +1,4 @@
-"""The demo's application: the MNIST tutorial's own, wherever it is installed."""
+"""The application of the demo: the MNIST tutorial, as installed with scanflow."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def load_demo(data: str, drifted: Path | None = None) -> tuple[Application, Path
             f"The demo trains with TensorFlow and runs agents, and {', '.join(missing)} cannot be imported here. "
             "Install them: pip install 'scanflow[local,tensorflow,server,agents]'"
         )
-    application, path, _ = load_application(str(_tutorials() / "mnist" / "loop.py"))
+    application, path, _ = load_application(str(_find_tutorials() / "mnist" / "loop.py"))
     corrupted = None if drifted is None else drifted.expanduser().absolute()
     if corrupted is not None and not corrupted.is_file():
         raise NotFoundError(f"There is no file {str(drifted)!r} with drifted digits. Leave it out to have them made.")
@@ -39,20 +39,20 @@ def load_demo(data: str, drifted: Path | None = None) -> tuple[Application, Path
 
 
 def load_small_demo() -> tuple[Application, Path]:
-    """Return the application as it fits a cluster, without TensorFlow, and its file."""
-    app, path, _ = load_application(str(_tutorials() / "mnist" / "small.py"))
+    """Return the demo's application for a cluster, without TensorFlow, and its file."""
+    app, path, _ = load_application(str(_find_tutorials() / "mnist" / "small.py"))
     return app, path
 
 
-def traffic_program(source: Path, served: ServiceRecord, drifted: Path | None) -> tuple[Path, list[str]]:
-    """Return the tutorial's program that sends digits to a service, and its arguments."""
+def find_traffic_program(source: Path, served: ServiceRecord, drifted: Path | None) -> tuple[Path, list[str]]:
+    """Return the tutorial's traffic program, and its arguments for a service."""
     more = [] if drifted is None else ["--drifted_path", str(drifted)]
     arguments = ["--url", served.url, "--app", served.app, "--team", served.team, "--rate", "1", *more]
     return source.with_name("traffic.py"), arguments
 
 
-def next_commands(record: RunRecord, source: Path, home: Path, *, kept: bool) -> list[str]:
-    """Return the commands that show more after the demo; ``kept``: the service and the agents still run."""
+def list_next_commands(record: RunRecord, source: Path, home: Path, *, keeps_running: bool) -> list[str]:
+    """Return commands to try after the demo; ``keeps_running``: the service and the agents still run."""
     first = [] if shutil.which("scanflow") else [f"  first      export PATH={Path(sys.executable).parent}:$PATH"]
     always = [
         f"  training   scanflow show {record.name}",
@@ -65,10 +65,10 @@ def next_commands(record: RunRecord, source: Path, home: Path, *, kept: bool) ->
         "  stop       scanflow agents mnist --stop; scanflow delete serve; scanflow down",
     ]
     stopped = [f"  keep it    scanflow demo --keep  (this time the demo stopped what {source.name} started)"]
-    return ["", *first, *always, *(running if kept else stopped)]
+    return ["", *first, *always, *(running if keeps_running else stopped)]
 
 
-def _tutorials() -> Path:
+def _find_tutorials() -> Path:
     for folder in (Path(__file__).parents[1] / "tutorials", Path(__file__).parents[3] / "tutorials"):
         if (folder / "mnist" / "loop.py").is_file():
             return folder

@@ -1,6 +1,6 @@
-"""The demo's own pod on a cluster, which :mod:`scanflow_client.demo.in_cluster` starts.
+"""The program of the demo's pod on a cluster, which :mod:`scanflow_client.demo.in_cluster` starts.
 
-The server listens on the pod's address, where agents find it, and only tokens let them in.
+The server listens on the pod's address, where agents reach it, and requires tokens.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from scanflow_client.control_client import ControlClient
 from scanflow_client.control_plane import PORT
 from scanflow_client.demo.application import load_small_demo
 from scanflow_client.demo.in_cluster import REPORT
-from scanflow_client.demo.loop import loop_lines, report_of
+from scanflow_client.demo.loop import format_loop, render_report
 from scanflow_client.demo.session import DemoSession
 
 PATIENCE_S: Final = 180.0
 FETCH_S: Final = 120.0
-"""How long the report can be read; whoever started the pod removes it then."""
+"""How long the report can be fetched before the pod ends."""
 
 
 def main() -> None:
-    """Play the demo, and name its report."""
+    """Run the demo, and print the path of its report."""
     settings = Settings.from_environment()
     image = os.environ["SCANFLOW_KUBERNETES_IMAGE"]
     app, path = load_small_demo()
@@ -42,7 +42,7 @@ def main() -> None:
     tracker = EmbeddedDeployer(settings).environments(app).ensure(app).tracker_uri
     assert tracker is not None
     os.environ["SCANFLOW_TRACKER_URI"] = tracker
-    _until(lambda: is_reachable(f"{tracker}/health"), f"the tracker at {tracker} answers")
+    _wait_until(lambda: is_reachable(f"{tracker}/health"), f"the tracker at {tracker} answers")
     with _server(settings.home, os.environ["POD_IP"]) as (url, token):
         where, client = RemoteDeployer(url, token), ControlClient(lambda: ServerClient(url, token=token))
         report = _play(where, client, app, path, settings.home)
@@ -58,8 +58,8 @@ def _play(where: RemoteDeployer, client: ControlClient, app: Application, path: 
     watch(where, RunRequest(app, "mnist-wf", source=path), False, last=False)
     loop = session.close_the_loop(None, keep=False, stream=sys.stdout)
     report = home / "demo.html"
-    report.write_text(report_of(client, app, loop), encoding="utf-8")
-    say(*loop_lines(loop, report)[:-1])
+    report.write_text(render_report(client, app, loop), encoding="utf-8")
+    say(*format_loop(loop, report)[:-1])
     return report
 
 
@@ -67,7 +67,7 @@ def _play(where: RemoteDeployer, client: ControlClient, app: Application, path: 
 def _server(home: Path, host: str) -> Iterator[tuple[str, str]]:
     url, token = f"http://{host}:{PORT}", f"scanflow_{secrets.token_urlsafe(32)}"
     place = {"SCANFLOW_SERVER_HOST": host, "SCANFLOW_SERVER_PORT": str(PORT), "SCANFLOW_SERVER_TOKEN": token}
-    # Plain HTTP between pods, for as long as the demo runs: the token lets into nothing but the demo's own server.
+    # Plain HTTP between pods, during the demo only: the token is valid for nothing but the demo's own server.
     environment = {**os.environ, **place, "SCANFLOW_BEHIND_PROXY": "1"}
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     log = home / "server.log"
@@ -76,7 +76,7 @@ def _server(home: Path, host: str) -> Iterator[tuple[str, str]]:
         with subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT) as server:
             try:
                 client = ServerClient(url, token=token)
-                _until(lambda: server.poll() is not None or client.is_ready()[0], "the server is ready")
+                _wait_until(lambda: server.poll() is not None or client.is_ready()[0], "the server is ready")
                 if server.poll() is not None:
                     raise UnavailableError(f"The server has ended: {log.read_text(errors='replace')[-2000:]}")
                 yield url, token
@@ -84,9 +84,9 @@ def _server(home: Path, host: str) -> Iterator[tuple[str, str]]:
                 server.terminate()
 
 
-def _until(true: Callable[[], bool], what: str) -> None:
+def _wait_until(condition: Callable[[], bool], what: str) -> None:
     give_up = time.monotonic() + PATIENCE_S
-    while not true():
+    while not condition():
         if time.monotonic() > give_up:
             raise UnavailableError(f"Waited {PATIENCE_S:.0f} s in vain until {what}.")
         time.sleep(0.5)

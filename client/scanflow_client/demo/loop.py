@@ -1,7 +1,7 @@
-"""The demo's loop: digits are sent to a service while agents watch it, until they promote a better model.
+"""The loop of the demo: send digits to a service that agents watch, until they promote a better model.
 
-The agents decide; this only makes the data they see: clean until they have looked once, drifted from then on. While
-they work less is sent, since a laptop has few cores; while the model is swapped, more.
+The agents decide; this module only generates the data: clean until the first check, drifted from then on. The rate is
+lower while they work, since a laptop has few cores, and higher while the model is swapped.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from scanflow_client.formatting.text import percent
 from scanflow_client.report import fetch_labels
 
 TIMEOUT_S, TIMEOUT_TIMES = 600.0, 6.0  # the longest that a promotion may take: so long, or so often the start-up
-LEAST_ANSWERS = 40  # of which the report draws the share of right ones
+LEAST_ANSWERS = 40  # per point of the report's accuracy
 TAIL_S = 4.0  # how long traffic goes on after it, so that the new champion can be compared with the old one
-COUNTED_S = 5.0  # the longest that the report waits then, until agents have counted all requests to the new champion
+COUNTED_S = 5.0  # longest wait of the report then, until agents have counted all requests to the new champion
 _POLL_S = 0.25
 
 
 class Phase(Enum):
-    """A phase of the demo: the kind of digits sent, how many a second, and the activity in words."""
+    """A phase of the demo: the kind of digits, their rate per second, and the activity as text."""
 
     CLEAN = "clean", 100, "sending clean digits, until there are enough to check"
     CHECKING = "clean", 4, "comparing the clean digits with the training data"
@@ -54,8 +54,8 @@ class Phase(Enum):
         return self.value[2]
 
 
-def phase_after(phase: Phase, event: Event) -> Phase:
-    """Return the phase that follows on an event."""
+def advance_phase(phase: Phase, event: Event) -> Phase:
+    """Return the phase after an event."""
     match phase, event.type:
         case Phase.CLEAN, _ if _starts_a_check(event):
             return Phase.CHECKING
@@ -94,47 +94,49 @@ class LoopOutcome:
     """From the first prediction to the promotion."""
 
     history: tuple[tuple[float, tuple[Responses, ...]], ...] = ()
-    """The responses up to a time, again and again."""
+    """Cumulative responses over time."""
 
     @property
     def failed(self) -> int:
-        return sum(one.failed for one in self.responses)
+        return sum(response.failed for response in self.responses)
 
     @property
     def sent(self) -> int:
-        return sum(one.sent for one in self.responses)
+        return sum(response.sent for response in self.responses)
 
     def accuracy(self, kind: str, model: str) -> float | None:
         """Return the accuracy of a version on digits of a kind, from 0 to 1; None: it predicted none."""
-        rows = [one for one in self.responses if one.kind == kind and self.models.get(one.revision) == model]
-        right, count = sum(one.right for one in rows), sum(one.right + one.wrong for one in rows)
+        rows = [row for row in self.responses if row.kind == kind and self.models.get(row.revision) == model]
+        right, count = sum(row.right for row in rows), sum(row.right + row.wrong for row in rows)
         return right / count if count else None
 
     def answers(self) -> list[Answers]:
-        """Return how many digits each version read right, over time."""
-        found, before = list[Answers](), dict[str, tuple[int, int]]()
+        """Return the correct answers of each version over time."""
+        answers, before = list[Answers](), dict[str, tuple[int, int]]()
         least = max(LEAST_ANSWERS, self.sent // 40)
         for at, responses in self.history:
             last = at == self.history[-1][0]
-            for revision in dict.fromkeys(one.revision for one in responses if one.revision in self.models):
-                mine = [one for one in responses if one.revision == revision]
-                right, count = sum(one.right for one in mine), sum(one.right + one.wrong for one in mine)
+            for revision in dict.fromkeys(
+                response.revision for response in responses if response.revision in self.models
+            ):
+                rows = [response for response in responses if response.revision == revision]
+                right, count = sum(row.right for row in rows), sum(row.right + row.wrong for row in rows)
                 old_right, old_count = before.get(revision, (0, 0))
                 if count - old_count >= (1 if last else least):
                     before[revision] = right, count
                     version = f"V{self.models[revision].rpartition('/')[2]}"
-                    found.append(Answers(at=at, version=version, right=right - old_right, n=count - old_count))
-        return found
+                    answers.append(Answers(at=at, version=version, right=right - old_right, n=count - old_count))
+        return answers
 
     @property
     def order(self) -> list[str]:
-        """Return the model's versions in the order in which they served, the champion last."""
-        found = list(dict.fromkeys(self.models.values()))
-        promoted = [one.data.get("version") for one in self.events if one.type == "model.promoted"]
+        """Return the model's versions in the order in which they were served, the champion last."""
+        models = list(dict.fromkeys(self.models.values()))
+        promoted = [event.data.get("version") for event in self.events if event.type == "model.promoted"]
         if promoted:
-            champion = f"{found[0].rpartition('/')[0] if found else ''}/{promoted[-1]}"
-            return [*(one for one in found if one != champion), champion]
-        return found
+            champion = f"{models[0].rpartition('/')[0] if models else ''}/{promoted[-1]}"
+            return [*(model for model in models if model != champion), champion]
+        return models
 
     def as_json(self) -> dict[str, Any]:
         kinds = ("clean", "drifted")
@@ -143,8 +145,8 @@ class LoopOutcome:
             "sent": self.sent,
             "failed": self.failed,
             "accuracy": {model: {kind: self.accuracy(kind, model) for kind in kinds} for model in self.order},
-            "versions": [one.model_dump() for one in versions_of(self.events)],
-            "events": [one.model_dump() for one in loop_events(self.events)],
+            "versions": [version.model_dump() for version in versions_of(self.events)],
+            "events": [event.model_dump() for event in loop_events(self.events)],
         }
 
 
@@ -161,19 +163,20 @@ def run_loop(
     tail_s: float = TAIL_S,
     counted_s: float = COUNTED_S,
 ) -> LoopOutcome:
-    """Send digits until the agents, who report to the server, have promoted a better model, and ``tail_s`` longer.
+    """Send digits until the agents have promoted a better model, and ``tail_s`` longer.
 
     ``models`` returns the model of each revision; ``tell`` is called with each event, ``look`` a few times a second.
-    ``startup_s`` is how long the demo took until now: a slow machine gets longer. ``timeout_s`` None: as that says.
+    ``startup_s`` is how long the demo took until now; it extends the limit on a slow machine. ``timeout_s`` None: the
+    limit is derived from it.
     """
     limit_s = max(TIMEOUT_S, TIMEOUT_TIMES * startup_s) if timeout_s is None else timeout_s
-    began, phase, known = time.time(), Phase.CLEAN, models()
+    began, phase, revisions = time.time(), Phase.CLEAN, models()
     since = began
     events: list[Event] = []
     traffic.send(phase.order)
     promoted: float | None = None
-    told = _events(client, app.name, client.newest_event(), until=began + limit_s + tail_s + counted_s)
-    for event in told:
+    event_stream = _stream_events(client, app.name, client.newest_event(), until=began + limit_s + tail_s + counted_s)
+    for event in event_stream:
         if promoted is None and time.time() > began + limit_s:
             break
         look(phase, traffic.responses)
@@ -184,11 +187,11 @@ def run_loop(
                 raise StepFailedError(
                     f"The run {name} that an agent started failed: {error}. See: scanflow logs {name}"
                 )
-            if (now := phase_after(phase, event)) != phase:
+            if (now := advance_phase(phase, event)) != phase:
                 phase, since = now, time.time()
                 traffic.send(phase.order)
             tell(event)
-            known |= models() if event.type in {"service.changed", "action.succeeded", "model.promoted"} else {}
+            revisions |= models() if event.type in {"service.changed", "action.succeeded", "model.promoted"} else {}
         if phase is Phase.PROMOTED:
             promoted = promoted or time.time()
             if time.time() > promoted + tail_s:
@@ -196,45 +199,45 @@ def run_loop(
     if promoted is None:
         raise UnavailableError(
             f"No better model was promoted within {limit_s:.0f} s, and start-up took {startup_s:.0f} s. The last "
-            f"{time.time() - since:.0f} s it was {phase.activity}.{_last_refusal(events)} If the demo has stopped the "
+            f"{time.time() - since:.0f} s it was {phase.activity}.{_format_refusal(events)} If the demo has stopped the "
             "control plane, start it again: scanflow up; then see what the agents did: scanflow why; and what they "
             "saw: scanflow events"
         )
     traffic.stop()
-    known |= models()
+    revisions |= models()
     until = time.time() + counted_s
-    for event in told:
+    for event in event_stream:
         if event is not None:
             events.append(event)
             tell(event)
-        if time.time() > until or _is_counted(events, traffic.responses, known):
+        if time.time() > until or _is_counted(events, traffic.responses, revisions):
             break
     return LoopOutcome(
         events=tuple(events),
         responses=traffic.responses,
-        models=known,
+        models=revisions,
         seconds=promoted - began,
         history=tuple(traffic.history),
     )
 
 
-def _last_refusal(events: Sequence[Event]) -> str:
-    refused = [one for one in events if one.type == "intent" and one.data.get("verdict") == "refuse"]
+def _format_refusal(events: Sequence[Event]) -> str:
+    refused = [event for event in events if event.type == "intent" and event.data.get("verdict") == "refuse"]
     if not refused:
         return ""
-    about = refused[-1].data
-    return f" Refused last: {about.get('primitive')} by {about.get('agent')}. {about.get('reason')}"
+    request = refused[-1].data
+    return f" Refused last: {request.get('primitive')} by {request.get('agent')}. {request.get('reason')}"
 
 
 def _is_counted(events: Sequence[Event], responses: Sequence[Responses], models: Mapping[str, str]) -> bool:
-    """Whether all requests to the champion are in the events: they are told some seconds after they were answered."""
-    champion = next(str(one.data.get("version")) for one in reversed(events) if one.type == "model.promoted")
+    """Whether the events count all requests to the champion: they are reported some seconds after the answers."""
+    champion = next(str(event.data.get("version")) for event in reversed(events) if event.type == "model.promoted")
     revisions = [revision for revision, model in models.items() if model.rpartition("/")[2] == champion]
-    sent = sum(one.sent for one in responses if one.revision in revisions)
-    return sum(one.requests for one in request_counts(events) if one.version == f"V{champion}") >= sent
+    sent = sum(response.sent for response in responses if response.revision in revisions)
+    return sum(count.requests for count in request_counts(events) if count.version == f"V{champion}") >= sent
 
 
-def loop_lines(loop: LoopOutcome, report: Path) -> list[str]:
+def format_loop(loop: LoopOutcome, report: Path) -> list[str]:
     """Return a summary of the loop."""
     old, new = loop.order[0], loop.order[-1]
     before, after = (percent(loop.accuracy("drifted", model)) for model in (old, new))
@@ -247,8 +250,8 @@ def loop_lines(loop: LoopOutcome, report: Path) -> list[str]:
     ]
 
 
-def report_of(client: ControlClient, app: Application, loop: LoopOutcome) -> str:
-    """Return the report as a page."""
+def render_report(client: ControlClient, app: Application, loop: LoopOutcome) -> str:
+    """Return the report of the loop as a page."""
     facts = {
         "predictions": f"{loop.sent:,}",
         "failed": f"{loop.failed:,}",
@@ -260,8 +263,8 @@ def report_of(client: ControlClient, app: Application, loop: LoopOutcome) -> str
     return report_page(app.name, loop.events, labels, facts=facts, answers=loop.answers(), counted=counted)
 
 
-def _events(client: ControlClient, app: str, last: int, *, until: float) -> Iterator[Event | None]:
-    """Yield the application's events as they come, and None a few times a second; end at a time."""
+def _stream_events(client: ControlClient, app: str, last: int, *, until: float) -> Iterator[Event | None]:
+    """Yield the application's events as they happen, and None a few times a second, until a time."""
     waiting: queue.Queue[Event | ScanflowError] = queue.Queue()
 
     def listen() -> None:
@@ -274,10 +277,10 @@ def _events(client: ControlClient, app: str, last: int, *, until: float) -> Iter
     threading.Thread(target=listen, daemon=True).start()
     while time.time() < until:
         try:
-            found = waiting.get(timeout=_POLL_S)
+            received = waiting.get(timeout=_POLL_S)
         except queue.Empty:
             yield None
             continue
-        if isinstance(found, ScanflowError):
-            raise found
-        yield found
+        if isinstance(received, ScanflowError):
+            raise received
+        yield received

@@ -1,4 +1,4 @@
-"""One session of the demo: the control plane, the service, the agents and the traffic; started, and stopped again."""
+"""A session of the demo: starts and stops the control plane, the service, the agents and the traffic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from scanflow.settings import Settings
 from scanflow_client import control_plane
 from scanflow_client.control_client import ControlClient
 from scanflow_client.demo import loop
-from scanflow_client.demo.application import traffic_program
+from scanflow_client.demo.application import find_traffic_program
 from scanflow_client.demo.traffic import END_S, Responses, TrafficProgram
 from scanflow_client.progress import Output, open_output, show_service_changes
 from scanflow_client.signals import defer_signals, end_on_signals
@@ -33,8 +33,8 @@ _STYLES = {"detection": "red", "promotion": "green", "revert": "yellow", "gate":
 def temporary_control_plane(
     settings: Settings, client: ControlClient, say: Callable[[str], None], *, keep: bool
 ) -> Iterator[None]:
-    """Have the control plane up inside; stop it afterwards if this started it and nothing else runs on it."""
-    if settings.url is not None:  # it is not on this machine, or not ours to start
+    """Start the control plane; stop it afterwards if this call started it and nothing else runs on it."""
+    if settings.url is not None:  # another machine's, or not ours to start
         yield
         return
     was_up = control_plane.read_status(settings)["up"]
@@ -44,9 +44,9 @@ def temporary_control_plane(
         raised = control_plane.start_control_plane(settings)
         stops = raised.server and not keep
         say(f"The control plane is up: {raised.up.server.url}" + ("" if raised.server else " (it was before)"))
-        if stops and (others := wanted_agents(client)):
+        if stops and (others := list_desired_agents(client)):
             stack.pop_all()
-            names = ", ".join(f"{one.name} of {one.app}" for one in others)
+            names = ", ".join(f"{agent.name} of {agent.app}" for agent in others)
             say(f"It stays up, as {names} should run on it. Stop all: scanflow down")
         yield
 
@@ -56,15 +56,15 @@ def _end_control_plane(settings: Settings) -> None:
         print("\n".join(done.left), file=sys.stderr)
 
 
-def wanted_agents(client: ControlClient) -> list[AgentView]:
-    """Return the agents that should run, without those that ran elsewhere and are no longer heard of."""
-    listed = [one for one in client.agents() if one.state not in {"stopped", "stopping"}]
-    return [one for one in listed if one.state != "silent" or one.pid is not None]
+def list_desired_agents(client: ControlClient) -> list[AgentView]:
+    """Return the agents that should run, without silent ones of other machines."""
+    listed = [agent for agent in client.agents() if agent.state not in {"stopped", "stopping"}]
+    return [agent for agent in listed if agent.state != "silent" or agent.pid is not None]
 
 
 @dataclass(frozen=True, slots=True)
 class DemoSession:
-    """The demo's service and agents: what was there before must not be changed or stopped."""
+    """The demo's service and agents; existing services and agents are not changed or stopped."""
 
     where: Deployer
     client: ControlClient
@@ -74,15 +74,19 @@ class DemoSession:
     began: float = field(default_factory=time.time)
 
     def check_free(self) -> None:
-        """Refuse to start where the demo's service or its agents exist already, whoever owns them."""
-        agents = [one for one in wanted_agents(self.client) if self._has(one.name) and one.app == self.app.name]
+        """Raise if the demo's service or its agents exist already, whoever owns them."""
+        agents = [
+            agent
+            for agent in list_desired_agents(self.client)
+            if self._has_agent(agent.name) and agent.app == self.app.name
+        ]
         taken, removal = [], []
         if agents:
-            listed = ", ".join(one.name for one in agents)
+            listed = ", ".join(agent.name for agent in agents)
             taken.append(f"the agents {listed} of {self.app.name} of team {agents[0].team!r}")
             removal.append(f"scanflow agents {self.app.name} --stop")
-        for found in self._services():
-            taken.append(f"the service {SERVICE!r} of the application {found.app!r} of team {found.team!r}")
+        for service in self._list_services():
+            taken.append(f"the service {SERVICE!r} of the application {service.app!r} of team {service.team!r}")
             removal.append(f"scanflow delete {SERVICE}")
         if taken:
             raise InvalidError(
@@ -93,7 +97,7 @@ class DemoSession:
     def close_the_loop(self, drifted: Path | None, *, keep: bool, stream: TextIO | None) -> loop.LoopOutcome:
         """Serve the champion, start the agents, send digits, and print events until a better model is promoted.
 
-        What this started is stopped at the end, also after an error, unless ``keep``; what was there before is not.
+        Everything that this started is stopped at the end, also after an error, unless ``keep``.
         """
         self.check_free()
         with ExitStack() as stack:
@@ -105,8 +109,10 @@ class DemoSession:
                 stack.callback(self._stop_runs)
                 stack.callback(self._stop_agents)
             self.client.start_agents(self.app, source=self.path)
-            self.say(f"From here on, the agents act by themselves: {', '.join(one.name for one in self.app.agents)}")
-            program, arguments = traffic_program(self.path, served, drifted)
+            self.say(
+                f"From here on, the agents act by themselves: {', '.join(agent.name for agent in self.app.agents)}"
+            )
+            program, arguments = find_traffic_program(self.path, served, drifted)
             log = Path(served.folder) / "demo-traffic.log"
             startup_s = time.time() - self.began
             with defer_signals():
@@ -117,45 +123,45 @@ class DemoSession:
                 self.client,
                 self.app,
                 traffic,
-                models=self._models,
+                models=self._list_models,
                 tell=screen.show,
                 look=screen.look,
                 startup_s=startup_s,
             )
 
-    def _has(self, agent: str) -> bool:
-        return any(one.name == agent for one in self.app.agents)
+    def _has_agent(self, agent: str) -> bool:
+        return any(declared.name == agent for declared in self.app.agents)
 
     def _owns(self, app: str, team: str) -> bool:
         return (app, team) == (self.app.name, self.app.team)
 
-    def _services(self) -> list[Any]:
-        return [one for one in self.where.services() if one.name == SERVICE]
+    def _list_services(self) -> list[Any]:
+        return [service for service in self.where.services() if service.name == SERVICE]
 
-    def _models(self) -> dict[str, str]:
+    def _list_models(self) -> dict[str, str]:
         revisions = self.where.service(SERVICE).revisions
-        return {one.id: next(iter(one.models.values()), "?") for one in revisions}
+        return {revision.id: next(iter(revision.models.values()), "?") for revision in revisions}
 
     def _delete_service(self) -> None:
-        if any(self._owns(one.app, one.team) for one in self._services()):
+        if any(self._owns(service.app, service.team) for service in self._list_services()):
             self.where.delete(SERVICE)
 
     def _stop_runs(self) -> None:
-        """Stop what the agents began and the demo did not wait for."""
-        for one in self.where.runs(limit=100):
-            if one.state == "running" and self._owns(one.app, one.team) and one.created >= self.began:
-                self.where.stop(one.name)
-                self.where.wait(one.name, timeout_s=END_S)
+        """Stop the runs that the agents began and that still run."""
+        for run in self.where.runs(limit=100):
+            if run.state == "running" and self._owns(run.app, run.team) and run.created >= self.began:
+                self.where.stop(run.name)
+                self.where.wait(run.name, timeout_s=END_S)
 
     def _stop_agents(self) -> None:
-        """Stop the demo's agents, except those that belong to another team by now."""
-        for one in wanted_agents(self.client):
-            if self._owns(one.app, one.team) and self._has(one.name):
-                self.client.stop_agents(one.full_name)
+        """Stop the demo's agents, except those that now belong to another team."""
+        for agent in list_desired_agents(self.client):
+            if self._owns(agent.app, agent.team) and self._has_agent(agent.name):
+                self.client.stop_agents(agent.full_name)
 
 
 class DemoScreen:
-    """The demo's events as they happen: one line each, once, and in a terminal the current activity below."""
+    """Shows the demo's events as they happen, one line each, and in a terminal the current activity below."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -163,17 +169,20 @@ class DemoScreen:
         self._printed: set[tuple[str, str, str]] = set()
 
     def show(self, event: Event) -> None:
-        """Print an event, unless it repeats a request that was printed before."""
-        found = loop_event(event)
-        if found is None:
+        """Print an event, unless it repeats a printed request."""
+        entry = loop_event(event)
+        if entry is None:
             return
-        mark = (found.agent, found.text, "" if found.kind == "other" else str(event.id))
+        mark = (entry.agent, entry.text, "" if entry.kind == "other" else str(event.id))
         if mark not in self._printed:
             self._printed.add(mark)
-            line = f"  {max(0.0, found.at - self._began):5.0f} s  {found.agent:<9} {found.text}"
-            self._output.print(line, _STYLES.get(found.kind, ""))
+            line = f"  {max(0.0, entry.at - self._began):5.0f} s  {entry.agent:<9} {entry.text}"
+            self._output.print(line, _STYLES.get(entry.kind, ""))
 
     def look(self, phase: loop.Phase, responses: Sequence[Responses]) -> None:
-        right, count = sum(one.right for one in responses), sum(one.right + one.wrong for one in responses)
+        right, count = (
+            sum(response.right for response in responses),
+            sum(response.right + response.wrong for response in responses),
+        )
         accuracy = f"; {count:,} predictions, {right / count:.0%} correct" if count else ""
         self._output.update(f"{phase.activity}{accuracy}")

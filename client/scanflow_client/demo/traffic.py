@@ -14,7 +14,7 @@ from typing import Self
 
 from scanflow.errors import StepFailedError, UnavailableError
 
-READY_S, READY_TIMES = 60.0, 2.0  # the longest that it may take to be ready: so long, or so often the start-up
+READY_S, READY_TIMES = 60.0, 2.0  # longest time until it is ready: this, or this multiple of the start-up
 END_S = 30.0
 _SHOWN = 2000
 
@@ -35,7 +35,7 @@ class Responses:
 
 
 class TrafficProgram:
-    """A running traffic program; a context that stops it."""
+    """A running traffic program; a context manager that stops it."""
 
     def __init__(self, program: Path, *arguments: str, log: Path) -> None:
         """Start it; its standard error goes to ``log``."""
@@ -43,7 +43,7 @@ class TrafficProgram:
         self._ready, self._begun = threading.Event(), False
         self.responses: tuple[Responses, ...] = ()
         self.history: list[tuple[float, tuple[Responses, ...]]] = []
-        """The responses up to a time, about once a second."""
+        """Cumulative responses, about once a second."""
 
         command = [sys.executable, str(program), *arguments]
         pipe = subprocess.PIPE
@@ -56,9 +56,9 @@ class TrafficProgram:
         self._reader.start()
 
     def wait_until_ready(self, startup_s: float = 0.0) -> None:
-        """Return when it is ready to send.
+        """Wait until it is ready to send.
 
-        ``startup_s``: how long the demo took until it was started. It waits longer where that was long.
+        ``startup_s``: how long the demo took until it was started; extends the limit.
         """
         limit_s = max(READY_S, READY_TIMES * startup_s)
         ready = self._ready.wait(limit_s)
@@ -83,7 +83,7 @@ class TrafficProgram:
         """Stop it; :attr:`responses` is final then."""
         with suppress(OSError):  # it has exited
             self._orders.close()
-        if not self._begun:  # it reads its digits, and its orders only then
+        if not self._begun:  # it still reads its digits, and reads orders only afterwards
             self._process.kill()
         try:
             self._process.wait(END_S)
@@ -101,9 +101,9 @@ class TrafficProgram:
 
     def _read(self) -> None:
         for line in self._counts:
-            found = json.loads(line)
-            if "sent" in found:
-                self.responses = tuple(Responses(**row) for row in found["sent"])
+            message = json.loads(line)
+            if "sent" in message:
+                self.responses = tuple(Responses(**row) for row in message["sent"])
                 self.history.append((time.time(), self.responses))
             self._begun = True
             self._ready.set()

@@ -29,13 +29,13 @@ def figure_list(figures: Sequence[Figure], experiments: Sequence[Experiment]) ->
 
 def reproduction_screen(reproduction: Reproduction) -> Screen:
     """Return the verdicts, and beside a single figure its claims."""
-    from scanflow_client.reproduction.page import MARKS, title_of
+    from scanflow_client.reproduction.page import MARKS, format_title
 
     screen: list[str | Table] = []
     if len(reproduction.results) <= 3:
         for result in reproduction.results:
             screen += [
-                f"{result.figure.source}: {title_of(result)}",
+                f"{result.figure.source}: {format_title(result)}",
                 f"{MARKS[result.verdict]}{_reason(result.reason)}",
             ]
             rows = [
@@ -51,7 +51,7 @@ def reproduction_screen(reproduction: Reproduction) -> Screen:
                 screen.append(Table(("THE SOURCE SAYS", "BY THE SOURCE", "HERE", "VERDICT"), rows))
         return screen
     verdicts = [
-        (result.figure.name, title_of(result), f"{MARKS[result.verdict]}{_reason(result.reason)}")
+        (result.figure.name, format_title(result), f"{MARKS[result.verdict]}{_reason(result.reason)}")
         for result in reproduction.results
     ]
     counts = ", ".join(f"{count} {verdict}" for verdict, count in reproduction.counts.items())

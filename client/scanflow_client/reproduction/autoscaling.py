@@ -50,7 +50,7 @@ def measure_replicas(seed: int, threshold: float, metric: Callable[[float], floa
 
 
 def use_cpu(rate: float) -> float:
-    """Return the CPUs that a replica uses at so many queries a second."""
+    """Return the CPUs that a replica uses at a rate of queries per second."""
     return min(REPLICA_CPUS, CPUS_PER_QUERY * rate)
 
 

@@ -15,13 +15,13 @@ _MODULES = (hpc, inference, loop, autoscaling, services, scheduling, serverless,
 _SOURCES = ("Thesis", "Secure Inference at Scale in Kubernetes", "Decker et al.", "Wang et al.")
 
 
-def _place(figure: Figure) -> tuple[int, list[int]]:
-    """Return where a figure is: its source, and the numbers of its chapter and itself."""
+def _sort_key(figure: Figure) -> tuple[int, list[int]]:
+    """Return the position of a figure: its source, chapter and number."""
     source, _, name = figure.source.partition(", ")
     return _SOURCES.index(source), [int(number) for number in re.findall(r"\d+", name)]
 
 
-FIGURES: tuple[Figure, ...] = tuple(sorted((figure for module in _MODULES for figure in module.FIGURES), key=_place))
+FIGURES: tuple[Figure, ...] = tuple(sorted((figure for module in _MODULES for figure in module.FIGURES), key=_sort_key))
 EXPERIMENTS: Mapping[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in _MODULES}
 
 
@@ -29,12 +29,12 @@ def select_named(names: Sequence[str]) -> list[Figure]:
     """Return the figures of these names, in the order of the sources.
 
     Raises:
-        NotFoundError: names the nearest.
+        NotFoundError: there is no such figure; the message names the nearest.
     """
-    known = {figure.name for figure in FIGURES}
+    valid = {figure.name for figure in FIGURES}
     for name in names:
-        if name not in known:
+        if name not in valid:
             raise NotFoundError(
-                f"There is no figure {name!r}.{did_you_mean(name, sorted(known))} List them: scanflow reproduce --list"
+                f"There is no figure {name!r}.{did_you_mean(name, sorted(valid))} List them: scanflow reproduce --list"
             )
     return [figure for figure in FIGURES if figure.name in set(names)]

@@ -1,4 +1,4 @@
-"""An experiment: what is done once in each round, and what a machine needs for it."""
+"""An experiment: its rounds, and the requirements on the machine."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ if TYPE_CHECKING:
     from scanflow_client.reproduction.figure import Round
 
 Observe = Callable[[str], None]
-"""Told what is measured at the moment."""
+"""Called with a description of the current measurement."""
 
 MeasureRound = Callable[[int], "Round"]
-"""Measure every arm once. The number of the round is the seed of what is random in it, and turns the arms' order."""
+"""Measure every arm once. The number of the round is the random seed, and rotates the order of the arms."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
     name: str
     method: str
-    """What is done, in a few sentences, with sizes and units."""
+    """Description in a few sentences, with sizes and units."""
 
     rounds: int
     round_s: float
-    """How long a round takes, roughly, on two cores."""
+    """Approximate duration of a round on two cores."""
 
     find_problem: Callable[[], str | None]
-    """Return why this machine cannot do it, and what to install where that helps; None: it can."""
+    """Return why this machine cannot run it, and what to install; None: it can."""
 
     open: Callable[[Observe], AbstractContextManager[MeasureRound]]
-    """A context: it makes ready what all rounds need, and leaves nothing behind."""
+    """A context manager that prepares the rounds and cleans up."""
 
     simulated: bool = False

@@ -1,4 +1,4 @@
-"""A table or figure of a source: what it shows, and whether that holds here. Pure.
+"""A table or figure of a source: its claims, and whether they hold here. Pure.
 
 A source's figure was measured on another machine, so its numbers are no measure for ours. What it *shows* is a ratio:
 two arms of an experiment, of which one is better, worse, or the same. Each round of an experiment measures every arm,
@@ -41,12 +41,12 @@ class Claim:
     """For ``at least``."""
 
     untested: str = ""
-    """Why no machine of this kind can say."""
+    """Why it cannot be tested on this kind of machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """What was measured once of every arm."""
+    """One measurement of every arm."""
 
     arms: Mapping[str, Mapping[str, float]]
     """By arm, by metric."""
@@ -57,13 +57,13 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurements:
-    """The rounds of an experiment; no round: why there is none."""
+    """The rounds of an experiment; without a round, the problem."""
 
     rounds: tuple[Round, ...] = ()
     problem: str = ""
 
     def values(self, arm: str, metric: str) -> list[float]:
-        """Return a metric of an arm, of each round that has it."""
+        """Return the values of a metric of an arm, one for each round that has it."""
         values = (part.arms.get(arm, {}).get(metric, math.nan) for part in self.rounds)
         return [value for value in values if math.isfinite(value)]
 
@@ -72,7 +72,7 @@ class Measurements:
         return statistics.median(values) if values else None
 
     def ratios(self, arm: str, base: str, metric: str) -> list[float]:
-        """Return the ratios of two arms, each of one round."""
+        """Return the ratios of two arms, one for each round."""
         ratios = []
         for part in self.rounds:
             above, below = (part.arms.get(name, {}).get(metric, math.nan) for name in (arm, base))
@@ -134,7 +134,7 @@ class FigureResult:
 
     @property
     def verdict(self) -> Verdict:
-        """What the claims that could be tested say together."""
+        """The verdict over all claims that could be tested."""
         tested = [finding.verdict == "holds" for finding in self.findings if finding.verdict != "cannot be tested here"]
         if not tested:
             return "cannot be tested here"
@@ -150,13 +150,13 @@ class FigureResult:
 
 
 def evaluate(figure: Figure, measured: Measurements, *, simulated: bool = False) -> FigureResult:
-    """Return what an experiment says of a figure."""
+    """Evaluate a figure's claims on the measurements of its experiment."""
     findings = tuple(check_claim(claim, measured) for claim in figure.claims)
     return FigureResult(figure=figure, findings=findings, measured=measured, simulated=simulated)
 
 
 def check_claim(claim: Claim, measured: Measurements) -> ClaimResult:
-    """Return whether a claim holds: beyond noise where it says more or less, within it where it says the same."""
+    """Check a claim: ``more`` and ``less`` hold beyond the noise, ``same`` within it."""
     if claim.untested or measured.problem:
         return ClaimResult(claim=claim, verdict="cannot be tested here", measured=claim.untested or measured.problem)
     if not claim.base:

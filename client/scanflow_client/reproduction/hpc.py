@@ -96,7 +96,7 @@ def open_rounds(observe: Observe) -> Iterator[MeasureRound]:
 
 
 def write_input(folder: Path, tasks: int) -> None:
-    """Write what HPCC reads: the size, and a grid of all ranks."""
+    """Write HPCC's input file: the size, and a grid of all ranks."""
     folder.mkdir(parents=True)
     rows = max(part for part in range(1, int(tasks**0.5) + 1) if tasks % part == 0)
     text = _INPUT.format(size=SIZE, rows=rows, columns=tasks // rows)
@@ -104,7 +104,7 @@ def write_input(folder: Path, tasks: int) -> None:
 
 
 def run_workload(deployer: EmbeddedDeployer, folder: Path, fields: Mapping[str, Any]) -> dict[str, float]:
-    """Run HPCC as an MPI job of ours, and return its metrics, context switches and migrations."""
+    """Run HPCC as an MPI job of scanflow, and return its metrics, context switches and migrations."""
     write_input(folder, fields["n_tasks"])
     program = folder / "program" / "hpcc-here"
     program.parent.mkdir()
@@ -138,7 +138,7 @@ def run_bare(folder: Path, tasks: int, *, yields: bool) -> dict[str, float]:
 
 
 def read_output(folder: Path) -> dict[str, float]:
-    """Return the metrics that HPCC has written, and what ``perf`` has counted."""
+    """Return the metrics that HPCC wrote, and the counters of ``perf``."""
     text = (folder / "hpccoutf.txt").read_text(encoding="utf-8", errors="replace")
     metrics: dict[str, float] = {}
     for name, key in METRICS.items():

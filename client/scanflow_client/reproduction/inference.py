@@ -90,7 +90,7 @@ def open_rounds(observe: Observe) -> Iterator[MeasureRound]:
                 if size == max(BATCHES):
                     metrics["offline_mean_ms"] = 1000 * load.metrics().mean_s
                     metrics["offline_p99_ms"] = 1000 * load.metrics().p99_s
-                    curves.setdefault("offline_s", {})[name] = sorted(_inference_times(load))
+                    curves.setdefault("offline_s", {})[name] = sorted(_compute_inference_times(load))
             if not capacity:
                 capacity.append(metrics["offline_1"])
             observe(f"{name}, Server")
@@ -98,7 +98,7 @@ def open_rounds(observe: Observe) -> Iterator[MeasureRound]:
             load = service.send(image[:1], connections=callers, arrivals=due)
             metrics["server_rate"] = load.metrics().rate
             metrics["server_mean_ms"] = 1000 * load.metrics().mean_s
-            inference = _inference_times(load)
+            inference = _compute_inference_times(load)
             metrics["server_inference_ms"] = 1000 * statistics.fmean(inference)
             metrics["server_delay_ms"] = 1000 * statistics.fmean(load.waited)
             curves.setdefault("inference_s", {})[name] = inference
@@ -116,8 +116,8 @@ def open_rounds(observe: Observe) -> Iterator[MeasureRound]:
         yield measure_round
 
 
-def _inference_times(load: LoadResult) -> list[float]:
-    """Return how long each request was with the service, in seconds, in the order in which they were due."""
+def _compute_inference_times(load: LoadResult) -> list[float]:
+    """Return the time of each request at the service, in seconds, in the order in which they were due."""
     return [took - waited for took, waited in zip(load.took, load.waited, strict=True)]
 
 

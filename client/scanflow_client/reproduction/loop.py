@@ -40,10 +40,10 @@ def open_rounds(observe: Observe) -> Iterator[MeasureRound]:
 
 
 def run_demo(folder: Path) -> Mapping[str, Any]:
-    """Run the demo in a home of its own, and return what it printed.
+    """Run the demo in a temporary home, and return its JSON output.
 
     Raises:
-        StepFailedError: it failed.
+        StepFailedError: the demo failed.
     """
     environ = {name: value for name, value in os.environ.items() if name not in {"SCANFLOW_URL", "SCANFLOW_BACKEND"}}
     done = subprocess.run(
@@ -62,8 +62,8 @@ def run_demo(folder: Path) -> Mapping[str, Any]:
 
 
 def read_demo(printed: Mapping[str, Any]) -> Round:
-    """Return the chain of the loop as metrics: how many predictions, outliers and selected samples, whether a version
-    was promoted without a person, and how right the versions are on drifted digits, in percent."""
+    """Return the metrics of the loop: predictions, outliers, selected samples, whether a version was promoted
+    automatically, and the accuracy of the versions on drifted digits, in percent."""
     loop = printed["loop"]
     events = loop["events"]
 

@@ -35,10 +35,10 @@ READING = (
 
 def render_page(reproduction: Reproduction) -> str:
     """Return one HTML page without scripts and addresses."""
-    sections = "".join(_section(source, results) for source, results in group_by_source(reproduction))
+    sections = "".join(_render_section(source, results) for source, results in group_by_source(reproduction))
     listed = table(
         ("figure", "what it shows", "verdict"),
-        [(name_of(result), title_of(result), MARKS[result.verdict]) for result in reproduction.results],
+        [(result.figure.name, format_title(result), MARKS[result.verdict]) for result in reproduction.results],
     )
     methods = "".join(
         f"<dt>{escape(experiment.name)}</dt><dd class='method'>{escape(experiment.method)}</dd>"
@@ -68,12 +68,14 @@ def render_page(reproduction: Reproduction) -> str:
 
 
 def render_markdown(reproduction: Reproduction) -> str:
-    """Return the same without the plots."""
+    """Return the page as Markdown, without the plots."""
     lines = ["# Reproduction", "", COMMANDS, "", describe(reproduction), "", READING, ""]
     lines += ["| figure | what it shows | verdict |", "|---|---|---|"]
     for result in reproduction.results:
         reason = f": {result.reason}" if result.reason else ""
-        lines.append(f"| {name_of(result)} | {title_of(result)} | {MARKS[result.verdict]}{_cell(reason)} |")
+        lines.append(
+            f"| {result.figure.name} | {format_title(result)} | {MARKS[result.verdict]}{_escape_cell(reason)} |"
+        )
     for source, results in group_by_source(reproduction):
         rows = [finding for result in results for finding in result.findings]
         if not rows:
@@ -88,11 +90,11 @@ def render_markdown(reproduction: Reproduction) -> str:
         for result in results:
             for finding in result.findings:
                 cells = (
-                    name_of(result),
+                    result.figure.name,
                     finding.claim.statement,
-                    *_ratio_cells(finding.claim.published, finding.measured),
+                    *_format_ratio(finding.claim.published, finding.measured),
                 )
-                lines.append(f"| {' | '.join(map(_cell, cells))} | {MARKS[finding.verdict]} |")
+                lines.append(f"| {' | '.join(map(_escape_cell, cells))} | {MARKS[finding.verdict]} |")
     lines += ["", "## How it was measured", ""]
     lines += [f"- **{experiment.name}**: {experiment.method}" for experiment in reproduction.experiments]
     return "\n".join(lines) + "\n"
@@ -113,25 +115,21 @@ def group_by_source(reproduction: Reproduction) -> Iterator[tuple[str, list[Figu
         yield source, list(results)
 
 
-def name_of(result: FigureResult) -> str:
-    return result.figure.name
-
-
-def title_of(result: FigureResult) -> str:
+def format_title(result: FigureResult) -> str:
     return f"{result.figure.title}{' (simulated)' if result.simulated else ''}"
 
 
-def _section(source: str, results: list[FigureResult]) -> str:
-    return f"<h2>{escape(source)}</h2>\n{''.join(map(_figure, results))}"
+def _render_section(source: str, results: list[FigureResult]) -> str:
+    return f"<h2>{escape(source)}</h2>\n{''.join(map(_render_figure, results))}"
 
 
-def _figure(result: FigureResult) -> str:
+def _render_figure(result: FigureResult) -> str:
     figure = result.figure
-    heading = f"<h3>{escape(figure.source.partition(', ')[2])}: {escape(title_of(result))}</h3>\n"
+    heading = f"<h3>{escape(figure.source.partition(', ')[2])}: {escape(format_title(result))}</h3>\n"
     reason = f". {result.reason}" if result.reason else ""
     verdict = f'<p class="verdict">{escape(MARKS[result.verdict] + reason)}</p>\n'
     rows = [
-        (finding.claim.statement, *_ratio_cells(finding.claim.published, finding.measured), MARKS[finding.verdict])
+        (finding.claim.statement, *_format_ratio(finding.claim.published, finding.measured), MARKS[finding.verdict])
         for finding in result.findings
     ]
     listed = table(("the source says", "by the source", "here", "verdict"), rows) if rows else ""
@@ -140,11 +138,11 @@ def _figure(result: FigureResult) -> str:
     return heading + verdict + listed + plot
 
 
-def _ratio_cells(published: float | None, measured: str) -> tuple[str, str]:
+def _format_ratio(published: float | None, measured: str) -> tuple[str, str]:
     return ("" if published is None else f"{published:g}×", measured)
 
 
-def _cell(text: str) -> str:
+def _escape_cell(text: str) -> str:
     return text.replace("|", "/")
 
 
@@ -156,5 +154,5 @@ def write_files(reproduction: Reproduction, folder: Path) -> list[Path]:
     for result in reproduction.results:
         drawn = draw_figure(result)
         if drawn:
-            (folder / f"{name_of(result)}.svg").write_text(drawn, encoding="utf-8")
+            (folder / f"{result.figure.name}.svg").write_text(drawn, encoding="utf-8")
     return files

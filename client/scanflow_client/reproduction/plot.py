@@ -47,29 +47,29 @@ def _draw_bars(panel: FigurePanel, result: FigureResult, top: float) -> list[str
     }
     if not values:
         return []
-    published = _published_values(panel, result)
+    published = _compute_published_heights(panel, result)
     most = 1.15 * max([*(max(several) for several in values.values()), *published.values()])
     most = most if most > 0 else 1.0
-    parts = [*_axes(panel.label, most, top)]
+    parts = [*_draw_axes(panel.label, most, top)]
     place_width = (_WIDTH - _LEFT - _RIGHT) / len(values)
     bottom = top + _PANEL_H - _BOTTOM
 
-    def y_of(value: float) -> float:
+    def scale_y(value: float) -> float:
         return bottom - value / most * (_PANEL_H - _TOP - _BOTTOM)
 
     for place, (arm, several) in enumerate(values.items()):
         middle = _LEFT + (place + 0.5) * place_width
         width = min(46.0, 0.34 * place_width)
         value = statistics.median(several)
-        left = middle - width if arm in published else middle - width / 2
+        x = middle - width if arm in published else middle - width / 2
         parts.append(
-            svg.element("rect", x=left, y=y_of(value), width=width, height=bottom - y_of(value), **svg.paint("blue"))
+            svg.element("rect", x=x, y=scale_y(value), width=width, height=bottom - scale_y(value), **svg.paint("blue"))
         )
-        centre = left + width / 2
-        parts.append(svg.line(centre, y_of(min(several)), centre, y_of(max(several)), "ink", width=2))
-        parts.append(svg.text(_short(value), centre, y_of(max(several)) - 6, "ink"))
+        centre = x + width / 2
+        parts.append(svg.line(centre, scale_y(min(several)), centre, scale_y(max(several)), "ink", width=2))
+        parts.append(svg.text(_format_number(value), centre, scale_y(max(several)) - 6, "ink"))
         if arm in published:
-            high = y_of(published[arm])
+            high = scale_y(published[arm])
             parts.append(
                 svg.element(
                     "rect",
@@ -92,8 +92,8 @@ def _draw_bars(panel: FigurePanel, result: FigureResult, top: float) -> list[str
     return parts
 
 
-def _published_values(panel: FigurePanel, result: FigureResult) -> Mapping[str, float]:
-    """Return how high a bar would be here with the source's ratio, of each arm that it gives one for."""
+def _compute_published_heights(panel: FigurePanel, result: FigureResult) -> Mapping[str, float]:
+    """Return the height of a bar here by the source's ratio, for each arm with a published ratio."""
     heights = {}
     for finding in result.findings:
         claim = finding.claim
@@ -114,7 +114,7 @@ def _draw_curves(panel: FigurePanel, measured: Measurements, top: float) -> list
         return []
     most = 1.1 * max(max(values) for values in curves.values()) or 1.0
     right, bottom = _WIDTH - _RIGHT, top + _PANEL_H - _BOTTOM
-    parts = [*_axes(panel.label, most, top)]
+    parts = [*_draw_axes(panel.label, most, top)]
     longest = max(len(values) for values in curves.values())
     for place, (arm, values) in enumerate(curves.items()):
         step = max(1, math.ceil(len(values) / _POINTS))
@@ -134,14 +134,17 @@ def _draw_curves(panel: FigurePanel, measured: Measurements, top: float) -> list
     return parts
 
 
-def _axes(label: str, most: float, top: float) -> list[str]:
+def _draw_axes(label: str, most: float, top: float) -> list[str]:
     right, bottom = _WIDTH - _RIGHT, top + _PANEL_H - _BOTTOM
     parts = [svg.text(label, 8.0, top + 18, "ink", anchor="start"), svg.line(_LEFT, bottom, right, bottom, "soft")]
     for tick in svg.ticks(0.0, most, 4):
         y = bottom - tick / most * (_PANEL_H - _TOP - _BOTTOM)
-        parts += [svg.line(_LEFT, y, right, y, "line"), svg.text(_short(tick), _LEFT - 8, y + 4, "soft", anchor="end")]
+        parts += [
+            svg.line(_LEFT, y, right, y, "line"),
+            svg.text(_format_number(tick), _LEFT - 8, y + 4, "soft", anchor="end"),
+        ]
     return parts
 
 
-def _short(value: float) -> str:
+def _format_number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

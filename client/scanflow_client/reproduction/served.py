@@ -1,4 +1,4 @@
-"""A service of an experiment: in a home of its own, of which nothing stays."""
+"""The service of an experiment, in a temporary home."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def find_serving_problem() -> str | None:
 
 @contextmanager
 def open_deployer() -> Iterator[EmbeddedDeployer]:
-    """Give a deployer on this machine, with a home that is deleted at the end; its services end before."""
+    """Provide a deployer on this machine with a temporary home; its services are deleted at the end."""
     with TemporaryDirectory(prefix="scanflow-reproduce-") as folder:
         deployer = EmbeddedDeployer(Settings(home=Path(folder), backend="local"))
         try:
@@ -68,7 +68,7 @@ class MeasuredService:
     name: str
 
     def deploy(self, **sizing: Any) -> None:
-        """Serve it, or change the one that serves, with so many instances, cores and threads."""
+        """Deploy the service, or resize it: instances, cores and threads."""
         if any(record.name == self.name for record in self.deployer.services(instances=False)):
             self.deployer.change(self.name, ServiceChange(**sizing))
             return
@@ -83,7 +83,7 @@ class MeasuredService:
         arrivals: Sequence[float] | None = None,
         tally: str | None = None,
     ) -> LoadResult:
-        """Send the same request again and again: in a closed loop for some seconds, or at these times."""
+        """Send the same request repeatedly: in a closed loop for some seconds, or at these times."""
         from scanflow.load.load import LoadGenerator
         from scanflow_client.predict_io import PredictRequest, to_http
         from scanflow_client.service_load import build_load_plan
@@ -96,5 +96,5 @@ class MeasuredService:
             return load.result()
 
     def warm_up(self, inputs: Any, *, connections: int) -> None:
-        """Send what is not counted."""
+        """Send requests that are not measured."""
         self.send(inputs, connections=connections, seconds=WARM_UP_S)

@@ -1,5 +1,5 @@
-"""What stands beside a service, takes over from it, and spreads its requests (thesis Fig. 5.14 and 5.15; Secure
-Inference at Scale in Kubernetes, session affinity)."""
+"""Colocation, failover and load balancing of a service (thesis Fig. 5.14 and 5.15; Secure Inference at Scale in
+Kubernetes, session affinity)."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ def open_rounds(observe: Observe) -> Iterator[MeasureRound]:
             for name in rotate(["together", "apart"], number):
                 observe(f"a batch workflow and an online one {name}")
                 cpus = sorted(own) if name == "together" else other
-                with batch_work(cpus) as finished:
+                with batch_work(cpus) as wait_for_end:
                     load = main.send(image, connections=2, seconds=SECONDS).metrics()
                     arms[name] = {"online_rate": load.rate, "online_p95_ms": 1000 * load.p95_s}
-                    arms[name]["batch_s"] = finished()
+                    arms[name]["batch_s"] = wait_for_end()
             return arms
 
         def measure_failover() -> dict[str, dict[str, float]]:
@@ -107,7 +107,7 @@ def open_rounds(observe: Observe) -> Iterator[MeasureRound]:
 
 
 def define_services(down: Path) -> Application:
-    """Return a service with a backup. It does not start while the file ``down`` is there."""
+    """Return a service with a backup. It does not start while the file ``down`` exists."""
     app = application({"main": "functions.py:FragileImages", "spare": "functions.py:Images"})
     main, spare = app.workflows
     nodes = [main.services[0].replace(parameters={"down": str(down)})]
@@ -117,7 +117,7 @@ def define_services(down: Path) -> Application:
 
 @contextmanager
 def batch_work(cpus: list[int]) -> Iterator[Any]:
-    """Run a batch program on these CPUs; give what waits for it, and returns how long it took in seconds."""
+    """Run a batch program on these CPUs; provide a function that waits for it and returns its seconds."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cpus)
     began = time.monotonic()
@@ -127,13 +127,13 @@ def batch_work(cpus: list[int]) -> Iterator[Any]:
     finally:
         os.sched_setaffinity(0, before)
 
-    def finished() -> float:
+    def wait_for_end() -> float:
         if process.wait(300) != 0:
             raise StepFailedError(f"The batch program ended with {process.returncode}.")
         return time.monotonic() - began
 
     try:
-        yield finished
+        yield wait_for_end
     finally:
         with suppress(ProcessLookupError):
             process.kill()
@@ -141,11 +141,11 @@ def batch_work(cpus: list[int]) -> Iterator[Any]:
 
 
 def measure_shares(main: MeasuredService, spare: MeasuredService, inputs: Any, seconds: float) -> dict[str, float]:
-    """Return which share of the requests the service's own instances answered, which the backup's, and which was
+    """Return the shares of requests that the service's own instances answered, that the backup answered, and that were
     answered at all, in percent."""
     load = main.send(inputs, connections=2, seconds=seconds, tally=INSTANCE)
     answered = max(1, sum(load.tally.values()))
-    by_backup = sum(load.tally.get(name, 0) for name in _instances(spare))
+    by_backup = sum(load.tally.get(name, 0) for name in _list_instances(spare))
     return {
         "main": 100 * (1 - by_backup / answered),
         "backup": 100 * by_backup / answered,
@@ -153,22 +153,22 @@ def measure_shares(main: MeasuredService, spare: MeasuredService, inputs: Any, s
     }
 
 
-def _instances(service: MeasuredService) -> set[str]:
+def _list_instances(service: MeasuredService) -> set[str]:
     return {instance.instance for instance in service.deployer.service(service.name).instances}
 
 
 def _distinguish(main: MeasuredService, spare: MeasuredService) -> None:
-    """Have the backup's instance replaced until its number is none of the service's: by these they are counted."""
+    """Replace the backup's instance until its number differs from the service's: the tally is by number."""
     cores = 1
-    while _instances(main) & _instances(spare):
+    while _list_instances(main) & _list_instances(spare):
         cores = 3 - cores
         spare.deploy(cores=cores)
 
 
-def _wait_until(is_so: Callable[[], bool]) -> None:
-    """Return once it is so, or after a while: what is measured then says that it was not."""
+def _wait_until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds, or a timeout: the measurement then shows that it did not."""
     until, pause = time.monotonic() + RETURN_S, threading.Event()
-    while not is_so() and time.monotonic() < until:
+    while not condition() and time.monotonic() < until:
         pause.wait(0.2)
 
 

@@ -1,4 +1,4 @@
-"""Measures what figures need, keeps each round, goes on where it was interrupted, and evaluates."""
+"""Measurement of figures: runs their experiments, saves each round, resumes after an interrupt, and evaluates."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from scanflow_client.reproduction.figure import VERDICTS, Figure, FigureResult, 
 
 @dataclass(frozen=True, kw_only=True)
 class Reproduction:
-    """What was measured, where, and what it says of each figure."""
+    """The results of figures, with their experiments and the machine."""
 
     results: tuple[FigureResult, ...]
     experiments: tuple[Experiment, ...]
-    """Those that the figures need."""
+    """The experiments of the figures."""
 
     machine: str
     began: float
@@ -34,12 +34,12 @@ class Reproduction:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many figures have each verdict."""
+        """The number of figures by verdict."""
         counts = Counter[str](result.verdict for result in self.results)
         return {verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]}
 
     def summary(self) -> dict[str, Any]:
-        """Return it as JSON can hold it, without the rounds."""
+        """Return it in JSON types, without the rounds."""
         return {
             "machine": self.machine,
             "began": self.began,
@@ -70,13 +70,13 @@ class Reproduction:
 
 @dataclass
 class ReproductionStudy:
-    """Experiments at work, in a folder that has their rounds."""
+    """Runs experiments, in a folder with their rounds."""
 
     folder: Path
     experiments: Mapping[str, Experiment]
     observe: Callable[[str], None] = lambda _text: None
     print: Callable[[str], None] = lambda _text: None
-    """Given a line when an experiment is over."""
+    """Called with a line at the end of an experiment."""
 
     rounds: int | None = None
     """Of each experiment; None: as many as it has by itself."""
@@ -85,17 +85,17 @@ class ReproductionStudy:
     _left_s: dict[str, float] = field(default_factory=dict)
 
     def run(self, figures: Sequence[Figure]) -> Reproduction:
-        """Measure what the figures need. An interrupt ends it, and no round is lost.
+        """Run the experiments of figures. An interrupt ends it, and no round is lost.
 
         Raises:
-            UsageError: the folder has what another machine, or another version, has measured.
+            UsageError: the folder has measurements of another machine or another version.
         """
         names = list(dict.fromkeys(figure.experiment for figure in figures if figure.experiment))
         needed = [self.experiments[name] for name in names]
         began = self._check_folder()
         measured: dict[str, Measurements] = {}
         self._left_s = {
-            experiment.name: self._count(experiment) * experiment.round_s
+            experiment.name: self._count_rounds(experiment) * experiment.round_s
             for experiment in needed
             if experiment.find_problem() is None
         }
@@ -122,20 +122,20 @@ class ReproductionStudy:
             interrupted=interrupted,
         )
 
-    def _count(self, experiment: Experiment) -> int:
+    def _count_rounds(self, experiment: Experiment) -> int:
         return experiment.rounds if self.rounds is None else self.rounds
 
     def _check_folder(self) -> float:
-        """Return when the folder's measurements were begun."""
+        """Return when the folder's measurements began; raise if they are another machine's or version's."""
         file, own = self.folder / "machine.json", {"machine": describe_machine(), "scanflow": scanflow.__version__}
         if file.exists():
-            kept = json.loads(file.read_text(encoding="utf-8"))
-            if {name: kept.get(name) for name in own} != own:
+            recorded = json.loads(file.read_text(encoding="utf-8"))
+            if {name: recorded.get(name) for name in own} != own:
                 raise UsageError(
-                    f"{str(self.folder)!r} has what {kept.get('machine')} has measured with scanflow "
-                    f"{kept.get('scanflow')}. Name another folder: --out"
+                    f"{str(self.folder)!r} has what {recorded.get('machine')} has measured with scanflow "
+                    f"{recorded.get('scanflow')}. Name another folder: --out"
                 )
-            return float(kept["began"])
+            return float(recorded["began"])
         self.folder.mkdir(parents=True, exist_ok=True)
         began = time.time()
         file.write_text(json.dumps({**own, "began": began}) + "\n", encoding="utf-8")
@@ -147,14 +147,16 @@ class ReproductionStudy:
             self.print(f"– {experiment.name}: {problem}")
             return Measurements(problem=problem)
         rounds = self._read_rounds(experiment)
-        count, began, first = self._count(experiment), self.clock(), len(rounds)
+        count, began, first = self._count_rounds(experiment), self.clock(), len(rounds)
         if first < count:
             try:
-                with experiment.open(lambda text: self._tell(experiment, len(rounds), count, text)) as measure_round:
+                with experiment.open(
+                    lambda text: self._report_progress(experiment, len(rounds), count, text)
+                ) as measure_round:
                     while len(rounds) < count:
-                        self._tell(experiment, len(rounds), count, "")
+                        self._report_progress(experiment, len(rounds), count, "")
                         rounds.append(measure_round(len(rounds)))
-                        self._keep(experiment, rounds)
+                        self._write_rounds(experiment, rounds)
                         mean_s = (self.clock() - began) / (len(rounds) - first)
                         self._left_s[experiment.name] = mean_s * (count - len(rounds))
             except ScanflowError as error:
@@ -163,25 +165,25 @@ class ReproductionStudy:
         self.print(f"✓ {experiment.name}: {count} rounds, {self.clock() - began:.0f} s")
         return Measurements(rounds=tuple(rounds[:count]))
 
-    def _tell(self, experiment: Experiment, rounds: int, count: int, text: str) -> None:
+    def _report_progress(self, experiment: Experiment, rounds: int, count: int, text: str) -> None:
         left_s = sum(self._left_s.values())
-        left = f"about {left_s / 60:.0f} min left" if left_s >= 60 else f"about {left_s:.0f} s left"
+        remaining = f"about {left_s / 60:.0f} min left" if left_s >= 60 else f"about {left_s:.0f} s left"
         doing = f": {text}" if text else ""
-        self.observe(f"{experiment.name}, round {min(rounds + 1, count)} of {count}{doing}; {left}")
+        self.observe(f"{experiment.name}, round {min(rounds + 1, count)} of {count}{doing}; {remaining}")
 
     def _read_rounds(self, experiment: Experiment) -> list[Round]:
-        file = self._file(experiment)
+        file = self._locate_file(experiment)
         if not file.exists():
             return []
         return [Round(**part) for part in json.loads(file.read_text(encoding="utf-8"))]
 
-    def _keep(self, experiment: Experiment, rounds: Sequence[Round]) -> None:
-        file = self._file(experiment)
+    def _write_rounds(self, experiment: Experiment, rounds: Sequence[Round]) -> None:
+        file = self._locate_file(experiment)
         new = file.with_suffix(".new")
         new.write_text(json.dumps([asdict(part) for part in rounds]), encoding="utf-8")
         new.replace(file)  # whole or not at all
 
-    def _file(self, experiment: Experiment) -> Path:
+    def _locate_file(self, experiment: Experiment) -> Path:
         return self.folder / f"{experiment.name}.json"
 
 
@@ -193,12 +195,12 @@ def describe_machine() -> str:
     nodes = f"{len(machine.nodes)} NUMA node{'' if len(machine.nodes) == 1 else 's'}"
     memory = f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.0f} GiB"
     return (
-        f"{_cpu_name()}, {machine.effective_count} cores, {nodes}, {memory}, {platform.system()} {os.uname().release}, "
+        f"{_read_cpu()}, {machine.effective_count} cores, {nodes}, {memory}, {platform.system()} {os.uname().release}, "
         f"Python {platform.python_version()}"
     )
 
 
-def _cpu_name() -> str:
+def _read_cpu() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

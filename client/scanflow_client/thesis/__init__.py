@@ -1,8 +1,7 @@
-"""The thesis' spelling (listings 5.1, 5.2 and 6.1), and what notebooks of that project add, over the same models and
-deployer.
+"""The thesis' spelling of the API (listings 5.1, 5.2 and 6.1), with what its notebooks add, over the same
+models and deployer.
 
-Differences, all of them errors rather than silence: what this version does not have is refused by name, with what to
-write; failures are exceptions, never ``False``.
+Unsupported features raise errors that name the replacement; failures are exceptions, never ``False``.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ _CLUSTER: Final[Mapping[str, Mapping[str, str]]] = {
     "mpi-operator": {"mpi": "mpi-operator"},
     "volcano": {"mpi": "volcano"},
 }
-"""The engines of the thesis, each of which is the backend 'kubernetes' here, and what it is told."""
+"""The engines of the thesis, all of them the backend 'kubernetes' here, with its options."""
 
 _TYPES: Final = {
     "argo": ("batch",),
@@ -35,7 +35,7 @@ _TYPES: Final = {
     "volcano": ("mpi",),
     "mpi-operator": ("mpi",),
 }
-"""Which workflows of an application an engine runs; others run batch workflows."""
+"""The types of workflows that an engine runs; others run batch workflows."""
 
 _OPTIONS: Final = ("home", "scanflow_server_uri", "verbose")
 
@@ -63,10 +63,10 @@ class ScanflowDeployerClient:
             user_type: ``local``: this process does the work. ``incluster``: a server does.
             deployer: ``local`` (this machine), or a cluster's engine: ``argo``, ``seldon``, ``kserve``, ``volcano``.
             k8s_config_file: The file that names the cluster. None: ``KUBECONFIG``, else ``~/.kube/config``.
-            scanflow_server_uri: The server's address. It runs what it is given where it is told to run things.
-            verbose: Print how things go.
+            scanflow_server_uri: The server's address.
+            verbose: Print progress.
             home: The home folder, without a server.
-            options: Any other is refused by name.
+            options: Any other option is rejected.
         """
         if deployer not in {*_LOCAL, *_CLUSTER}:
             near = did_you_mean(deployer, [_LOCAL[0], *_CLUSTER])
@@ -82,7 +82,7 @@ class ScanflowDeployerClient:
             )
         url = scanflow_server_uri or (Settings.from_environment().url if user_type == "incluster" else None)
         self._deployer, self._makes_environments = deployer, deployer in _CLUSTER and url is None
-        self._known: dict[tuple[str, str], Application] = {}
+        self._applications: dict[tuple[str, str], Application] = {}
         if self._makes_environments:
             chosen = {"kubeconfig": k8s_config_file} if k8s_config_file else {}
             options = {**_CLUSTER[deployer], **chosen}
@@ -101,18 +101,18 @@ class ScanflowDeployerClient:
                     stacklevel=3,
                 )
                 continue
-            known = [*_OPTIONS, *(["k8s_config_file"] if deployer in _CLUSTER else [])]
-            raise UnsupportedError(f"{name!r} is of no use to deployer={deployer!r}.{did_you_mean(name, known)}")
+            supported = [*_OPTIONS, *(["k8s_config_file"] if deployer in _CLUSTER else [])]
+            raise UnsupportedError(f"{name!r} is of no use to deployer={deployer!r}.{did_you_mean(name, supported)}")
 
     # Environments
 
     def create_environment(self, app: Application) -> Awaited[str]:
-        """Make the application's environment, and return its name. Where the first run makes it, only its name."""
-        self._known[app.name, app.team] = app
+        """Create the application's environment, unless the first run does, and return its name."""
+        self._applications[app.name, app.team] = app
         return Awaited(self._client.apply(app).namespace if self._makes_environments else app.environment)
 
     def clean_environment(self, app: Application) -> Awaited[list[RunRecord]]:
-        """Stop all that the application runs and serves; on a cluster, remove its environment, data included."""
+        """Stop the application's runs and services; on a cluster, delete its environment with its data."""
         stopped = self.delete_app(app)
         if self._makes_environments:
             self._client.clean(app)
@@ -121,55 +121,64 @@ class ScanflowDeployerClient:
     # Applications
 
     def run_app(self, app: Application) -> Awaited[list[RunRecord | ServiceRecord]]:
-        """Run the application's workflows, one after the other: of the types that the engine is for."""
-        self._known[app.name, app.team] = app
+        """Run the application's workflows of the engine's types, one after the other."""
+        self._applications[app.name, app.team] = app
         types = _TYPES.get(self._deployer, ("batch",))
-        return Awaited([self._carried_out(app, one) for one in app.workflows if one.type in types])
+        return Awaited([self._execute(app, workflow) for workflow in app.workflows if workflow.type in types])
 
     def delete_app(self, app: Application) -> Awaited[list[RunRecord]]:
-        """Stop what runs of the application, and end what it serves. Its past runs, logs and models are kept."""
-        return Awaited(self._ended(app.name, app.team, None))
+        """Stop the application's runs and delete its services. Its past runs, logs and models are kept."""
+        return Awaited(self._end(app.name, app.team, None))
 
     # Workflows
 
     def run_workflow(self, app_name: str, team_name: str, workflow: Workflow, app_dir: str = ".") -> Awaited[RunRecord]:
         """Run one workflow of an application."""
-        return Awaited(self._client.run(self._part(app_name, team_name, app_dir, workflows=[workflow], agents=[])))
+        return Awaited(
+            self._client.run(self._build_application(app_name, team_name, app_dir, workflows=[workflow], agents=[]))
+        )
 
     def run_workflows(
         self, app_name: str, team_name: str, workflows: Sequence[Workflow], app_dir: str = "."
     ) -> Awaited[list[RunRecord]]:
         """Run workflows of an application, one after the other."""
         return Awaited(
-            [self._client.run(self._part(app_name, team_name, app_dir, workflows=[one])) for one in workflows]
+            [
+                self._client.run(self._build_application(app_name, team_name, app_dir, workflows=[workflow]))
+                for workflow in workflows
+            ]
         )
 
     def deploy_workflow(
         self, app_name: str, team_name: str, workflow: Workflow, app_dir: str = "."
     ) -> Awaited[ServiceRecord]:
         """Serve an online workflow of an application."""
-        return Awaited(self._client.deploy(self._part(app_name, team_name, app_dir, workflows=[workflow], agents=[])))
+        return Awaited(
+            self._client.deploy(self._build_application(app_name, team_name, app_dir, workflows=[workflow], agents=[]))
+        )
 
     def delete_workflow(self, app_name: str, team_name: str, workflow: Workflow) -> Awaited[list[RunRecord]]:
-        """Stop what runs of a workflow; of an online one, end the service."""
-        return Awaited(self._ended(app_name, team_name, workflow.name))
+        """Stop the runs of a workflow; delete the service of an online one."""
+        return Awaited(self._end(app_name, team_name, workflow.name))
 
     def delete_workflows(
         self, app_name: str, team_name: str, workflows: Sequence[Workflow]
     ) -> Awaited[list[RunRecord]]:
-        """Stop what runs of some workflows, and end those that are served."""
-        return Awaited([run for one in workflows for run in self._ended(app_name, team_name, one.name)])
+        """Stop the runs of some workflows, and delete their services."""
+        return Awaited([run for workflow in workflows for run in self._end(app_name, team_name, workflow.name)])
 
     # Agents
 
     def start_agents(
         self, app_name: str, team_name: str, agents: Sequence[Agent], app_dir: str = "."
     ) -> Awaited[list[Any]]:
-        """Have agents run, beside the server: it takes ``scanflow_server_uri``, or one that is up in the home."""
-        return Awaited(self._client.start_agents(self._part(app_name, team_name, app_dir, agents=list(agents))))
+        """Start agents on the server of ``scanflow_server_uri``, or on one that is up in the home."""
+        return Awaited(
+            self._client.start_agents(self._build_application(app_name, team_name, app_dir, agents=list(agents)))
+        )
 
     def __getattr__(self, name: str) -> Callable[..., Awaited[Any]]:
-        """Return any other method of ``sf.Client``, such as ``agents`` or ``why``; what it returns may be awaited."""
+        """Return any other method of ``sf.Client``, such as ``agents`` or ``why``; its result may be awaited."""
         if name.startswith("_"):  # while a copy of this is being made
             raise AttributeError(name)
         if name in {"run_executor", "delete_executor"}:
@@ -177,18 +186,18 @@ class ScanflowDeployerClient:
         method = getattr(self._client, name)
         return lambda *args, **kwargs: Awaited(method(*args, **kwargs))
 
-    def _part(self, name: str, team: str, app_dir: str, **parts: Any) -> Application:
-        """Return the application that this client was given under that name, with these parts; else these alone."""
-        known = self._known.get((name, team))
-        if known is None:
+    def _build_application(self, name: str, team: str, app_dir: str, **parts: Any) -> Application:
+        """Return the known application of that name with these parts, or a new one of these parts."""
+        application = self._applications.get((name, team))
+        if application is None:
             return Application(name=name, team=team, app_dir=app_dir, **parts)
-        return known.replace(app_dir=app_dir, **parts)
+        return application.replace(app_dir=app_dir, **parts)
 
-    def _carried_out(self, app: Application, workflow: Workflow) -> RunRecord | ServiceRecord:
+    def _execute(self, app: Application, workflow: Workflow) -> RunRecord | ServiceRecord:
         return (self._client.deploy if workflow.type == "online" else self._client.run)(app, workflow.name)
 
-    def _ended(self, app: str, team: str, workflow: str | None) -> list[RunRecord]:
-        """End what is served and what runs of an application, or of one workflow of it; return the runs."""
+    def _end(self, app: str, team: str, workflow: str | None) -> list[RunRecord]:
+        """Delete the services and stop the runs of an application, or of one of its workflows; return the runs."""
         for service in self._client.services():
             if (service.app, service.team) == (app, team) and workflow in {None, service.name}:
                 self._client.delete(service.name)

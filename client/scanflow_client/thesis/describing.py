@@ -22,10 +22,10 @@ from scanflow_client.thesis.engine_terms import (
     ELSEWHERE,
     CpuTarget,
     ScalerTrigger,
-    hpa_spec,
-    keda_spec,
-    parameters_of,
-    resources_of,
+    convert_hpa_spec,
+    convert_keda_spec,
+    convert_parameters,
+    convert_resources,
 )
 
 _MPI_NAMES: Final = {"nTasks": "n_tasks", "nNodes": "n_nodes", "nWorkers": "n_workers"}
@@ -68,16 +68,16 @@ class ScanflowClient:
         base_image = fields.pop("base_image", None)
         if base_image is not None:
             fields["image"] = base_image
-        return Executor(name=name, mainfile=mainfile, parameters=parameters or {}, **_given(fields))
+        return Executor(name=name, mainfile=mainfile, parameters=parameters or {}, **_drop_none(fields))
 
     def ScanflowService(self, name: str, mainfile: str | None = None, **fields: Any) -> Service:  # noqa: N802
         """Return a service. ``mainfile`` holds the class of its own name; ``service_type`` is the modern ``role``."""
-        return Service(name=name, **_given(_modern_service(name, mainfile, fields)))
+        return Service(name=name, **_drop_none(_convert_service_fields(name, mainfile, fields)))
 
     def ScanflowMPIWorkload(self, name: str, mainfile: str, **fields: Any) -> MPIWorkload:  # noqa: N802
         """Return an MPI workload; ``nTasks`` and ``nNodes`` are the modern ``n_tasks`` and ``n_nodes``."""
         modern = {_MPI_NAMES.get(key, key): value for key, value in fields.items()}
-        return MPIWorkload(name=name, mainfile=mainfile, **_given(modern))
+        return MPIWorkload(name=name, mainfile=mainfile, **_drop_none(modern))
 
     def ScanflowDependency(self, dependee: str, depender: str) -> Dependency:  # noqa: N802
         return Dependency(dependee=dependee, depender=depender)
@@ -103,8 +103,8 @@ class ScanflowClient:
             if not isinstance(first, Service):
                 raise UnsupportedError(f"Only services scale; {first.name!r} is none. Remove kedaSpec and hpaSpec.")
             nodes = [first.replace(scaling=scaling), *others]
-        given = {"edges": edges, "type": type, "output_dir": output_dir, **fields}
-        return Workflow(name=name, nodes=nodes, **_given(given))
+        options = {"edges": edges, "type": type, "output_dir": output_dir, **fields}
+        return Workflow(name=name, nodes=nodes, **_drop_none(options))
 
     def KedaSpec(  # noqa: N802
         self,
@@ -115,7 +115,7 @@ class ScanflowClient:
         maxReplicaCount: int = 10,  # noqa: N803
     ) -> Scaling:
         """Return the scaling that a KEDA specification describes."""
-        return keda_spec(triggers, pollingInterval, cooldownPeriod, minReplicaCount, maxReplicaCount)
+        return convert_keda_spec(triggers, pollingInterval, cooldownPeriod, minReplicaCount, maxReplicaCount)
 
     def ScalerTriggerPrometheus(  # noqa: N802
         self,
@@ -134,7 +134,7 @@ class ScanflowClient:
         maxReplica: int = 10,  # noqa: N803
     ) -> Scaling:
         """Return the scaling that a HorizontalPodAutoscaler describes."""
-        return hpa_spec(metrics, minReplica, maxReplica)
+        return convert_hpa_spec(metrics, minReplica, maxReplica)
 
     def AutoscalingMetric(self, type: str, resource: CpuTarget | None = None, **others: Any) -> CpuTarget:  # noqa: N802
         if type != "Resource" or resource is None or any(value is not None for value in others.values()):
@@ -160,7 +160,7 @@ class ScanflowClient:
     def V1ResourceRequirements(  # noqa: N802
         self, requests: Mapping[str, Any] | None = None, limits: Mapping[str, Any] | None = None
     ) -> Resources:
-        return resources_of(requests, limits)
+        return convert_resources(requests, limits)
 
     def __getattr__(self, name: str) -> Any:
         if name in ELSEWHERE:
@@ -168,7 +168,7 @@ class ScanflowClient:
         raise AttributeError(f"{type(self).__name__!r} has no {name!r}.{did_you_mean(name, dir(type(self)))}")
 
     def ScanflowAgent(self, name: str, **fields: Any) -> Agent:  # noqa: N802
-        return Agent(name=name, **_given(fields))
+        return Agent(name=name, **_drop_none(fields))
 
     def ScanflowApplication(  # noqa: N802
         self,
@@ -179,8 +179,8 @@ class ScanflowClient:
         agents: Sequence[Agent] | None = None,
         tracker: Tracker | None = None,
     ) -> Application:
-        given = {"workflows": workflows, "agents": agents, "tracker": tracker}
-        return Application(name=app_name, team=team_name, app_dir=app_dir, **_given(given))
+        options = {"workflows": workflows, "agents": agents, "tracker": tracker}
+        return Application(name=app_name, team=team_name, app_dir=app_dir, **_drop_none(options))
 
     def build_ScanflowApplication(self, app: Application, trackerPort: int | None = None) -> Application:  # noqa: N802, N803
         """Return the application ready to deploy: with a tracker and, where the client has a builder or a registry,
@@ -191,8 +191,8 @@ class ScanflowClient:
         return app.replace(tracker=app.tracker or Tracker(port=trackerPort))
 
 
-def _modern_service(name: str, mainfile: str | None, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a service in this version's terms."""
+def _convert_service_fields(name: str, mainfile: str | None, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert the fields of a service to this version's terms."""
     modern = {field: value for field, value in fields.items() if value is not None}
     for field, instead in _NOT_SERVED.items():
         if field in modern:
@@ -210,12 +210,12 @@ def _modern_service(name: str, mainfile: str | None, fields: Mapping[str, Any]) 
                 "model='models:/name@champion'."
             )
         modern["model"] = uri
-    given = modern.get("parameters")
-    if isinstance(given, Sequence) and not isinstance(given, str):
-        modern["parameters"] = parameters_of(name, given)
+    parameters = modern.get("parameters")
+    if isinstance(parameters, Sequence) and not isinstance(parameters, str):
+        modern["parameters"] = convert_parameters(name, parameters)
     return modern
 
 
-def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what was not given: in the thesis' signatures None means that."""
+def _drop_none(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that are not None, which stands for a missing argument in the thesis' signatures."""
     return {name: value for name, value in fields.items() if value is not None}

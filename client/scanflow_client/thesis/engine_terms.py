@@ -1,4 +1,4 @@
-"""What notebooks of the thesis' project write in Kubernetes' and KEDA's terms, as the terms of this version."""
+"""Conversion of Kubernetes' and KEDA's terms, in notebooks of the thesis' project, to the terms of this version."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "V1PreferredSchedulingTerm": "sf.Affinity(node_selector={...})",
     "V1WeightedPodAffinityTerm": "sf.Affinity(near=[...])",
 }
-"""Methods of that project's client that describe what this version says otherwise, and what to write."""
+"""Methods of that project's client that this version does not have, and their replacements."""
 
 
 _PARAMETERS: Final[Mapping[str, Callable[[str], Any]]] = {
@@ -38,7 +38,7 @@ _PARAMETERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "DOUBLE": float,
     "BOOL": lambda text: {"true": True, "false": False}[text.lower()],
 }
-"""The types that Seldon knows, each by what reads its text."""
+"""The parsers of Seldon's parameter types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +57,17 @@ class CpuTarget:
     average_utilization: int
 
 
-def keda_spec(
+def convert_keda_spec(
     triggers: Sequence[ScalerTrigger] | None,
     polling_s: float = 30,
     cool_down_s: float = 30,
     least: int = 0,
     most: int = 10,
 ) -> Scaling:
-    """Return what a ``KedaSpec`` says. What its query asks of Prometheus is measured by scanflow itself, by its metric.
+    """Convert a ``KedaSpec``. In place of its Prometheus query, scanflow measures the corresponding metric itself.
 
     Raises:
-        UnsupportedError: it has not one trigger, or one whose metric scanflow has no like of.
+        UnsupportedError: there is not exactly one trigger, or its metric has no counterpart.
     """
     if triggers is None or len(triggers) != 1:
         raise UnsupportedError(
@@ -80,48 +80,48 @@ def keda_spec(
     except ValueError:
         raise UnsupportedError(f"threshold={trigger.threshold!r} is no number. Write threshold='20'.") from None
     return Scaling(
-        metric=_metric(trigger), target=target, min=least, max=most, polling=polling_s, cool_down=cool_down_s
+        metric=_convert_metric(trigger), target=target, min=least, max=most, polling=polling_s, cool_down=cool_down_s
     )
 
 
-def hpa_spec(metrics: CpuTarget | Sequence[CpuTarget], least: int = 0, most: int = 10) -> Scaling:
-    """Return what an ``HpaSpec`` says."""
-    found = [metrics] if isinstance(metrics, CpuTarget) else list(metrics)
-    if len(found) != 1 or not isinstance(found[0], CpuTarget):
+def convert_hpa_spec(metrics: CpuTarget | Sequence[CpuTarget], least: int = 0, most: int = 10) -> Scaling:
+    """Convert an ``HpaSpec``."""
+    targets = [metrics] if isinstance(metrics, CpuTarget) else list(metrics)
+    if len(targets) != 1 or not isinstance(targets[0], CpuTarget):
         raise UnsupportedError("HpaSpec: a service scales by one metric. Write sf.Scaling(metric='cpu', target=0.5).")
-    return Scaling(metric="cpu", target=found[0].average_utilization / 100, min=least, max=most)
+    return Scaling(metric="cpu", target=targets[0].average_utilization / 100, min=least, max=most)
 
 
-def resources_of(requests: Mapping[str, Any] | None, limits: Mapping[str, Any] | None) -> Resources:
-    """Return what a ``V1ResourceRequirements`` grants: its limits, else its requests."""
+def convert_resources(requests: Mapping[str, Any] | None, limits: Mapping[str, Any] | None) -> Resources:
+    """Convert a ``V1ResourceRequirements``: its limits, else its requests."""
     granted = {**(requests or {}), **(limits or {})}
-    known = {"cpu": "cpu", "memory": "memory", "nvidia.com/gpu": "gpu"}
-    if unknown := [name for name in granted if name not in known]:
-        raise UnsupportedError(f"The resource {unknown[0]!r} cannot be asked for. Known: {', '.join(known)}.")
-    given = {known[name]: int(value) if name == "nvidia.com/gpu" else value for name, value in granted.items()}
-    return Resources(**given)
+    names = {"cpu": "cpu", "memory": "memory", "nvidia.com/gpu": "gpu"}
+    if unknown := [name for name in granted if name not in names]:
+        raise UnsupportedError(f"The resource {unknown[0]!r} cannot be asked for. Known: {', '.join(names)}.")
+    resources = {names[name]: int(value) if name == "nvidia.com/gpu" else value for name, value in granted.items()}
+    return Resources(**resources)
 
 
-def parameters_of(service: str, given: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the parameters of a component, which Seldon has as texts with a type.
+def convert_parameters(service: str, parameters: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Convert the parameters of a component, which Seldon represents as typed strings.
 
     Raises:
-        UnsupportedError: one has a type that Seldon has not, or is not of its type.
+        UnsupportedError: a type is unknown to Seldon, or a value does not match its type.
     """
-    found = {}
-    for one in given:
-        kind, value = str(one.get("type", "STRING")), one["value"]
+    values = {}
+    for parameter in parameters:
+        kind, value = str(parameter.get("type", "STRING")), parameter["value"]
         try:
-            found[one["name"]] = _PARAMETERS[kind](str(value))
+            values[parameter["name"]] = _PARAMETERS[kind](str(value))
         except (KeyError, ValueError):
             raise UnsupportedError(
-                f"Service {service!r}: the parameter {one['name']!r} is {value!r} of type {kind!r}. Known types: "
-                f"{', '.join(_PARAMETERS)}. Or write parameters={{{one['name']!r}: ...}}."
+                f"Service {service!r}: the parameter {parameter['name']!r} is {value!r} of type {kind!r}. Known types: "
+                f"{', '.join(_PARAMETERS)}. Or write parameters={{{parameter['name']!r}: ...}}."
             ) from None
-    return found
+    return values
 
 
-def _metric(trigger: ScalerTrigger) -> ScalingMetric:
+def _convert_metric(trigger: ScalerTrigger) -> ScalingMetric:
     name = trigger.metric_name.lower()
     if trigger.type == "cpu":
         return "cpu"

@@ -56,7 +56,7 @@ def process_image(image: Any) -> Any:
 
 
 def count_calls(side: int, seconds: float) -> float:
-    """Return how many images a second this process does, without a service."""
+    """Return the images per second of this process, without a service."""
     image = np.random.default_rng(1).random((side, side, 3), dtype=np.float32)
     process_image(image)
     began, calls = time.perf_counter(), 0

@@ -16,7 +16,7 @@ STREAMS = 4
 
 
 def move(mebibytes: int) -> None:
-    """Send and receive so much over four connections of this machine, and check each."""
+    """Send and receive data over four local connections, and check each."""
     data = bytes(CHUNK)
 
     def send(end: socket.socket) -> None:
@@ -43,7 +43,7 @@ def move(mebibytes: int) -> None:
 
 
 def recognize(mebibytes: int) -> None:
-    """Fill so much memory, as a model does, and read it again and again."""
+    """Fill memory, as a model does, and read it repeatedly."""
     model = bytearray(mebibytes << 20)
     for place in range(0, len(model), 4096):
         model[place] = place & 255
