@@ -25,7 +25,7 @@ from scanflow.placement.granularity import cores_and_instances
 from scanflow.printable import printable
 from scanflow.settings import Settings
 from scanflow_client.control_client import ControlClient, raise_no_server
-from scanflow_client.formatting.runs import failure_lines
+from scanflow_client.formatting.runs import format_failure
 from scanflow_client.measuring_client import MeasuringClient
 from scanflow_client.program import resolve_application
 from scanflow_client.progress import show_run_progress, show_service_changes
@@ -441,5 +441,5 @@ def _say(line: str) -> None:
 
 def _require_success(record: RunRecord) -> RunRecord:
     if record.state == "failed":
-        raise StepFailedError("\n".join(failure_lines(record)))
+        raise StepFailedError("\n".join(format_failure(record)))
     return record

@@ -107,7 +107,7 @@ class MeasuringClient(ControlClient):
             fresh: Ignore what earlier searches found for this model or ones like it.
         """
         from scanflow.tuning.goals import Goal
-        from scanflow_client.formatting.tune import step_text
+        from scanflow_client.formatting.tune import format_step
         from scanflow_client.predict_io import HttpRequest, PredictRequest, to_http
         from scanflow_client.tuning import TuningBudget, TuningTarget, tune_service
 
@@ -129,6 +129,6 @@ class MeasuringClient(ControlClient):
                 seconds=seconds,
                 folder=folder,
                 history=history,
-                observe=lambda step: output.update(step_text(step)),
+                observe=lambda step: output.update(format_step(step)),
                 on_trial=lambda text: output.print(text, ""),
             )

@@ -12,7 +12,7 @@ from scanflow.backends import records
 from scanflow.backends.records import Observer, TaskRecord
 from scanflow.names import StepName
 from scanflow.printable import printable
-from scanflow_client.formatting.runs import task_line
+from scanflow_client.formatting.runs import format_task
 from scanflow_client.formatting.text import MARKS
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class RunProgress:
             why = record.failure.summary if record.failure else ""
             return [f"  ↻ {record.task:<28} {'':>9}  {why}; attempt {record.attempts + 1} in {event.retry_in_s:g} s"]
         if event.width == 1 or record.state == "failed":
-            return [task_line(record)]
+            return [format_task(record)]
         group = self._fan_outs.setdefault(record.step, _FanOut(event.width))
         group.ended = event.width - event.left
         if event.left:
@@ -138,7 +138,7 @@ class RunProgress:
         del self._fan_outs[record.step]
         step, took = StepName(record.step), time.monotonic() - group.began
         whole = TaskRecord(task=step, step=step, state=record.state, seconds=took, origin=record.origin)
-        return [task_line(whole, label=f"{step} ×{group.width}")]
+        return [format_task(whole, label=f"{step} ×{group.width}")]
 
     def __rich__(self) -> RenderableType:
         from rich.progress_bar import ProgressBar

@@ -121,9 +121,9 @@ class LoadReport:
         return {"settings": asdict(settings), "summary": None if summary is None else asdict(summary)}
 
     def _repr_html_(self) -> str:
-        from scanflow_client.formatting.load import load_html
+        from scanflow_client.formatting.load import render_load
 
-        return load_html(self)
+        return render_load(self)
 
     def summary(self) -> dict[str, Any]:
         """Return the report without the single requests, in JSON types."""

@@ -21,7 +21,7 @@ from scanflow.tuning.goals import Goal
 from scanflow.tuning.result import Trial, TuningResult
 from scanflow.tuning.study import SearchStep, Study
 from scanflow.tuning.warm_start import TuningHistory
-from scanflow_client.formatting.tune import candidate_text
+from scanflow_client.formatting.tune import format_trial
 from scanflow_client.placed import list_bound_grants
 from scanflow_client.service_load import build_load_plan
 from scanflow_client.tuning_history import TuningHistories, iterate_served_versions
@@ -140,9 +140,9 @@ class TuningReport:
     cores: int
 
     def _repr_html_(self) -> str:
-        from scanflow_client.formatting.tune import tuning_html
+        from scanflow_client.formatting.tune import render_tuning
 
-        return tuning_html(self)
+        return render_tuning(self)
 
     def summary(self) -> dict[str, Any]:
         """Return the report in JSON types."""
@@ -291,7 +291,7 @@ def tune_service(
         return build_load_plan(record, request(record.name), connections=callers)
 
     def keep(trial: Trial) -> None:
-        on_trial(candidate_text(trial, goal, default))
+        on_trial(format_trial(trial, goal, default))
         if folder is not None:
             append_trial(folder, trial)
 

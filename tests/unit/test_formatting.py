@@ -67,20 +67,20 @@ def test_runs() -> None:
     )
     alone = run("failed", task("load", "failed", attempts=0, failure=Failure(summary="no such file")), error="e")
     screens = [
-        *("# list", runs.runs_table([run(), run("interrupted", seconds=None)])),
-        *("# show", *runs.run_screen(failed)),
-        *("# show, stopped", *runs.run_screen(run("stopped", task("load", "stopped")))),
-        *("# failures", *runs.failure_lines(alone), *runs.failure_lines(run("failed", error="the disk is full"))),
-        *("# lines", *(runs.task_line(one) for one in failed.tasks)),
-        *("# outcomes", *(runs.outcome_line(run(state)) for state in ("succeeded", "failed", "stopped", "running"))),
-        *("# outputs", *runs.output_lines("select", {"rate": 0.3}), *runs.output_lines("x", list(range(1000)))),
+        *("# list", runs.format_runs([run(), run("interrupted", seconds=None)])),
+        *("# show", *runs.format_run(failed)),
+        *("# show, stopped", *runs.format_run(run("stopped", task("load", "stopped")))),
+        *("# failures", *runs.format_failure(alone), *runs.format_failure(run("failed", error="the disk is full"))),
+        *("# lines", *(runs.format_task(one) for one in failed.tasks)),
+        *("# outcomes", *(runs.format_outcome(run(state)) for state in ("succeeded", "failed", "stopped", "running"))),
+        *("# outputs", *runs.format_output("select", {"rate": 0.3}), *runs.format_output("x", list(range(1000)))),
     ]
     assert_snapshot("runs", drawn(*screens))
 
 
 def test_a_failure_takes_at_most_twelve_lines() -> None:
     failure = Failure(summary="exit code 1", frames=("a", "b", "c"), cause="\n".join("defghijkl"))
-    assert len(runs.failure_lines(run("failed", task("load", "failed", failure=failure)))) == 12
+    assert len(runs.format_failure(run("failed", task("load", "failed", failure=failure)))) == 12
 
 
 def test_plans() -> None:
@@ -98,9 +98,9 @@ def test_plans() -> None:
     graph = Plan(
         workflow="g", steps=(node,), waves=1, peak_memory_bytes=0, unsized=1, instances=(instance,), **sizes
     )  # fmt: skip
-    both = runs.check_lines("shop", [batch, graph], {"w": "batch", "g": "online"}, file="app.py", target=None)
-    alone = runs.check_lines("shop", [graph], {"g": "online"}, file="app.py", target="app.py:g")
-    screens = [*runs.plan_screen(batch, online=False), *runs.plan_screen(graph, online=True), *both, *alone]
+    both = runs.format_check("shop", [batch, graph], {"w": "batch", "g": "online"}, file="app.py", target=None)
+    alone = runs.format_check("shop", [graph], {"g": "online"}, file="app.py", target="app.py:g")
+    screens = [*runs.format_plan(batch, online=False), *runs.format_plan(graph, online=True), *both, *alone]
     assert_snapshot("plans", drawn(*screens))
 
 
@@ -151,10 +151,10 @@ def test_images() -> None:
         for one, (state, pushed) in zip(wanted, states, strict=True)
     ]  # fmt: skip
     screens = [
-        *("# built", *images.build_screen(records, "app.py")),
-        *("# pushed", *images.build_screen(records[:1], None)),
-        *("# nothing", *images.build_screen([], None)),
-        *("# printed", *images.print_screen(wanted, "r.example.com")),
+        *("# built", *images.format_build(records, "app.py")),
+        *("# pushed", *images.format_build(records[:1], None)),
+        *("# nothing", *images.format_build([], None)),
+        *("# printed", *images.format_dockerfiles(wanted, "r.example.com")),
     ]
     assert_snapshot("images", drawn(*screens))
 
@@ -169,29 +169,29 @@ def test_services() -> None:
         formula="ceil(2 x 31.0 / 20.0) = 4, at most max=3", decision="add 1",
     )  # fmt: skip
     screens = [
-        *("# list", services.services_table([many, backup, service(revisions=[CURRENT, SHADOW]), classes])),
-        *("# one", *services.service_screen(many)),
-        *("# canary", *services.service_screen(service(revisions=[CURRENT, CANARY]))),
-        *("# backup", *services.service_screen(backup)),
-        *("# a failed change", *services.service_screen(wrong)),
-        *("# on a cluster", *services.service_screen(service(instances=[POD]))),
-        *("# explained", *services.explanation_lines(found)),
-        *services.explanation_lines(found.model_copy(update={"sample": None}))[:2],
-        *services.explanation_lines(found.model_copy(update={"target": 0})),
+        *("# list", services.format_services([many, backup, service(revisions=[CURRENT, SHADOW]), classes])),
+        *("# one", *services.format_service(many)),
+        *("# canary", *services.format_service(service(revisions=[CURRENT, CANARY]))),
+        *("# backup", *services.format_service(backup)),
+        *("# a failed change", *services.format_service(wrong)),
+        *("# on a cluster", *services.format_service(service(instances=[POD]))),
+        *("# explained", *services.format_explanation(found)),
+        *services.format_explanation(found.model_copy(update={"sample": None}))[:2],
+        *services.format_explanation(found.model_copy(update={"target": 0})),
     ]
     assert_snapshot("services", drawn(*screens))
 
 
 def test_example_requests_can_be_pasted() -> None:
-    curl, ours = services.request_examples(service(), [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}])
+    curl, ours = services.format_request_examples(service(), [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}])
     body = {"inputs": [{"name": "x", "shape": [1, 3], "datatype": "FP32", "data": [0.5, 0.5, 0.5]}]}
     assert json.loads(shlex.split(curl)[-1]) == body
     assert json.loads(shlex.split(ours)[-1]) == [[0.5, 0.5, 0.5]]
     two = [{"name": name, "datatype": "INT64", "shape": [-1]} for name in "ab"]
-    assert json.loads(shlex.split(services.request_examples(service(), two)[1])[-1]) == {"a": [1], "b": [1]}
+    assert json.loads(shlex.split(services.format_request_examples(service(), two)[1])[-1]) == {"a": [1], "b": [1]}
     picture = [{"name": "x", "datatype": "UINT8", "shape": [-1, 28, 28]}]
-    assert_snapshot("requests", drawn(*services.request_examples(service(), picture), ours))
-    assert "--data '[[" in services.request_examples(service(), [])[1]
+    assert_snapshot("requests", drawn(*services.format_request_examples(service(), picture), ours))
+    assert "--data '[[" in services.format_request_examples(service(), [])[1]
 
 
 # Agents and the control plane
@@ -208,9 +208,9 @@ def test_agents() -> None:
     )
     checker = AgentView(name="checker", app="mnist", team="data", state="silent", error="line 3")
     screens = [
-        *agents.agents_screen([], detailed=False),
-        *agents.agents_screen([tracker, checker], detailed=False),
-        *agents.agents_screen([tracker], detailed=True),
+        *agents.format_agents([], detailed=False),
+        *agents.format_agents([tracker, checker], detailed=False),
+        *agents.format_agents([tracker], detailed=True),
     ]
     assert_snapshot("agents", drawn(*screens))
 
@@ -260,11 +260,11 @@ def test_triggers_journals_and_actions() -> None:
         action("reverted", "act", reverted_by="ada"),
     ]
     screens: list[str | Table] = [
-        *(agents.trigger_text(one) for one in TRIGGERS),
-        *agents.journal_lines([journal_entry(kind, body) for kind, body in ENTRIES], "mnist:count"),
-        *(agents.action_line(one) for one in actions),
-        *agents.actions_screen(actions[:2]),
-        *agents.approvals_screen(actions[:1]),
+        *(agents.format_trigger(one) for one in TRIGGERS),
+        *agents.format_journal([journal_entry(kind, body) for kind, body in ENTRIES], "mnist:count"),
+        *(agents.format_action(one) for one in actions),
+        *agents.format_actions(actions[:2]),
+        *agents.format_approvals(actions[:1]),
     ]
     assert_snapshot("actions", drawn(*screens))
 
@@ -275,19 +275,19 @@ def test_the_label_queue_and_what_people_disagree_on() -> None:
     votes = [{"by": "ada", "label": 7, "at": NOW - 60}, {"by": "bob", "label": "x", "at": NOW}]
     page = "http://127.0.0.1:46666/labels"
     screens: list[str | Table] = [
-        *labels.labels_screen([sample], limit=1, page=page),
-        *labels.labels_screen([{**sample, "data": {"shape": [28, 28]}}, row], limit=9, page=page),
-        *labels.labels_screen([row], limit=9, page=page),
-        *labels.votes_screen([{**row, "label": "x", "disputed": True, "votes": votes}], disputed=True),
-        *labels.votes_screen([], disputed=True),
-        *labels.votes_screen([], disputed=False),
+        *labels.format_labels([sample], limit=1, page=page),
+        *labels.format_labels([{**sample, "data": {"shape": [28, 28]}}, row], limit=9, page=page),
+        *labels.format_labels([row], limit=9, page=page),
+        *labels.format_votes([{**row, "label": "x", "disputed": True, "votes": votes}], disputed=True),
+        *labels.format_votes([], disputed=True),
+        *labels.format_votes([], disputed=False),
     ]
     assert_snapshot("labels", drawn(*screens))
 
 
 def test_what_was_decided_of_a_model_is_an_event_in_words() -> None:
     evidence: dict[str, Any] = {"verdict": "wait", "reason": "evaluated on 40 points of 50", "slices": []}
-    line = control_plane.event_line(Event(at=NOW, type="model.judged", app="a", data={"evidence": evidence}))
+    line = control_plane.format_event(Event(at=NOW, type="model.judged", app="a", data={"evidence": evidence}))
     assert line.endswith("evaluated on 40 points of 50")
 
 
@@ -300,18 +300,20 @@ def test_the_control_plane() -> None:
     up = {"up": True, "server": server, "tracker": tracker, "status": status}
     ill = {**up, "server": {**server, "ready": False, "reason": "a\nb"}, "tracker": {**tracker, "alive": False}}
     screens = [
-        *control_plane.status_screen(up),
-        *control_plane.status_screen({**ill, "status": None}),
-        *control_plane.status_screen({"up": False}),
-        control_plane.event_line(Event(at=NOW, type="sample", app="a", subject="s", data={"value": "a\nb" * 500})),
+        *control_plane.format_status(up),
+        *control_plane.format_status({**ill, "status": None}),
+        *control_plane.format_status({"up": False}),
+        control_plane.format_event(Event(at=NOW, type="sample", app="a", subject="s", data={"value": "a\nb" * 500})),
     ]
     assert_snapshot("control-plane", drawn(*screens))
 
 
 def test_secrets_among_arguments_and_in_events_are_stars() -> None:
     body = {"primitive": "run_workflow", "target": "workflow/w", "arguments": {"parameters": {"token": "hunter2"}}}
-    (intent,) = agents.journal_lines([journal_entry("intent", body)], "mnist:count")
-    event = control_plane.event_line(Event(at=NOW, type="run.started", data={"parameters": {"db_password": "hunter2"}}))
+    (intent,) = agents.format_journal([journal_entry("intent", body)], "mnist:count")
+    event = control_plane.format_event(
+        Event(at=NOW, type="run.started", data={"parameters": {"db_password": "hunter2"}})
+    )
     assert "hunter2" not in intent + event
     assert "***" in intent
     assert "***" in event
@@ -328,13 +330,13 @@ def test_secrets_among_arguments_and_in_events_are_stars() -> None:
         (text.format_bytes(2**50), "1024.0 TiB"),
         (counted(1, "step"), "1 step"),
         (counted(1200, "strategy"), "1,200 strategies"),
-        (text.ago(0, now=59), "59 s ago"),
-        (text.ago(0, now=7200), "2 h ago"),
-        (text.ago(0, now=200_000), "2 d ago"),
-        (text.ago(None), "-"),
-        (text.latency(0.0123), "12.3 ms"),
-        (text.percent(0.5), "50.0%"),
-        (text.percent(None), "-"),
+        (text.format_age(0, now=59), "59 s ago"),
+        (text.format_age(0, now=7200), "2 h ago"),
+        (text.format_age(0, now=200_000), "2 d ago"),
+        (text.format_age(None), "-"),
+        (text.format_latency(0.0123), "12.3 ms"),
+        (text.format_percent(0.5), "50.0%"),
+        (text.format_percent(None), "-"),
         (text.shorten("a\n\x1b[31mb" + "c" * 500)[:5], "a bcc"),
     ],
 )

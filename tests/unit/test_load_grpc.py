@@ -21,7 +21,7 @@ from scanflow.load.load import LoadError, LoadGenerator, LoadPlan
 from scanflow.load.mlperf import MlperfSettings, Scenario
 from scanflow.protos import message
 from scanflow.transport.tensors import INFER_METHOD, encode_grpc_request
-from scanflow_client.formatting.load import load_screen
+from scanflow_client.formatting.load import format_load
 from scanflow_client.predict_io import GrpcRequest, PredictRequest, to_call
 from scanflow_client.service_load import LoadSpec, load_service
 from tests.waiting import PATIENCE_S, patient
@@ -181,7 +181,7 @@ def test_each_scenario_of_loadgen_goes_over_grpc(scenario: Scenario) -> None:
     assert report.result.failed == 0
     assert report.result.mlperf is not None
     assert report.summary()["protocol"] == "gRPC"
-    assert "over 16 gRPC connections: none failed." in str(load_screen(report, bound_s=None)[0])
+    assert "over 16 gRPC connections: none failed." in str(format_load(report, bound_s=None)[0])
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from scanflow.errors import InvalidError, UnavailableError
 from scanflow.load.mlperf import TABLE_4_2, MlperfSettings, Scenario, read_summary, scaled
-from scanflow_client.formatting.load import load_screen
+from scanflow_client.formatting.load import format_load
 from scanflow_client.service_load import LoadSpec, build_mlperf_settings
 from tests.unit.test_load import say, server
 from tests.unit.test_service_load import loaded
@@ -78,7 +78,7 @@ def test_loadgen_issues_at_least_so_many_samples_and_says_what_became_of_them(sc
     assert report.result.mlperf is not None
     assert report.result.mlperf.value > 0
     assert report.summary()["loop"] == f"MLPerf {scenario}"
-    lines = "\n".join(map(str, load_screen(report, bound_s=None)))
+    lines = "\n".join(map(str, format_load(report, bound_s=None)))
     assert re.search(rf"valid: MLPerf {scenario}, at 0.1 of Table 4.2's queries; .+: \d", lines)
 
 

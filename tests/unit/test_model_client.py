@@ -18,7 +18,7 @@ from scanflow.knowledge import MemoryKnowledge
 from scanflow.knowledge.version_tags import ACTION, BEFORE, BY_HAND, PROMOTION, rejected
 from scanflow.settings import Settings
 from scanflow_client.control_client import ControlClient
-from scanflow_client.formatting.models import VersionList, models_table, versions_screen
+from scanflow_client.formatting.models import VersionList, format_models, format_versions
 from scanflow_client.formatting.table import Table, lay_out
 from scanflow_client.model_client import ModelClient
 from tests.unit.test_agents_command_line import action
@@ -199,7 +199,7 @@ def judged(version: int, verdict: str, *, at: float) -> Event:
 
 
 def shown(versions: VersionList) -> str:
-    screen = [*versions_screen(versions), models_table(versions)]
+    screen = [*format_versions(versions), format_models(versions)]
     return "\n".join(line for part in screen for line in (lay_out(part) if isinstance(part, Table) else [part]))
 
 

@@ -22,7 +22,7 @@ from scanflow.processes.ports import forget_ports
 from scanflow.settings import Settings
 from scanflow_client import control_plane
 from scanflow_client.cli import control
-from scanflow_client.formatting.control_plane import status_screen, up_lines
+from scanflow_client.formatting.control_plane import format_status, format_up
 from scanflow_client.formatting.table import Table
 from tests.serving import held_ports
 from tests.waiting import PATIENCE_S, until
@@ -145,7 +145,7 @@ def test_up_and_down_are_a_pair(standin: Settings, monkeypatch: pytest.MonkeyPat
     server = raised.up.server
     assert (raised.server, raised.tracker, raised.notes) == (True, False, [])
     assert (read_up(standin.home), server.port) == (raised.up, control_plane.PORT)
-    assert "SCANFLOW_URL names another server" in up_lines(raised, elsewhere="http://elsewhere:1")[1]
+    assert "SCANFLOW_URL names another server" in format_up(raised, elsewhere="http://elsewhere:1")[1]
     assert "elsewhere" not in Path(f"/proc/{server.pid}/environ").read_text()
     parent = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[1]
     assert int(parent) != os.getpid()
@@ -158,7 +158,7 @@ def test_up_and_down_are_a_pair(standin: Settings, monkeypatch: pytest.MonkeyPat
     until(ready, "it says that it is ready")  # a look gives it a second
     told = looks[-1]
     assert (told["up"], told["status"]["counts"]) == (True, {"runs": 2})
-    first, *_, counts, table = status_screen(told)
+    first, *_, counts, table = format_status(told)
     assert str(first).startswith(f"✓ server   {server.url}  process {server.pid}")
     assert counts == "  runs: 2"
     assert isinstance(table, Table)
@@ -166,7 +166,7 @@ def test_up_and_down_are_a_pair(standin: Settings, monkeypatch: pytest.MonkeyPat
 
     again = up(standin)
     assert (again.server, again.up) == (False, raised.up)
-    assert "The server is up already" in up_lines(again)[0]
+    assert "The server is up already" in format_up(again)[0]
     with pytest.raises(UsageError, match=f"up on port {control_plane.PORT} already. Stop it first: scanflow down"):
         up(standin, server.port + 1)
 
@@ -175,7 +175,7 @@ def test_up_and_down_are_a_pair(standin: Settings, monkeypatch: pytest.MonkeyPat
     assert done.left == ["Services go on serving: digits. Delete one: scanflow delete digits"]
     assert (server.is_alive(), read_up(standin.home)) == (False, None)
     assert control_plane.stop_control_plane(standin) == control_plane.DownResult(stopped=[], left=[])
-    assert status_screen(control_plane.read_status(standin)) == ["Nothing is up. Start it: scanflow up"]
+    assert format_status(control_plane.read_status(standin)) == ["Nothing is up. Start it: scanflow up"]
 
 
 def test_a_taken_port_is_refused_or_passed_over(
@@ -205,7 +205,7 @@ def test_a_server_that_is_never_ready_can_be_stopped(standin: Settings, monkeypa
     set_mood(standin.home, "never ready")
     with pytest.raises(UnavailableError, match="not ready after 1 s"):
         up(standin)
-    assert str(status_screen(control_plane.read_status(standin))[0]).startswith("✗ server")
+    assert str(format_status(control_plane.read_status(standin))[0]).startswith("✗ server")
     assert any("the server at" in one for one in control_plane.stop_control_plane(standin).stopped)
 
 

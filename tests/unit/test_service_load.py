@@ -17,7 +17,7 @@ from scanflow.knowledge.memory import MemoryKnowledge
 from scanflow.load.arrivals import constant
 from scanflow.load.load import LoadError
 from scanflow_client.cli.app import app
-from scanflow_client.formatting.load import load_chart, load_screen
+from scanflow_client.formatting.load import draw_load, format_load
 from scanflow_client.predict_io import HttpRequest, PredictRequest
 from scanflow_client.service_load import LoadReport, LoadSpec, build_trace, load_service, log_report, write_files
 from tests.unit.test_load import say, server
@@ -46,21 +46,21 @@ def test_what_became_of_a_load_is_shown_kept_and_drawn(tmp_path: Path) -> None:
         report = loaded(url, spec, observe=lambda *told: seen.append(told))
     assert seen == sorted(seen)
     assert 0 < len(seen) <= 120
-    head, table, reason, bound = load_screen(report, bound_s=10.0)
+    head, table, reason, bound = format_load(report, bound_s=10.0)
     assert str(head).startswith("120 requests to digits (2 instances, any) in ")
     assert str(head).endswith("over 2 REST connections: 1 failed.")
     assert (reason, bound) == ("  1 × 503: full", "✗ p99 within 10.0 s and none failed: not at this rate")
     cells = dict(zip(table.headers, table.rows[0], strict=True))  # type: ignore[union-attr]
     assert (cells["target/s"], cells["p99.9"]) == ("100", "-"), "of 119 answers none is the slowest of a thousand"
     assert 0 < float(cells["completed/s"]) <= 119 / 1.19
-    files = write_files(report, tmp_path / "out", load_chart(report))
+    files = write_files(report, tmp_path / "out", draw_load(report))
     assert [one.name for one in files] == ["requests.csv", "summary.json", "latency.svg"]
     rows = [line.split(",") for line in files[0].read_text().splitlines()[1:]]
     assert sorted(float(row[0]) for row in rows) == pytest.approx([i / 100 for i in range(120)], abs=1e-5)
     assert [row[3] for row in rows].count("503") == 1
     assert "p99" in files[2].read_text()
     knowledge = MemoryKnowledge()
-    run = log_report(knowledge, record(url), report, load_chart(report))
+    run = log_report(knowledge, record(url), report, draw_load(report))
     assert (run.name, run.params["loop"], run.params["shape.instances"]) == ("load-digits", "open", "2")
     assert (run.metrics["requests"], run.metrics["failed"]) == (120, 1)
     kept = knowledge.fetch_run_artifacts(run.run_id, tmp_path / "kept")
@@ -82,7 +82,7 @@ def test_a_load_that_is_interrupted_keeps_what_was_measured() -> None:
     assert report.result.requests >= 20
     assert report.result.failed == 0
     assert report.summary()["interrupted"] is True
-    assert "It was interrupted." in str(load_screen(report, bound_s=None)[0])
+    assert "It was interrupted." in str(format_load(report, bound_s=None)[0])
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_request_s_samples_are_the_rows_of_its_first_input(inputs: Any, rows: 
 def test_samples_a_second_are_told_where_a_request_has_several() -> None:
     with server(lambda handler, number: say(handler)) as url:
         report = loaded(url, LoadSpec(trace=constant(20, 1), connections=1, rows=8))
-    _, table = load_screen(report, bound_s=None)
+    _, table = format_load(report, bound_s=None)
     assert list(table.headers[:3]) == ["target/s", "completed/s", "samples/s"]  # type: ignore[union-attr]
     assert report.summary()["samples_rate"] == pytest.approx(8 * report.rate)
 
@@ -104,11 +104,11 @@ def test_samples_a_second_are_told_where_a_request_has_several() -> None:
 def test_a_load_of_which_nothing_succeeds_has_no_latency_and_is_told_all_the_same() -> None:
     with server(lambda handler, number: say(handler, 500, b"broken")) as url:
         report = loaded(url, LoadSpec(trace=constant(20, 1), connections=1))
-    _, table, reason, bound = load_screen(report, bound_s=1.0)
+    _, table, reason, bound = format_load(report, bound_s=1.0)
     assert set(table.rows[0][2:]) == {"-"}  # type: ignore[union-attr]
     assert (reason, str(bound)[0]) == ("  20 × 500: broken", "✗")
     assert (report.summary()["p50_s"], report.summary()["rate"]) == (None, 0.0)
-    assert "<svg" in load_chart(report)
+    assert "<svg" in draw_load(report)
 
 
 @pytest.mark.parametrize(

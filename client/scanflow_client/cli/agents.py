@@ -29,7 +29,7 @@ def agents(
     as_json: JsonOption = False,
 ) -> None:
     """List agents, the status of their sensors and what they missed; start them, stop them, or print a journal."""
-    from scanflow_client.formatting.agents import agents_screen, journal_lines
+    from scanflow_client.formatting.agents import format_agents, format_journal
 
     if start + stop + journal > 1:
         raise InvalidError("--start, --stop and --journal exclude each other. Keep one.")
@@ -47,10 +47,10 @@ def agents(
             _print_changed(where.stop_agents(target), as_json)
         else:
             entries = where.journal(target)[-limit:]
-            respond(entries, as_json, lambda: journal_lines(entries, target))
+            respond(entries, as_json, lambda: format_journal(entries, target))
     else:
         listed = where.agents(target)
-        respond(listed, as_json, lambda: agents_screen(listed, detailed=target is not None))
+        respond(listed, as_json, lambda: format_agents(listed, detailed=target is not None))
 
 
 def why(
@@ -61,12 +61,12 @@ def why(
     as_json: JsonOption = False,
 ) -> None:
     """Explain why an action was taken or was not: sample, rule, decision, effect."""
-    from scanflow_client.formatting.agents import actions_screen
+    from scanflow_client.formatting.agents import format_actions
 
     where = client()
     if action is None:
         newest = where.intents(limit=limit)
-        respond(newest, as_json, lambda: actions_screen(newest))
+        respond(newest, as_json, lambda: format_actions(newest))
     else:
         explanation = where.why(action)
         respond(explanation, as_json, lambda: explanation.lines)
@@ -83,7 +83,7 @@ def approve(
     as_json: JsonOption = False,
 ) -> None:
     """Approve, refuse or revert an agent's action. Without an action, list what waits for approval."""
-    from scanflow_client.formatting.agents import action_line, approvals_screen
+    from scanflow_client.formatting.agents import format_action, format_approvals
 
     if refuse and revert:
         raise InvalidError("--refuse is for an action that waits, --revert for one that was done. Keep one.")
@@ -92,12 +92,12 @@ def approve(
     where = client()
     if action is None:
         waiting = where.approvals()
-        respond(waiting, as_json, lambda: approvals_screen(waiting))
+        respond(waiting, as_json, lambda: format_approvals(waiting))
         return
     decide = where.refuse if refuse else where.revert if revert else where.approve
     done = decide(action, reason=reason)
     after = [] if refuse or revert else [f"See its effect: scanflow why {done.id}"]
-    respond(done, as_json, lambda: [action_line(done), *after])
+    respond(done, as_json, lambda: [format_action(done), *after])
     if revert and done.state != "reverted":
         raise UnavailableError(f"It is not reverted yet. See its status: scanflow why {done.id}")
 
@@ -130,7 +130,7 @@ def labels(
     if gives + (export is not None) + labelled + disagreements > 1:
         raise InvalidError("Giving labels, --export, --labelled and --disagreements exclude each other. Keep one.")
     new_labels, unlabelled = label_files.read(from_) if from_ is not None else ([], 0)
-    new_labels += [_label(word) for word in give or ()]
+    new_labels += [_parse_label(word) for word in give or ()]
     where = client()
     if gives:
         done = where.give_labels(new_labels, app=application, team=team, replace=replace)
@@ -145,11 +145,11 @@ def labels(
     elif labelled or disagreements:
         among = True if disagreements else None
         samples = where.labels(app=application, team=team, state="given", disputed=among, limit=limit)
-        respond(samples, as_json, lambda: screens.votes_screen(samples, disputed=disagreements))
+        respond(samples, as_json, lambda: screens.format_votes(samples, disputed=disagreements))
     else:
         samples = where.labels(app=application, team=team, limit=limit)
         page = f"{where.server.url}/labels"
-        respond(samples, as_json, lambda: screens.labels_screen(samples, limit=limit, page=page))
+        respond(samples, as_json, lambda: screens.format_labels(samples, limit=limit, page=page))
 
 
 def _print_changed(agents: Sequence[AgentView], as_json: bool) -> None:
@@ -157,7 +157,7 @@ def _print_changed(agents: Sequence[AgentView], as_json: bool) -> None:
     respond(agents, as_json, lambda: [*lines, f"Status: scanflow agents {agents[0].app}"])
 
 
-def _label(word: str) -> dict[str, Any]:
+def _parse_label(word: str) -> dict[str, Any]:
     id, equals, text = word.partition("=")
     if not equals or not id or not text:
         raise InvalidError(f"The label {word!r} cannot be read. Write it as ID=LABEL, such as 17=3.")

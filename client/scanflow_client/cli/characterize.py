@@ -52,8 +52,7 @@ def characterize(
     from scanflow.characterization.study import characterize as measure
     from scanflow.characterization.study import core_counts, placements
     from scanflow.placement.sysfs import read_topology
-    from scanflow_client.formatting.characterize import as_json as written
-    from scanflow_client.formatting.characterize import characterization_screen
+    from scanflow_client.formatting.characterize import characterization_to_json, format_characterization
     from scanflow_client.progress import open_output
 
     if write is not None:
@@ -84,9 +83,9 @@ def characterize(
             observe=output.update,
         )
     if as_json:
-        print_json(written(characterization))
+        print_json(characterization_to_json(characterization))
     else:
-        say(*characterization_screen(characterization))
+        say(*format_characterization(characterization))
     if write is not None:
         print(
             build_patch(write, str(characterization.recommendation)), end="", file=sys.stderr if as_json else sys.stdout
@@ -117,7 +116,7 @@ def _characterize_workflow(
 ) -> str:
     """Measure a workflow, print the result, and return the recommended resources."""
     from scanflow_client.characterize_workflow import characterize_job, characterize_service
-    from scanflow_client.formatting.characterize import workflow_as_json, workflow_screen
+    from scanflow_client.formatting.characterize import format_workflow_characterization, workflow_to_json
     from scanflow_client.predict_io import HttpRequest, read_request, to_http
     from scanflow_client.progress import open_output
     from scanflow_client.signals import end_on_signals
@@ -135,9 +134,9 @@ def _characterize_workflow(
 
             result = characterize_service(where, target, request, counts, rounds=rounds, observe=output.update)
     if as_json:
-        print_json(workflow_as_json(result))
+        print_json(workflow_to_json(result))
     else:
-        say(*workflow_screen(result))
+        say(*format_workflow_characterization(result))
     return str(result.recommendation)
 
 

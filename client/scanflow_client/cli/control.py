@@ -26,20 +26,20 @@ def up(
 ) -> None:
     """Start the control plane on this machine: the server, and MLflow's beside it. What is up already stays."""
     from scanflow_client.control_plane import start_control_plane
-    from scanflow_client.formatting.control_plane import up_lines
+    from scanflow_client.formatting.control_plane import format_up
 
     own = settings()
     raised = start_control_plane(own, port=port, tracker=not no_tracker)
-    respond(raised.up, as_json, lambda: up_lines(raised, elsewhere=own.url))
+    respond(raised.up, as_json, lambda: format_up(raised, elsewhere=own.url))
 
 
 def down(as_json: JsonOption = False) -> None:
     """Stop what scanflow up started, and nothing else: the agents, the server, the tracker."""
     from scanflow_client.control_plane import stop_control_plane
-    from scanflow_client.formatting.control_plane import down_lines
+    from scanflow_client.formatting.control_plane import format_down
 
     done = stop_control_plane(settings(), tell=lambda text: say(text, err=True))
-    respond(done, as_json, lambda: down_lines(done))
+    respond(done, as_json, lambda: format_down(done))
     if done.running:
         raise typer.Exit(3)
 
@@ -47,10 +47,10 @@ def down(as_json: JsonOption = False) -> None:
 def status(as_json: JsonOption = False) -> None:
     """Print what is up: the server, the tracker, the agents."""
     from scanflow_client.control_plane import read_status
-    from scanflow_client.formatting.control_plane import status_screen
+    from scanflow_client.formatting.control_plane import format_status
 
     state = read_status(settings())
-    respond(state, as_json, lambda: status_screen(state))
+    respond(state, as_json, lambda: format_status(state))
     if not state["up"] or not state["server"]["ready"]:
         raise typer.Exit(3)
 
@@ -69,13 +69,13 @@ def events(
 ) -> None:
     """Print events: runs, services, samples, intents and actions. With --json, one object a line."""
     from scanflow.agent.records import Event
-    from scanflow_client.formatting.control_plane import event_line
+    from scanflow_client.formatting.control_plane import format_event
 
     def show(event: Event) -> None:
         if as_json:
             print_json(event, indent=None)
         else:
-            say(event_line(event))
+            say(format_event(event))
 
     where = client()
     if report:
@@ -124,10 +124,10 @@ def make_token(
 @tokens.command("list")
 def list_tokens(as_json: JsonOption = False) -> None:
     """List tokens by name: the role and team of each, and when it was made, expires or was revoked."""
-    from scanflow_client.formatting.control_plane import tokens_table
+    from scanflow_client.formatting.control_plane import format_tokens
 
     listed = client().tokens()
-    respond(listed, as_json, lambda: [tokens_table(listed)])
+    respond(listed, as_json, lambda: [format_tokens(listed)])
 
 
 @tokens.command("revoke")

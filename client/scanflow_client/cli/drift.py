@@ -35,7 +35,7 @@ def check(
     from scanflow.drift.read import read_pair
     from scanflow.drift.segments import Segment, compare_by
     from scanflow.drift.two_sample import compare
-    from scanflow_client.formatting.drift import comparison_json, comparison_screen
+    from scanflow_client.formatting.drift import comparison_to_json, format_comparison
 
     before, after, aligned = read_pair(reference, current)
     within: list[Segment] = []
@@ -47,8 +47,8 @@ def check(
         from scanflow.reports.distributions import draw_columns
 
         plot.write_text(draw_columns(comparison), encoding="utf-8")
-    document = comparison_json(comparison, within) | ({"aligned": aligned} if aligned else {})
-    respond(document, as_json, lambda: [*aligned, *comparison_screen(comparison, before, after, within)])
+    document = comparison_to_json(comparison, within) | ({"aligned": aligned} if aligned else {})
+    respond(document, as_json, lambda: [*aligned, *format_comparison(comparison, before, after, within)])
     if fail_on_drift and document["drifted"]:
         raise typer.Exit(EXIT_DRIFTED)
 
@@ -64,11 +64,11 @@ def stream(
     from scanflow.drift.read import read_table
     from scanflow.drift.streaming import changes
     from scanflow.errors import InvalidError
-    from scanflow_client.formatting.drift import changes_screen
+    from scanflow_client.formatting.drift import format_changes
 
     table = read_table(file)
     if column not in table.columns or not table.columns[column].is_numeric:
         raise InvalidError(f"{file.name} has no column {column!r} of numbers. It has {', '.join(table.columns)}.")
     values = table.columns[column]
     detections = changes(values.values[~values.missing], detector)
-    respond([asdict(change) for change in detections], as_json, lambda: changes_screen(detections))
+    respond([asdict(change) for change in detections], as_json, lambda: format_changes(detections))

@@ -32,7 +32,7 @@ def build(
     from scanflow.deployer.building import build_application, wanted_images
     from scanflow.images.settings import ImageSettings
     from scanflow.loading import load_application
-    from scanflow_client.formatting.images import build_screen, print_screen
+    from scanflow_client.formatting.images import format_build, format_dockerfiles
 
     application, _, chosen = load_application(target)
     workflows = [application.workflow(chosen)] if chosen is not None else list(application.workflows)
@@ -40,9 +40,9 @@ def build(
     images = ImageSettings.from_environment(options=settings().backend_options).with_given(overrides)
     if print_:
         planned = wanted_images(application, workflows, settings(), images)
-        respond([image.recipe for image in planned], as_json, lambda: print_screen(planned, images.registry))
+        respond([image.recipe for image in planned], as_json, lambda: format_dockerfiles(planned, images.registry))
         return
     records = build_application(
         application, workflows, settings(), images, push=push, again=again, say=lambda line: say(line, err=True)
     )
-    respond(records, as_json, lambda: build_screen(records, target))
+    respond(records, as_json, lambda: format_build(records, target))

@@ -55,7 +55,7 @@ def load(
 ) -> None:
     """Measure a service under load: latency counts from when a request is due. Ctrl-C ends it, and shows what was."""
     from scanflow.app.quantities import parse_duration
-    from scanflow_client.formatting.load import load_chart, load_screen
+    from scanflow_client.formatting.load import draw_load, format_load
     from scanflow_client.predict_io import read_request, to_call
     from scanflow_client.progress import open_output
     from scanflow_client.service_load import (
@@ -89,8 +89,8 @@ def load(
     if as_json:
         print_json(report.summary())
     else:
-        say(*load_screen(report, bound_s=bound_s))
-    chart = load_chart(report) if out is not None or log else ""
+        say(*format_load(report, bound_s=bound_s))
+    chart = draw_load(report) if out is not None or log else ""
     if out is not None:
         files = write_files(report, out, chart)
         if not as_json:

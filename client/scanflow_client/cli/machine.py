@@ -65,11 +65,11 @@ def topology(
     if instances is not None or cores is not None or affinity is not None:
         grants, reasons = _plan(machine, instances or 1, cores, affinity, order, list_bound_grants(services))
     if as_json:
-        print_json(_json(machine, services, grants, reasons))
+        print_json(_to_json(machine, services, grants, reasons))
         return
     if save is not None:
         say(f"Wrote {save}. Show it anywhere: scanflow topology --from {save}")
-    _draw(machine, _occupants(services, grants), grants, reasons)
+    _draw(machine, _list_occupants(services, grants), grants, reasons)
 
 
 def _plan(
@@ -87,7 +87,7 @@ def _plan(
     return grants, explain(machine, grants, mode, taken={cpu for other in others for cpu in other.cpus})
 
 
-def _json(
+def _to_json(
     machine: Topology, services: Sequence[ServiceRecord], grants: Sequence[Grant], reasons: Sequence[str]
 ) -> dict[str, Any]:
     from scanflow.placement.threads import thread_variables
@@ -121,9 +121,9 @@ def _json(
     }
 
 
-def _occupants(services: Sequence[ServiceRecord], grants: Sequence[Grant]) -> list[Occupant]:
+def _list_occupants(services: Sequence[ServiceRecord], grants: Sequence[Grant]) -> list[Occupant]:
     """Return the instances and their CPUs; instances on the same CPUs are merged."""
-    from scanflow_client.formatting.topology import Occupant, labels
+    from scanflow_client.formatting.topology import Occupant, generate_labels
     from scanflow_client.placed import iterate_placed_instances
 
     names_by_cpus: dict[tuple[int, ...], list[str]] = {}
@@ -133,19 +133,21 @@ def _occupants(services: Sequence[ServiceRecord], grants: Sequence[Grant]) -> li
         names_by_cpus.setdefault(grant.cpus, []).append(f"instance {number}")
     return [
         Occupant(label, f"{names[0]} to {names[-1]}" if len(names) > 3 else ", ".join(names), cpus)
-        for label, (cpus, names) in zip(labels(), names_by_cpus.items(), strict=False)
+        for label, (cpus, names) in zip(generate_labels(), names_by_cpus.items(), strict=False)
     ]
 
 
 def _draw(machine: Topology, occupants: Sequence[Occupant], grants: Sequence[Grant], reasons: Sequence[str]) -> None:
-    from scanflow_client.formatting.topology import draw, legend, placement_lines, summary
+    from scanflow_client.formatting.topology import describe_topology, draw_topology, format_legend, format_placement
 
     terminal = sys.stdout.isatty()
     colours = {occupant.label: _COLOURS[place % len(_COLOURS)] for place, occupant in enumerate(occupants)}
-    say(*summary(machine))
-    for panel in draw(machine, occupants, width=shutil.get_terminal_size().columns - 4 if terminal else PLAIN_WIDTH):
+    say(*describe_topology(machine))
+    for panel in draw_topology(
+        machine, occupants, width=shutil.get_terminal_size().columns - 4 if terminal else PLAIN_WIDTH
+    ):
         say("", panel.title)
         for line in panel.lines:
             coloured = re.sub(r"\d+([A-Za-z]+)", lambda cell: typer.style(cell[0], fg=colours.get(cell[1])), line)
             typer.echo(f"  {coloured if terminal else line}")
-    say("", legend(machine, occupants), *placement_lines(occupants, grants, reasons))
+    say("", format_legend(machine, occupants), *format_placement(occupants, grants, reasons))

@@ -45,15 +45,17 @@ def list_models(
     as_json: JsonOption = False,
 ) -> None:
     """List models; with a name, its versions: which is in use since when, what it was compared on, and why."""
-    from scanflow_client.formatting.models import models_table, versions_screen
+    from scanflow_client.formatting.models import format_models, format_versions
 
-    histories = _models().histories(name, alias=alias)
+    histories = _open_models().histories(name, alias=alias)
     nothing = "There is no model yet. Train one and register it: scanflow init tabular"
     if name is not None:
-        respond(histories, as_json, lambda: versions_screen(histories))
+        respond(histories, as_json, lambda: format_versions(histories))
     else:
         respond(
-            histories, as_json, lambda: [models_table(histories), _more(histories[0].model)] if histories else [nothing]
+            histories,
+            as_json,
+            lambda: [format_models(histories), _suggest_versions(histories[0].model)] if histories else [nothing],
         )
 
 
@@ -72,8 +74,8 @@ def promote(
     from scanflow_client.progress import show_service_changes
 
     with show_service_changes(progress_stream(as_json)) as observe:
-        change = _models().promote(name, version, why=why, services=service or (), alias=alias, observe=observe)
-    respond(change, as_json, lambda: _promoted_lines(change))
+        change = _open_models().promote(name, version, why=why, services=service or (), alias=alias, observe=observe)
+    respond(change, as_json, lambda: _format_promotion(change))
 
 
 @models.command()
@@ -88,22 +90,22 @@ def reject(
     from scanflow_client.progress import show_service_changes
 
     with show_service_changes(progress_stream(as_json)) as observe:
-        change = _models().reject(name, version, why=why, alias=alias, observe=observe)
-    respond(change, as_json, lambda: _rejected_lines(change))
+        change = _open_models().reject(name, version, why=why, alias=alias, observe=observe)
+    respond(change, as_json, lambda: _format_rejection(change))
 
 
-def _models() -> ModelClient:
+def _open_models() -> ModelClient:
     from scanflow_client.model_client import ModelClient, open_server_knowledge
 
     control = existing_client()
     return ModelClient(open_server_knowledge(settings(), control), deployer(), control)
 
 
-def _more(name: str) -> str:
+def _suggest_versions(name: str) -> str:
     return f"The versions of one, and why: scanflow models {name}"
 
 
-def _promoted_lines(change: ModelChange) -> list[str]:
+def _format_promotion(change: ModelChange) -> list[str]:
     version = f"version {change.version} of {change.model}"
     services = ", ".join(change.services)
     if change.done == "approved":
@@ -113,10 +115,10 @@ def _promoted_lines(change: ModelChange) -> list[str]:
         return [f"Approved: {', '.join(change.actions)}. {then}", f"See: scanflow why {change.actions[0]}"]
     where = f", and {services} answers with it" if services else "; no service answers with the model"
     back = f"Take it back: scanflow models reject {change.model} {change.version}"
-    return [f"In use: {version}{where}.", back if change.before is not None else _more(change.model)]
+    return [f"In use: {version}{where}.", back if change.before is not None else _suggest_versions(change.model)]
 
 
-def _rejected_lines(change: ModelChange) -> list[str]:
+def _format_rejection(change: ModelChange) -> list[str]:
     after = f" Version {change.before} is in use again." if change.before is not None else ""
     refused = f" Refused: {', '.join(change.actions)}." if change.actions else ""
     again = f"Have it used after all: scanflow models promote {change.model} {change.version}"

@@ -114,7 +114,7 @@ def simulate(
     from scanflow.placement.mpi.simulation.engine import simulate as run
     from scanflow.placement.mpi.simulation.experiment import CONTENTION, random_jobs, summarize, thesis_jobs
     from scanflow.placement.mpi.simulation.schemes import SCENARIOS
-    from scanflow_client.formatting.simulation import comparison
+    from scanflow_client.formatting.simulation import format_simulations
 
     schemes = {scheme.name.lower(): scheme for scheme in SCENARIOS}
     check_choice(jobs, ("thesis", "random"), "--jobs")
@@ -132,17 +132,19 @@ def simulate(
         )
     summaries = [summarize(simulations) for simulations in runs.values()]
     respond(
-        [asdict(summary) for summary in summaries], as_json, lambda: comparison(summaries, published=jobs == "thesis")
+        [asdict(summary) for summary in summaries],
+        as_json,
+        lambda: format_simulations(summaries, published=jobs == "thesis"),
     )
 
 
 @mpi.command(name="list")
 def list_jobs(limit: LimitOption = 20, as_json: JsonOption = False) -> None:
     """List the MPI jobs among the newest runs: how long each waited and ran, and the makespan of all."""
-    from scanflow_client.formatting.jobs import job_table
+    from scanflow_client.formatting.jobs import format_jobs
 
-    jobs = _jobs(limit)
-    respond([_job_to_json(job) for job in jobs], as_json, lambda: job_table(jobs))
+    jobs = _list_jobs(limit)
+    respond([_job_to_json(job) for job in jobs], as_json, lambda: format_jobs(jobs))
 
 
 @mpi.command()
@@ -151,11 +153,11 @@ def gantt(
     svg: Annotated[Path | None, Option("--svg", metavar="FILE", help="Write the chart as an SVG file.")] = None,
 ) -> None:
     """Chart the MPI jobs among the newest runs over time: when each waited, and when it ran."""
-    from scanflow_client.formatting.jobs import job_chart
+    from scanflow_client.formatting.jobs import draw_jobs
 
-    jobs = _jobs(limit)
+    jobs = _list_jobs(limit)
     if svg is None:
-        say(*job_chart(jobs, shutil.get_terminal_size().columns))
+        say(*draw_jobs(jobs, shutil.get_terminal_size().columns))
         return
     from scanflow.reports.gantt import gantt as chart
 
@@ -165,7 +167,7 @@ def gantt(
     say(f"Wrote {svg}.")
 
 
-def _jobs(limit: int) -> list[JobTimes]:
+def _list_jobs(limit: int) -> list[JobTimes]:
     """Return the times of the jobs among the newest runs, the newest first."""
     from scanflow.backends.job_times import is_job, job_times
 

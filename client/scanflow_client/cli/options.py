@@ -65,7 +65,7 @@ def settings() -> Settings:
 def deployer() -> Deployer:
     """Return the deployer of commands: of the server that is named or up, else of this process."""
     own = settings()
-    if (url := _address(own)) is not None:
+    if (url := _find_address(own)) is not None:
         from scanflow.deployer import RemoteDeployer
 
         return RemoteDeployer(url, own.token_for(url))
@@ -83,19 +83,19 @@ def client() -> ControlClient:
 
 def existing_client() -> ControlClient | None:
     """Return the client of the server that is named or up, if there is one."""
-    return None if _address(settings()) is None else client()
+    return None if _find_address(settings()) is None else client()
 
 
 def server() -> ServerClient:
     from scanflow.transport import ServerClient
 
     own = settings()
-    if (url := _address(own)) is None:
+    if (url := _find_address(own)) is None:
         raise UnavailableError(f"No server is up in {str(own.home)!r}. Start it: scanflow up")
     return ServerClient(url, token=own.token_for(url))
 
 
-def _address(own: Settings) -> str | None:
+def _find_address(own: Settings) -> str | None:
     """Return the address of the server that the settings name, else of the home folder's running server."""
     if own.url is not None:
         return own.url

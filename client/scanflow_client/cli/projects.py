@@ -73,7 +73,7 @@ def check(target: TargetArgument = None, as_json: JsonOption = False) -> None:
     """Check an application without running it: graph, names, amounts, parameters, files."""
     from scanflow.deployer import RunRequest
     from scanflow.loading import load_application
-    from scanflow_client.formatting.runs import check_lines
+    from scanflow_client.formatting.runs import format_check
 
     where = deployer()
     application, path, chosen = load_application(target)
@@ -82,7 +82,7 @@ def check(target: TargetArgument = None, as_json: JsonOption = False) -> None:
     workflows = [workflow for workflow in application.workflows if chosen in {None, workflow.name}]
     plans = [where.plan(RunRequest(application, workflow.name)) for workflow in workflows]
     types = {workflow.name: workflow.type for workflow in workflows}
-    respond(plans, as_json, lambda: check_lines(application.name, plans, types, file=path.name, target=target))
+    respond(plans, as_json, lambda: format_check(application.name, plans, types, file=path.name, target=target))
 
 
 def plan(
@@ -98,7 +98,7 @@ def plan(
     """Print what a workflow would run and the resources it would take, without running it."""
     from scanflow.deployer import RunRequest
     from scanflow.loading import load_application
-    from scanflow_client.formatting.runs import plan_screen
+    from scanflow_client.formatting.runs import format_plan
 
     application, _, workflow = load_application(target)
     sizing = shape(instances, cores, affinity, cut, into)
@@ -106,7 +106,7 @@ def plan(
         application = application.with_workflow(application.workflow(workflow).with_shape(**sizing))
     workflow_plan = deployer().plan(RunRequest(application, workflow, parameters=parse_parameters(parameter)))
     online = application.workflow(workflow_plan.workflow).type == "online"
-    respond(workflow_plan, as_json, lambda: plan_screen(workflow_plan, online=online))
+    respond(workflow_plan, as_json, lambda: format_plan(workflow_plan, online=online))
 
 
 def doctor(

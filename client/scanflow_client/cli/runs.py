@@ -58,19 +58,19 @@ def spin(
 
 def runs(limit: LimitOption = 20, as_json: JsonOption = False) -> None:
     """List runs, the newest first."""
-    from scanflow_client.formatting.runs import runs_table
+    from scanflow_client.formatting.runs import format_runs
 
     records = deployer().runs(limit=limit)
     nothing = "There is no run yet. Start one: scanflow run app.py"
-    respond(records, as_json, lambda: [runs_table(records) if records else nothing])
+    respond(records, as_json, lambda: [format_runs(records) if records else nothing])
 
 
 def show(name: RunArgument = "@latest", as_json: JsonOption = False) -> None:
     """Show a run: its steps, their states, what they used, where the outputs are."""
-    from scanflow_client.formatting.runs import run_screen
+    from scanflow_client.formatting.runs import format_run
 
     record = deployer().show(name)
-    respond(record, as_json, lambda: run_screen(record))
+    respond(record, as_json, lambda: format_run(record))
 
 
 def output(
@@ -79,13 +79,13 @@ def output(
     as_json: JsonOption = False,
 ) -> None:
     """Print what a step of a run returned or named as outputs."""
-    from scanflow_client.formatting.runs import output_lines
+    from scanflow_client.formatting.runs import format_output
 
     where = deployer()
     record = where.show(name)
-    chosen = step or _last_step(record)
-    value = _simplest(where.outputs(record.name, chosen))
-    respond(value, as_json, lambda: output_lines(chosen, value))
+    chosen = step or _find_last_step(record)
+    value = _simplify(where.outputs(record.name, chosen))
+    respond(value, as_json, lambda: format_output(chosen, value))
 
 
 def logs(
@@ -113,7 +113,7 @@ def logs(
             raise
         if name not in names:
             raise NotFoundError(f"There is no run and no service {name!r}.{did_you_mean(name, names)}") from None
-        _service_logs(where, name, instance=instance or task, follow=follow, raw=raw)
+        _print_service_logs(where, name, instance=instance or task, follow=follow, raw=raw)
         return
     tasks = [task] if task else [entry.task for entry in record.tasks if entry.attempts]
     if not tasks:
@@ -148,50 +148,50 @@ def watch(where: Deployer, request: RunRequest, as_json: bool, *, last: bool = T
 
     ``last``: no other output follows, so the record is printed with JSON, and else the last step's result.
     """
-    from scanflow_client.formatting.runs import failure_lines, outcome_line
+    from scanflow_client.formatting.runs import format_failure, format_outcome
     from scanflow_client.progress import show_run_progress
 
     with show_run_progress(progress_stream(as_json)) as observe:
         record = where.run(request, observe=observe)
     if not as_json:
-        say(*(_result_lines(where, record) if last and record.state == "succeeded" else ()), outcome_line(record))
+        say(*(_format_result(where, record) if last and record.state == "succeeded" else ()), format_outcome(record))
     elif last or record.state != "succeeded":
         print_json(record)
     if record.state == "failed":
         if as_json:
             raise typer.Exit(1)
-        raise StepFailedError("\n".join(failure_lines(record)))
+        raise StepFailedError("\n".join(format_failure(record)))
     if record.state == "stopped":
         raise typer.Exit(130)
     return record
 
 
-def _result_lines(where: Deployer, record: RunRecord) -> list[str]:
-    from scanflow_client.formatting.runs import output_lines
+def _format_result(where: Deployer, record: RunRecord) -> list[str]:
+    from scanflow_client.formatting.runs import format_output
 
     try:
-        step = _last_step(record)
-        value = _simplest(where.outputs(record.name, step))
+        step = _find_last_step(record)
+        value = _simplify(where.outputs(record.name, step))
     except ScanflowError:  # the step was skipped, or has only files as outputs
         return []
-    return [] if value is None or value == {} else output_lines(step, value)
+    return [] if value is None or value == {} else format_output(step, value)
 
 
-def _last_step(record: RunRecord) -> str:
+def _find_last_step(record: RunRecord) -> str:
     ended = [task.step for task in record.tasks if task.state == "succeeded"]
     if not ended:
         raise NotFoundError(f"No step of the run {record.name!r} has succeeded. See: scanflow show {record.name}")
     return ended[-1]
 
 
-def _simplest(outputs: Any) -> Any:
+def _simplify(outputs: Any) -> Any:
     """Return the result of a step that has no other output, else its outputs by name; a list for a fan-out."""
     if isinstance(outputs, list):
-        return [_simplest(output) for output in outputs]
+        return [_simplify(output) for output in outputs]
     return outputs["result"] if outputs.keys() == {"result"} else outputs
 
 
-def _service_logs(where: Deployer, name: str, *, instance: str | None, follow: bool, raw: bool) -> None:
+def _print_service_logs(where: Deployer, name: str, *, instance: str | None, follow: bool, raw: bool) -> None:
     """Print the logs of a service's instances, below each instance's name."""
     from scanflow.deployer import InstanceLogs
 

@@ -65,7 +65,7 @@ def deploy(
     """
     from scanflow.backends.service_change import Deployment, Sizing
     from scanflow.loading import load_application
-    from scanflow_client.formatting.services import request_examples
+    from scanflow_client.formatting.services import format_request_examples
 
     where = deployer()
     application, path, workflow = load_application(target)
@@ -78,7 +78,7 @@ def deploy(
         after="",
     )
     if not as_json:
-        say(*request_examples(record, _inputs(where, record)))
+        say(*format_request_examples(record, _fetch_inputs(where, record)))
 
 
 def services(
@@ -86,15 +86,15 @@ def services(
     as_json: JsonOption = False,
 ) -> None:
     """List services; with a name, show its instances and revisions."""
-    from scanflow_client.formatting.services import service_screen, services_table
+    from scanflow_client.formatting.services import format_service, format_services
 
     if name is not None:
         record = deployer().service(name)
-        respond(record, as_json, lambda: service_screen(record))
+        respond(record, as_json, lambda: format_service(record))
         return
     records = deployer().services(instances=as_json)
     nothing = "Nothing is deployed. Deploy an online workflow: scanflow deploy app.py:WORKFLOW"
-    respond(records, as_json, lambda: [services_table(records) if records else nothing])
+    respond(records, as_json, lambda: [format_services(records) if records else nothing])
 
 
 def scale(
@@ -109,12 +109,12 @@ def scale(
 ) -> None:
     """Resize a service (instances, cores) without downtime."""
     from scanflow.deployer.service_client import explanation_of
-    from scanflow_client.formatting.services import explanation_lines
+    from scanflow_client.formatting.services import format_explanation
 
     where = deployer()
     if explain:
         explanation = explanation_of(where.service(name))
-        respond(explanation, as_json, lambda: explanation_lines(explanation))
+        respond(explanation, as_json, lambda: format_explanation(explanation))
         return
     _change(where, name, as_json, **shape(instances, cores, affinity, cut, into))
 
@@ -253,7 +253,7 @@ def _watch(
     start: Callable[[ServiceObserver], ServiceRecord], as_json: bool, *, after: str = "Show it: scanflow services {}"
 ) -> ServiceRecord:
     """Print the progress of a change, the service it led to, and the next command."""
-    from scanflow_client.formatting.services import service_line
+    from scanflow_client.formatting.services import format_service_line
     from scanflow_client.progress import show_service_changes
 
     with show_service_changes(progress_stream(as_json)) as observe:
@@ -261,11 +261,11 @@ def _watch(
     if as_json:
         print_json(record)
     else:
-        say(service_line(record), *([after.format(record.name)] if after else []))
+        say(format_service_line(record), *([after.format(record.name)] if after else []))
     return record
 
 
-def _inputs(where: Deployer, record: ServiceRecord) -> list[dict[str, Any]]:
+def _fetch_inputs(where: Deployer, record: ServiceRecord) -> list[dict[str, Any]]:
     """Return the inputs that the graph declares, else those of a registered model in it."""
     nodes = (
         [None, *(node for revision in record.revisions for node in revision.models)] if record.state == "ready" else []

@@ -20,19 +20,19 @@ def strategies(
     as_json: JsonOption = False,
 ) -> None:
     """List the strategies of an application's agents (when, if, then), or the primitives they can use."""
-    from scanflow_client.formatting.agents import primitives_table, strategies_table
+    from scanflow_client.formatting.agents import format_primitives, format_strategies
 
     if target == "primitives":
         from scanflow.agent.primitives import catalogue
 
         rows = catalogue()
-        respond(rows, as_json, lambda: [primitives_table(rows)])
+        respond(rows, as_json, lambda: [format_primitives(rows)])
         return
     from scanflow_client.replay import list_strategies
 
     application, listed = list_strategies(target)
     nothing = f"The agents of {application!r} declare no strategy: they only sense."
-    respond(listed, as_json, lambda: [strategies_table(listed) if listed else nothing])
+    respond(listed, as_json, lambda: [format_strategies(listed) if listed else nothing])
 
 
 def replay(
@@ -51,12 +51,12 @@ def replay(
     as_json: JsonOption = False,
 ) -> None:
     """Evaluate an agent's strategies again on recorded samples. Nothing is done; exit code 1: decisions differ."""
-    from scanflow_client.formatting.agents import replay_screen
+    from scanflow_client.formatting.agents import format_replay
 
     result = client().replay(agent, file, since=since, last=last, trace=trace)
     if save is not None:
         result.save(save)
     nothing = [f"No such sample is recorded. See what is: scanflow agents {result.app}:{result.agent} --journal"]
-    respond(result.as_json(), as_json, lambda: replay_screen(result) if result.trace.samples else nothing)
+    respond(result.as_json(), as_json, lambda: format_replay(result) if result.trace.samples else nothing)
     if result.differences:
         raise typer.Exit(1)

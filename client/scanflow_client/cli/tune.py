@@ -59,7 +59,7 @@ def tune(
     """Find instances, cores, affinity and threads that serve best, on a copy of the service. Ctrl-C ends the search."""
     from scanflow.app.quantities import parse_duration
     from scanflow.tuning.goals import GOALS, Goal
-    from scanflow_client.formatting.tune import next_command, step_text, tuning_chart, tuning_screen
+    from scanflow_client.formatting.tune import draw_tuning, format_step, format_tuning, suggest_command
     from scanflow_client.model_client import open_server_knowledge
     from scanflow_client.predict_io import read_request, to_http
     from scanflow_client.progress import open_output
@@ -100,20 +100,20 @@ def tune(
             seconds=seconds,
             folder=out,
             history=history,
-            observe=lambda step: output.update(step_text(step)),
+            observe=lambda step: output.update(format_step(step)),
             on_trial=lambda text: output.print(text, ""),
         )
-    chart = tuning_chart(report)
+    chart = draw_tuning(report)
     if as_json:
         print_json(report.summary())
     else:
-        say(*tuning_screen(report))
+        say(*format_tuning(report))
     _write(report, out, chart, as_json)
     if log and report.result.trials:
         run = log_tuning(knowledge(), own.home, report, chart)
         if not as_json:
             say(f"Kept as the run {run.name} ({run.run_id}) of {tuned.app.name}.")
-    if (command := next_command(report)) is not None and not apply and not as_json:
+    if (command := suggest_command(report)) is not None and not apply and not as_json:
         say(f"Put it to use: {command}")
     if apply and report.result.winner is not None:
         _apply(report, report.result.winner, as_json)
@@ -143,7 +143,7 @@ def parse_batch_sizes(text: str | None) -> list[int]:
 
 def _apply(report: TuningReport, winner: Candidate, as_json: bool) -> None:
     from scanflow.backends.service_change import ServiceChange
-    from scanflow_client.formatting.tune import shape_options
+    from scanflow_client.formatting.tune import format_shape_options
     from scanflow_client.progress import show_service_changes
 
     name, before = report.target.workflow.name, report.result.default
@@ -155,4 +155,4 @@ def _apply(report: TuningReport, winner: Candidate, as_json: bool) -> None:
     with show_service_changes(progress_stream(as_json)) as observe:
         deployer().change(name, change, observe=observe)
     if not as_json:
-        say(f"Resized {name}. Take it back: scanflow scale {name} {before.instances} {shape_options(before)}")
+        say(f"Resized {name}. Take it back: scanflow scale {name} {before.instances} {format_shape_options(before)}")

@@ -23,7 +23,7 @@ from scanflow.reports.loop_events import loop_events, request_counts, versions_o
 from scanflow.reports.records import Answers
 from scanflow_client.control_client import ControlClient
 from scanflow_client.demo.traffic import Responses, TrafficProgram
-from scanflow_client.formatting.text import percent
+from scanflow_client.formatting.text import format_percent
 from scanflow_client.report import fetch_labels
 
 TIMEOUT_S, TIMEOUT_TIMES = 600.0, 6.0  # the longest that a promotion may take: so long, or so often the start-up
@@ -199,8 +199,8 @@ def run_loop(
     if promoted is None:
         raise UnavailableError(
             f"No better model was promoted within {limit_s:.0f} s, and start-up took {startup_s:.0f} s. The last "
-            f"{time.time() - since:.0f} s it was {phase.activity}.{_format_refusal(events)} If the demo has stopped the "
-            "control plane, start it again: scanflow up; then see what the agents did: scanflow why; and what they "
+            f"{time.time() - since:.0f} s it was {phase.activity}.{_format_refusal(events)} If the demo has stopped "
+            "the control plane, start it again: scanflow up; then see what the agents did: scanflow why; and what they "
             "saw: scanflow events"
         )
     traffic.stop()
@@ -240,11 +240,11 @@ def _is_counted(events: Sequence[Event], responses: Sequence[Responses], models:
 def format_loop(loop: LoopOutcome, report: Path) -> list[str]:
     """Return a summary of the loop."""
     old, new = loop.order[0], loop.order[-1]
-    before, after = (percent(loop.accuracy("drifted", model)) for model in (old, new))
+    before, after = (format_percent(loop.accuracy("drifted", model)) for model in (old, new))
     return [
         "",
         f"  champion  {old} → {new}, {loop.seconds:.0f} s after the first prediction",
-        f"  accuracy  clean {percent(loop.accuracy('clean', old))}; drifted {before}, then {after}",
+        f"  accuracy  clean {format_percent(loop.accuracy('clean', old))}; drifted {before}, then {after}",
         f"  requests  {loop.sent:,} sent, {loop.failed} failed",
         f"  report    {report}",
     ]
@@ -255,8 +255,8 @@ def render_report(client: ControlClient, app: Application, loop: LoopOutcome) ->
     facts = {
         "predictions": f"{loop.sent:,}",
         "failed": f"{loop.failed:,}",
-        "drifted, before": percent(loop.accuracy("drifted", loop.order[0])),
-        "drifted, after": percent(loop.accuracy("drifted", loop.order[-1])),
+        "drifted, before": format_percent(loop.accuracy("drifted", loop.order[0])),
+        "drifted, after": format_percent(loop.accuracy("drifted", loop.order[-1])),
         "until promoted": f"{loop.seconds:.0f} s",
     }
     labels, counted = fetch_labels(client, app.name), "Of all digits that were sent: the demo knows what they are."

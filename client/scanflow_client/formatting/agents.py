@@ -12,7 +12,7 @@ from scanflow.app.quantities import counted, format_duration
 from scanflow.drift.promotion import sentence
 from scanflow.masking import masked
 from scanflow_client.formatting.table import Screen, Table
-from scanflow_client.formatting.text import ago, as_json, clock, duration, shorten
+from scanflow_client.formatting.text import format_age, format_seconds, format_time, shorten, to_json
 
 if TYPE_CHECKING:
     from scanflow.agent.primitive_model import Primitive
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
     from scanflow_client.replay import Replay
 
 _PENDING = {"act": "about to start", "approve": "waiting for approval", "queue": "queued", "suggest": "suggested"}
-MAX_MOMENTS = 200  # the newest of a replay that are printed
+MAX_MOMENTS = 200  # a replay prints the newest only
 
 
-def agents_screen(agents: Sequence[AgentView], *, detailed: bool) -> Screen:
+def format_agents(agents: Sequence[AgentView], *, detailed: bool) -> Screen:
     """Return a table of agents, with ``detailed`` a table of each one's sensors, and their errors."""
     if not agents:
         return ["No agents. Start an application's: scanflow agents --start app.py"]
     heads = ("agent", "application", "state", "since", "restarts", "sensors", "last firing", "missed", "errors")
-    screen: list[str | Table] = [Table(heads, [_sensors_row(one) for one in agents])]
+    screen: list[str | Table] = [Table(heads, [_format_agent_sensors(agent) for agent in agents])]
     columns = ("sensor", "fires", "fired", "last", "next", "missed", "errors")
-    for one in agents if detailed else ():
-        if one.sensors:
-            rows = [_sensor_row(sensor) for sensor in one.sensors]
-            screen += ["", f"{one.full_name}, at {one.url}", Table(columns, rows)]
-    for one in agents:
-        screen += [f"{one.full_name} fails: {one.error}"] if one.error is not None else []
+    for agent in agents if detailed else ():
+        if agent.sensors:
+            rows = [_format_sensor(sensor) for sensor in agent.sensors]
+            screen += ["", f"{agent.full_name}, at {agent.url}", Table(columns, rows)]
+    for agent in agents:
+        screen += [f"{agent.full_name} fails: {agent.error}"] if agent.error is not None else []
     return screen if detailed else [*screen, f"Show one: scanflow agents {agents[0].full_name}"]
 
 
-def trigger_text(trigger: Mapping[str, Any]) -> str:
-    """Return a trigger in words: ``every 1 h``, ``cron 0 * * * *``, ``on run.failed (workflow=training)``."""
+def format_trigger(trigger: Mapping[str, Any]) -> str:
+    """Return a trigger as text: ``every 1 h``, ``cron 0 * * * *``, ``on run.failed (workflow=training)``."""
     match trigger:
         case {"kind": "interval", "seconds": int() | float() as seconds}:
             return f"every {format_duration(seconds)}"
@@ -55,137 +55,158 @@ def trigger_text(trigger: Mapping[str, Any]) -> str:
             matched = ", ".join(f"{name}={value}" for name, value in (trigger.get("match") or {}).items())
             return f"on {type}" + (f" ({matched})" if matched else "")
         case {"kind": "all_of" | "any_of" as kind, "triggers": [*inner]}:
-            return f"{kind[:3]} of: {'; '.join(trigger_text(one) for one in inner)}"
+            return f"{kind[:3]} of: {'; '.join(format_trigger(part) for part in inner)}"
     return str(trigger.get("kind", "unknown"))
 
 
-def journal_lines(entries: Iterable[Mapping[str, Any]], agent: str) -> list[str]:
+def format_journal(entries: Iterable[Mapping[str, Any]], agent: str) -> list[str]:
     """Return each entry of an agent's journal on one line: time, kind, sensor or strategy, details."""
     lines = []
     for entry in entries:
         kind = str(entry["kind"])
-        line = f"{clock(entry['at'])}  {kind:<8}  {entry['subject']}  {shorten(_details(kind, entry['body']))}"
-        lines.append(line.rstrip())
+        details = shorten(_format_details(kind, entry["body"]))
+        lines.append(f"{format_time(entry['at'])}  {kind:<8}  {entry['subject']}  {details}".rstrip())
     return lines or [f"Nothing has happened yet. See when its sensors fire: scanflow agents {agent}"]
 
 
-def strategies_table(strategies: Iterable[Mapping[str, Any]]) -> Table:
+def format_strategies(strategies: Iterable[Mapping[str, Any]]) -> Table:
     rows = [
         (
-            one["agent"],
-            one["name"],
-            f"{one['sensor']} ({trigger_text(one['when'])})",
-            one["if"] or "always",
-            "; ".join(one["then"]),
-            one["autonomy"],
-            duration(one["cool_down_s"]),
-            "-" if one["budget"] is None else f"{one['budget']} in {format_duration(one['budget_window_s'])}",
+            strategy["agent"],
+            strategy["name"],
+            f"{strategy['sensor']} ({format_trigger(strategy['when'])})",
+            strategy["if"] or "always",
+            "; ".join(strategy["then"]),
+            strategy["autonomy"],
+            format_seconds(strategy["cool_down_s"]),
+            "-"
+            if strategy["budget"] is None
+            else f"{strategy['budget']} in {format_duration(strategy['budget_window_s'])}",
         )
-        for one in strategies
+        for strategy in strategies
     ]
     return Table(("agent", "strategy", "when", "if", "then", "autonomy", "cool-down", "budget"), rows)
 
 
-def primitives_table(catalogue: Iterable[Primitive]) -> Table:
+def format_primitives(catalogue: Iterable[Primitive]) -> Table:
     rows = [
         (
-            one.name,
-            one.layer,
-            one.kind,
-            ", ".join(each.name if each.required else f"[{each.name}]" for each in one.parameters),
-            one.what.replace("``", ""),
+            primitive.name,
+            primitive.layer,
+            primitive.kind,
+            ", ".join(
+                parameter.name if parameter.required else f"[{parameter.name}]" for parameter in primitive.parameters
+            ),
+            primitive.what.replace("``", ""),
         )
-        for one in catalogue
+        for primitive in catalogue
     ]
     return Table(("primitive", "layer", "kind", "parameters", "what it does"), rows)
 
 
-def action_status(action: Action) -> str:
+def describe_status(action: Action) -> str:
     if action.state == "pending":
         return _PENDING.get(action.decision.verdict, "pending")
     return "only observed" if action.state == "observed" else action.state
 
 
-def action_line(action: Action) -> str:
+def format_action(action: Action) -> str:
     """Return one line on an action: id, call, target, status, reason."""
-    why = f"by {action.reverted_by}" if action.state == "reverted" else _reason(action)
-    call = f"{_call(action.intent)} on {action.intent.target}"
-    return f"{action.id}  {call}: {action_status(action)}. {shorten(why)}".rstrip()
+    why = f"by {action.reverted_by}" if action.state == "reverted" else _choose_reason(action)
+    call = f"{_format_call(action.intent)} on {action.intent.target}"
+    return f"{action.id}  {call}: {describe_status(action)}. {shorten(why)}".rstrip()
 
 
-def actions_screen(actions: Sequence[Action]) -> Screen:
+def format_actions(actions: Sequence[Action]) -> Screen:
     if not actions:
         return ["No agent has requested an action yet. See: scanflow agents"]
     rows = [
-        (*_who(one), one.intent.primitive, one.intent.target, action_status(one), shorten(_reason(one)))
-        for one in actions
+        (
+            *_format_origin(action),
+            action.intent.primitive,
+            action.intent.target,
+            describe_status(action),
+            shorten(_choose_reason(action)),
+        )
+        for action in actions
     ]
     columns = ("action", "when", "by", "primitive", "on", "status", "reason")
     return [Table(columns, rows), f"Explain one: scanflow why {actions[0].id}"]
 
 
-def approvals_screen(actions: Sequence[Action]) -> Screen:
+def format_approvals(actions: Sequence[Action]) -> Screen:
     if not actions:
         return ["No action is waiting for approval. See what was done: scanflow why"]
     rows = [
-        (*_who(one), shorten(_call(one.intent)), one.intent.target, shorten(one.intent.rule or "always"))
-        for one in actions
+        (
+            *_format_origin(action),
+            shorten(_format_call(action.intent)),
+            action.intent.target,
+            shorten(action.intent.rule or "always"),
+        )
+        for action in actions
     ]
     id = actions[0].id
     after = f"Approve: scanflow approve {id}. Refuse: scanflow approve {id} --refuse. Explain: scanflow why {id}"
-    told = [(one.id, sentence(one.intent.evidence)) for one in actions]
-    evidence = [f"{id}: {text}" for id, text in told if text]
+    sentences = [(action.id, sentence(action.intent.evidence)) for action in actions]
+    evidence = [f"{id}: {text}" for id, text in sentences if text]
     return [Table(("action", "when", "by", "requests", "on", "rule"), rows), *evidence, after]
 
 
-def replay_screen(found: Replay) -> Screen:
+def format_replay(replay: Replay) -> Screen:
     """Return a timeline, the decisions that differ from the recorded ones, and a summary."""
-    rows = _moment_rows(found.moments, found.trace)
+    rows = _format_moments(replay.moments, replay.trace)
     screen: list[str | Table] = []
     if len(rows) > MAX_MOMENTS:
         screen.append(f"The last {MAX_MOMENTS} of {len(rows):,} moments; all of them: --json")
     if rows:
         screen += [Table(("when", "sensor", "strategy", "rule", "requests", "recorded"), rows[-MAX_MOMENTS:]), ""]
-    if found.differences:
+    if replay.differences:
         changed = [
-            (one.symbol, clock(one.at), one.strategy, shorten(one.before), shorten(one.after))
-            for one in found.differences
+            (
+                difference.symbol,
+                format_time(difference.at),
+                difference.strategy,
+                shorten(difference.before),
+                shorten(difference.after),
+            )
+            for difference in replay.differences
         ]
         screen += [Table(("", "when", "strategy", "recorded", "now"), changed), ""]
-    return [*screen, _summary(len(found.trace.samples), found.strategies, found.differences)]
+    return [*screen, _summarize_differences(len(replay.trace.samples), replay.strategies, replay.differences)]
 
 
-def agent_row(one: AgentView) -> tuple[str, ...]:
-    """Return its name, application, state, since when, and restarts."""
-    return (one.name, one.app, one.state, ago(one.started), str(one.restarts))
+def format_agent_row(agent: AgentView) -> tuple[str, ...]:
+    """Return an agent's name, application, state, age and restarts."""
+    return (agent.name, agent.app, agent.state, format_age(agent.started), str(agent.restarts))
 
 
-def _sensors_row(one: AgentView) -> tuple[str, ...]:
-    if one.sensors is None:
-        return (*agent_row(one), "-", "-", "-", "-")
-    last = max((each.last for each in one.sensors if each.last is not None), default=None)
-    missed, errors = sum(each.missed for each in one.sensors), sum(each.errors for each in one.sensors)
-    return (*agent_row(one), str(len(one.sensors)), ago(last), str(missed), str(errors))
+def _format_agent_sensors(agent: AgentView) -> tuple[str, ...]:
+    if agent.sensors is None:
+        return (*format_agent_row(agent), "-", "-", "-", "-")
+    last = max((sensor.last for sensor in agent.sensors if sensor.last is not None), default=None)
+    missed, errors = sum(sensor.missed for sensor in agent.sensors), sum(sensor.errors for sensor in agent.sensors)
+    return (*format_agent_row(agent), str(len(agent.sensors)), format_age(last), str(missed), str(errors))
 
 
-def _sensor_row(one: SensorReport) -> tuple[str, ...]:
+def _format_sensor(sensor: SensorReport) -> tuple[str, ...]:
     return (
-        one.name,
-        trigger_text(one.trigger),
-        str(one.fired),
-        ago(one.last),
-        "-" if one.next is None else f"in {format_duration(max(0.0, one.next - time.time()))}",
-        str(one.missed),
-        str(one.errors),
+        sensor.name,
+        format_trigger(sensor.trigger),
+        str(sensor.fired),
+        format_age(sensor.last),
+        "-" if sensor.next is None else f"in {format_duration(max(0.0, sensor.next - time.time()))}",
+        str(sensor.missed),
+        str(sensor.errors),
     )
 
 
-def _details(kind: str, body: Any) -> str:
+def _format_details(kind: str, body: Any) -> str:
     match kind, body:
         case "sample", {"error": str() as error}:
             return f"failed: {error}"
         case "sample", {"value": value, "cause": cause}:
-            return f"{shorten(as_json(value))} ({cause})"
+            return f"{shorten(to_json(value))} ({cause})"
         case "intent", {"primitive": primitive, "target": target}:
             call = called(str(primitive), masked(body.get("arguments") or {}))
             return f"{call} on {target}, by the rule: {body.get('rule') or 'always'}"
@@ -199,48 +220,48 @@ def _details(kind: str, body: Any) -> str:
             return f"{count} ({reason})"
         case (("error" | "refused"), {"error": str() as error}):
             return error
-    return as_json(body)
+    return to_json(body)
 
 
-def _call(intent: Intent) -> str:
+def _format_call(intent: Intent) -> str:
     return called(intent.primitive, masked(intent.arguments))
 
 
-def _who(action: Action) -> tuple[str, str, str]:
-    return action.id, ago(action.intent.at), f"{action.intent.agent}/{action.intent.strategy}"
+def _format_origin(action: Action) -> tuple[str, str, str]:
+    return action.id, format_age(action.intent.at), f"{action.intent.agent}/{action.intent.strategy}"
 
 
-def _reason(action: Action) -> str:
+def _choose_reason(action: Action) -> str:
     return action.error if action.error is not None else action.decision.reason
 
 
-def _moment_rows(moments: Iterable[Moment], trace: Trace) -> list[tuple[str, ...]]:
-    recorded = {one.place: one.answers for one in trace.moments}
+def _format_moments(moments: Iterable[Moment], trace: Trace) -> list[tuple[str, ...]]:
+    recorded = {moment.place: moment.answers for moment in trace.moments}
     return [
         (
-            clock(one.at),
-            one.sensor,
-            one.strategy,
-            "-" if one.sensor_error or one.error else "held" if one.held else "no",
-            shorten(_request(one)),
-            ", ".join(recorded.get(one.place, ())) or "-",
+            format_time(moment.at),
+            moment.sensor,
+            moment.strategy,
+            "-" if moment.sensor_error or moment.error else "held" if moment.held else "no",
+            shorten(_format_request(moment)),
+            ", ".join(recorded.get(moment.place, ())) or "-",
         )
-        for one in moments
+        for moment in moments
     ]
 
 
-def _request(one: Moment) -> str:
-    if one.sensor_error:
-        return f"the sensor failed: {one.sensor_error}"
-    return one.outcome if one.held or one.error else "-"
+def _format_request(moment: Moment) -> str:
+    if moment.sensor_error:
+        return f"the sensor failed: {moment.sensor_error}"
+    return moment.outcome if moment.held or moment.error else "-"
 
 
-def _summary(samples: int, strategies: Sequence[str], differences: Sequence[Difference]) -> str:
+def _summarize_differences(samples: int, strategies: Sequence[str], differences: Sequence[Difference]) -> str:
     head = f"{counted(samples, 'sample')}, {counted(len(strategies), 'strategy')}"
     if not differences:
         return f"{head}: all decisions are as recorded."
     signs = {"+": "added", "-": "removed", "~": "changed"}
-    counts = {text: sum(one.symbol == sign for one in differences) for sign, text in signs.items()}
+    counts = {text: sum(difference.symbol == sign for difference in differences) for sign, text in signs.items()}
     differ = f"{counted(len(differences), 'decision')} {'differs' if len(differences) == 1 else 'differ'}"
     parts = ", ".join(f"{count} {text}" for text, count in counts.items() if count)
     return f"{head}: {differ} from what was recorded: {parts}."

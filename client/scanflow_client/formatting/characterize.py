@@ -1,4 +1,4 @@
-"""What a program needs, as tables and a line to copy."""
+"""Characterizations of programs, services and jobs, as tables and the resources to request."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _KINDS = {
 }
 
 
-def characterization_screen(found: Characterization) -> Screen:
-    """Return what was measured by cores, by memory, and what to ask for."""
-    first = min(found.saturation.speed)
+def format_characterization(characterization: Characterization) -> Screen:
+    """Return the measurements by cores and by memory, and the resources to request."""
+    first = min(characterization.saturation.speed)
     alone = statistics.median(
-        one.seconds for where, runs in found.runs.items() if len(where.cpus) == first for one in runs
+        run.seconds for where, runs in characterization.runs.items() if len(where.cpus) == first for run in runs
     )
-    rows = [_row(describe_placement(where), runs, alone) for where, runs in found.runs.items()]
+    rows = [_format_row(describe_placement(where), runs, alone) for where, runs in characterization.runs.items()]
     columns = (
         "on",
         "took",
@@ -42,19 +42,26 @@ def characterization_screen(found: Characterization) -> Screen:
         "migrations",
         "misses",
     )
-    screen: list[str | Table] = [Table(columns, rows), describe_saturation(found.saturation)]
-    if found.limits:
-        limits = [(_mebibytes(limit), one.outcome, format_duration(one.seconds)) for limit, one in found.limits.items()]
+    screen: list[str | Table] = [Table(columns, rows), describe_saturation(characterization.saturation)]
+    if characterization.limits:
+        limits = [
+            (_format_mebibytes(limit), run.outcome, format_duration(run.seconds))
+            for limit, run in characterization.limits.items()
+        ]
         screen.append(Table(("memory limit", "it", "took"), limits))
-    if found.knee is not None:
-        killed = f"; with {_mebibytes(found.knee.too_few)} it does not" if found.knee.too_few else ""
-        screen.append(f"It runs with {_mebibytes(found.knee.enough)}{killed}.")
-    screen += [f"Not measured: {what}" for what in found.missing]
-    return [*screen, f"Ask for: resources={found.recommendation}"]
+    if characterization.knee is not None:
+        killed = (
+            f"; with {_format_mebibytes(characterization.knee.too_few)} it does not"
+            if characterization.knee.too_few
+            else ""
+        )
+        screen.append(f"It runs with {_format_mebibytes(characterization.knee.enough)}{killed}.")
+    screen += [f"Not measured: {what}" for what in characterization.missing]
+    return [*screen, f"Ask for: resources={characterization.recommendation}"]
 
 
-def workflow_screen(result: WorkflowCharacterization) -> Screen:
-    """Return what a service or a job took by its size, and what to ask for."""
+def format_workflow_characterization(result: WorkflowCharacterization) -> Screen:
+    """Return the measurements of a service or a job by size, and the resources to request."""
     from scanflow_client.characterize_workflow import median_seconds
 
     alone = median_seconds(next(iter(result.runs.values())))
@@ -64,7 +71,7 @@ def workflow_screen(result: WorkflowCharacterization) -> Screen:
             f"{1 / median_seconds(runs):.4g}/s" if result.unit == "request" else format_duration(median_seconds(runs)),
             f"{alone / median_seconds(runs):.2f}×",
             f"{statistics.median(run.cores for run in runs):.2f}",
-            _mebibytes(max(run.peak_bytes for run in runs)),
+            _format_mebibytes(max(run.peak_bytes for run in runs)),
         )
         for size, runs in result.runs.items()
     ]
@@ -79,7 +86,7 @@ def workflow_screen(result: WorkflowCharacterization) -> Screen:
     ]
 
 
-def workflow_as_json(result: WorkflowCharacterization) -> dict[str, Any]:
+def workflow_to_json(result: WorkflowCharacterization) -> dict[str, Any]:
     """Return all of it as JSON can hold it."""
     from dataclasses import asdict
 
@@ -93,45 +100,45 @@ def describe_saturation(scaling: Saturation) -> str:
     return f"{scaling.kind.capitalize()}: {_KINDS[scaling.kind]}. Nearly as fast as it gets: {enough}."
 
 
-def _row(name: str, runs: Sequence[ProgramRun], alone: float) -> list[str]:
-    took = statistics.median(one.seconds for one in runs)
-    switches = [one.voluntary_switches + one.involuntary_switches for one in runs]
-    rate = statistics.median(count / one.seconds for count, one in zip(switches, runs, strict=True))
-    made = sum(one.involuntary_switches for one in runs) / max(1, sum(switches))
+def _format_row(name: str, runs: Sequence[ProgramRun], alone: float) -> list[str]:
+    took = statistics.median(run.seconds for run in runs)
+    switches = [run.voluntary_switches + run.involuntary_switches for run in runs]
+    rate = statistics.median(count / run.seconds for count, run in zip(switches, runs, strict=True))
+    involuntary_share = sum(run.involuntary_switches for run in runs) / max(1, sum(switches))
     return [
         name,
-        f"{format_duration(took)} ({min(one.seconds for one in runs):.3g} to {max(one.seconds for one in runs):.3g})",
+        f"{format_duration(took)} ({min(run.seconds for run in runs):.3g} to {max(run.seconds for run in runs):.3g})",
         f"{alone / took:.2f}×",
-        f"{statistics.median(one.cores for one in runs):.2f}",
-        _mebibytes(max(one.peak_bytes for one in runs)),
+        f"{statistics.median(run.cores for run in runs):.2f}",
+        _format_mebibytes(max(run.peak_bytes for run in runs)),
         f"{rate:.4g}",
-        f"{made:.0%}",
-        _counted([one.migrations for one in runs]),
-        _counted([one.cache_misses for one in runs]),
+        f"{involuntary_share:.0%}",
+        _format_median_count([run.migrations for run in runs]),
+        _format_median_count([run.cache_misses for run in runs]),
     ]
 
 
-def _counted(values: Sequence[int | None]) -> str:
-    known = [one for one in values if one is not None]
-    return f"{statistics.median(known):,.0f}" if known else "-"
+def _format_median_count(values: Sequence[int | None]) -> str:
+    counts = [value for value in values if value is not None]
+    return f"{statistics.median(counts):,.0f}" if counts else "-"
 
 
-def _mebibytes(size: int) -> str:
+def _format_mebibytes(size: int) -> str:
     return f"{size / 2**20:,.0f} MiB"
 
 
-def as_json(found: Characterization) -> dict[str, Any]:
+def characterization_to_json(characterization: Characterization) -> dict[str, Any]:
     """Return all of it as JSON can hold it."""
     from dataclasses import asdict
 
     return {
         "runs": [
-            {"cpus": list(where.cpus), "caches": where.caches, "runs": [asdict(one) for one in runs]}
-            for where, runs in found.runs.items()
+            {"cpus": list(where.cpus), "caches": where.caches, "runs": [asdict(run) for run in runs]}
+            for where, runs in characterization.runs.items()
         ],
-        "limits": [{"limit_bytes": limit, **asdict(one)} for limit, one in found.limits.items()],
-        "saturation": asdict(found.saturation),
-        "knee": None if found.knee is None else asdict(found.knee),
-        "recommendation": asdict(found.recommendation),
-        "missing": list(found.missing),
+        "limits": [{"limit_bytes": limit, **asdict(run)} for limit, run in characterization.limits.items()],
+        "saturation": asdict(characterization.saturation),
+        "knee": None if characterization.knee is None else asdict(characterization.knee),
+        "recommendation": asdict(characterization.recommendation),
+        "missing": list(characterization.missing),
     }

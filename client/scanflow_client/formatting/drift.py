@@ -1,4 +1,4 @@
-"""What ``scanflow drift`` prints."""
+"""Output of ``scanflow drift``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from scanflow.app.quantities import counted
 from scanflow_client.formatting.table import Screen, Table
-from scanflow_client.formatting.text import percent
+from scanflow_client.formatting.text import format_percent
 
 if TYPE_CHECKING:
     from scanflow.drift.segments import Segment
@@ -20,64 +20,70 @@ MOST = 10
 _BARS = "▁▂▃▄▅▆▇█"
 
 
-def comparison_json(found: Comparison, within: Sequence[Segment] = ()) -> dict[str, Any]:
-    """Return a comparison as JSON holds it, with those of the segments if there are any."""
-    told = {
-        "drifted": found.drifted or any(one.found.drifted for one in within if one.found),
-        "p": found.p,
-        "level": found.level,
-        "rows": {"reference": found.rows[0], "current": found.rows[1]},
-        "columns": [{name: one for name, one in asdict(each).items() if name != "shares"} for each in found.columns],
-        "joint": [{"test": one.test, "p": one.p, "columns": one.columns} for one in found.joint],
+def comparison_to_json(comparison: Comparison, within: Sequence[Segment] = ()) -> dict[str, Any]:
+    """Return a comparison in JSON types, with those of its segments."""
+    document = {
+        "drifted": comparison.drifted or any(segment.found.drifted for segment in within if segment.found),
+        "p": comparison.p,
+        "level": comparison.level,
+        "rows": {"reference": comparison.rows[0], "current": comparison.rows[1]},
+        "columns": [
+            {name: value for name, value in asdict(column).items() if name != "shares"} for column in comparison.columns
+        ],
+        "joint": [{"test": test.test, "p": test.p, "columns": test.columns} for test in comparison.joint],
     }
-    rows = [{"reference": one.rows[0], "current": one.rows[1]} for one in within]
+    rows = [{"reference": segment.rows[0], "current": segment.rows[1]} for segment in within]
     segments = [
-        {"name": one.name, "rows": both, **({} if one.found is None else comparison_json(one.found))}
-        for one, both in zip(within, rows, strict=True)
+        {"name": segment.name, "rows": counts, **({} if segment.found is None else comparison_to_json(segment.found))}
+        for segment, counts in zip(within, rows, strict=True)
     ]
-    return told | ({"segments": segments} if within else {})
+    return document | ({"segments": segments} if within else {})
 
 
-def comparison_screen(
-    found: Comparison, reference: DataTable, current: DataTable, within: Sequence[Segment] = ()
+def format_comparison(
+    comparison: Comparison, reference: DataTable, current: DataTable, within: Sequence[Segment] = ()
 ) -> Screen:
-    """Return the verdict, the columns that moved most, and what all columns say together."""
-    old, new = found.rows
-    verdict = "Drifted" if found.drifted else "No drift"
-    seen = f"{verdict}: {new:,} rows against {old:,}, p {found.p:.3g} at the level {found.level:g}."
-    by_joint = [one for one in found.joint if one.p <= found.level]
+    """Return the verdict, the columns that moved most, and the joint tests of all columns."""
+    old, new = comparison.rows
+    verdict = "Drifted" if comparison.drifted else "No drift"
+    seen = f"{verdict}: {new:,} rows against {old:,}, p {comparison.p:.3g} at the level {comparison.level:g}."
+    by_joint = [test for test in comparison.joint if test.p <= comparison.level]
     lines: list[str | Table] = [seen]
-    if found.drifted_columns:
-        lines.append(f"{counted(len(found.drifted_columns), 'column')} of {len(found.columns)} drifted.")
-    elif found.drifted:
+    if comparison.drifted_columns:
+        lines.append(f"{counted(len(comparison.drifted_columns), 'column')} of {len(comparison.columns)} drifted.")
+    elif comparison.drifted:
         lines.append("No column drifted by itself, but how they vary together did.")
-    shown = found.drifted_columns[:MOST] or found.columns[:3]
-    rows = [_row(one, found, reference, current) for one in shown]
+    shown = comparison.drifted_columns[:MOST] or comparison.columns[:3]
+    rows = [_format_column(column, comparison, reference, current) for column in shown]
     lines.append(Table(("column", "test", "statistic", "p", "effect", "before", "after", "distribution"), rows))
-    if len(found.drifted_columns) > MOST:
-        lines.append(f"... {len(found.drifted_columns) - MOST} more; all of them: --json")
-    for one in by_joint:
-        about = f": {', '.join(one.columns)}" if one.columns else ""
-        lines.append(f"All columns together ({_TESTS[one.test]}): p {one.p:.3g}{about}")
+    if len(comparison.drifted_columns) > MOST:
+        lines.append(f"... {len(comparison.drifted_columns) - MOST} more; all of them: --json")
+    for test in by_joint:
+        about = f": {', '.join(test.columns)}" if test.columns else ""
+        lines.append(f"All columns together ({_TESTS[test.test]}): p {test.p:.3g}{about}")
     if within:
-        lines.append(Table(("segment", "reference", "current", "p", "drifted in"), [_segment(one) for one in within]))
+        lines.append(
+            Table(
+                ("segment", "reference", "current", "p", "drifted in"), [_format_segment(segment) for segment in within]
+            )
+        )
     return lines
 
 
-def _segment(one: Segment) -> tuple[str, ...]:
-    old, new = (f"{count:,}" for count in one.rows)
-    if one.found is None:
-        return one.name, old, new, "-", "too few rows"
-    named = ", ".join(column.name for column in one.found.named[:MOST])
-    return one.name, old, new, f"{one.found.p:.3g}", (named or "all together") if one.found.drifted else "-"
+def _format_segment(segment: Segment) -> tuple[str, ...]:
+    old, new = (f"{count:,}" for count in segment.rows)
+    if segment.found is None:
+        return segment.name, old, new, "-", "too few rows"
+    named = ", ".join(column.name for column in segment.found.named[:MOST])
+    return segment.name, old, new, f"{segment.found.p:.3g}", (named or "all together") if segment.found.drifted else "-"
 
 
-def changes_screen(found: Sequence[Change]) -> Screen:
-    """Return where a stream changed."""
-    if not found:
+def format_changes(changes: Sequence[Change]) -> Screen:
+    """Return the changes of a stream."""
+    if not changes:
         return ["No change."]
-    rows = [(f"{one.row:,}", f"{one.before:.4g}", f"{one.after:.4g}") for one in found]
-    return [f"{counted(len(found), 'change')}.", Table(("seen at row", "mean before", "mean after"), rows)]
+    rows = [(f"{change.row:,}", f"{change.before:.4g}", f"{change.after:.4g}") for change in changes]
+    return [f"{counted(len(changes), 'change')}.", Table(("seen at row", "mean before", "mean after"), rows)]
 
 
 _TESTS = {
@@ -87,32 +93,34 @@ _TESTS = {
 }
 
 
-def _row(one: ColumnDrift, found: Comparison, reference: DataTable, current: DataTable) -> tuple[str, ...]:
+def _format_column(
+    column: ColumnDrift, comparison: Comparison, reference: DataTable, current: DataTable
+) -> tuple[str, ...]:
     from scanflow.drift.table import shares
 
-    bars = shares(reference.columns[one.name], current.columns[one.name], most=12)
+    bars = shares(reference.columns[column.name], current.columns[column.name], most=12)
     tallest = max(*bars.reference, *bars.current, 1e-9)
-    mark = "*" if found.has_drifted(one) else ""
+    mark = "*" if comparison.has_drifted(column) else ""
     return (
-        f"{one.name}{mark}",
-        one.test,
-        f"{one.statistic:.3g}",
-        f"{one.p:.3g}",
-        f"{one.effect:.2f}",
-        _summary(one.reference, one.current),
-        _summary(one.current, one.reference),
-        f"{_bars(bars.reference, tallest)} {_bars(bars.current, tallest)}",
+        f"{column.name}{mark}",
+        column.test,
+        f"{column.statistic:.3g}",
+        f"{column.p:.3g}",
+        f"{column.effect:.2f}",
+        _summarize_column(column.reference, column.current),
+        _summarize_column(column.current, column.reference),
+        f"{_draw_bars(bars.reference, tallest)} {_draw_bars(bars.current, tallest)}",
     )
 
 
-def _bars(values: Sequence[float], tallest: float) -> str:
-    return "".join(_BARS[min(int(one / tallest * len(_BARS)), len(_BARS) - 1)] for one in values)
+def _draw_bars(values: Sequence[float], tallest: float) -> str:
+    return "".join(_BARS[min(int(value / tallest * len(_BARS)), len(_BARS) - 1)] for value in values)
 
 
-def _summary(own: dict[str, float], other: dict[str, float]) -> str:
-    """Return mean and deviation, or the shares of the two categories that moved most, and what is missing."""
-    gone = f", {percent(own['missing'])} missing" if own.get("missing") or other.get("missing") else ""
+def _summarize_column(own: dict[str, float], other: dict[str, float]) -> str:
+    """Return mean and deviation, or the shares of the two categories that moved most, and the missing share."""
+    gone = f", {format_percent(own['missing'])} missing" if own.get("missing") or other.get("missing") else ""
     if "mean" in own:
         return f"{own['mean']:.3g} ± {own['sd']:.3g}{gone}"
     moved = sorted(own.keys() - {"missing"}, key=lambda name: -abs(own[name] - other.get(name, 0.0)))[:2]
-    return ", ".join(f"{name or repr(name)} {percent(own[name])}" for name in moved) + gone
+    return ", ".join(f"{name or repr(name)} {format_percent(own[name])}" for name in moved) + gone

@@ -1,4 +1,4 @@
-"""What ``scanflow build`` prints."""
+"""Output of ``scanflow build``."""
 
 from __future__ import annotations
 
@@ -12,28 +12,34 @@ from scanflow_client.formatting.table import Screen, Table
 _NONE = "No image is needed: each step and service names one itself."
 
 
-def build_screen(records: Sequence[ImageRecord], target: str | None) -> Screen:
-    """Return what was built, and the next command."""
+def format_build(records: Sequence[ImageRecord], target: str | None) -> Screen:
+    """Return the built images, and the next command."""
     if not records:
         return [_NONE]
     rows = [
-        (one.workflow, ", ".join(one.nodes), one.image, one.state, "pushed" if one.pushed else "here only")
-        for one in records
+        (
+            record.workflow,
+            ", ".join(record.nodes),
+            record.image,
+            record.state,
+            "pushed" if record.pushed else "here only",
+        )
+        for record in records
     ]
     table = Table(("workflow", "runs", "image", "state", "where"), rows)
-    if all(one.pushed for one in records):
+    if all(record.pushed for record in records):
         return [table]
     command = "scanflow build" if target is None else f"scanflow build {target}"
     return [table, f"Nodes of a cluster pull images from a registry: {command} --push --registry HOST:PORT"]
 
 
-def print_screen(wanted: Sequence[PlannedImage], registry: str | None) -> Screen:
-    """Return the Dockerfiles, each once, below their images' names."""
-    if not wanted:
+def format_dockerfiles(images: Sequence[PlannedImage], registry: str | None) -> Screen:
+    """Return the distinct Dockerfiles, below their images' names."""
+    if not images:
         return [_NONE]
     lines: list[str] = []
-    for recipe in dict.fromkeys(one.recipe for one in wanted):
-        users = ", ".join(f"{one.workflow}:{'+'.join(one.nodes)}" for one in wanted if one.recipe == recipe)
+    for recipe in dict.fromkeys(image.recipe for image in images):
+        users = ", ".join(f"{image.workflow}:{'+'.join(image.nodes)}" for image in images if image.recipe == recipe)
         lines += [f"# {recipe.name(registry)}, for {users}", *dockerfile(recipe).splitlines()]
         lines += [f"# requirements.txt: {line}" for line in recipe.requirements]
         lines.append("")

@@ -1,4 +1,4 @@
-"""What became of a load, as lines, a table and a plot."""
+"""The report of a load as lines, a table and a plot."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from scanflow.app.quantities import counted
 from scanflow.html_table import html_table
-from scanflow_client.formatting.services import shape_text
+from scanflow_client.formatting.services import format_shape
 from scanflow_client.formatting.table import Screen, Table
-from scanflow_client.formatting.text import latency
+from scanflow_client.formatting.text import format_latency
 
 if TYPE_CHECKING:
     from scanflow.load.load import LoadMetrics
@@ -21,51 +21,51 @@ SLICES = 40
 """Points of the plot."""
 
 
-def load_screen(report: LoadReport, *, bound_s: float | None) -> Screen:
-    """Return how many requests succeeded, how fast, and why others failed. ``bound_s``: what the p99 is to keep."""
+def format_load(report: LoadReport, *, bound_s: float | None) -> Screen:
+    """Return the rate, the latencies and the reasons of failures of a load. ``bound_s``: the bound of the p99."""
     result = report.result
     metrics = result.metrics()
     failed = f"{metrics.failed:,} failed" if metrics.failed else "none failed"
     columns = {"completed/s": f"{report.rate:.4g}"}
     if report.spec.rows > 1:
         columns["samples/s"] = f"{report.rate * report.spec.rows:.4g}"
-    columns |= {"mean": _latency(metrics.mean_s), **_percentiles(metrics)}
+    columns |= {"mean": _format_known_latency(metrics.mean_s), **_format_percentiles(metrics)}
     if report.target_rate is not None:
         columns = {"target/s": f"{report.target_rate:.4g}", **columns}
     ended = " It was interrupted." if report.interrupted else ""
-    requests, shape = counted(metrics.requests, "request"), shape_text(report.shape)
+    requests, shape = counted(metrics.requests, "request"), format_shape(report.shape)
     sent = f"{requests} to {report.service} ({shape}) in {metrics.seconds:.3g} s"
     screen: list[str | Table] = [
         f"{sent} over {counted(report.spec.connections, f'{report.spec.protocol} connection')}: {failed}.{ended}",
         Table(list(columns), [list(columns.values())]),
     ]
-    screen += [f"  {count:,} × {reason}" for reason, count in sorted(result.reasons.items(), key=lambda one: -one[1])]
+    screen += [f"  {count:,} × {reason}" for reason, count in sorted(result.reasons.items(), key=lambda item: -item[1])]
     if result.mlperf is not None and report.spec.mlperf is not None:
-        screen += _mlperf_lines(report.spec.mlperf, result.mlperf)
+        screen += _format_mlperf(report.spec.mlperf, result.mlperf)
     elif bound_s is not None:
-        kept = metrics.p99_s <= bound_s and not metrics.failed
-        rate = f"{report.rate:.4g} requests/s" if kept else "not at this rate"
-        screen.append(f"{'✓' if kept else '✗'} p99 within {latency(bound_s)} and none failed: {rate}")
+        holds = metrics.p99_s <= bound_s and not metrics.failed
+        rate = f"{report.rate:.4g} requests/s" if holds else "not at this rate"
+        screen.append(f"{'✓' if holds else '✗'} p99 within {format_latency(bound_s)} and none failed: {rate}")
     return screen
 
 
-def _mlperf_lines(wanted: MlperfSettings, told: MlperfSummary) -> list[str]:
-    value = f"{told.value:.4g}"
-    if told.metric.endswith("(ns)"):
-        value = latency(told.value / 1e9)
-    at = "" if wanted.scale == 1 else f", at {wanted.scale:g} of Table 4.2's queries"
-    head = f"{'✓ valid' if told.valid else '✗ not valid'}: MLPerf {wanted.scenario}{at}; {told.metric}: {value}"
-    return [head.replace(" (ns)", ""), *(f"  {reason}" for reason in told.reasons)]
+def _format_mlperf(settings: MlperfSettings, summary: MlperfSummary) -> list[str]:
+    value = f"{summary.value:.4g}"
+    if summary.metric.endswith("(ns)"):
+        value = format_latency(summary.value / 1e9)
+    at = "" if settings.scale == 1 else f", at {settings.scale:g} of Table 4.2's queries"
+    head = f"{'✓ valid' if summary.valid else '✗ not valid'}: MLPerf {settings.scenario}{at}; {summary.metric}: {value}"
+    return [head.replace(" (ns)", ""), *(f"  {reason}" for reason in summary.reasons)]
 
 
-def load_html(report: LoadReport) -> str:
-    """Return the same, and the plot, as a notebook shows it."""
-    head, table, *reasons = load_screen(report, bound_s=None)
+def render_load(report: LoadReport) -> str:
+    """Return the report with its plot as HTML, for a notebook."""
+    head, table, *reasons = format_load(report, bound_s=None)
     assert isinstance(table, Table)
-    return html_table(str(head), table.headers, table.rows, *map(str, reasons)) + load_chart(report)
+    return html_table(str(head), table.headers, table.rows, *map(str, reasons)) + draw_load(report)
 
 
-def load_chart(report: LoadReport) -> str:
+def draw_load(report: LoadReport) -> str:
     """Return latency over time as SVG: of each slice of the load the median and the 99th percentile."""
     from scanflow.reports import drawing
     from scanflow.reports.series import Point, chart
@@ -78,7 +78,7 @@ def load_chart(report: LoadReport) -> str:
     for place, metrics in enumerate(result.slices(SLICES)):
         for name, value in (("p50", metrics.p50_s), ("p99", metrics.p99_s)):
             if not math.isnan(value):  # else none of the slice succeeded
-                words = f"{name} {latency(value)}, {metrics.rate:.4g} completed/s"
+                words = f"{name} {format_latency(value)}, {metrics.rate:.4g} completed/s"
                 lines[name].append(Point(wall + begin + (place + 0.5) * width, 1000 * value, words))
     span = (wall + begin, wall + begin + SLICES * width)
     name = f"Latency of {report.service}"
@@ -90,13 +90,17 @@ def load_chart(report: LoadReport) -> str:
     return chart(name, drawn, [], span=span, form="{:.3g} ms", limits=(0.0, None), legend=True, width=drawing.WIDTH)
 
 
-def _percentiles(metrics: LoadMetrics) -> dict[str, str]:
-    """Return the percentiles that so many requests can tell: one in a thousand is none of a hundred."""
-    known = metrics.requests - metrics.failed
-    found = (("p50", 2, metrics.p50_s), ("p90", 10, metrics.p90_s), ("p99", 100, metrics.p99_s))
-    told = {name: _latency(value) if known >= least else "-" for name, least, value in found}
-    return {**told, "p99.9": _latency(metrics.p999_s) if known >= 1000 else "-", "max": _latency(metrics.max_s)}
+def _format_percentiles(metrics: LoadMetrics) -> dict[str, str]:
+    """Return the percentiles that the number of requests supports."""
+    succeeded = metrics.requests - metrics.failed
+    percentiles = (("p50", 2, metrics.p50_s), ("p90", 10, metrics.p90_s), ("p99", 100, metrics.p99_s))
+    cells = {name: _format_known_latency(value) if succeeded >= least else "-" for name, least, value in percentiles}
+    return {
+        **cells,
+        "p99.9": _format_known_latency(metrics.p999_s) if succeeded >= 1000 else "-",
+        "max": _format_known_latency(metrics.max_s),
+    }
 
 
-def _latency(seconds: float) -> str:
-    return "-" if math.isnan(seconds) else latency(seconds)
+def _format_known_latency(seconds: float) -> str:
+    return "-" if math.isnan(seconds) else format_latency(seconds)

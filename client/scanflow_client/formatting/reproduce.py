@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from scanflow_client.reproduction.study import Reproduction
 
 
-def figure_list(figures: Sequence[Figure], experiments: Sequence[Experiment]) -> Screen:
-    """Return the figures that there are, and about how long each takes."""
-    minutes = {one.name: one.rounds * one.round_s / 60 for one in experiments}
+def format_figures(figures: Sequence[Figure], experiments: Sequence[Experiment]) -> Screen:
+    """Return the available figures, with their approximate durations."""
+    minutes = {experiment.name: experiment.rounds * experiment.round_s / 60 for experiment in experiments}
     rows = []
     for figure in figures:
         takes = f"{max(1, round(minutes[figure.experiment]))} min" if figure.experiment else "cannot be tested"
@@ -27,7 +27,7 @@ def figure_list(figures: Sequence[Figure], experiments: Sequence[Experiment]) ->
     ]
 
 
-def reproduction_screen(reproduction: Reproduction) -> Screen:
+def format_reproduction(reproduction: Reproduction) -> Screen:
     """Return the verdicts, and beside a single figure its claims."""
     from scanflow_client.reproduction.page import MARKS, format_title
 
@@ -36,7 +36,7 @@ def reproduction_screen(reproduction: Reproduction) -> Screen:
         for result in reproduction.results:
             screen += [
                 f"{result.figure.source}: {format_title(result)}",
-                f"{MARKS[result.verdict]}{_reason(result.reason)}",
+                f"{MARKS[result.verdict]}{_format_reason(result.reason)}",
             ]
             rows = [
                 (
@@ -51,12 +51,12 @@ def reproduction_screen(reproduction: Reproduction) -> Screen:
                 screen.append(Table(("THE SOURCE SAYS", "BY THE SOURCE", "HERE", "VERDICT"), rows))
         return screen
     verdicts = [
-        (result.figure.name, format_title(result), f"{MARKS[result.verdict]}{_reason(result.reason)}")
+        (result.figure.name, format_title(result), f"{MARKS[result.verdict]}{_format_reason(result.reason)}")
         for result in reproduction.results
     ]
     counts = ", ".join(f"{count} {verdict}" for verdict, count in reproduction.counts.items())
     return [Table(("FIGURE", "TITLE", "VERDICT"), verdicts), f"{len(reproduction.results)} figures: {counts}."]
 
 
-def _reason(text: str) -> str:
+def _format_reason(text: str) -> str:
     return f": {text}" if text else ""

@@ -11,14 +11,21 @@ from scanflow.app.quantities import counted, format_duration
 from scanflow.backends.records import RunRecord, TaskRecord
 from scanflow.placement.cpulist import format_cpus
 from scanflow_client.formatting.table import Screen, Table
-from scanflow_client.formatting.text import MARKS, ago, duration, format_bytes, optional, value_lines
+from scanflow_client.formatting.text import (
+    MARKS,
+    format_age,
+    format_bytes,
+    format_optional,
+    format_seconds,
+    format_value,
+)
 
 MAX_FAILURE_LINES = 12
 _CHANGES = {"create": "+", "change": "~", "conflict": "!", "refused": "✗"}
 
 
-def task_line(record: TaskRecord, *, label: str | None = None) -> str:
-    """Return one line on an ended task: mark, name, duration, and a remark."""
+def format_task(record: TaskRecord, *, label: str | None = None) -> str:
+    """Return an ended task on one line: mark, name, duration, and a remark."""
     remark = record.failure.summary if record.failure is not None else ""
     if record.origin:
         remark = f"reused from {record.origin}"
@@ -29,8 +36,8 @@ def task_line(record: TaskRecord, *, label: str | None = None) -> str:
     return f"  {mark} {label or record.task:<28} {took:>9}  {remark}".rstrip()
 
 
-def failure_lines(record: RunRecord) -> list[str]:
-    """Return why a run failed, in at most 12 lines: the user's frames, the root cause, the next command."""
+def format_failure(record: RunRecord) -> list[str]:
+    """Return the failure of a run in at most 12 lines: the user's frames, the root cause, the next command."""
     failed = [task for task in record.tasks if task.state == "failed" and task.failure is not None]
     if not failed:
         return [f"The run {record.name} failed: {record.error or 'no step recorded a reason'}."]
@@ -45,7 +52,7 @@ def failure_lines(record: RunRecord) -> list[str]:
     return [head, *(f"  {line}" for line in first.failure.lines()[-most:]), *tail]
 
 
-def next_command(record: RunRecord) -> str:
+def suggest_command(record: RunRecord) -> str:
     if record.state in {"stopped", "interrupted"}:
         return f"Continue it: scanflow resume {record.name}"
     if record.state == "running":
@@ -53,53 +60,53 @@ def next_command(record: RunRecord) -> str:
     return f"Show it: scanflow show {record.name}"
 
 
-def outcome_line(record: RunRecord) -> str:
-    """Return how a run ended, how long it took and what to do next."""
-    after = "" if record.state == "failed" else next_command(record)
+def format_outcome(record: RunRecord) -> str:
+    """Return the final state of a run, its duration and the next command."""
+    after = "" if record.state == "failed" else suggest_command(record)
     return f"{record.state} in {format_duration(record.seconds or 0.0)}. {after}".rstrip()
 
 
-def output_lines(step: str, value: Any) -> list[str]:
-    first, *rest = value_lines(value)
+def format_output(step: str, value: Any) -> list[str]:
+    first, *rest = format_value(value)
     return [f"{step} = {first}", *rest]
 
 
-def runs_table(records: Sequence[RunRecord]) -> Table:
+def format_runs(records: Sequence[RunRecord]) -> Table:
     return Table(
         ("run", "workflow", "state", "started", "took"),
         [
             (
-                one.name,
-                f"{one.app}:{one.workflow}",
-                f"{MARKS[one.state]} {one.state}",
-                ago(one.created),
-                "" if one.seconds is None else format_duration(one.seconds),
+                record.name,
+                f"{record.app}:{record.workflow}",
+                f"{MARKS[record.state]} {record.state}",
+                format_age(record.created),
+                "" if record.seconds is None else format_duration(record.seconds),
             )
-            for one in records
+            for record in records
         ],
     )
 
 
-def run_screen(record: RunRecord) -> Screen:
-    """Return a run: its state, its steps (a fan-out is one row), where its outputs are, and what to do next."""
+def format_run(record: RunRecord) -> Screen:
+    """Return a run: its state, its steps (a fan-out is one row), the folder of its outputs, and the next command."""
     took = "" if record.seconds is None else f" in {format_duration(record.seconds)}"
     where = f"{record.app}:{record.workflow}"
-    head = f"{MARKS[record.state]} {record.name}  {where}  {record.state}{took}, {ago(record.created)}"
+    head = f"{MARKS[record.state]} {record.name}  {where}  {record.state}{took}, {format_age(record.created)}"
     by_step: dict[str, list[TaskRecord]] = {}
     for task in record.tasks:
         by_step.setdefault(task.step, []).append(task)
     steps = Table(
         ("step", "state", "attempts", "took", "cpu", "peak memory"),
-        [_step_row(step, tasks) for step, tasks in by_step.items()],
+        [_format_step(step, tasks) for step, tasks in by_step.items()],
     )
-    after = {"failed": failure_lines(record), "succeeded": []}.get(record.state, [next_command(record)])
+    after = {"failed": format_failure(record), "succeeded": []}.get(record.state, [suggest_command(record)])
     return [head, steps, f"Outputs: {record.folder}/outputs", *after]
 
 
-def check_lines(
+def format_check(
     app: str, plans: Sequence[Plan], types: Mapping[str, str], *, file: str, target: str | None
 ) -> list[str]:
-    """Return a line on each workflow that was checked, and the command that runs or deploys it."""
+    """Return a line on each checked workflow, and the command that runs or deploys it."""
     lines = []
     for plan in plans:
         size = f"{counted(len(plan.steps), 'step')} in {counted(plan.waves, 'wave')}"
@@ -114,8 +121,8 @@ def check_lines(
     return [*lines, f"{file} is valid. {command} {named}".rstrip()]
 
 
-def plan_screen(plan: Plan, *, online: bool) -> Screen:
-    """Return what a workflow would run, and the resources that it would take."""
+def format_plan(plan: Plan, *, online: bool) -> Screen:
+    """Return the steps that a workflow would run, and the resources it would take."""
     if online:
         nodes = [
             (step.name, step.runs, ", ".join(step.after) or "the request", ", ".join(step.notes).lower())
@@ -123,19 +130,19 @@ def plan_screen(plan: Plan, *, online: bool) -> Screen:
         ]
         instances = [
             (
-                one.name,
-                f"{one.cores:g}",
-                format_cpus(one.cpus),
-                f"node {format_cpus(one.memory_nodes)}" if one.memory_nodes else "-",
-                str(one.threads),
+                instance.name,
+                f"{instance.cores:g}",
+                format_cpus(instance.cpus),
+                f"node {format_cpus(instance.memory_nodes)}" if instance.memory_nodes else "-",
+                str(instance.threads),
             )
-            for one in plan.instances
+            for instance in plan.instances
         ]
         size = f"{counted(len(instances), 'instance')} on {plan.peak_cores:g} of {plan.machine_cores:g} cores"
         return [
             Table(("node", "runs", "after", "notes"), nodes),
             Table(("instance", "cores", "cpus", "memory of", "threads"), instances),
-            *_objects(plan),
+            *_format_objects(plan),
             f"{size}. Nothing was started.",
         ]
     steps = [
@@ -154,15 +161,20 @@ def plan_screen(plan: Plan, *, online: bool) -> Screen:
     memory = f"{format_bytes(plan.peak_memory_bytes)} of {format_bytes(plan.machine_memory_bytes)} memory"
     most = f"At most {plan.peak_cores:g} of {plan.machine_cores:g} cores and {memory} at once{unsized}"
     table = Table(("wave", "step", "runs", "after", "cores", "memory", "notes"), steps)
-    return [table, *_objects(plan), f"{most}. Nothing was run."]
+    return [table, *_format_objects(plan), f"{most}. Nothing was run."]
 
 
-def _objects(plan: Plan) -> Screen:
-    """Return what of a cluster's objects would be made and changed; those that stay as they are by their number."""
+def _format_objects(plan: Plan) -> Screen:
+    """Return the cluster's objects that would be created or changed, and the number of unchanged ones."""
     rows = [
-        (_CHANGES[one.change], one.kind, one.name, "; ".join([*one.fields, *([one.why] if one.why else [])]))
-        for one in plan.objects
-        if one.change != "none"
+        (
+            _CHANGES[change.change],
+            change.kind,
+            change.name,
+            "; ".join([*change.fields, *([change.why] if change.why else [])]),
+        )
+        for change in plan.objects
+        if change.change != "none"
     ]
     same = len(plan.objects) - len(rows)
     if not plan.objects:
@@ -171,18 +183,22 @@ def _objects(plan: Plan) -> Screen:
     return [*([Table(("", "object", "name", "changes"), rows)] if rows else []), *unchanged]
 
 
-def _step_row(step: str, tasks: Sequence[TaskRecord]) -> tuple[str, ...]:
+def _format_step(step: str, tasks: Sequence[TaskRecord]) -> tuple[str, ...]:
     states = Counter(task.state for task in tasks)
-    worst = next(one for one in ("failed", "running", "stopped", "pending", "succeeded", "skipped") if one in states)
-    shown = f"{MARKS[worst]} " + (worst if len(states) == 1 else ", ".join(f"{n} {one}" for one, n in states.items()))
+    worst = next(
+        state for state in ("failed", "running", "stopped", "pending", "succeeded", "skipped") if state in states
+    )
+    shown = f"{MARKS[worst]} " + (
+        worst if len(states) == 1 else ", ".join(f"{n} {state}" for state, n in states.items())
+    )
     if origins := {task.origin for task in tasks if task.origin}:
         shown = f"{MARKS['reused']} reused from {', '.join(sorted(origins))}"
     memory = max((task.max_rss_bytes or 0 for task in tasks), default=0)
     return (
         f"{step} ×{len(tasks)}" if any("." in task.task for task in tasks) else step,
         shown,
-        optional(max(task.attempts for task in tasks) or None),
-        duration(sum(task.seconds or 0.0 for task in tasks if not task.origin)),
-        duration(sum(task.cpu_s or 0.0 for task in tasks)),
+        format_optional(max(task.attempts for task in tasks) or None),
+        format_seconds(sum(task.seconds or 0.0 for task in tasks if not task.origin)),
+        format_seconds(sum(task.cpu_s or 0.0 for task in tasks)),
         format_bytes(memory) if memory else "-",
     )

@@ -1,4 +1,4 @@
-"""Simulated scenarios beside each other, and beside what the thesis measured."""
+"""Comparison of simulated scenarios, and with the thesis' measurements."""
 
 from __future__ import annotations
 
@@ -10,30 +10,33 @@ from scanflow_client.formatting.table import Screen, Table
 _BASE = "Kubeflow"
 
 
-def comparison(found: Sequence[SchemeSummary], *, published: bool) -> Screen:
-    """Return the table of waiting, running and response times of all jobs together, and of makespans.
+def format_simulations(summaries: Sequence[SchemeSummary], *, published: bool) -> Screen:
+    """Return the table of total waiting, running and response times, and of makespans.
 
     Args:
-        found: In the order in which they are shown.
+        summaries: In the order of the table.
         published: Whether the jobs are those of the thesis, so that its makespans are shown too.
     """
-    base = next((one.makespan_s for one in found if one.scenario == _BASE), None)
+    base = next((summary.makespan_s for summary in summaries if summary.scenario == _BASE), None)
     headers = ["SCENARIO", "WAITING", "RUNNING", "RESPONSE", "MAKESPAN", "FROM ... TO"]
     if base is not None:
         headers.append(f"OF {_BASE.upper()}'S")
         if published:
             headers.append("THESIS")
     rows: list[list[str]] = []
-    for one in found:
-        row = [one.scenario, *map(_s, (one.waiting_s, one.running_s, one.response_s, one.makespan_s))]
-        row.append(f"{_s(one.shortest_makespan_s)} ... {_s(one.longest_makespan_s)}")
+    for summary in summaries:
+        row = [
+            summary.scenario,
+            *map(_format_seconds, (summary.waiting_s, summary.running_s, summary.response_s, summary.makespan_s)),
+        ]
+        row.append(f"{_format_seconds(summary.shortest_makespan_s)} ... {_format_seconds(summary.longest_makespan_s)}")
         if base is not None:
-            row.append(f"{one.makespan_s / base:.3f}")
+            row.append(f"{summary.makespan_s / base:.3f}")
             if published:
-                row.append(f"{MAKESPANS_S[one.scenario] / MAKESPANS_S[_BASE]:.3f}")
+                row.append(f"{MAKESPANS_S[summary.scenario] / MAKESPANS_S[_BASE]:.3f}")
         rows.append(row)
     return ["Seconds, of all jobs together; medians over the seeds.", Table(headers, rows)]
 
 
-def _s(seconds: float) -> str:
+def _format_seconds(seconds: float) -> str:
     return f"{seconds:,.0f}"

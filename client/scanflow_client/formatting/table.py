@@ -1,4 +1,4 @@
-"""Tables as lines: whole words, and nothing cut, however narrow the terminal is."""
+"""Layout of tables as lines: cells are wrapped between words and never cut, however narrow the terminal is."""
 
 from __future__ import annotations
 
@@ -20,56 +20,56 @@ class Table(NamedTuple):
 
 
 Screen = Sequence[str | Table]
-"""What a command prints: lines and tables, in order."""
+"""Output of a command: lines and tables, in order."""
 
 
 def lay_out(table: Table, width: int | None = None) -> list[str]:
     """Return a table as lines of at most ``width`` characters; None: one line a row, however long.
 
-    Cells that are too wide are wrapped between words. Where even single words do not fit beside each other, each row
-    becomes a block of ``header  cell`` lines.
+    Cells that are too wide are wrapped between words. If even single words do not fit side by side, each row becomes a
+    block of ``header  cell`` lines.
     """
     cells = [[one_line(cell) for cell in row] for row in (table.headers, *table.rows)]
     natural = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    if width is None or _total(natural) <= width:
-        return [_line(row, natural) for row in cells]
-    widths = _fitted(cells, natural, width)
+    if width is None or _sum_widths(natural) <= width:
+        return [_format_line(row, natural) for row in cells]
+    widths = _fit_widths(cells, natural, width)
     if widths is None:
-        return _blocks(cells)
+        return _format_blocks(cells)
     lines: list[str] = []
     for row in cells:
-        wrapped = [_wrapped(cell, size) for cell, size in zip(row, widths, strict=True)]
-        lines += [_line(parts, widths) for parts in zip_longest(*wrapped, fillvalue="")]
+        wrapped = [_wrap(cell, size) for cell, size in zip(row, widths, strict=True)]
+        lines += [_format_line(parts, widths) for parts in zip_longest(*wrapped, fillvalue="")]
     return lines
 
 
-def _total(widths: Sequence[int]) -> int:
+def _sum_widths(widths: Sequence[int]) -> int:
     return sum(widths) + len(GAP) * (len(widths) - 1)
 
 
-def _line(row: Sequence[str], widths: Sequence[int]) -> str:
+def _format_line(row: Sequence[str], widths: Sequence[int]) -> str:
     return GAP.join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip()
 
 
-def _wrapped(cell: str, width: int) -> list[str]:
+def _wrap(cell: str, width: int) -> list[str]:
     return textwrap.wrap(cell, width, break_long_words=False, break_on_hyphens=False) or [""]
 
 
-def _fitted(cells: Sequence[Sequence[str]], natural: Sequence[int], width: int) -> list[int] | None:
-    """Return widths that sum to the terminal's, the widest columns giving way first; None: words would break."""
+def _fit_widths(cells: Sequence[Sequence[str]], natural: Sequence[int], width: int) -> list[int] | None:
+    """Return widths that fit the terminal, shrinking the widest columns first; None: words would break."""
     least = [
         max((len(word) for cell in column for word in cell.split()), default=0) for column in zip(*cells, strict=True)
     ]
-    if _total(least) > width:
+    if _sum_widths(least) > width:
         return None
     widths = list(natural)
-    while _total(widths) > width:
+    while _sum_widths(widths) > width:
         widest = max((place for place in range(len(widths)) if widths[place] > least[place]), key=widths.__getitem__)
         widths[widest] -= 1
     return widths
 
 
-def _blocks(cells: Sequence[Sequence[str]]) -> list[str]:
+def _format_blocks(cells: Sequence[Sequence[str]]) -> list[str]:
     headers, *rows = cells
     size = max(map(len, headers))
     blocks = [

@@ -1,4 +1,4 @@
-"""Amounts, times and marks as people read them."""
+"""Formatting of amounts, times and states for people."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MARKS = {
     "interrupted": "!", "reused": "≡", "ready": "✓", "starting": "·", "degraded": "!", "backup": "!", "idle": "–",
     "unsupervised": "?", "draining": "·", "waiting": "↻",
 }  # fmt: skip
-"""One sign for each state of a run, a task, a service or an instance."""
+"""The mark of each state of a run, a task, a service or an instance."""
 
 SHORT = 160  # most characters of free text in a table or a line
 MAX_VALUE_LINES = 12
@@ -33,8 +33,8 @@ def format_bytes(size: float) -> str:
     return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
 
 
-def ago(when: float | None, *, now: float | None = None) -> str:
-    """Return how long ago a moment was: ``"3 min ago"``; ``"-"`` for None."""
+def format_age(when: float | None, *, now: float | None = None) -> str:
+    """Return the age of a moment: ``"3 min ago"``; ``"-"`` for None."""
     if when is None:
         return "-"
     seconds = max(0.0, (time.time() if now is None else now) - when)
@@ -44,30 +44,30 @@ def ago(when: float | None, *, now: float | None = None) -> str:
     return f"{seconds // 86400:.0f} d ago"
 
 
-def clock(at: float) -> str:
+def format_time(at: float) -> str:
     return f"{datetime.fromtimestamp(at).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
-def duration(seconds: float | None) -> str:
+def format_seconds(seconds: float | None) -> str:
     return format_duration(seconds) if seconds else "-"
 
 
-def latency(seconds: float | None) -> str:
+def format_latency(seconds: float | None) -> str:
     if seconds is None:
         return "-"
     return f"{seconds * 1000:.3g} ms" if seconds < 1 else format_duration(seconds)
 
 
-def percent(share: float | None, digits: int = 1) -> str:
+def format_percent(share: float | None, digits: int = 1) -> str:
     return "-" if share is None else f"{share:.{digits}%}"
 
 
-def optional(value: object) -> str:
+def format_optional(value: object) -> str:
     """Return a value as text; ``"-"`` for None and for empty text."""
     return "-" if value is None or value == "" else str(value)
 
 
-def as_json(value: Any) -> str:
+def to_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -76,11 +76,14 @@ def shorten(text: str) -> str:
     return one_line(text, SHORT)
 
 
-def value_lines(value: Any) -> list[str]:
+def format_value(value: Any) -> list[str]:
     """Return a value as JSON, indented where it is long, in at most 12 lines of at most 400 characters."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     lines = [text] if len(text) <= SHORT else json.dumps(value, ensure_ascii=False, default=str, indent=2).splitlines()
     if len(lines) > MAX_VALUE_LINES:
-        left = len(lines) - MAX_VALUE_LINES + 1
-        lines = [*lines[: MAX_VALUE_LINES - 1], f"... {counted(left, 'line')} more; all of it: scanflow output --json"]
+        hidden = len(lines) - MAX_VALUE_LINES + 1
+        lines = [
+            *lines[: MAX_VALUE_LINES - 1],
+            f"... {counted(hidden, 'line')} more; all of it: scanflow output --json",
+        ]
     return [line if len(line) <= MAX_VALUE_WIDTH else line[: MAX_VALUE_WIDTH - 1] + "…" for line in lines]

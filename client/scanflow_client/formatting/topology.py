@@ -1,4 +1,4 @@
-"""A machine drawn with letters: sockets, nodes, caches, cores with their siblings, and the instances on them."""
+"""Drawing of a machine as text: sockets, nodes, caches, cores with their siblings, and the instances on them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FREE, FORBIDDEN, SEVERAL = "·", "×", "+"
 
 
 class Occupant(NamedTuple):
-    """An instance, or several on the same CPUs, and the letter that stands for it."""
+    """An instance, or several on the same CPUs, and its letter."""
 
     label: str
     name: str
@@ -28,22 +28,22 @@ class Occupant(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """One socket."""
+    """The drawing of a socket."""
 
     title: str
     lines: tuple[str, ...]
-    """A CPU is its number and the letter of whoever sits there, or another mark."""
+    """A CPU is its number and the letter of its occupant, or another mark."""
 
 
-def labels() -> Iterator[str]:
+def generate_labels() -> Iterator[str]:
     """Yield ``a`` to ``z``, ``A`` to ``Z``, ``aa``, ``ab`` and so on."""
     yield from ascii_letters
     for first, second in product(ascii_letters, repeat=2):
         yield first + second
 
 
-def summary(topology: Topology) -> list[str]:
-    """Return what the machine is, and what this process may use of it."""
+def describe_topology(topology: Topology) -> list[str]:
+    """Return the machine's hardware, and the part of it that this process may use."""
     memory = [node.memory_bytes for node in topology.nodes if node.memory_bytes]
     sizes = {"socket": topology.sockets, "NUMA node": topology.nodes, "core": topology.cores}
     parts = [counted(len(some), noun) for noun, some in sizes.items()]
@@ -71,31 +71,35 @@ def summary(topology: Topology) -> list[str]:
     return lines
 
 
-def legend(topology: Topology, occupants: Sequence[Occupant]) -> str:
-    """Return what the marks mean, of those that are in the drawing."""
-    seats = _labels_by_cpu(occupants)
-    meanings = [f"{FREE} free"] if set(topology.effective_cpus) - set(seats) else []
+def format_legend(topology: Topology, occupants: Sequence[Occupant]) -> str:
+    """Return the meaning of the marks in the drawing."""
+    occupied = _group_labels(occupants)
+    meanings = [f"{FREE} free"] if set(topology.effective_cpus) - set(occupied) else []
     if topology.effective_cpus != topology.cpus:
         meanings.append(f"{FORBIDDEN} not for this process")
-    if any(len(sitting) > 1 for sitting in seats.values()):
+    if any(len(labels) > 1 for labels in occupied.values()):
         meanings.append(f"{SEVERAL} several")
     stacked = " A column is a core, its siblings one below the other." if topology.threads_per_core > 1 else ""
-    bars = " Cores between bars share an L3." if _several_l3(topology) else ""
-    told = f"{'  '.join(meanings)}." if meanings else ""
-    return f"{told}{stacked}{bars}".strip()
+    bars = " Cores between bars share an L3." if _has_several_l3(topology) else ""
+    marks = f"{'  '.join(meanings)}." if meanings else ""
+    return f"{marks}{stacked}{bars}".strip()
 
 
-def placement_lines(occupants: Sequence[Occupant], grants: Sequence[Grant], reasons: Sequence[str]) -> list[str]:
-    """Return what the letters stand for, and why planned instances would be placed there."""
-    letters = {one.cpus: one.label for one in occupants}
+def format_placement(occupants: Sequence[Occupant], grants: Sequence[Grant], reasons: Sequence[str]) -> list[str]:
+    """Return the occupants of the letters, and the reasons for the placement of planned instances."""
+    letters = {occupant.cpus: occupant.label for occupant in occupants}
     planned = {grant.cpus for grant in grants}
-    lines = [f"{one.label}  {one.name}: CPUs {format_cpus(one.cpus)}" for one in occupants if one.cpus not in planned]
+    lines = [
+        f"{occupant.label}  {occupant.name}: CPUs {format_cpus(occupant.cpus)}"
+        for occupant in occupants
+        if occupant.cpus not in planned
+    ]
     return lines + [f"{letters[grants[n - 1].cpus]}  {reason}" if n else reason for n, reason in enumerate(reasons)]
 
 
-def draw(topology: Topology, occupants: Sequence[Occupant], *, width: int) -> list[Panel]:
-    """Return a panel for each socket, its lines at most ``width`` wide where a cache's cores can be broken."""
-    seats = {cpu: sitting[0] if len(sitting) == 1 else SEVERAL for cpu, sitting in _labels_by_cpu(occupants).items()}
+def draw_topology(topology: Topology, occupants: Sequence[Occupant], *, width: int) -> list[Panel]:
+    """Return a panel for each socket, with lines of at most ``width`` where a cache's cores can be broken."""
+    occupied = {cpu: labels[0] if len(labels) == 1 else SEVERAL for cpu, labels in _group_labels(occupants).items()}
     digits = len(str(max(topology.cpus)))
     wide = max([1, *(len(occupant.label) for occupant in occupants)])
 
@@ -103,32 +107,32 @@ def draw(topology: Topology, occupants: Sequence[Occupant], *, width: int) -> li
         if cpu is None:
             return " " * (digits + wide)
         free = FREE if cpu in topology.effective_cpus else FORBIDDEN
-        return f"{cpu:>{digits}}{seats.get(cpu, free):<{wide}}"
+        return f"{cpu:>{digits}}{occupied.get(cpu, free):<{wide}}"
 
     panels = []
     for socket in topology.sockets:
         cores = [core for core in topology.ordered_cores if core.socket == socket]
         lines: list[str] = []
-        nodes = _by(cores, lambda core: topology.node_of[core.cpus[0]].id)
+        nodes = _group_cores(cores, lambda core: topology.node_of[core.cpus[0]].id)
         for node, own in nodes.items():
             if len(nodes) > 1:
-                lines.append(_node_title(topology, node))
-            lines += _rows(topology, own, cell, width=width, cell_width=digits + wide)
-        title = _socket_title(topology, socket, cores, list(nodes))
+                lines.append(_format_node_title(topology, node))
+            lines += _draw_rows(topology, own, cell, width=width, cell_width=digits + wide)
+        title = _format_socket_title(topology, socket, cores, list(nodes))
         panels.append(Panel(title, tuple(lines)))
     if empty := [node for node in topology.nodes if not node.cpus]:
-        panels.append(Panel("memory without CPUs", tuple(_node_title(topology, node.id) for node in empty)))
+        panels.append(Panel("memory without CPUs", tuple(_format_node_title(topology, node.id) for node in empty)))
     return panels
 
 
-def _rows(
+def _draw_rows(
     topology: Topology, cores: Sequence[Core], cell: Callable[[int | None], str], *, width: int, cell_width: int
 ) -> Iterator[str]:
-    """Draw cores as columns: the caches side by side while they fit, a large one broken where it does not."""
+    """Draw cores as columns: caches side by side while they fit, and large ones broken into several rows."""
     most = max(1, (width + 1) // (cell_width + 1))
     groups = [
         group[first : first + most]
-        for group in _by(cores, lambda core: topology.cache_group(core.cpus[0], 3)).values()
+        for group in _group_cores(cores, lambda core: topology.cache_group(core.cpus[0], 3)).values()
         for first in range(0, len(group), most)
     ]
     rows: list[list[list[Core]]] = [[]]
@@ -148,10 +152,10 @@ def _rows(
             yield " │ ".join(" ".join(cells) for cells in groups_of_cells).rstrip()
 
 
-def _socket_title(topology: Topology, socket: int, cores: Sequence[Core], nodes: Sequence[int]) -> str:
+def _format_socket_title(topology: Topology, socket: int, cores: Sequence[Core], nodes: Sequence[int]) -> str:
     parts = [f"socket {socket}", counted(len(cores), "core")]
     if len(nodes) == 1:
-        parts.insert(1, _node_title(topology, nodes[0]))
+        parts.insert(1, _format_node_title(topology, nodes[0]))
     own = {cpu for core in cores for cpu in core.cpus}
     caches = [cache for cache in topology.caches if cache.level == 3 and own & set(cache.cpus)]
     if caches:
@@ -162,29 +166,29 @@ def _socket_title(topology: Topology, socket: int, cores: Sequence[Core], nodes:
     return " · ".join(parts)
 
 
-def _node_title(topology: Topology, number: int) -> str:
-    node = next(one for one in topology.nodes if one.id == number)
+def _format_node_title(topology: Topology, number: int) -> str:
+    node = next(candidate for candidate in topology.nodes if candidate.id == number)
     spread = len({topology.core_of[cpu].socket for cpu in node.cpus}) > 1
     memory = format_bytes(node.memory_bytes) if node.memory_bytes else "no memory"
     amount = "" if node.memory_bytes is None else f" ({memory})"
     return f"{'part of ' if spread else ''}node {number}{amount}"
 
 
-def _several_l3(topology: Topology) -> bool:
+def _has_several_l3(topology: Topology) -> bool:
     homes = [topology.core_of[cache.cpus[0]].socket for cache in topology.caches if cache.level == 3]
     return len(homes) > len(set(homes))
 
 
-def _labels_by_cpu(occupants: Iterable[Occupant]) -> Mapping[int, list[str]]:
-    seats: defaultdict[int, list[str]] = defaultdict(list)
+def _group_labels(occupants: Iterable[Occupant]) -> Mapping[int, list[str]]:
+    occupied: defaultdict[int, list[str]] = defaultdict(list)
     for occupant in occupants:
         for cpu in occupant.cpus:
-            seats[cpu].append(occupant.label)
-    return dict(seats)
+            occupied[cpu].append(occupant.label)
+    return dict(occupied)
 
 
-def _by(cores: Iterable[Core], key: Callable[[Core], _Key]) -> dict[_Key, list[Core]]:
-    found: defaultdict[_Key, list[Core]] = defaultdict(list)
+def _group_cores(cores: Iterable[Core], key: Callable[[Core], _Key]) -> dict[_Key, list[Core]]:
+    groups: defaultdict[_Key, list[Core]] = defaultdict(list)
     for core in cores:
-        found[key(core)].append(core)
-    return found
+        groups[key(core)].append(core)
+    return groups

@@ -1,5 +1,5 @@
-"""The thesis' spelling of the API (listings 5.1, 5.2 and 6.1), with what its notebooks add, over the same
-models and deployer.
+"""The thesis' spelling of the API (listings 5.1, 5.2 and 6.1), with what its notebooks add, over the same models and
+deployer.
 
 Unsupported features raise errors that name the replacement; failures are exceptions, never ``False``.
 """

@@ -17,7 +17,7 @@ from scanflow.characterization.study import characterize, core_counts, placement
 from scanflow.errors import InvalidError, NotFoundError, StepFailedError, UnsupportedError
 from scanflow.placement.topology import Cache, uniform
 from scanflow_client.cli.app import app
-from scanflow_client.formatting.characterize import as_json, characterization_screen
+from scanflow_client.formatting.characterize import characterization_to_json, format_characterization
 from scanflow_client.resources_patch import build_resources_patch
 from tests.unit.characterization.test_analysis import MIB, ran
 from tests.waiting import patient
@@ -132,12 +132,12 @@ def test_runs_take_turns_and_memory_is_searched_where_the_program_is_nearly_as_f
     assert (found.saturation.kind, found.saturation.cores) == ("flat", 2)
     assert found.knee is not None
     assert found.knee.too_few < 50 * MIB <= found.knee.enough
-    table, said, limits, bound, advice = characterization_screen(found)
+    table, said, limits, bound, advice = format_characterization(found)
     assert said == "Flat: more cores do not help. Nearly as fast as it gets: 2 cores."
     assert "out of memory" in {row[1] for row in limits.rows}  # type: ignore[union-attr]
     assert str(bound).startswith("It runs with ")
     assert str(advice) == 'Ask for: resources=sf.Resources(cpu=2, memory="64Mi")'
-    assert as_json(found)["saturation"]["speed"] == {1: 1.0, 2: 2.0, 4: 2.0}
+    assert characterization_to_json(found)["saturation"]["speed"] == {1: 1.0, 2: 2.0, 4: 2.0}
     assert [row[0] for row in table.rows] == ["1 core", "2 cores", "4 cores"]  # type: ignore[union-attr]
 
 

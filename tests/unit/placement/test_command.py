@@ -15,7 +15,7 @@ from scanflow.app.resources import AffinityMode
 from scanflow.backends.service_records import InstanceRecord, ServiceRecord, Shape
 from scanflow.placement.topology import Core, NumaNode, Topology, load, save, uniform
 from scanflow_client.cli.app import app
-from scanflow_client.formatting.topology import Occupant, draw, legend, summary
+from scanflow_client.formatting.topology import Occupant, describe_topology, draw_topology, format_legend
 from tests.conftest import Cli
 from tests.unit.placement.test_topology import MACHINES
 from tests.unit.placement.trees import write, write_machine
@@ -133,7 +133,7 @@ def test_a_plan_goes_around_them(deployed: CliRunner) -> None:
 
 @given(MACHINES, st.integers(20, 200))
 def test_every_cpu_is_drawn_once_whatever_the_width(described: Topology, width: int) -> None:
-    lines = [line for panel in draw(described, [], width=width) for line in panel.lines]
+    lines = [line for panel in draw_topology(described, [], width=width) for line in panel.lines]
     cells = [int(cell) for line in lines for cell in re.findall(r"(\d+)[·×]", line)]
     assert sorted(cells) == list(described.cpus)
     assert all(len(line) <= max(width, 8) for line in lines)
@@ -141,9 +141,9 @@ def test_every_cpu_is_drawn_once_whatever_the_width(described: Topology, width: 
 
 def test_cpus_of_several_are_marked_so() -> None:
     seated = [Occupant("a", "one", (0, 1)), Occupant("b", "two", (1,))]
-    panel = draw(uniform(1, 3), seated, width=80)[0]
+    panel = draw_topology(uniform(1, 3), seated, width=80)[0]
     assert panel.lines == ("0a 1+ 2·",)
-    assert legend(uniform(1, 3), seated) == "· free  + several."
+    assert format_legend(uniform(1, 3), seated) == "· free  + several."
 
 
 def test_an_odd_machine_is_described_in_words() -> None:
@@ -153,7 +153,7 @@ def test_an_odd_machine_is_described_in_words() -> None:
         offline=(3,),
         memory_limit_bytes=2**29,
     )
-    assert summary(odd)[2:] == ["Memory limit: 512.0 MiB.", "Switched off: CPUs 3.", "Slower cores: CPUs 2."]
-    panels = draw(odd, [], width=80)
+    assert describe_topology(odd)[2:] == ["Memory limit: 512.0 MiB.", "Switched off: CPUs 3.", "Slower cores: CPUs 2."]
+    panels = draw_topology(odd, [], width=80)
     assert [panel.title for panel in panels] == ["socket 0 · node 0 (1.0 GiB) · 2 cores", "memory without CPUs"]
     assert panels[0].lines == ("0· 2·", "1·")

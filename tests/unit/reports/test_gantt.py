@@ -9,7 +9,7 @@ from scanflow.backends.job_times import JobTimes, is_job, job_times, totals
 from scanflow.backends.records import RunRecord, TaskRecord
 from scanflow.names import RunName, StepName
 from scanflow.reports.gantt import gantt
-from scanflow_client.formatting.jobs import job_chart, job_table
+from scanflow_client.formatting.jobs import draw_jobs, format_jobs
 from scanflow_client.formatting.table import Table
 
 
@@ -56,7 +56,7 @@ def test_a_run_of_another_type_is_no_job() -> None:
 
 
 def test_a_table_has_the_newest_first_and_the_totals() -> None:
-    table, said = job_table(jobs())
+    table, said = format_jobs(jobs())
     assert isinstance(table, Table)
     assert [row[0] for row in table.rows] == ["c", "b", "a"]
     assert list(table.rows[2][2:]) == ["✓ succeeded", "4", "n0, n1", "4.00 s", "20.0 s", "24.0 s"]
@@ -64,7 +64,7 @@ def test_a_table_has_the_newest_first_and_the_totals() -> None:
 
 
 def test_a_chart_of_characters_is_to_scale() -> None:
-    lines = job_chart(jobs(), width=66)
+    lines = draw_jobs(jobs(), width=66)
     bars = [str(line).split("  ", 1)[1] for line in lines[:3]]
     assert [bar.count("█") for bar in bars] == [20, 30, 0]  # 50 s in 50 characters
     assert [bar.count("·") for bar in bars] == [4, 10, 20]

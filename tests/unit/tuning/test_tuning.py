@@ -25,7 +25,7 @@ from scanflow.tuning.result import Trial, TuningResult
 from scanflow.tuning.service_copy import copy_of
 from scanflow_client.cli.app import app
 from scanflow_client.cli.tune import parse_batch_sizes
-from scanflow_client.formatting.tune import next_command, tuning_chart, tuning_screen
+from scanflow_client.formatting.tune import draw_tuning, format_tuning, suggest_command
 from scanflow_client.predict_io import HttpRequest
 from scanflow_client.tuning import (
     TRIALS_FILE,
@@ -196,12 +196,12 @@ def report_of(file: Path, **result: Any) -> TuningReport:
 
 def test_what_is_better_is_said_with_its_interval_and_the_command_that_puts_it_to_use(file: Path) -> None:
     report = report_of(file)
-    head, table, verdict = tuning_screen(report)
+    head, table, verdict = format_tuning(report)
     assert head == "serve on 2 cores for requests/s: 1 of 5 other ways to serve measured."
     assert [row[-1] for row in table.rows] == ["1", "1.24×"]  # type: ignore[union-attr]
     assert verdict == "✓ 2 × 1 core, cpu is better: 1.23× (1.23 to 1.24), measured anew."
-    assert next_command(report) == f"scanflow deploy {file}:serve --instances 2 --cores 1 --affinity cpu"
-    assert "✓ 2 × 1 core, cpu" in tuning_chart(report)
+    assert suggest_command(report) == f"scanflow deploy {file}:serve --instances 2 --cores 1 --affinity cpu"
+    assert "✓ 2 × 1 core, cpu" in draw_tuning(report)
     assert "<svg" in report._repr_html_()
 
 
@@ -210,15 +210,15 @@ def test_what_is_not_better_beyond_noise_is_said_so_and_nothing_is_advised(file:
     assert found is not None
     fresh = replace(found, measured=tuple(replace(one, rate=100.0) for one in found.measured))
     report = report_of(file, fresh=fresh)
-    assert tuning_screen(report)[-1].startswith("Not better beyond noise: the best other, 2 × 1 core, cpu, is 0.98×")  # type: ignore[union-attr]
-    assert next_command(report) is None
+    assert format_tuning(report)[-1].startswith("Not better beyond noise: the best other, 2 × 1 core, cpu, is 0.98×")  # type: ignore[union-attr]
+    assert suggest_command(report) is None
 
 
 def test_where_nothing_keeps_the_bound_the_nearest_is_said(file: Path) -> None:
     report = report_of(file, goal=Goal(p99_s=0.01))
     told = "✗ Nothing keeps p99 within 10 ms. The nearest is 1 × 2 cores, any, 3.00 times that."
-    assert tuning_screen(report)[-1] == told
-    assert next_command(report) is None
+    assert format_tuning(report)[-1] == told
+    assert suggest_command(report) is None
 
 
 def test_a_search_is_kept_as_a_run_and_the_winner_with_the_model_s_version(file: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from scanflow.knowledge.memory import MemoryKnowledge
 from scanflow.tuning.candidates import Candidate
 from scanflow.tuning.goals import Goal
 from scanflow.tuning.warm_start import TuningHistory
-from scanflow_client.formatting.tune import tuning_screen
+from scanflow_client.formatting.tune import format_tuning
 from scanflow_client.tuning import TuningTarget, apply_served_models, find_history, log_tuning
 from scanflow_client.tuning_history import HISTORY_TAG, TuningHistories, iterate_served_versions
 from tests.unit.tuning.test_tuning import APP, report_of
@@ -111,7 +111,7 @@ def test_a_search_keeps_its_history_and_says_how_many_trials_the_next_saves(
     run = log_tuning(knowledge, tmp_path / "home", report, "<svg/>")
     assert (run.params["began_from"], run.metrics["saved_trials"]) == ("cnn 1", 10.0)
     told = "Began from the search for cnn 1: 1 trial in place of 11: 10 saved. From nothing: --fresh"
-    assert told in tuning_screen(report)
+    assert told in format_tuning(report)
     assert report.summary()["history"] == {"source": "cnn 1", "valid": True, "trials": 11, "saved_trials": 10}
     record = json.loads(knowledge.get_model("cnn", 1).tags[f"{HISTORY_TAG}throughput"])
     assert (record["ranking"][0], record["trials"], record["kind"]) == (
@@ -128,11 +128,11 @@ def test_where_the_earlier_best_is_not_the_best_any_more_it_is_said(tmp_path: Pa
     file.write_text(APP.format(cores=2))
     report = report_of(file, history=replace(HISTORY, source="cnn 1"))
     told = "Began from the search for cnn 1; what was best there is not here, so all was searched."
-    assert told in tuning_screen(report)
+    assert told in format_tuning(report)
     assert report.summary()["history"]["valid"] is False
     cut = replace(report.result, history=replace(HISTORY, source="cnn 1", complete=False), is_history_valid=True)
     told = "Began from the search for cnn 1, which was cut short, so all was searched."
-    assert told in tuning_screen(replace(report, result=cut))
+    assert told in format_tuning(replace(report, result=cut))
 
 
 def test_a_copy_has_the_versions_that_the_service_answers_with() -> None:
