@@ -60,7 +60,7 @@ class WorkflowCharacterization:
 
 
 def characterize_service(
-    where: Deployer,
+    deployer: Deployer,
     target: TuningTarget,
     request: BuildRequest,
     counts: Sequence[int],
@@ -82,7 +82,7 @@ def characterize_service(
     by_cores = [Candidate(instances=1, cores=float(count), affinity="cpu") for count in counts]
     by_instances = [Candidate(instances=count, cores=1.0, affinity="cpu") for count in counts if count > 1]
     copy = ServiceCopy(
-        where=where, app=copy_of(target.app, target.workflow), load=build_load, source=target.source, seconds=seconds
+        where=deployer, app=copy_of(target.app, target.workflow), load=build_load, source=target.source, seconds=seconds
     )
     runs: dict[Candidate, list[SizedRun]] = {size: [] for size in (*by_cores, *by_instances)}
     with copy:
@@ -105,9 +105,9 @@ def characterize_service(
 
 def _measure_size(copy: ServiceCopy, size: Candidate) -> SizedRun:
     copy.measure(size)  # deploys it and warms it up
-    before = _cpu_seconds(copy)
+    before = _read_cpu_seconds(copy)
     measured = copy.measure(size)
-    used = _cpu_seconds(copy) - before
+    used = _read_cpu_seconds(copy) - before
     if measured.failed or not measured.rate:
         raise InvalidError(
             f"{measured.failed} of {measured.requests} requests to {describe(size)} failed: {measured.reason}. Send "
@@ -117,13 +117,13 @@ def _measure_size(copy: ServiceCopy, size: Candidate) -> SizedRun:
     return SizedRun(seconds=1 / measured.rate, cores=used / copy.seconds, peak_bytes=peak)
 
 
-def _cpu_seconds(copy: ServiceCopy) -> float:
+def _read_cpu_seconds(copy: ServiceCopy) -> float:
     pids = [instance.pid for instance in copy.where.service(copy.name).instances if instance.pid is not None]
     return sum(cpu_seconds(stat_fields(pid)) for pid in pids)
 
 
 def characterize_job(
-    where: Deployer,
+    deployer: Deployer,
     app: Application,
     workflow: Workflow,
     counts: Sequence[int],
@@ -149,7 +149,7 @@ def characterize_job(
             observe(f"round {number + 1} of {rounds}: {counted(count, 'rank')}")
             sized = workflow.replace(nodes=[job.replace(n_tasks=count, n_workers=None)])
             others = tuple(other for other in app.workflows if other.name != workflow.name)
-            runs[count].append(_run_job(where, app.replace(workflows=(*others, sized)), sized.name))
+            runs[count].append(_run_job(deployer, app.replace(workflows=(*others, sized)), sized.name))
     scaling = saturation({count: [run.seconds for run in several] for count, several in runs.items()})
     return WorkflowCharacterization(
         name=workflow.name,
@@ -160,8 +160,8 @@ def characterize_job(
     )
 
 
-def _run_job(where: Deployer, app: Application, name: str) -> SizedRun:
-    record = where.run(RunRequest(app, name))
+def _run_job(deployer: Deployer, app: Application, name: str) -> SizedRun:
+    record = deployer.run(RunRequest(app, name))
     tasks = [task for task in record.tasks if task.seconds is not None]
     if record.state != "succeeded" or not tasks:
         raise StepFailedError(f"The run {record.name} of {name!r} {record.state}. See: scanflow logs {record.name}")
@@ -173,5 +173,5 @@ def _run_job(where: Deployer, app: Application, name: str) -> SizedRun:
     )
 
 
-def median_seconds(runs: Sequence[SizedRun]) -> float:
+def compute_median_seconds(runs: Sequence[SizedRun]) -> float:
     return statistics.median(run.seconds for run in runs)

@@ -150,7 +150,7 @@ class Client(MeasuringClient):
 
     def wait(self, run: str = "@latest", *, timeout_s: float | None = None) -> RunRecord:
         """Wait until a run has ended, and return it; UnavailableError: it continues after ``timeout_s``."""
-        with show_run_progress(self._stream()) as observe:
+        with show_run_progress(self._choose_stream()) as observe:
             return _require_success(self._deployer.wait(run, timeout_s=timeout_s, observe=observe))
 
     @overload
@@ -235,7 +235,7 @@ class Client(MeasuringClient):
         settings = Settings.from_environment().model_copy(update={"home": self._home})
         defaults = ImageSettings.from_environment(options=settings.backend_options)
         images = defaults.with_given({"registry": registry, "builder": builder})
-        say = _say if self._progress else lambda _: None
+        say = _print_line if self._progress else lambda _: None
         return build_application(app, workflows, settings, images, push=push, again=again, say=say)
 
     def stop(self, run: str, task: str | None = None) -> RunRecord:
@@ -282,7 +282,7 @@ class Client(MeasuringClient):
         """
         instances, cores = cores_and_instances(instances, cores, cut=cut, into=into)
         app = resolve_application(what)
-        with show_service_changes(self._stream()) as observe:
+        with show_service_changes(self._choose_stream()) as observe:
             sizing = Sizing(instances=instances, cores=cores, affinity=affinity)
             return self._deployer.deploy(Deployment(app, workflow, sizing=sizing, port=port), observe=observe)
 
@@ -310,7 +310,7 @@ class Client(MeasuringClient):
 
         :meth:`scale`, :meth:`traffic`, :meth:`promote` and :meth:`rollback` are short for it.
         """
-        with show_service_changes(self._stream()) as observe:
+        with show_service_changes(self._choose_stream()) as observe:
             return self._deployer.change(name, change, observe=observe)
 
     def scale(
@@ -367,7 +367,7 @@ class Client(MeasuringClient):
 
     def delete(self, name: str) -> None:
         """Drain in-flight requests, then delete a service. Its models and records are kept."""
-        with show_service_changes(self._stream()) as observe:
+        with show_service_changes(self._choose_stream()) as observe:
             self._deployer.delete(name, observe=observe)
 
     def predict(self, name: str, inputs: Any, *, node: str | None = None, dtype: str | None = None) -> NDArray[Any]:
@@ -391,7 +391,7 @@ class Client(MeasuringClient):
 
         Which is in use and since when, what each was compared on, and the reason of each decision.
         """
-        return self._models.histories(name)
+        return self._models.list_histories(name)
 
     def promote_model(self, name: str, version: int, *, why: str = "", services: Sequence[str] = ()) -> ModelChange:
         """Serve a version of a model and name it the champion, as the agents would.
@@ -399,12 +399,12 @@ class Client(MeasuringClient):
         ``services``: those to change, of the services of the model; none named: the only one. :meth:`reject_model`
         reverts it.
         """
-        with show_service_changes(self._stream()) as observe:
+        with show_service_changes(self._choose_stream()) as observe:
             return self._models.promote(name, version, why=why, services=services, observe=observe)
 
     def reject_model(self, name: str, version: int, *, why: str = "") -> ModelChange:
         """Reject a version; where it is in use, the previous version is served again."""
-        with show_service_changes(self._stream()) as observe:
+        with show_service_changes(self._choose_stream()) as observe:
             return self._models.reject(name, version, why=why, observe=observe)
 
     @cached_property
@@ -428,14 +428,14 @@ class Client(MeasuringClient):
         return self._run(request) if wait else RunHandle(self, self._deployer.begin(request).name)
 
     def _run(self, request: RunRequest) -> RunRecord:
-        with show_run_progress(self._stream()) as observe:
+        with show_run_progress(self._choose_stream()) as observe:
             return _require_success(self._deployer.run(request, observe=observe))
 
-    def _stream(self) -> TextIO | None:
+    def _choose_stream(self) -> TextIO | None:
         return sys.stdout if self._progress else None
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     print(printable(line), file=sys.stderr)
 
 

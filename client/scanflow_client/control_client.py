@@ -144,7 +144,11 @@ class ControlClient:
 
     def why(self, action: str = "@latest") -> Why:
         """Explain why an action was taken or was not: sample, trigger, rule, decision, effect."""
-        id = action if action != "@latest" else _first(self.intents(limit=1), "No agent has requested an action yet.")
+        id = (
+            action
+            if action != "@latest"
+            else _require_first(self.intents(limit=1), "No agent has requested an action yet.")
+        )
         return Why.model_validate(self.server.get(transport.path_of("intents", id, "why")))
 
     def approve(self, action: str = "@latest", *, reason: str = "") -> Action:
@@ -163,9 +167,9 @@ class ControlClient:
         if action != "@latest":
             id = action
         elif word == "revert":
-            id = _first(self.intents(state="succeeded", limit=1), "No action can be reverted.")
+            id = _require_first(self.intents(state="succeeded", limit=1), "No action can be reverted.")
         else:
-            id = _first(self.approvals(limit=1), "No action is waiting for approval.")
+            id = _require_first(self.approvals(limit=1), "No action is waiting for approval.")
         return Action.model_validate(self.server.post(transport.path_of("intents", id, word), {"reason": reason}))
 
     # Labels
@@ -356,7 +360,7 @@ def raise_no_server(home: Path) -> ServerClient:
     raise UnavailableError(f"A server keeps agents, actions, events and labels, and this client has none. {then}")
 
 
-def _first(actions: list[Action], nothing: str) -> str:
+def _require_first(actions: list[Action], nothing: str) -> str:
     if not actions:
         raise NotFoundError(f"{nothing} See: scanflow why")
     return actions[0].id

@@ -82,13 +82,13 @@ def start_control_plane(settings: Settings, *, port: int | None = None, tracker:
         before = read_up(home)
         notes: list[str] = []
         if before is None or not before.server.is_alive():
-            server = _start(home, "server", ["scanflow_server"], _choose_port(home, port, before, notes))
-            old = _alive_or_none(before.tracker) if before is not None else None
+            server = _start_process(home, "server", ["scanflow_server"], _choose_port(home, port, before, notes))
+            old = _keep_if_alive(before.tracker) if before is not None else None
             running, fresh = Up(server=server, tracker=old, started=time.time()), True
         else:
             if port not in {None, before.server.port}:
                 raise UsageError(f"The server is up on port {before.server.port} already. Stop it first: scanflow down")
-            running, fresh = before.model_copy(update={"tracker": _alive_or_none(before.tracker)}), False
+            running, fresh = before.model_copy(update={"tracker": _keep_if_alive(before.tracker)}), False
         write_up(home, running)
         # Before the server's agents begin: they read through it, and would each load MLflow where it is not there.
         tracker_process = (
@@ -111,22 +111,22 @@ def stop_control_plane(settings: Settings, *, tell: Callable[[str], None] = lamb
     home = settings.home.expanduser().absolute()
     with _lock_home(home):
         running, agents = read_up(home), AgentShutdown(home)
-        server = None if running is None else _alive_or_none(running.server)
+        server = None if running is None else _keep_if_alive(running.server)
         lock = up_file(home).with_name("lock")
         another = server is None and is_locked(lock)
-        if server is None and not another and agents.living():
+        if server is None and not another and agents.find_living():
             server = _start_server_to_stop_agents(home, settings, running, agents)
         if server is not None:
-            agents.request(_server(server.url, settings))
+            agents.request(_connect(server.url, settings))
             agents.wait(AGENTS_END_S, tell=tell, tell_after_s=TELL_AFTER_S)
         # The processes that drive runs and serve models outlive it on purpose.
-        stopped = _end("server", server)
+        stopped = _end_process("server", server)
         if not another:  # after the server, which would start them again
             agents.kill(ENDS_S)
-        stopped += _end("tracker", None if running is None else running.tracker)
+        stopped += _end_process("tracker", None if running is None else running.tracker)
         if another:
             return DownResult(stopped=stopped, left=agents.describe_living(_ANOTHER.format(lock=str(lock))))
-        done = DownResult(stopped=[*agents.stopped, *stopped], left=agents.left, running=agents.running)
+        done = DownResult(stopped=[*agents.stopped, *stopped], left=agents.problems, running=agents.running)
         if not done.running:
             forget_up(home)
         with suppress(UnavailableError):  # they expire in some seconds
@@ -140,7 +140,7 @@ def read_status(settings: Settings) -> dict[str, Any]:
     if settings.url is None and (running is None or not running.server.is_alive()):
         return {"up": False, "server": None, "tracker": None, "status": None}
     url = settings.url or (running.server.url if running else "")
-    server = _server(url, settings)
+    server = _connect(url, settings)
     ready, reason = server.is_ready()
     status = None
     try:
@@ -165,17 +165,17 @@ def _describe_tracker(tracker: UpProcess | None) -> dict[str, Any] | None:
     return {"url": tracker.url, "pid": tracker.pid, "alive": alive, "ready": ready, "log": tracker.log}
 
 
-def _alive_or_none(process: UpProcess | None) -> UpProcess | None:
+def _keep_if_alive(process: UpProcess | None) -> UpProcess | None:
     return process if process is not None and process.is_alive() else None
 
 
-def _end(name: str, process: UpProcess | None) -> list[str]:
+def _end_process(name: str, process: UpProcess | None) -> list[str]:
     """End a process, and return its description if it was ended."""
     ended = process is not None and process.end(patience_s=ENDS_S)
     return [f"the {name} at {process.url} (process {process.pid})"] if process and ended else []
 
 
-def _server(url: str, settings: Settings) -> ServerClient:
+def _connect(url: str, settings: Settings) -> ServerClient:
     """Return a client of the home's server, by the home's token, or of the server that the settings name."""
     token = settings.token_for(url) if settings.url else home_token(settings.home)
     return ServerClient(url, token=token, timeout_s=AGENT_S)
@@ -199,7 +199,7 @@ def _start_server_to_stop_agents(
     """Start a server to stop the agents that outlived the previous one; None: it cannot be started."""
     process: UpProcess | None = None
     try:
-        process = _start(home, "server", ["scanflow_server"], _choose_port(home, None, recorded, []))
+        process = _start_process(home, "server", ["scanflow_server"], _choose_port(home, None, recorded, []))
         write_up(home, Up(server=process, tracker=None if recorded is None else recorded.tracker, started=time.time()))
         _wait_until_ready(process, settings)
     except ScanflowError as error:
@@ -211,7 +211,7 @@ def _start_server_to_stop_agents(
 
 
 def _wait_until_ready(process: UpProcess, settings: Settings) -> None:
-    server = _server(process.url, settings)
+    server = _connect(process.url, settings)
     give_up = time.monotonic() + READY_S
     while True:
         ready, reason = server.is_ready()
@@ -250,10 +250,10 @@ def _start_tracker(
         return None
     usual = running.server.port + 1 if before is None or before.tracker is None else before.tracker.port
     port = reserve_port(home, usual)
-    return _start(home, "tracker", ["scanflow_client.mlflow_server", str(port)], port)
+    return _start_process(home, "tracker", ["scanflow_client.mlflow_server", str(port)], port)
 
 
-def _start(home: Path, name: str, command: Sequence[str], port: int) -> UpProcess:
+def _start_process(home: Path, name: str, command: Sequence[str], port: int) -> UpProcess:
     log = up_file(home).with_name(f"{name}.log")
     private_folder(log.parent)
     if log.exists() and log.stat().st_size > _LOG_BYTES:

@@ -29,8 +29,8 @@ def write(path: Path, samples: Sequence[Mapping[str, Any]]) -> int:
             lines.writerow(heads)
             for sample in samples:
                 row = sample.get("row") or {}
-                values = [_cell(row.get(name)) for name in columns]
-                lines.writerow([sample["id"], *values, _cell(sample.get("guess")), sample.get("purpose"), ""])
+                values = [_format_cell(row.get(name)) for name in columns]
+                lines.writerow([sample["id"], *values, _format_cell(sample.get("guess")), sample.get("purpose"), ""])
     except FileExistsError as error:
         raise InvalidError(f"There is a file {str(path)!r}, which may hold labels. Name another one.") from error
     except OSError as error:
@@ -76,7 +76,7 @@ def read(path: Path) -> tuple[list[dict[str, Any]], int]:
     return labels, unlabelled
 
 
-def _cell(value: Any) -> Any:
+def _format_cell(value: Any) -> Any:
     if value is None or isinstance(value, int | float):
         return value
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class MeasuringClient(ControlClient):
     _deployer: Deployer
 
-    def _stream(self) -> TextIO | None:
+    def _choose_stream(self) -> TextIO | None:
         """Return the stream for progress; None: it is not shown."""
         raise NotImplementedError
 
@@ -65,7 +65,7 @@ class MeasuringClient(ControlClient):
         )
         prediction = PredictRequest(inputs=inputs)
         request = to_call(self._deployer, name, prediction, node=node, dtype=dtype, grpc=grpc)
-        with open_output(self._stream()) as output:
+        with open_output(self._choose_stream()) as output:
             observe = show_load_progress(output.update, spec)
             spec = replace(spec, rows=prediction.rows, grpc=grpc)
             return load_service(self._deployer.service(name), request, spec, observe=observe)
@@ -111,16 +111,16 @@ class MeasuringClient(ControlClient):
         from scanflow_client.predict_io import HttpRequest, PredictRequest, to_http
         from scanflow_client.tuning import TuningBudget, TuningTarget, tune_service
 
-        def request(name: str) -> HttpRequest:
+        def build_request(name: str) -> HttpRequest:
             return to_http(self._deployer, name, PredictRequest(inputs=inputs), node=node, dtype=dtype, seldon=False)
 
         search_goal, tuned = Goal(name=goal, p99_s=p99_s), TuningTarget.find(self._deployer, target)
         history = None if fresh else self._find_history(tuned, search_goal)
-        with open_output(self._stream()) as output:
+        with open_output(self._choose_stream()) as output:
             return tune_service(
                 self._deployer,
                 tuned,
-                request,
+                build_request,
                 search_goal,
                 TuningBudget(trials=trials, minutes=minutes),
                 cores=cores,

@@ -76,7 +76,7 @@ class ModelClient:
     def __init__(self, knowledge: KnowledgeBase, deployer: Deployer, control: ControlClient | None) -> None:
         self._knowledge, self._deployer, self._control = knowledge, deployer, control
 
-    def histories(self, name: str | None = None, *, alias: str = CHAMPION) -> VersionList:
+    def list_histories(self, name: str | None = None, *, alias: str = CHAMPION) -> VersionList:
         """Return the history of the versions of a model, or of all models, the newest first."""
         names = self._knowledge.list_models() if name is None else [name]
         version_lists = [self._knowledge.list_model_versions(model) for model in names]

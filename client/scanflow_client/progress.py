@@ -70,7 +70,7 @@ def show_run_progress(stream: TextIO | None) -> Iterator[Observer]:
     with open_output(stream, progress) as output:
 
         def observe(event: records.Event) -> None:
-            for line in progress.lines(event):
+            for line in progress.update(event):
                 output.print(line, _STYLES.get(line.strip()[:1], ""))
 
         yield observe
@@ -103,7 +103,7 @@ class RunProgress:
         self._waiting: dict[str, float] = {}
         self._fan_outs: dict[str, _FanOut] = {}
 
-    def lines(self, event: records.Event) -> list[str]:
+    def update(self, event: records.Event) -> list[str]:
         match event:
             case records.RunStarted():
                 reused = f", {counted(event.kept, 'task')} kept" if event.kept else ""
@@ -148,21 +148,21 @@ class RunProgress:
 
         table = Table.grid(padding=(0, 1))
 
-        def add(what: str, then: Any) -> None:
+        def add_row(what: str, then: Any) -> None:
             table.add_row(Spinner("dots"), Text(what), then)
 
-        def took(began: float) -> Text:
+        def format_elapsed(began: float) -> Text:
             return Text(format_duration(time.monotonic() - began), style="dim")
 
         # Copies: events come from other threads than the one that draws.
         for what, began in list(self._waiting.items()):
-            add(what, took(began))
+            add_row(what, format_elapsed(began))
         grouped = dict(self._fan_outs)
         for step, group in grouped.items():
-            add(f"{step} {group.ended}/{group.width}", ProgressBar(group.width, group.ended, width=30))
+            add_row(f"{step} {group.ended}/{group.width}", ProgressBar(group.width, group.ended, width=30))
         alone = [entry for entry in list(self._running.items()) if entry[0].partition(".")[0] not in grouped]
         for task, began in alone[:MAX_RUNNING]:
-            add(task, took(began))
+            add_row(task, format_elapsed(began))
         if len(alone) > MAX_RUNNING:
             table.add_row("", Text(f"and {len(alone) - MAX_RUNNING} more", style="dim"), "")
         return table

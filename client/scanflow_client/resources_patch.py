@@ -53,22 +53,26 @@ def _locate(call: ast.Call, lines: list[str], resources: str) -> tuple[int, int,
     """Return the range of characters to replace, and the replacement."""
     current = next((keyword.value for keyword in call.keywords if keyword.arg == "resources"), None)
     if current is not None:
-        return _offset(lines, current.lineno, current.col_offset), _end_offset(lines, current), resources
+        return (
+            _compute_offset(lines, current.lineno, current.col_offset),
+            _compute_end_offset(lines, current),
+            resources,
+        )
     last = call.keywords[-1].value
-    at = _end_offset(lines, last)
+    at = _compute_end_offset(lines, last)
     if call.lineno == call.end_lineno:
         return at, at, f", resources={resources}"
     indent = len(lines[last.lineno - 1]) - len(lines[last.lineno - 1].lstrip())
     return at, at, f",\n{' ' * indent}resources={resources}"
 
 
-def _end_offset(lines: list[str], node: ast.expr) -> int:
+def _compute_end_offset(lines: list[str], node: ast.expr) -> int:
     assert node.end_lineno is not None
     assert node.end_col_offset is not None
-    return _offset(lines, node.end_lineno, node.end_col_offset)
+    return _compute_offset(lines, node.end_lineno, node.end_col_offset)
 
 
-def _offset(lines: list[str], line: int, column: int) -> int:
+def _compute_offset(lines: list[str], line: int, column: int) -> int:
     """Return the offset of a character; ``column`` is in bytes of UTF-8, as in ast."""
     before = sum(map(len, lines[: line - 1]))
     return before + len(lines[line - 1].encode()[:column].decode())

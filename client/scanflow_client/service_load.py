@@ -114,7 +114,7 @@ class LoadReport:
         seconds = metrics.seconds if trace is None or self.interrupted else max(metrics.seconds, trace.seconds)
         return (metrics.requests - metrics.failed) / seconds if seconds else 0.0
 
-    def _mlperf(self) -> dict[str, Any] | None:
+    def _summarize_mlperf(self) -> dict[str, Any] | None:
         settings, summary = self.spec.mlperf, self.result.mlperf
         if settings is None:
             return None
@@ -143,7 +143,7 @@ class LoadReport:
             "reasons": dict(self.result.reasons),
             "reconnects": self.result.reconnects,
             "interrupted": self.interrupted,
-            "mlperf": self._mlperf(),
+            "mlperf": self._summarize_mlperf(),
         }
 
 
@@ -223,10 +223,10 @@ def build_load_plan(
     token = os.environ.get("SCANFLOW_SERVICE_TOKEN")
     headers = {} if token is None else {"authorization": f"Bearer {token}"}
     if isinstance(request, GrpcRequest):
-        url, bodies = f"grpc://{_grpc_address(record)}{request.method}", [request.message]
+        url, bodies = f"grpc://{_require_grpc_address(record)}{request.method}", [request.message]
     else:
         requests = [request] if isinstance(request, HttpRequest) else select_alike(request)
-        url, bodies = f"{_http_address(record)}{requests[0].path}", [alike.body for alike in requests]
+        url, bodies = f"{_require_http_address(record)}{requests[0].path}", [alike.body for alike in requests]
         headers = {**requests[0].headers, **headers}
     return LoadPlan(
         url=url,
@@ -245,13 +245,13 @@ def select_alike(requests: Sequence[HttpRequest]) -> list[HttpRequest]:
     return [request for request in requests if (request.path, *sorted(request.headers.items())) == most]
 
 
-def _http_address(record: ServiceRecord) -> str:
+def _require_http_address(record: ServiceRecord) -> str:
     if urlsplit(record.url).scheme != "http":
         raise UnsupportedError(f"{record.name!r} is at {record.url}. Load is measured over plain http:// only.")
     return record.url.rstrip("/")
 
 
-def _grpc_address(record: ServiceRecord) -> str:
+def _require_grpc_address(record: ServiceRecord) -> str:
     if record.grpc is None:
         raise UnsupportedError(
             f"{record.name!r} has no gRPC port, so no load can be sent over gRPC. Deploy it with one, "

@@ -66,7 +66,7 @@ class ScanflowTrackerClient:
     def save_app_meta(self, app: Application, tolocal: bool = False) -> SavedVersion:
         """Save the application's description as its newest version."""
         saved = self._select_knowledge(tolocal).save_application(app)
-        self._say("application %r of team %r saved as %s", app.name, app.team, saved.version)
+        self._log_action("application %r of team %r saved as %s", app.name, app.team, saved.version)
         return saved
 
     def get_app_meta(
@@ -113,7 +113,7 @@ class ScanflowTrackerClient:
     ) -> SavedVersion:
         """Save the application's folder as its newest version."""
         saved = self._select_knowledge(tolocal).save_artifacts(app_name, team_name, _ARTIFACTS, Path(app_dir))
-        self._say("folder of application %r of team %r saved as %s", app_name, team_name, saved.version)
+        self._log_action("folder of application %r of team %r saved as %s", app_name, team_name, saved.version)
         return saved
 
     def download_app_artifacts(
@@ -147,7 +147,9 @@ class ScanflowTrackerClient:
             shared = version
         else:
             shared = _copy(self._local, self._central, version, app_name, team_name)
-        self._say("model %r version %d is in production for application %r", model_name, shared.version, app_name)
+        self._log_action(
+            "model %r version %d is in production for application %r", model_name, shared.version, app_name
+        )
         return self._central.set_model_alias(model_name, PRODUCTION, shared.version)
 
     def download_app_model(
@@ -170,7 +172,7 @@ class ScanflowTrackerClient:
                 f"model_version={version.version})."
             )
         taken = _copy(self._central, self._local, version, *(version.tags[tag] for tag in _OWNER))
-        self._say("model %r taken from the central tracker as version %d", model_name, taken.version)
+        self._log_action("model %r taken from the central tracker as version %d", model_name, taken.version)
         return self._local.set_model_alias(model_name, PRODUCTION, taken.version)
 
     def download_artifacts(
@@ -194,7 +196,7 @@ class ScanflowTrackerClient:
     def _select_knowledge(self, local: bool) -> KnowledgeBase:
         return self._local if local else self._central
 
-    def _say(self, text: str, *values: object) -> None:
+    def _log_action(self, text: str, *values: object) -> None:
         _log.log(self._level, text, *values)
 
 

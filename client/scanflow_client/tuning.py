@@ -56,14 +56,14 @@ class TuningTarget:
     """The service, where it is deployed."""
 
     @classmethod
-    def find(cls, where: Deployer, target: str, *, types: Sequence[WorkflowType] = ("online",)) -> TuningTarget:
+    def find(cls, deployer: Deployer, target: str, *, types: Sequence[WorkflowType] = ("online",)) -> TuningTarget:
         """Return a deployed service by its name, or a workflow of these types by ``app.py:NAME``.
 
         Raises:
             NotFoundError: there is neither, or the service's file is gone.
             UsageError: the service's file is not recorded.
         """
-        services = {service.name: service for service in where.services(instances=False)}
+        services = {service.name: service for service in deployer.services(instances=False)}
         record = services.get(target)
         if record is not None and record.source is None:
             raise UsageError(
@@ -245,7 +245,7 @@ def is_remote(target: TuningTarget) -> bool:
 
 
 def tune_service(
-    where: Deployer,
+    deployer: Deployer,
     target: TuningTarget,
     request: BuildRequest,
     goal: Goal,
@@ -282,7 +282,7 @@ def tune_service(
     if is_remote(target):
         space, default = build_cluster_space(target, cores=cores, batches=batches)
     else:
-        space, default = build_search_space(target, read_topology(), where.services(), cores=cores, batches=batches)
+        space, default = build_search_space(target, read_topology(), deployer.services(), cores=cores, batches=batches)
     callers = 1 if goal.name == "latency" else connections
 
     request = cache(request)  # so that no measurement includes a query of the copy's inputs
@@ -297,7 +297,7 @@ def tune_service(
 
     def watch(step: SearchStep) -> None:
         if target.record is not None and all(
-            service.name != target.record.name for service in where.services(instances=False)
+            service.name != target.record.name for service in deployer.services(instances=False)
         ):
             raise UsageError(f"{target.record.name!r} was deleted, so the search for it has ended.")
         observe(step)
@@ -313,7 +313,7 @@ def tune_service(
     }
     trials = [] if folder is None else load_trials(folder, settings)
     copy = ServiceCopy(
-        where=where,
+        where=deployer,
         app=copy_of(target.app, target.workflow),
         load=build_load,
         source=target.source,

@@ -44,7 +44,7 @@ class ModelTraits:
     nodes: int = 1
     """Number of nodes of the graph that serves it."""
 
-    def distance(self, other: ModelTraits) -> float:
+    def compute_distance(self, other: ModelTraits) -> float:
         """Return the logarithm of the ratio of two models' sizes; infinite if the models are not similar."""
         if (self.kind, self.nodes) != (other.kind, other.nodes) or min(self.size_bytes, other.size_bytes) < 1:
             return math.inf
@@ -94,9 +94,9 @@ class TuningHistories:
                 *(candidate for candidate in reversed(versions) if candidate.version > version.version),
             ]:
                 if (record := read_record(candidate, goal)) is not None:
-                    return _history(record, candidate)
+                    return _parse_history(record, candidate)
         for version in served:
-            traits = self._traits(version, workflow)
+            traits = self._read_model_traits(version, workflow)
             if traits is not None and (history := self._find_alike(version.name, traits, goal)) is not None:
                 return history
         return None
@@ -105,7 +105,7 @@ class TuningHistories:
         """Save a history with the versions that a workflow serves, and return them."""
         saved = []
         for version in iterate_served_versions(self._knowledge, workflow):
-            traits = self._traits(version, workflow)
+            traits = self._read_model_traits(version, workflow)
             record = {
                 "ranking": [compact(candidate) for candidate in history.ranking],
                 "default": compact(history.default),
@@ -127,12 +127,12 @@ class TuningHistories:
                 continue
             for version in self._knowledge.list_model_versions(other):
                 record = read_record(version, goal)
-                distance = math.inf if record is None else _distance(traits, record)
+                distance = math.inf if record is None else _compute_distance(traits, record)
                 if record is not None and distance < (math.inf if nearest is None else nearest[0]):
-                    nearest = (distance, _history(record, version))
+                    nearest = (distance, _parse_history(record, version))
         return None if nearest is None else nearest[1]
 
-    def _traits(self, version: ModelVersion, workflow: Workflow) -> ModelTraits | None:
+    def _read_model_traits(self, version: ModelVersion, workflow: Workflow) -> ModelTraits | None:
         with suppress(OSError, ValueError, ScanflowError):  # without them the model is like no other
             files = self._cache.fetch(version.uri)
             return read_traits(Path(files.path), nodes=len(workflow.services))
@@ -152,7 +152,7 @@ def read_record(version: ModelVersion, goal: Goal) -> Mapping[str, Any] | None:
     try:
         record = json.loads(version.tags.get(HISTORY_TAG + goal.name, "null"))
         if isinstance(record, Mapping) and record.get("p99_s") == goal.p99_s:
-            _history(record, version)
+            _parse_history(record, version)
             return record
     except (ValueError, TypeError, KeyError):  # another program's tag of that name
         pass
@@ -165,7 +165,7 @@ def compact(candidate: Candidate) -> dict[str, Any]:
     return always | {name: value for name, value in asdict(candidate).items() if value not in (None, "any")}
 
 
-def _history(record: Mapping[str, Any], version: ModelVersion) -> TuningHistory:
+def _parse_history(record: Mapping[str, Any], version: ModelVersion) -> TuningHistory:
     ranking = tuple(Candidate(**candidate) for candidate in record["ranking"])
     if not ranking or not all(candidate.instances >= 1 and candidate.cores > 0 for candidate in ranking):
         raise ValueError(f"A search has left no candidates with {version.uri}.")
@@ -179,11 +179,11 @@ def _history(record: Mapping[str, Any], version: ModelVersion) -> TuningHistory:
     )
 
 
-def _distance(traits: ModelTraits, record: Mapping[str, Any]) -> float:
+def _compute_distance(traits: ModelTraits, record: Mapping[str, Any]) -> float:
     try:
         other = ModelTraits(
             kind=str(record["kind"]), size_bytes=int(record["size_bytes"]), nodes=int(record.get("nodes", 1))
         )
     except (ValueError, TypeError, KeyError):
         return math.inf
-    return traits.distance(other)
+    return traits.compute_distance(other)

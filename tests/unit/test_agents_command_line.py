@@ -86,7 +86,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     def run(answers: dict[str, Any] | Answers, *words: str) -> Result:
         handler = answers if isinstance(answers, Answers) else Answers(answers)
         client = ServerClient(URL, token="secret", transport=httpx.MockTransport(handler))
-        monkeypatch.setattr("scanflow_client.cli.agents.client", lambda: ControlClient(lambda: client))
+        monkeypatch.setattr("scanflow_client.cli.agents.open_client", lambda: ControlClient(lambda: client))
         return CliRunner().invoke(app, words, catch_exceptions=False)
 
     return run

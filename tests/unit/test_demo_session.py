@@ -148,7 +148,7 @@ def test_a_signal_ends_the_control_plane_and_another_one_meanwhile_does_not_cut_
     monkeypatch.setattr(raised, "end", lambda: signal.raise_signal(number))
     with (
         pytest.raises(KeyboardInterrupt),
-        session.temporary_control_plane(Settings(), ControlClient(lambda: server), said.append, keep=False),
+        session.provide_control_plane(Settings(), ControlClient(lambda: server), said.append, keep=False),
     ):
         signal.raise_signal(number)
     assert raised.ended == 1
@@ -238,7 +238,7 @@ class Raised:
 def up_and_down(there: Plane) -> list[str]:
     said: list[str] = []
     server: Any = there
-    with session.temporary_control_plane(Settings(), ControlClient(lambda: server), said.append, keep=False):
+    with session.provide_control_plane(Settings(), ControlClient(lambda: server), said.append, keep=False):
         pass
     return said
 

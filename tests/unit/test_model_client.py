@@ -116,7 +116,7 @@ def test_what_was_in_use_before_is_what_was_answered_with_whatever_the_alias_say
     assert shop.client.promote(CNN, 2).before == 1
     shop.client.reject(CNN, 2)
     assert (shop.served(), shop.champion) == (f"models:/{CNN}/1", 1)
-    *_, first = shop.client.histories(CNN)
+    *_, first = shop.client.list_histories(CNN)
     assert first.since == shop.server.told[-1].at
 
 
@@ -209,18 +209,18 @@ def test_the_versions_say_what_became_of_them(shop: Shop) -> None:
     shop.server.told = [drift, judged(2, "wait", at=2.0), judged(3, "ask", at=3.0)]
     shop.client.promote(CNN, 2, why="why not")
     shop.client.reject(CNN, 3, why="too odd")
-    third, second, first = shop.client.histories(CNN)
+    third, second, first = shop.client.list_histories(CNN)
     assert (second.champion, second.services, second.before, second.verdict) == (True, ("digits",), 1, BY_HAND)
     assert second.since == shop.server.told[3].at
     assert (third.verdict, third.reason, third.in_use, third.drift) == ("rejected", "too odd", False, "d-7")
     assert (third.against, third.drifted, third.compared[0].n) == (1, ("age",), 120)
     assert (first.verdict, first.in_use, first.compared) == ("", False, ())
-    assert shop.client.histories() == [third, second, first]
+    assert shop.client.list_histories() == [third, second, first]
 
-    text = shown(shop.client.histories(CNN))
+    text = shown(shop.client.list_histories(CNN))
     assert "current: 68.3 to 90.8 %, +22.5 points (+14.7 to +29.6), n = 120, with version 1" in text
     assert "Take version 2 out of use: scanflow models reject cnn 2" in text
     assert "2 (champion, in digits)" in text
-    page = VersionList(shop.client.histories(CNN))._repr_html_()
+    page = VersionList(shop.client.list_histories(CNN))._repr_html_()
     assert "too odd" in page
     assert "1 model, 3 versions" in page

@@ -37,13 +37,13 @@ def note(home: Path) -> Path:
 
 
 def test_a_server_of_this_home_that_is_up_does_the_work(home: Path) -> None:
-    assert isinstance(options.deployer(), EmbeddedDeployer)
+    assert isinstance(options.open_deployer(), EmbeddedDeployer)
     with pytest.raises(UnavailableError, match=r"No server is up .* Start it: scanflow up"):
-        options.server()
+        options.connect_server()
     with (note(home) / "alive").open("r+b", buffering=0):
-        assert isinstance(options.deployer(), RemoteDeployer)
-        assert options.server().url == URL
-    assert isinstance(options.deployer(), EmbeddedDeployer), "the server is gone"
+        assert isinstance(options.open_deployer(), RemoteDeployer)
+        assert options.connect_server().url == URL
+    assert isinstance(options.open_deployer(), EmbeddedDeployer), "the server is gone"
 
 
 def test_a_token_is_a_secret() -> None:
@@ -56,7 +56,7 @@ def test_a_token_is_a_secret() -> None:
 
 def run(monkeypatch: pytest.MonkeyPatch, handler: Callable[[httpx.Request], httpx.Response], *words: str) -> Result:
     standin = ControlClient(lambda: ServerClient(URL, transport=httpx.MockTransport(handler)))
-    monkeypatch.setattr("scanflow_client.cli.control.client", lambda: standin)
+    monkeypatch.setattr("scanflow_client.cli.control.open_client", lambda: standin)
     return CliRunner().invoke(app, ["events", *words], catch_exceptions=False)
 
 

@@ -71,7 +71,7 @@ def deployed(deployer: EmbeddedDeployer, application: sf.Application, source: Pa
 def run(deployer: EmbeddedDeployer, source: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.chdir(source.parent)
     for module in ("services", "runs", "projects"):
-        monkeypatch.setattr(f"scanflow_client.cli.{module}.deployer", lambda: deployer)
+        monkeypatch.setattr(f"scanflow_client.cli.{module}.open_deployer", lambda: deployer)
 
     def run(*words: str) -> Result:
         done = CliRunner().invoke(commands, words)

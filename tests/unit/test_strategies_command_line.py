@@ -123,7 +123,7 @@ def journal(monkeypatch: pytest.MonkeyPatch) -> Journal:
         return httpx.Response(200, json=[one for one in entries if one["id"] > after][:limit])
 
     standin = ControlClient(lambda: ServerClient(URL, transport=httpx.MockTransport(answer)))
-    monkeypatch.setattr("scanflow_client.cli.strategies.client", lambda: standin)
+    monkeypatch.setattr("scanflow_client.cli.strategies.open_client", lambda: standin)
     return entries
 
 
@@ -265,7 +265,7 @@ def test_a_saved_trace_is_replayed(folder: Path, journal: Journal, monkeypatch: 
     assert before.exit_code == 0
     assert before.stdout.splitlines()[-1].startswith("2 samples")
     standin = ControlClient(lambda: pytest.fail("no server is needed"))
-    monkeypatch.setattr("scanflow_client.cli.strategies.client", lambda: standin)
+    monkeypatch.setattr("scanflow_client.cli.strategies.open_client", lambda: standin)
     assert cli("replay", "tracker", "--trace", "trace.json").stdout == before.stdout
     change(folder, "LEAST = 1000", "LEAST = 2000")
     after = cli("replay", "mnist:tracker", "--trace", "trace.json")

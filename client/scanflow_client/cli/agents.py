@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from scanflow.app.quantities import counted
 from scanflow.errors import InvalidError, UnavailableError
-from scanflow_client.cli.options import JsonOption, LimitOption, client, parse_value
+from scanflow_client.cli.options import JsonOption, LimitOption, open_client, parse_value
 from scanflow_client.cli.output import respond
 
 if TYPE_CHECKING:
@@ -33,23 +33,23 @@ def agents(
 
     if start + stop + journal > 1:
         raise InvalidError("--start, --stop and --journal exclude each other. Keep one.")
-    where = client()
+    client = open_client()
     if start:
         from scanflow.agent.targets import agents_of
 
         application, source, wanted = agents_of(target)
         names = [agent.name for agent in wanted]
-        _print_changed(where.start_agents(application, *names, source=source), as_json)
+        _print_changed(client.start_agents(application, *names, source=source), as_json)
     elif journal or stop:
         if target is None:
             raise InvalidError("Say which agent: scanflow agents APP:AGENT. See which there are: scanflow agents")
         if stop:
-            _print_changed(where.stop_agents(target), as_json)
+            _print_changed(client.stop_agents(target), as_json)
         else:
-            entries = where.journal(target)[-limit:]
+            entries = client.journal(target)[-limit:]
             respond(entries, as_json, lambda: format_journal(entries, target))
     else:
-        listed = where.agents(target)
+        listed = client.agents(target)
         respond(listed, as_json, lambda: format_agents(listed, detailed=target is not None))
 
 
@@ -63,12 +63,12 @@ def why(
     """Explain why an action was taken or was not: sample, rule, decision, effect."""
     from scanflow_client.formatting.agents import format_actions
 
-    where = client()
+    client = open_client()
     if action is None:
-        newest = where.intents(limit=limit)
+        newest = client.intents(limit=limit)
         respond(newest, as_json, lambda: format_actions(newest))
     else:
-        explanation = where.why(action)
+        explanation = client.why(action)
         respond(explanation, as_json, lambda: explanation.lines)
 
 
@@ -89,12 +89,12 @@ def approve(
         raise InvalidError("--refuse is for an action that waits, --revert for one that was done. Keep one.")
     if action is None and (refuse or revert or reason):
         raise InvalidError("Say which action. Waiting: scanflow approve; done: scanflow why")
-    where = client()
+    client = open_client()
     if action is None:
-        waiting = where.approvals()
+        waiting = client.approvals()
         respond(waiting, as_json, lambda: format_approvals(waiting))
         return
-    decide = where.refuse if refuse else where.revert if revert else where.approve
+    decide = client.refuse if refuse else client.revert if revert else client.approve
     done = decide(action, reason=reason)
     after = [] if refuse or revert else [f"See its effect: scanflow why {done.id}"]
     respond(done, as_json, lambda: [format_action(done), *after])
@@ -131,24 +131,24 @@ def labels(
         raise InvalidError("Giving labels, --export, --labelled and --disagreements exclude each other. Keep one.")
     new_labels, unlabelled = label_files.read(from_) if from_ is not None else ([], 0)
     new_labels += [_parse_label(word) for word in give or ()]
-    where = client()
+    client = open_client()
     if gives:
-        done = where.give_labels(new_labels, app=application, team=team, replace=replace)
+        done = client.give_labels(new_labels, app=application, team=team, replace=replace)
         rest = f"; rows without a label: {unlabelled}" if unlabelled else ""
         respond(done, as_json, lambda: [f"Labels given: {len(done)}{rest}. See what is left: scanflow labels"])
     elif export is not None:
-        waiting = where.labels(app=application, team=team, limit=None)
+        waiting = client.labels(app=application, team=team, limit=None)
         count = label_files.write(export, waiting) if waiting else 0
         after = f"Fill in its column 'label', then: scanflow labels --from {export}"
         summary = f"{export}: {counted(count, 'sample')}. {after}"
         respond(count, as_json, lambda: [summary if count else "No sample waits for a label: no file was written."])
     elif labelled or disagreements:
         among = True if disagreements else None
-        samples = where.labels(app=application, team=team, state="given", disputed=among, limit=limit)
+        samples = client.labels(app=application, team=team, state="given", disputed=among, limit=limit)
         respond(samples, as_json, lambda: screens.format_votes(samples, disputed=disagreements))
     else:
-        samples = where.labels(app=application, team=team, limit=limit)
-        page = f"{where.server.url}/labels"
+        samples = client.labels(app=application, team=team, limit=limit)
+        page = f"{client.server.url}/labels"
         respond(samples, as_json, lambda: screens.format_labels(samples, limit=limit, page=page))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from scanflow.errors import InvalidError, NotFoundError, UsageError
-from scanflow_client.cli.options import JsonOption, deployer, parse_counts
+from scanflow_client.cli.options import JsonOption, open_deployer, parse_counts
 from scanflow_client.cli.output import print_json, progress_stream, say
 from scanflow_client.cli.services import DataOption, NpyOption
 
@@ -75,7 +75,7 @@ def characterize(
     missing += [words for event, words in _UNCOUNTED.items() if event not in counters()]
     with open_output(progress_stream(as_json)) as output:
         characterization = measure(
-            lambda where, limit: run_program(command, where, timeout_s=limit_s, limit_bytes=limit),
+            lambda placement, limit: run_program(command, placement, timeout_s=limit_s, limit_bytes=limit),
             placements(machine, counts),
             rounds=rounds,
             search_memory=memory and group_problem() is None,
@@ -99,9 +99,9 @@ def find_workflow(command: Sequence[str]) -> TuningTarget | None:
     (first, *more) = command
     file, colon, _ = first.rpartition(":")
     is_file = bool(colon) and Path(file).suffix in {".py", ".yaml", ".yml"}
-    if more or (not is_file and first not in {record.name for record in deployer().services(instances=False)}):
+    if more or (not is_file and first not in {record.name for record in open_deployer().services(instances=False)}):
         return None
-    return TuningTarget.find(deployer(), first, types=("online", "mpi"))
+    return TuningTarget.find(open_deployer(), first, types=("online", "mpi"))
 
 
 def _characterize_workflow(
@@ -121,18 +121,20 @@ def _characterize_workflow(
     from scanflow_client.progress import open_output
     from scanflow_client.signals import end_on_signals
 
-    where = deployer()
+    deployer = open_deployer()
     with open_output(progress_stream(as_json)) as output, end_on_signals(output.update, "ending the copy"):
         if target.workflow.type == "mpi":
-            result = characterize_job(where, target.app, target.workflow, counts, rounds=rounds, observe=output.update)
+            result = characterize_job(
+                deployer, target.app, target.workflow, counts, rounds=rounds, observe=output.update
+            )
         else:
             sent = read_request(file=file, data=data, npy=npy, stdin=sys.stdin.buffer)
 
             @cache
-            def request(name: str) -> HttpRequest:
-                return to_http(where, name, sent, node=None, dtype=None, seldon=False)
+            def build_request(name: str) -> HttpRequest:
+                return to_http(deployer, name, sent, node=None, dtype=None, seldon=False)
 
-            result = characterize_service(where, target, request, counts, rounds=rounds, observe=output.update)
+            result = characterize_service(deployer, target, build_request, counts, rounds=rounds, observe=output.update)
     if as_json:
         print_json(workflow_to_json(result))
     else:
@@ -140,13 +142,13 @@ def _characterize_workflow(
     return str(result.recommendation)
 
 
-def build_patch(where: str, resources: str) -> str:
+def build_patch(target: str, resources: str) -> str:
     """Return the patch of ``app.py:NAME`` that sets its resources."""
     from scanflow_client.resources_patch import build_resources_patch
 
-    file, colon, name = where.rpartition(":")
+    file, colon, name = target.rpartition(":")
     if not colon or not file or not name:
-        raise InvalidError(f"--write {where!r} names no step. Write the file and the step: --write app.py:train")
+        raise InvalidError(f"--write {target!r} names no step. Write the file and the step: --write app.py:train")
     try:
         text = Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

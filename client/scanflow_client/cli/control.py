@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from scanflow.errors import UsageError
 from scanflow.home_token import Role
-from scanflow_client.cli.options import PLAIN_HELP, JsonOption, LimitOption, client, settings
+from scanflow_client.cli.options import PLAIN_HELP, JsonOption, LimitOption, load_settings, open_client
 from scanflow_client.cli.output import print_json, respond, say
 
 tokens = typer.Typer(help="Show, make, list or revoke the tokens that the control plane accepts.", **PLAIN_HELP)
@@ -28,9 +28,9 @@ def up(
     from scanflow_client.control_plane import start_control_plane
     from scanflow_client.formatting.control_plane import format_up
 
-    own = settings()
-    raised = start_control_plane(own, port=port, tracker=not no_tracker)
-    respond(raised.up, as_json, lambda: format_up(raised, elsewhere=own.url))
+    settings = load_settings()
+    result = start_control_plane(settings, port=port, tracker=not no_tracker)
+    respond(result.up, as_json, lambda: format_up(result, elsewhere=settings.url))
 
 
 def down(as_json: JsonOption = False) -> None:
@@ -38,7 +38,7 @@ def down(as_json: JsonOption = False) -> None:
     from scanflow_client.control_plane import stop_control_plane
     from scanflow_client.formatting.control_plane import format_down
 
-    done = stop_control_plane(settings(), tell=lambda text: say(text, err=True))
+    done = stop_control_plane(load_settings(), tell=lambda text: say(text, err=True))
     respond(done, as_json, lambda: format_down(done))
     if done.running:
         raise typer.Exit(3)
@@ -49,7 +49,7 @@ def status(as_json: JsonOption = False) -> None:
     from scanflow_client.control_plane import read_status
     from scanflow_client.formatting.control_plane import format_status
 
-    state = read_status(settings())
+    state = read_status(load_settings())
     respond(state, as_json, lambda: format_status(state))
     if not state["up"] or not state["server"]["ready"]:
         raise typer.Exit(3)
@@ -77,18 +77,18 @@ def events(
         else:
             say(format_event(event))
 
-    where = client()
+    client = open_client()
     if report:
         if follow or type is not None:
             raise UsageError("A report is of all events so far. Leave out --follow and --type.")
-        written = where.report(app)
+        written = client.report(app)
         respond({"report": str(written)}, as_json, lambda: [f"Written: {written}"])
         return
     if follow:
-        for event in where.events(type=type, app=app, limit=limit, follow=True):
+        for event in client.events(type=type, app=app, limit=limit, follow=True):
             show(event)
         return
-    for event in (past := where.events(type=type, app=app, limit=limit)):
+    for event in (past := client.events(type=type, app=app, limit=limit)):
         show(event)
     if not past and not as_json:
         say("Nothing has happened yet. Watch: scanflow events --follow")
@@ -99,7 +99,7 @@ def show_token() -> None:
     """Print the token of the home folder, for SCANFLOW_TOKEN; made if there is none."""
     from scanflow.home_token import ensure_home_token
 
-    say(ensure_home_token(settings().home))
+    say(ensure_home_token(load_settings().home))
 
 
 @tokens.command("make")
@@ -117,7 +117,7 @@ def make_token(
     as_json: JsonOption = False,
 ) -> None:
     """Make a token and print it this once; what its holder approves and labels is recorded under its name."""
-    token = client().make_token(name, role=role, team=team, expires=expires)
+    token = open_client().make_token(name, role=role, team=team, expires=expires)
     respond(token, as_json, lambda: [token["token"]])
 
 
@@ -126,12 +126,12 @@ def list_tokens(as_json: JsonOption = False) -> None:
     """List tokens by name: the role and team of each, and when it was made, expires or was revoked."""
     from scanflow_client.formatting.control_plane import format_tokens
 
-    listed = client().tokens()
+    listed = open_client().tokens()
     respond(listed, as_json, lambda: [format_tokens(listed)])
 
 
 @tokens.command("revoke")
 def revoke_token(name: NameArgument, as_json: JsonOption = False) -> None:
     """Revoke a token: it is refused from now on."""
-    revoked = client().revoke_token(name)
+    revoked = open_client().revoke_token(name)
     respond(revoked, as_json, lambda: [f"Revoked: {name}"])

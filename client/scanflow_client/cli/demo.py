@@ -8,7 +8,14 @@ from typing import Annotated
 from typer import Option
 
 from scanflow.errors import UsageError
-from scanflow_client.cli.options import JsonOption, ParameterOption, client, deployer, parse_parameters, settings
+from scanflow_client.cli.options import (
+    JsonOption,
+    ParameterOption,
+    load_settings,
+    open_client,
+    open_deployer,
+    parse_parameters,
+)
 from scanflow_client.cli.output import print_json, progress_stream, say
 
 
@@ -35,37 +42,37 @@ def demo(
     from scanflow_client.cli.runs import watch
     from scanflow_client.demo.application import list_next_commands, load_demo
     from scanflow_client.demo.loop import format_loop, render_report
-    from scanflow_client.demo.session import DemoSession, temporary_control_plane
+    from scanflow_client.demo.session import DemoSession, provide_control_plane
 
     def report_progress(text: str) -> None:
         say(text, err=as_json)
 
-    own, where = settings(), client()
+    settings, client = load_settings(), open_client()
     if backend is not None:
-        own = own.model_copy(update={"backend": backend})
-    if own.backend == "kubernetes" and own.url is None:
+        settings = settings.model_copy(update={"backend": backend})
+    if settings.backend == "kubernetes" and settings.url is None:
         if as_json or keep or parameter or drifted is not None or data != "digits":
             raise UsageError("On a cluster the demo has no options but --report: it is always the same, and cleans up.")
         from scanflow.deployer.embedded import open_backend
         from scanflow_client.demo.application import load_small_demo
         from scanflow_client.demo.in_cluster import demo_in_cluster
 
-        page = report or own.home / "reports" / "demo-on-kubernetes.html"
-        demo_in_cluster(open_backend(own), load_small_demo()[0], page.expanduser().absolute(), say)
+        page = report or settings.home / "reports" / "demo-on-kubernetes.html"
+        demo_in_cluster(open_backend(settings), load_small_demo()[0], page.expanduser().absolute(), say)
         return
     application, path, parameters, corrupted = load_demo(data, drifted)
     parameters |= parse_parameters(parameter)
     report_progress(f"The demo is an application like yours: {path}")
-    with temporary_control_plane(own, where, report_progress, keep=keep):
-        session = DemoSession(deployer(), where, application, path, say=report_progress)
+    with provide_control_plane(settings, client, report_progress, keep=keep):
+        session = DemoSession(open_deployer(), client, application, path, say=report_progress)
         session.check_free()  # before the training, which takes longest
         request = RunRequest(application, "mnist-wf", parameters=parameters, source=path)
-        record = watch(session.where, request, as_json, last=False)
+        record = watch(session.deployer, request, as_json, last=False)
         loop = session.close_the_loop(corrupted, keep=keep, stream=progress_stream(as_json))
-        home = own.home.expanduser().absolute()
+        home = settings.home.expanduser().absolute()
         written = (report or home / "reports" / f"{record.name}.html").expanduser().absolute()
         written.parent.mkdir(parents=True, exist_ok=True)
-        written.write_text(render_report(where, application, loop), encoding="utf-8")
+        written.write_text(render_report(client, application, loop), encoding="utf-8")
         if as_json:
             print_json({"run": record, "loop": loop.as_json(), "report": str(written)})
         else:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from scanflow_client.cli.options import JsonOption, TargetArgument, settings
+from scanflow_client.cli.options import JsonOption, TargetArgument, load_settings
 from scanflow_client.cli.output import respond
 
 
@@ -22,7 +22,7 @@ def apply(
     from scanflow.loading import load_application
 
     app, _, _ = load_application(target)
-    ensured = EmbeddedDeployer(settings()).environments(app).ensure(app, force=force)
+    ensured = EmbeddedDeployer(load_settings()).environments(app).ensure(app, force=force)
     state = (
         f"{counted(len(ensured.changed), 'object')} made or changed" if ensured.changed else "nothing was to be changed"
     )
@@ -45,7 +45,7 @@ def clean(
     from scanflow.loading import load_application
 
     app, _, _ = load_application(target)
-    environments = EmbeddedDeployer(settings()).environments(app)
+    environments = EmbeddedDeployer(load_settings()).environments(app)
     if not yes:
         typer.confirm(f"Remove all that {app.name!r} of team {app.team!r} runs, serves and keeps there?", abort=True)
     deletion = environments.delete(app)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from typer import Option
 
-from scanflow_client.cli.options import JsonOption, TargetArgument, settings
+from scanflow_client.cli.options import JsonOption, TargetArgument, load_settings
 from scanflow_client.cli.output import respond, say
 
 
@@ -37,12 +37,12 @@ def build(
     application, _, chosen = load_application(target)
     workflows = [application.workflow(chosen)] if chosen is not None else list(application.workflows)
     overrides = {"builder": builder, "registry": registry, "base": base, "insecure": insecure or None}
-    images = ImageSettings.from_environment(options=settings().backend_options).with_given(overrides)
+    images = ImageSettings.from_environment(options=load_settings().backend_options).with_given(overrides)
     if print_:
-        planned = wanted_images(application, workflows, settings(), images)
+        planned = wanted_images(application, workflows, load_settings(), images)
         respond([image.recipe for image in planned], as_json, lambda: format_dockerfiles(planned, images.registry))
         return
     records = build_application(
-        application, workflows, settings(), images, push=push, again=again, say=lambda line: say(line, err=True)
+        application, workflows, load_settings(), images, push=push, again=again, say=lambda line: say(line, err=True)
     )
     respond(records, as_json, lambda: format_build(records, target))

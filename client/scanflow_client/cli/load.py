@@ -11,7 +11,7 @@ import typer
 from typer import Option
 
 from scanflow.errors import UsageError
-from scanflow_client.cli.options import JsonOption, ServiceArgument, deployer, existing_client, settings
+from scanflow_client.cli.options import JsonOption, ServiceArgument, load_settings, open_deployer, open_existing_client
 from scanflow_client.cli.output import print_json, progress_stream, say
 from scanflow_client.cli.services import DataOption, DtypeOption, InputArgument, NpyOption, OneNodeOption, SeldonOption
 
@@ -80,9 +80,9 @@ def load(
             raise UsageError("LoadGen decides when requests are due: leave out --trace, --poisson and --seconds.")
         scenario = build_mlperf_settings(mlperf, 1.0 if scale is None else scale, rate=rate, bound_s=bound_s)
         spec = LoadSpec(mlperf=scenario, connections=connections)
-    where, prediction = deployer(), read_request(file=file, data=data, npy=npy, stdin=sys.stdin.buffer)
-    request = to_call(where, name, prediction, node=node, dtype=dtype, seldon=seldon, grpc=grpc)
-    record = where.service(name)
+    deployer, prediction = open_deployer(), read_request(file=file, data=data, npy=npy, stdin=sys.stdin.buffer)
+    request = to_call(deployer, name, prediction, node=node, dtype=dtype, seldon=seldon, grpc=grpc)
+    record = deployer.service(name)
     with open_output(progress_stream(as_json)) as output:
         spec = replace(spec, rows=prediction.rows, grpc=grpc)
         report = load_service(record, request, spec, observe=show_load_progress(output.update, spec))
@@ -98,7 +98,7 @@ def load(
     if log:
         from scanflow_client.model_client import open_server_knowledge
 
-        run = log_report(open_server_knowledge(settings(), existing_client()), record, report, chart)
+        run = log_report(open_server_knowledge(load_settings(), open_existing_client()), record, report, chart)
         if not as_json:
             say(f"Kept as the run {run.name} ({run.run_id}) of {record.app}.")
     if out is None and not log and not as_json:

@@ -12,7 +12,7 @@ import typer
 from typer import Option
 
 from scanflow.errors import InvalidError
-from scanflow_client.cli.options import JsonOption, check_choice, settings
+from scanflow_client.cli.options import JsonOption, check_choice, load_settings
 from scanflow_client.cli.output import print_json, say
 
 if TYPE_CHECKING:
@@ -55,24 +55,24 @@ def topology(
     if save is not None:
         write(machine, save)
     services: Sequence[ServiceRecord] = []
-    own = settings()
-    if from_ is None and sysfs is None and (own.home.expanduser() / "services").is_dir():
+    settings = load_settings()
+    if from_ is None and sysfs is None and (settings.home.expanduser() / "services").is_dir():
         from scanflow.deployer import EmbeddedDeployer
 
-        services = EmbeddedDeployer(own).services()
+        services = EmbeddedDeployer(settings).services()
     grants: tuple[Grant, ...] = ()
     reasons: list[str] = []
     if instances is not None or cores is not None or affinity is not None:
-        grants, reasons = _plan(machine, instances or 1, cores, affinity, order, list_bound_grants(services))
+        grants, reasons = _plan_grants(machine, instances or 1, cores, affinity, order, list_bound_grants(services))
     if as_json:
         print_json(_to_json(machine, services, grants, reasons))
         return
     if save is not None:
         say(f"Wrote {save}. Show it anywhere: scanflow topology --from {save}")
-    _draw(machine, _list_occupants(services, grants), grants, reasons)
+    _print_drawing(machine, _list_occupants(services, grants), grants, reasons)
 
 
-def _plan(
+def _plan_grants(
     machine: Topology, instances: int, cores: str | None, affinity: str | None, order: str, others: Sequence[Grant]
 ) -> tuple[tuple[Grant, ...], list[str]]:
     from scanflow.app.quantities import parse_cpu
@@ -137,7 +137,9 @@ def _list_occupants(services: Sequence[ServiceRecord], grants: Sequence[Grant]) 
     ]
 
 
-def _draw(machine: Topology, occupants: Sequence[Occupant], grants: Sequence[Grant], reasons: Sequence[str]) -> None:
+def _print_drawing(
+    machine: Topology, occupants: Sequence[Occupant], grants: Sequence[Grant], reasons: Sequence[str]
+) -> None:
     from scanflow_client.formatting.topology import describe_topology, draw_topology, format_legend, format_placement
 
     terminal = sys.stdout.isatty()

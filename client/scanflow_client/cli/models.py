@@ -8,7 +8,7 @@ import typer
 from typer import Argument, Option
 from typer.core import TyperGroup
 
-from scanflow_client.cli.options import PLAIN_HELP, JsonOption, deployer, existing_client, settings
+from scanflow_client.cli.options import PLAIN_HELP, JsonOption, load_settings, open_deployer, open_existing_client
 from scanflow_client.cli.output import progress_stream, respond
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def list_models(
     """List models; with a name, its versions: which is in use since when, what it was compared on, and why."""
     from scanflow_client.formatting.models import format_models, format_versions
 
-    histories = _open_models().histories(name, alias=alias)
+    histories = _open_models().list_histories(name, alias=alias)
     nothing = "There is no model yet. Train one and register it: scanflow init tabular"
     if name is not None:
         respond(histories, as_json, lambda: format_versions(histories))
@@ -97,8 +97,8 @@ def reject(
 def _open_models() -> ModelClient:
     from scanflow_client.model_client import ModelClient, open_server_knowledge
 
-    control = existing_client()
-    return ModelClient(open_server_knowledge(settings(), control), deployer(), control)
+    control = open_existing_client()
+    return ModelClient(open_server_knowledge(load_settings(), control), open_deployer(), control)
 
 
 def _suggest_versions(name: str) -> str:
@@ -109,17 +109,20 @@ def _format_promotion(change: ModelChange) -> list[str]:
     version = f"version {change.version} of {change.model}"
     services = ", ".join(change.services)
     if change.done == "approved":
-        then = (
+        next_steps = (
             f"{services} will answer with {version}, and it is the champion once an agent has watched it for a while."
         )
-        return [f"Approved: {', '.join(change.actions)}. {then}", f"See: scanflow why {change.actions[0]}"]
-    where = f", and {services} answers with it" if services else "; no service answers with the model"
-    back = f"Take it back: scanflow models reject {change.model} {change.version}"
-    return [f"In use: {version}{where}.", back if change.before is not None else _suggest_versions(change.model)]
+        return [f"Approved: {', '.join(change.actions)}. {next_steps}", f"See: scanflow why {change.actions[0]}"]
+    services_text = f", and {services} answers with it" if services else "; no service answers with the model"
+    advice = f"Take it back: scanflow models reject {change.model} {change.version}"
+    return [
+        f"In use: {version}{services_text}.",
+        advice if change.before is not None else _suggest_versions(change.model),
+    ]
 
 
 def _format_rejection(change: ModelChange) -> list[str]:
     after = f" Version {change.before} is in use again." if change.before is not None else ""
     refused = f" Refused: {', '.join(change.actions)}." if change.actions else ""
-    again = f"Have it used after all: scanflow models promote {change.model} {change.version}"
-    return [f"Rejected: version {change.version} of {change.model}.{after}{refused}", again]
+    advice = f"Have it used after all: scanflow models promote {change.model} {change.version}"
+    return [f"Rejected: version {change.version} of {change.model}.{after}{refused}", advice]

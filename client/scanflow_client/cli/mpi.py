@@ -19,8 +19,8 @@ from scanflow_client.cli.options import (
     RunArgument,
     TargetArgument,
     check_choice,
-    deployer,
-    settings,
+    load_settings,
+    open_deployer,
 )
 from scanflow_client.cli.output import respond, say, write_blocks
 
@@ -85,14 +85,14 @@ def logs(
     """Print what the ranks of a job wrote, each line with its rank in front; or what one of them wrote."""
     from scanflow.deployer import TaskLog
 
-    where = deployer()
-    record = where.show(run)
+    deployer = open_deployer()
+    record = deployer.show(run)
     ranks = [task.task for task in record.tasks if task.step == "ranks"]
     if not ranks:
         raise UsageError(f"No rank of the run {record.name!r} has begun. See: scanflow show {record.name}")
     job = ranks[0].partition(".")[0]
     task = job if rank is None else f"{job}.{rank}"
-    write_blocks((part.data for part in where.logs(TaskLog(record.name, task, "both"), follow=follow)), raw=False)
+    write_blocks((part.data for part in deployer.logs(TaskLog(record.name, task, "both"), follow=follow)), raw=False)
 
 
 @mpi.command()
@@ -171,8 +171,8 @@ def _list_jobs(limit: int) -> list[JobTimes]:
     """Return the times of the jobs among the newest runs, the newest first."""
     from scanflow.backends.job_times import is_job, job_times
 
-    where, now = deployer(), time.time()
-    shown = (where.show(record.name) for record in where.runs(limit=limit))
+    deployer, now = open_deployer(), time.time()
+    shown = (deployer.show(record.name) for record in deployer.runs(limit=limit))
     return [job_times(record, now) for record in shown if is_job(record)]
 
 
@@ -207,7 +207,7 @@ def _measure_profile(application: Application, workflow: Workflow, workload: MPI
     from scanflow.backends.port import JobProfiler
     from scanflow.deployer.embedded import open_backend
 
-    backend = open_backend(settings()).mpi()
+    backend = open_backend(load_settings()).mpi()
     if not isinstance(backend, JobProfiler):
         raise UnsupportedError("Programs are measured on this machine only. Set: SCANFLOW_BACKEND=local")
     profile, reason = backend.measure_job(application, workflow)

@@ -24,16 +24,16 @@ PLAIN_HELP: dict[str, Any] = {
 
 
 def _complete_runs(incomplete: str) -> list[str]:
-    return _complete(incomplete, lambda where: [record.name for record in where.runs(limit=50)])
+    return _complete(incomplete, lambda deployer: [record.name for record in deployer.runs(limit=50)])
 
 
 def _complete_services(incomplete: str) -> list[str]:
-    return _complete(incomplete, lambda where: [service.name for service in where.services(instances=False)])
+    return _complete(incomplete, lambda deployer: [service.name for service in deployer.services(instances=False)])
 
 
 def _complete(incomplete: str, names: Any) -> list[str]:
     try:
-        return [name for name in ("@latest", *names(deployer())) if name.startswith(incomplete)]
+        return [name for name in ("@latest", *names(open_deployer())) if name.startswith(incomplete)]
     except ScanflowError:  # shell completion shows no errors
         return []
 
@@ -56,52 +56,52 @@ ParameterOption = Annotated[
 ]
 
 
-def settings() -> Settings:
+def load_settings() -> Settings:
     from scanflow.settings import Settings
 
     return Settings.from_environment()
 
 
-def deployer() -> Deployer:
+def open_deployer() -> Deployer:
     """Return the deployer of commands: of the server that is named or up, else of this process."""
-    own = settings()
-    if (url := _find_address(own)) is not None:
+    settings = load_settings()
+    if (url := _find_address(settings)) is not None:
         from scanflow.deployer import RemoteDeployer
 
-        return RemoteDeployer(url, own.token_for(url))
+        return RemoteDeployer(url, settings.token_for(url))
     from scanflow.deployer import EmbeddedDeployer
 
-    return EmbeddedDeployer(own)
+    return EmbeddedDeployer(settings)
 
 
-def client() -> ControlClient:
+def open_client() -> ControlClient:
     """Return the client of the server that is named or up."""
     from scanflow_client.control_client import ControlClient
 
-    return ControlClient(server)
+    return ControlClient(connect_server)
 
 
-def existing_client() -> ControlClient | None:
+def open_existing_client() -> ControlClient | None:
     """Return the client of the server that is named or up, if there is one."""
-    return None if _find_address(settings()) is None else client()
+    return None if _find_address(load_settings()) is None else open_client()
 
 
-def server() -> ServerClient:
+def connect_server() -> ServerClient:
     from scanflow.transport import ServerClient
 
-    own = settings()
-    if (url := _find_address(own)) is None:
-        raise UnavailableError(f"No server is up in {str(own.home)!r}. Start it: scanflow up")
-    return ServerClient(url, token=own.token_for(url))
+    settings = load_settings()
+    if (url := _find_address(settings)) is None:
+        raise UnavailableError(f"No server is up in {str(settings.home)!r}. Start it: scanflow up")
+    return ServerClient(url, token=settings.token_for(url))
 
 
-def _find_address(own: Settings) -> str | None:
+def _find_address(settings: Settings) -> str | None:
     """Return the address of the server that the settings name, else of the home folder's running server."""
-    if own.url is not None:
-        return own.url
+    if settings.url is not None:
+        return settings.url
     from scanflow.deployer.remote_home import read_up
 
-    running = read_up(own.home)
+    running = read_up(settings.home)
     return running.server.url if running is not None and running.server.is_alive() else None
 
 

@@ -13,12 +13,19 @@ from scanflow_client.cli.options import (
     JsonOption,
     ParameterOption,
     TargetArgument,
-    deployer,
+    load_settings,
+    open_deployer,
     parse_parameters,
-    settings,
 )
 from scanflow_client.cli.output import respond, say
-from scanflow_client.cli.services import AffinityOption, CoresOption, CutOption, InstancesOption, IntoOption, shape
+from scanflow_client.cli.services import (
+    AffinityOption,
+    CoresOption,
+    CutOption,
+    InstancesOption,
+    IntoOption,
+    parse_shape_options,
+)
 
 _FIRST_APP = '''"""A first workflow. Run it: scanflow run app.py"""
 
@@ -75,12 +82,12 @@ def check(target: TargetArgument = None, as_json: JsonOption = False) -> None:
     from scanflow.loading import load_application
     from scanflow_client.formatting.runs import format_check
 
-    where = deployer()
+    deployer = open_deployer()
     application, path, chosen = load_application(target)
     if chosen is not None:
         application.workflow(chosen)
     workflows = [workflow for workflow in application.workflows if chosen in {None, workflow.name}]
-    plans = [where.plan(RunRequest(application, workflow.name)) for workflow in workflows]
+    plans = [deployer.plan(RunRequest(application, workflow.name)) for workflow in workflows]
     types = {workflow.name: workflow.type for workflow in workflows}
     respond(plans, as_json, lambda: format_check(application.name, plans, types, file=path.name, target=target))
 
@@ -101,10 +108,10 @@ def plan(
     from scanflow_client.formatting.runs import format_plan
 
     application, _, workflow = load_application(target)
-    sizing = shape(instances, cores, affinity, cut, into)
+    sizing = parse_shape_options(instances, cores, affinity, cut, into)
     if any(value is not None for value in sizing.values()):
         application = application.with_workflow(application.workflow(workflow).with_shape(**sizing))
-    workflow_plan = deployer().plan(RunRequest(application, workflow, parameters=parse_parameters(parameter)))
+    workflow_plan = open_deployer().plan(RunRequest(application, workflow, parameters=parse_parameters(parameter)))
     online = application.workflow(workflow_plan.workflow).type == "online"
     respond(workflow_plan, as_json, lambda: format_plan(workflow_plan, online=online))
 
@@ -118,10 +125,10 @@ def doctor(
     from scanflow_client.doctor import examine
     from scanflow_client.formatting.table import Table
 
-    own = settings()
+    settings = load_settings()
     if backend is not None:
-        own = own.model_copy(update={"backend": backend})
-    findings = examine(own, thorough=thorough)
+        settings = settings.model_copy(update={"backend": backend})
+    findings = examine(settings, thorough=thorough)
     table = Table(
         ("", "what", "found", "do"),
         [(finding.mark, finding.what, finding.found, finding.advice) for finding in findings],

@@ -15,7 +15,7 @@ from scanflow_client.cli.options import (
     RunArgument,
     TargetArgument,
     check_choice,
-    deployer,
+    open_deployer,
     parse_parameters,
 )
 from scanflow_client.cli.output import print_json, progress_stream, respond, say, write_blocks
@@ -32,16 +32,16 @@ def run(target: TargetArgument = None, parameter: ParameterOption = None, as_jso
     from scanflow.deployer import RunRequest
     from scanflow.loading import load_application
 
-    where = deployer()
+    deployer = open_deployer()
     application, path, workflow = load_application(target)
-    watch(where, RunRequest(application, workflow, parameters=parse_parameters(parameter), source=path), as_json)
+    watch(deployer, RunRequest(application, workflow, parameters=parse_parameters(parameter), source=path), as_json)
 
 
 def resume(name: RunArgument = "@latest", as_json: JsonOption = False) -> None:
     """Continue a run: finished steps are kept, running ones adopted, failed ones run again."""
     from scanflow.deployer import RunRequest
 
-    watch(deployer(), RunRequest(run=name), as_json)
+    watch(open_deployer(), RunRequest(run=name), as_json)
 
 
 def spin(
@@ -53,14 +53,14 @@ def spin(
     """Run one step again, as its file is now, on the inputs it had in a past run."""
     from scanflow.deployer import RunRequest
 
-    watch(deployer(), RunRequest(parameters=parse_parameters(parameter), run=on, step=step), as_json)
+    watch(open_deployer(), RunRequest(parameters=parse_parameters(parameter), run=on, step=step), as_json)
 
 
 def runs(limit: LimitOption = 20, as_json: JsonOption = False) -> None:
     """List runs, the newest first."""
     from scanflow_client.formatting.runs import format_runs
 
-    records = deployer().runs(limit=limit)
+    records = open_deployer().runs(limit=limit)
     nothing = "There is no run yet. Start one: scanflow run app.py"
     respond(records, as_json, lambda: [format_runs(records) if records else nothing])
 
@@ -69,7 +69,7 @@ def show(name: RunArgument = "@latest", as_json: JsonOption = False) -> None:
     """Show a run: its steps, their states, what they used, where the outputs are."""
     from scanflow_client.formatting.runs import format_run
 
-    record = deployer().show(name)
+    record = open_deployer().show(name)
     respond(record, as_json, lambda: format_run(record))
 
 
@@ -81,10 +81,10 @@ def output(
     """Print what a step of a run returned or named as outputs."""
     from scanflow_client.formatting.runs import format_output
 
-    where = deployer()
-    record = where.show(name)
+    deployer = open_deployer()
+    record = deployer.show(name)
     chosen = step or _find_last_step(record)
-    value = _simplify(where.outputs(record.name, chosen))
+    value = _simplify(deployer.outputs(record.name, chosen))
     respond(value, as_json, lambda: format_output(chosen, value))
 
 
@@ -105,15 +105,15 @@ def logs(
     from scanflow.deployer import TaskLog
 
     chosen = check_choice(stream, ("stdout", "stderr", "both"), "--stream")
-    where = deployer()
+    deployer = open_deployer()
     try:
-        record = where.show(name)
+        record = deployer.show(name)
     except NotFoundError:
-        if not (names := [service.name for service in where.services(instances=False)]):
+        if not (names := [service.name for service in deployer.services(instances=False)]):
             raise
         if name not in names:
             raise NotFoundError(f"There is no run and no service {name!r}.{did_you_mean(name, names)}") from None
-        _print_service_logs(where, name, instance=instance or task, follow=follow, raw=raw)
+        _print_service_logs(deployer, name, instance=instance or task, follow=follow, raw=raw)
         return
     tasks = [task] if task else [entry.task for entry in record.tasks if entry.attempts]
     if not tasks:
@@ -122,7 +122,7 @@ def logs(
     for task_name in tasks:
         if len(tasks) > 1:
             say(f"── {task_name}")
-        parts = where.logs(TaskLog(record.name, task_name, chosen, attempt), follow=follow)
+        parts = deployer.logs(TaskLog(record.name, task_name, chosen, attempt), follow=follow)
         blocks = (part.data for part in parts)
         silent += [] if write_blocks(blocks, raw=raw) else [task_name]
     if silent:
@@ -137,13 +137,13 @@ def stop(
     as_json: JsonOption = False,
 ) -> None:
     """Stop a run: its steps are asked to end. It can be resumed."""
-    record = deployer().stop(name, task)
+    record = open_deployer().stop(name, task)
     stopped = f"Stopped {record.name}. Continue it: scanflow resume {record.name}"
     asked = f"Asked {f'{task} of ' if task else ''}{record.name} to stop. See: scanflow show {record.name}"
     respond(record, as_json, lambda: [stopped if record.state == "stopped" else asked])
 
 
-def watch(where: Deployer, request: RunRequest, as_json: bool, *, last: bool = True) -> RunRecord:
+def watch(deployer: Deployer, request: RunRequest, as_json: bool, *, last: bool = True) -> RunRecord:
     """Run a request and show its progress and outcome; exit with 1 if it failed and 130 if it was stopped.
 
     ``last``: no other output follows, so the record is printed with JSON, and else the last step's result.
@@ -152,9 +152,9 @@ def watch(where: Deployer, request: RunRequest, as_json: bool, *, last: bool = T
     from scanflow_client.progress import show_run_progress
 
     with show_run_progress(progress_stream(as_json)) as observe:
-        record = where.run(request, observe=observe)
+        record = deployer.run(request, observe=observe)
     if not as_json:
-        say(*(_format_result(where, record) if last and record.state == "succeeded" else ()), format_outcome(record))
+        say(*(_format_result(deployer, record) if last and record.state == "succeeded" else ()), format_outcome(record))
     elif last or record.state != "succeeded":
         print_json(record)
     if record.state == "failed":
@@ -166,12 +166,12 @@ def watch(where: Deployer, request: RunRequest, as_json: bool, *, last: bool = T
     return record
 
 
-def _format_result(where: Deployer, record: RunRecord) -> list[str]:
+def _format_result(deployer: Deployer, record: RunRecord) -> list[str]:
     from scanflow_client.formatting.runs import format_output
 
     try:
         step = _find_last_step(record)
-        value = _simplify(where.outputs(record.name, step))
+        value = _simplify(deployer.outputs(record.name, step))
     except ScanflowError:  # the step was skipped, or has only files as outputs
         return []
     return [] if value is None or value == {} else format_output(step, value)
@@ -191,19 +191,19 @@ def _simplify(outputs: Any) -> Any:
     return outputs["result"] if outputs.keys() == {"result"} else outputs
 
 
-def _print_service_logs(where: Deployer, name: str, *, instance: str | None, follow: bool, raw: bool) -> None:
+def _print_service_logs(deployer: Deployer, name: str, *, instance: str | None, follow: bool, raw: bool) -> None:
     """Print the logs of a service's instances, below each instance's name."""
     from scanflow.deployer import InstanceLogs
 
     last = None
 
-    def blocks() -> Iterator[bytes]:
+    def generate_blocks() -> Iterator[bytes]:
         nonlocal last
-        for writer, block in where.logs(InstanceLogs(name, instance), follow=follow):
+        for writer, block in deployer.logs(InstanceLogs(name, instance), follow=follow):
             if writer != last and instance is None:
                 yield f"── {writer}\n".encode()
             last = writer
             yield block
 
-    if not write_blocks(blocks(), raw=raw):
+    if not write_blocks(generate_blocks(), raw=raw):
         say(f"Nothing was written by the instances of {name}.", err=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from scanflow.errors import InvalidError, ScanflowError
-from scanflow_client.cli.options import JsonOption, ServiceArgument, TargetArgument, deployer
+from scanflow_client.cli.options import JsonOption, ServiceArgument, TargetArgument, open_deployer
 from scanflow_client.cli.output import print_json, progress_stream, respond, say, write_blocks
 
 if TYPE_CHECKING:
@@ -67,18 +67,18 @@ def deploy(
     from scanflow.loading import load_application
     from scanflow_client.formatting.services import format_request_examples
 
-    where = deployer()
+    deployer = open_deployer()
     application, path, workflow = load_application(target)
-    sizing = Sizing(**shape(instances, cores, affinity, cut, into))
+    sizing = Sizing(**parse_shape_options(instances, cores, affinity, cut, into))
     record = _watch(
-        lambda observe: where.deploy(
+        lambda observe: deployer.deploy(
             Deployment(application, workflow, sizing=sizing, port=port, source=path), observe=observe
         ),
         as_json,
         after="",
     )
     if not as_json:
-        say(*format_request_examples(record, _fetch_inputs(where, record)))
+        say(*format_request_examples(record, _fetch_inputs(deployer, record)))
 
 
 def services(
@@ -89,10 +89,10 @@ def services(
     from scanflow_client.formatting.services import format_service, format_services
 
     if name is not None:
-        record = deployer().service(name)
+        record = open_deployer().service(name)
         respond(record, as_json, lambda: format_service(record))
         return
-    records = deployer().services(instances=as_json)
+    records = open_deployer().services(instances=as_json)
     nothing = "Nothing is deployed. Deploy an online workflow: scanflow deploy app.py:WORKFLOW"
     respond(records, as_json, lambda: [format_services(records) if records else nothing])
 
@@ -111,12 +111,12 @@ def scale(
     from scanflow.deployer.service_client import explanation_of
     from scanflow_client.formatting.services import format_explanation
 
-    where = deployer()
+    deployer = open_deployer()
     if explain:
-        explanation = explanation_of(where.service(name))
+        explanation = explanation_of(deployer.service(name))
         respond(explanation, as_json, lambda: format_explanation(explanation))
         return
-    _change(where, name, as_json, **shape(instances, cores, affinity, cut, into))
+    _change(deployer, name, as_json, **parse_shape_options(instances, cores, affinity, cut, into))
 
 
 def traffic(
@@ -146,7 +146,7 @@ def traffic(
         raise InvalidError("--within is the time limit of a rule. Give the rule too: --promote-if 'p95<=1.2x'.")
     limit = None if within is None else parse_duration(within, what="--within")
     policy = None if promote_if is None else parse_rule(promote_if, after=after, within_s=limit)
-    _change(deployer(), name, as_json, model=model, node=node, weight=share, shadow=shadow, policy=policy)
+    _change(open_deployer(), name, as_json, model=model, node=node, weight=share, shadow=shadow, policy=policy)
 
 
 def promote(
@@ -157,22 +157,22 @@ def promote(
 ) -> None:
     """Send all requests to the canary, or swap another version in, without a failed request."""
     options: dict[str, Any] = {"promote": True} if model is None else {"model": model, "node": node}
-    _change(deployer(), name, as_json, **options)
+    _change(open_deployer(), name, as_json, **options)
 
 
 def rollback(name: ServiceArgument, as_json: JsonOption = False) -> None:
     """Remove the canary; without one, return to the previous version and its shape."""
-    _change(deployer(), name, as_json, rollback=True)
+    _change(open_deployer(), name, as_json, rollback=True)
 
 
 def delete(name: ServiceArgument, as_json: JsonOption = False) -> None:
     """Drain in-flight requests, then delete the service. Its models and records are kept."""
     from scanflow_client.progress import show_service_changes
 
-    where = deployer()
-    record = where.service(name)
+    deployer = open_deployer()
+    record = deployer.service(name)
     with show_service_changes(progress_stream(as_json)) as observe:
-        where.delete(name, observe=observe)
+        deployer.delete(name, observe=observe)
     again = f"Deploy it again: scanflow deploy {record.source}:{name}"
     respond(record, as_json, lambda: [f"Deleted {name}. {again if record.source else 'List: scanflow services'}"])
 
@@ -191,7 +191,7 @@ def predict(
     from scanflow_client.predict_io import format_response, read_request, send
 
     request = read_request(file=file, data=data, npy=npy, stdin=sys.stdin.buffer)
-    response = send(deployer(), name, request, node=node, dtype=dtype, seldon=seldon)
+    response = send(open_deployer(), name, request, node=node, dtype=dtype, seldon=seldon)
     if isinstance(response, bytes):
         write_blocks(iter([response]), raw=False)
     else:
@@ -228,7 +228,7 @@ def parse_rule(text: str, *, after: int, within_s: float | None = None) -> Canar
     return CanaryPolicy.model_validate(rule if within_s is None else {**rule, "within_s": within_s})
 
 
-def shape(
+def parse_shape_options(
     instances: int | None, cores: str | None, affinity: str | None, cut: float | None, into: int | None
 ) -> dict[str, Any]:
     """Return the deployer's options for the shape of an instance; None: unchanged."""
@@ -242,11 +242,11 @@ def shape(
     return {"instances": instances, "cores": amount, "affinity": mode}
 
 
-def _change(where: Deployer, name: str, as_json: bool, **options: Any) -> None:
+def _change(deployer: Deployer, name: str, as_json: bool, **options: Any) -> None:
     from scanflow.backends.service_change import ServiceChange
 
     change = ServiceChange(**options)
-    _watch(lambda observe: where.change(name, change, observe=observe), as_json)
+    _watch(lambda observe: deployer.change(name, change, observe=observe), as_json)
 
 
 def _watch(
@@ -265,14 +265,14 @@ def _watch(
     return record
 
 
-def _fetch_inputs(where: Deployer, record: ServiceRecord) -> list[dict[str, Any]]:
+def _fetch_inputs(deployer: Deployer, record: ServiceRecord) -> list[dict[str, Any]]:
     """Return the inputs that the graph declares, else those of a registered model in it."""
     nodes = (
         [None, *(node for revision in record.revisions for node in revision.models)] if record.state == "ready" else []
     )
     for node in nodes:
         try:
-            with where.connect(record.name) as client:
+            with deployer.connect(record.name) as client:
                 if inputs := client.document(f"/v2/models/{node or record.name}").get("inputs"):
                     return list(inputs)
         except ScanflowError:  # the service is deployed; a later command reports the error

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from scanflow_client.cli.options import JsonOption, client
+from scanflow_client.cli.options import JsonOption, open_client
 from scanflow_client.cli.output import respond
 
 
@@ -53,7 +53,7 @@ def replay(
     """Evaluate an agent's strategies again on recorded samples. Nothing is done; exit code 1: decisions differ."""
     from scanflow_client.formatting.agents import format_replay
 
-    result = client().replay(agent, file, since=since, last=last, trace=trace)
+    result = open_client().replay(agent, file, since=since, last=last, trace=trace)
     if save is not None:
         result.save(save)
     nothing = [f"No such sample is recorded. See what is: scanflow agents {result.app}:{result.agent} --journal"]

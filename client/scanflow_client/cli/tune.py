@@ -10,7 +10,14 @@ import typer
 from typer import Argument, Option
 
 from scanflow.errors import UsageError
-from scanflow_client.cli.options import JsonOption, check_choice, deployer, existing_client, parse_counts, settings
+from scanflow_client.cli.options import (
+    JsonOption,
+    check_choice,
+    load_settings,
+    open_deployer,
+    open_existing_client,
+    parse_counts,
+)
 from scanflow_client.cli.output import print_json, progress_stream, say
 from scanflow_client.cli.services import DataOption, DtypeOption, NpyOption, OneNodeOption, SeldonOption
 
@@ -69,29 +76,29 @@ def tune(
     bound_s = None if p99 is None else parse_duration(p99, what="--p99")
     search_goal = Goal(name=check_choice(goal, GOALS, "--goal"), p99_s=bound_s)
     budget = TuningBudget(trials=trials, minutes=minutes)
-    where = deployer()
-    tuned = TuningTarget.find(where, target)
+    deployer = open_deployer()
+    tuned = TuningTarget.find(deployer, target)
     if apply and tuned.record is None:
         raise UsageError(f"--apply is of a service, and {target!r} is not deployed. Leave it out.")
-    own = settings()
+    settings = load_settings()
 
-    def knowledge() -> KnowledgeBase:
-        return open_server_knowledge(own, existing_client())
+    def open_knowledge() -> KnowledgeBase:
+        return open_server_knowledge(settings, open_existing_client())
 
-    history = None if fresh else find_history(knowledge, own.home, tuned, search_goal)
+    history = None if fresh else find_history(open_knowledge, settings.home, tuned, search_goal)
     if live and (file, data, npy) != (None, None, None):
         raise UsageError("--live sends what was recorded. Leave out the file, --data and --npy, or leave out --live.")
     prediction = None if live else read_request(file=file, data=data, npy=npy, stdin=sys.stdin.buffer)
-    inputs = recorded_requests(knowledge(), tuned) if prediction is None else [prediction]
+    inputs = fetch_recorded_requests(open_knowledge(), tuned) if prediction is None else [prediction]
 
-    def request(name: str) -> list[HttpRequest]:
-        return [to_http(where, name, sample, node=node, dtype=dtype, seldon=seldon) for sample in inputs]
+    def build_requests(name: str) -> list[HttpRequest]:
+        return [to_http(deployer, name, sample, node=node, dtype=dtype, seldon=seldon) for sample in inputs]
 
     with open_output(progress_stream(as_json)) as output, end_on_signals(output.update, "ending the copy"):
         report = tune_service(
-            where,
+            deployer,
             tuned,
-            request,
+            build_requests,
             search_goal,
             budget,
             cores=cores,
@@ -110,7 +117,7 @@ def tune(
         say(*format_tuning(report))
     _write(report, out, chart, as_json)
     if log and report.result.trials:
-        run = log_tuning(knowledge(), own.home, report, chart)
+        run = log_tuning(open_knowledge(), settings.home, report, chart)
         if not as_json:
             say(f"Kept as the run {run.name} ({run.run_id}) of {tuned.app.name}.")
     if (command := suggest_command(report)) is not None and not apply and not as_json:
@@ -130,7 +137,7 @@ def _write(report: TuningReport, out: Path | None, chart: str, as_json: bool) ->
             say(f"Wrote {', '.join(str(file) for file in files)}.")
 
 
-def recorded_requests(knowledge: KnowledgeBase, target: TuningTarget) -> list[PredictRequest]:
+def fetch_recorded_requests(knowledge: KnowledgeBase, target: TuningTarget) -> list[PredictRequest]:
     from scanflow_client.recorded_requests import read_recorded_requests
 
     return read_recorded_requests(knowledge, target.app.name, target.app.team, target.workflow.name)
@@ -153,6 +160,6 @@ def _apply(report: TuningReport, winner: Candidate, as_json: bool) -> None:
         instances=winner.instances, cores=winner.cores, affinity=winner.affinity, threads=winner.threads
     )
     with show_service_changes(progress_stream(as_json)) as observe:
-        deployer().change(name, change, observe=observe)
+        open_deployer().change(name, change, observe=observe)
     if not as_json:
         say(f"Resized {name}. Take it back: scanflow scale {name} {before.instances} {format_shape_options(before)}")

@@ -43,19 +43,19 @@ def main() -> None:
     assert tracker is not None
     os.environ["SCANFLOW_TRACKER_URI"] = tracker
     _wait_until(lambda: is_reachable(f"{tracker}/health"), f"the tracker at {tracker} answers")
-    with _server(settings.home, os.environ["POD_IP"]) as (url, token):
-        where, client = RemoteDeployer(url, token), ControlClient(lambda: ServerClient(url, token=token))
-        report = _play(where, client, app, path, settings.home)
+    with _run_server(settings.home, os.environ["POD_IP"]) as (url, token):
+        deployer, client = RemoteDeployer(url, token), ControlClient(lambda: ServerClient(url, token=token))
+        report = _run_session(deployer, client, app, path, settings.home)
     print(f"{REPORT}{report}", flush=True)
     threading.Event().wait(FETCH_S)
 
 
-def _play(where: RemoteDeployer, client: ControlClient, app: Application, path: Path, home: Path) -> Path:
+def _run_session(deployer: RemoteDeployer, client: ControlClient, app: Application, path: Path, home: Path) -> Path:
     from scanflow_client.cli.runs import watch
 
-    session = DemoSession(where, client, app, path, say=say)
+    session = DemoSession(deployer, client, app, path, say=say)
     session.check_free()
-    watch(where, RunRequest(app, "mnist-wf", source=path), False, last=False)
+    watch(deployer, RunRequest(app, "mnist-wf", source=path), False, last=False)
     loop = session.close_the_loop(None, keep=False, stream=sys.stdout)
     report = home / "demo.html"
     report.write_text(render_report(client, app, loop), encoding="utf-8")
@@ -64,7 +64,7 @@ def _play(where: RemoteDeployer, client: ControlClient, app: Application, path: 
 
 
 @contextmanager
-def _server(home: Path, host: str) -> Iterator[tuple[str, str]]:
+def _run_server(home: Path, host: str) -> Iterator[tuple[str, str]]:
     url, token = f"http://{host}:{PORT}", f"scanflow_{secrets.token_urlsafe(32)}"
     place = {"SCANFLOW_SERVER_HOST": host, "SCANFLOW_SERVER_PORT": str(PORT), "SCANFLOW_SERVER_TOKEN": token}
     # Plain HTTP between pods, during the demo only: the token is valid for nothing but the demo's own server.

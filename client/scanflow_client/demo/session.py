@@ -30,7 +30,7 @@ _STYLES = {"detection": "red", "promotion": "green", "revert": "yellow", "gate":
 
 
 @contextmanager
-def temporary_control_plane(
+def provide_control_plane(
     settings: Settings, client: ControlClient, say: Callable[[str], None], *, keep: bool
 ) -> Iterator[None]:
     """Start the control plane; stop it afterwards if this call started it and nothing else runs on it."""
@@ -41,9 +41,9 @@ def temporary_control_plane(
     with end_on_signals(say, "Ending what the demo started ..."), ExitStack() as stack:
         if not was_up and not keep:
             stack.callback(_end_control_plane, settings)
-        raised = control_plane.start_control_plane(settings)
-        stops = raised.server and not keep
-        say(f"The control plane is up: {raised.up.server.url}" + ("" if raised.server else " (it was before)"))
+        result = control_plane.start_control_plane(settings)
+        stops = result.server and not keep
+        say(f"The control plane is up: {result.up.server.url}" + ("" if result.server else " (it was before)"))
         if stops and (others := list_desired_agents(client)):
             stack.pop_all()
             names = ", ".join(f"{agent.name} of {agent.app}" for agent in others)
@@ -66,7 +66,7 @@ def list_desired_agents(client: ControlClient) -> list[AgentView]:
 class DemoSession:
     """The demo's service and agents; existing services and agents are not changed or stopped."""
 
-    where: Deployer
+    deployer: Deployer
     client: ControlClient
     app: Application
     path: Path
@@ -104,7 +104,7 @@ class DemoSession:
             if not keep:
                 stack.callback(self._delete_service)
             with show_service_changes(stream) as observe:
-                served = self.where.deploy(Deployment(self.app, SERVICE, source=self.path), observe=observe)
+                served = self.deployer.deploy(Deployment(self.app, SERVICE, source=self.path), observe=observe)
             if not keep:
                 stack.callback(self._stop_runs)
                 stack.callback(self._stop_agents)
@@ -136,22 +136,22 @@ class DemoSession:
         return (app, team) == (self.app.name, self.app.team)
 
     def _list_services(self) -> list[Any]:
-        return [service for service in self.where.services() if service.name == SERVICE]
+        return [service for service in self.deployer.services() if service.name == SERVICE]
 
     def _list_models(self) -> dict[str, str]:
-        revisions = self.where.service(SERVICE).revisions
+        revisions = self.deployer.service(SERVICE).revisions
         return {revision.id: next(iter(revision.models.values()), "?") for revision in revisions}
 
     def _delete_service(self) -> None:
         if any(self._owns(service.app, service.team) for service in self._list_services()):
-            self.where.delete(SERVICE)
+            self.deployer.delete(SERVICE)
 
     def _stop_runs(self) -> None:
         """Stop the runs that the agents began and that still run."""
-        for run in self.where.runs(limit=100):
+        for run in self.deployer.runs(limit=100):
             if run.state == "running" and self._owns(run.app, run.team) and run.created >= self.began:
-                self.where.stop(run.name)
-                self.where.wait(run.name, timeout_s=END_S)
+                self.deployer.stop(run.name)
+                self.deployer.wait(run.name, timeout_s=END_S)
 
     def _stop_agents(self) -> None:
         """Stop the demo's agents, except those that now belong to another team."""

@@ -65,10 +65,10 @@ class TrafficProgram:
         if not self._begun:
             self.stop()
             if ready:
-                raise StepFailedError(f"The traffic program exited. {self._log_text()}")
+                raise StepFailedError(f"The traffic program exited. {self._read_log()}")
             raise UnavailableError(
                 f"The traffic program did not read its digits within {limit_s:.0f} s (start-up: {startup_s:.0f} s). "
-                f"{self._log_text()}"
+                f"{self._read_log()}"
             )
 
     def send(self, order: str) -> None:
@@ -77,7 +77,7 @@ class TrafficProgram:
             self._orders.write(order + "\n")
             self._orders.flush()
         except OSError as error:
-            raise StepFailedError(f"The traffic program has exited. {self._log_text()}") from error
+            raise StepFailedError(f"The traffic program has exited. {self._read_log()}") from error
 
     def stop(self) -> None:
         """Stop it; :attr:`responses` is final then."""
@@ -109,7 +109,7 @@ class TrafficProgram:
             self._ready.set()
         self._ready.set()  # it has exited
 
-    def _log_text(self) -> str:
+    def _read_log(self) -> str:
         try:
             text = self._log.read_text(encoding="utf-8", errors="replace").strip()
         except OSError:

@@ -28,9 +28,11 @@ def format_characterization(characterization: Characterization) -> Screen:
     """Return the measurements by cores and by memory, and the resources to request."""
     first = min(characterization.saturation.speed)
     alone = statistics.median(
-        run.seconds for where, runs in characterization.runs.items() if len(where.cpus) == first for run in runs
+        run.seconds for placement, runs in characterization.runs.items() if len(placement.cpus) == first for run in runs
     )
-    rows = [_format_row(describe_placement(where), runs, alone) for where, runs in characterization.runs.items()]
+    rows = [
+        _format_row(describe_placement(placement), runs, alone) for placement, runs in characterization.runs.items()
+    ]
     columns = (
         "on",
         "took",
@@ -62,14 +64,16 @@ def format_characterization(characterization: Characterization) -> Screen:
 
 def format_workflow_characterization(result: WorkflowCharacterization) -> Screen:
     """Return the measurements of a service or a job by size, and the resources to request."""
-    from scanflow_client.characterize_workflow import median_seconds
+    from scanflow_client.characterize_workflow import compute_median_seconds
 
-    alone = median_seconds(next(iter(result.runs.values())))
+    alone = compute_median_seconds(next(iter(result.runs.values())))
     rows = [
         (
             size,
-            f"{1 / median_seconds(runs):.4g}/s" if result.unit == "request" else format_duration(median_seconds(runs)),
-            f"{alone / median_seconds(runs):.2f}×",
+            f"{1 / compute_median_seconds(runs):.4g}/s"
+            if result.unit == "request"
+            else format_duration(compute_median_seconds(runs)),
+            f"{alone / compute_median_seconds(runs):.2f}×",
             f"{statistics.median(run.cores for run in runs):.2f}",
             _format_mebibytes(max(run.peak_bytes for run in runs)),
         )
@@ -133,8 +137,8 @@ def characterization_to_json(characterization: Characterization) -> dict[str, An
 
     return {
         "runs": [
-            {"cpus": list(where.cpus), "caches": where.caches, "runs": [asdict(run) for run in runs]}
-            for where, runs in characterization.runs.items()
+            {"cpus": list(placement.cpus), "caches": placement.caches, "runs": [asdict(run) for run in runs]}
+            for placement, runs in characterization.runs.items()
         ],
         "limits": [{"limit_bytes": limit, **asdict(run)} for limit, run in characterization.limits.items()],
         "saturation": asdict(characterization.saturation),

@@ -90,8 +90,8 @@ def format_runs(records: Sequence[RunRecord]) -> Table:
 def format_run(record: RunRecord) -> Screen:
     """Return a run: its state, its steps (a fan-out is one row), the folder of its outputs, and the next command."""
     took = "" if record.seconds is None else f" in {format_duration(record.seconds)}"
-    where = f"{record.app}:{record.workflow}"
-    head = f"{MARKS[record.state]} {record.name}  {where}  {record.state}{took}, {format_age(record.created)}"
+    workflow = f"{record.app}:{record.workflow}"
+    head = f"{MARKS[record.state]} {record.name}  {workflow}  {record.state}{took}, {format_age(record.created)}"
     by_step: dict[str, list[TaskRecord]] = {}
     for task in record.tasks:
         by_step.setdefault(task.step, []).append(task)

@@ -173,7 +173,7 @@ _EXACT = ("E1 ANY", "E1 CPUMEM", "E2 CPUMEM", "E2 CPUMEMPIN")
 _OVER = ("O1 ANY", "O2 CPUMEM", "O2 CPUMEMPIN")
 
 
-def _affinity_figure(number: int, metric: str, what: str, unit: str) -> Figure:
+def _build_affinity_figure(number: int, metric: str, what: str, unit: str) -> Figure:
     return Figure(
         name=f"fig3.{number}",
         source=f"Thesis, Fig. 3.{number}",
@@ -200,7 +200,7 @@ def _affinity_figure(number: int, metric: str, what: str, unit: str) -> Figure:
     )
 
 
-def _counter_claim(statement: str, metric: str, arm: str, base: str) -> Claim:
+def _claim_fewer(statement: str, metric: str, arm: str, base: str) -> Claim:
     return Claim(statement=statement, metric=metric, arm=arm, base=base, expect="less")
 
 
@@ -240,12 +240,12 @@ FIGURES = (
             for metric, label in (("dgemm", "EP-DGEMM, GFLOP/s"), ("fft", "G-FFT, GFLOP/s"), ("ring", "ring, GB/s"))
         ),
     ),
-    _affinity_figure(31, "ring", "random ring bandwidth", "GB/s"),
-    _affinity_figure(32, "pingpong", "ping-pong bandwidth", "GB/s"),
-    _affinity_figure(33, "random_access", "G-RandomAccess", "GUP/s"),
-    _affinity_figure(34, "ptrans", "G-PTRANS", "GB/s"),
-    _affinity_figure(35, "fft", "G-FFT", "GFLOP/s"),
-    _affinity_figure(36, "stream", "EP-STREAM Triad", "GB/s"),
+    _build_affinity_figure(31, "ring", "random ring bandwidth", "GB/s"),
+    _build_affinity_figure(32, "pingpong", "ping-pong bandwidth", "GB/s"),
+    _build_affinity_figure(33, "random_access", "G-RandomAccess", "GUP/s"),
+    _build_affinity_figure(34, "ptrans", "G-PTRANS", "GB/s"),
+    _build_affinity_figure(35, "fft", "G-FFT", "GFLOP/s"),
+    _build_affinity_figure(36, "stream", "EP-STREAM Triad", "GB/s"),
     Figure(
         name="fig3.37",
         source="Thesis, Fig. 3.37",
@@ -283,8 +283,8 @@ FIGURES = (
         title="Event counters, exactly subscribed (the thesis: of EP-DGEMM; here: of all of HPCC)",
         experiment="hpc",
         claims=(
-            _counter_claim("CPUMEM has fewer migrations than ANY", "migrations", "E2 CPUMEM", "E1 ANY"),
-            _counter_claim("CPUMEM has fewer context switches than ANY", "switches", "E2 CPUMEM", "E1 ANY"),
+            _claim_fewer("CPUMEM has fewer migrations than ANY", "migrations", "E2 CPUMEM", "E1 ANY"),
+            _claim_fewer("CPUMEM has fewer context switches than ANY", "switches", "E2 CPUMEM", "E1 ANY"),
             Claim(statement="CPUMEM has fewer remote memory accesses", untested=_ONE_NODE),
         ),
         panels=(
@@ -298,9 +298,9 @@ FIGURES = (
         title="Event counters, over-subscribed (the thesis: of G-FFT; here: of all of HPCC)",
         experiment="hpc",
         claims=(
-            _counter_claim("CPUMEMPIN has fewer migrations than CPUMEM", "migrations", "O2 CPUMEMPIN", "O2 CPUMEM"),
-            _counter_claim("CPUMEM has fewer migrations than ANY", "migrations", "O2 CPUMEM", "O1 ANY"),
-            _counter_claim("CPUMEMPIN has fewer context switches than ANY", "switches", "O2 CPUMEMPIN", "O1 ANY"),
+            _claim_fewer("CPUMEMPIN has fewer migrations than CPUMEM", "migrations", "O2 CPUMEMPIN", "O2 CPUMEM"),
+            _claim_fewer("CPUMEM has fewer migrations than ANY", "migrations", "O2 CPUMEM", "O1 ANY"),
+            _claim_fewer("CPUMEMPIN has fewer context switches than ANY", "switches", "O2 CPUMEMPIN", "O1 ANY"),
         ),
         panels=(
             FigurePanel(metric="migrations", label="migrations", arms=_OVER),

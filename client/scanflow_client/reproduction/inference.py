@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from scanflow.characterization.study import rotate
 from scanflow_client.reproduction.experiment import Experiment, MeasureRound, Observe
 from scanflow_client.reproduction.figure import Claim, Figure, FigurePanel, Round
-from scanflow_client.reproduction.served import MeasuredService, application, find_serving_problem, open_deployer
+from scanflow_client.reproduction.served import MeasuredService, build_application, find_serving_problem, open_deployer
 
 if TYPE_CHECKING:
     from scanflow.load.load import LoadResult
@@ -66,7 +66,7 @@ def open_rounds(observe: Observe) -> Iterator[MeasureRound]:
     capacity: list[float] = []
 
     with open_deployer() as deployer:
-        app = application({"network": "network.py:ImageClassifier"}, deadline=300.0)
+        app = build_application({"network": "network.py:ImageClassifier"}, deadline=300.0)
         service = MeasuredService(deployer=deployer, app=app, name="network")
 
         def measure_arm(name: str, number: int, curves: dict[str, dict[str, list[float]]]) -> dict[str, float]:
@@ -139,7 +139,7 @@ EXPERIMENT = Experiment(
 )
 
 
-def _finer(metric: str, statement: str, published: float, *, affinity: str = "ANY", less: bool = False) -> Claim:
+def _claim_finer(metric: str, statement: str, published: float, *, affinity: str = "ANY", less: bool = False) -> Claim:
     return Claim(
         statement=statement,
         metric=metric,
@@ -169,11 +169,11 @@ FIGURES = (
                 base="SUT_1 ANY",
                 published=1.04,
             ),
-            _finer("multi_rate", "MultiStream: SUT_2 is 32 % better than SUT_1 with ANY", 1.32),
-            _finer("server_rate", "Server: SUT_2 answers 40 % more than SUT_1 with ANY", 1.40),
-            _finer("server_rate", "Server: SUT_2 answers 49 % more with CPUMEM", 1.49, affinity="CPUMEM"),
-            _finer("offline_8", "Offline: SUT_2 is 28 % better than SUT_1 with ANY", 1.28),
-            _finer("offline_8", "Offline: SUT_2 is 31 % better with CPUMEM", 1.31, affinity="CPUMEM"),
+            _claim_finer("multi_rate", "MultiStream: SUT_2 is 32 % better than SUT_1 with ANY", 1.32),
+            _claim_finer("server_rate", "Server: SUT_2 answers 40 % more than SUT_1 with ANY", 1.40),
+            _claim_finer("server_rate", "Server: SUT_2 answers 49 % more with CPUMEM", 1.49, affinity="CPUMEM"),
+            _claim_finer("offline_8", "Offline: SUT_2 is 28 % better than SUT_1 with ANY", 1.28),
+            _claim_finer("offline_8", "Offline: SUT_2 is 31 % better with CPUMEM", 1.31, affinity="CPUMEM"),
         ),
         panels=(
             FigurePanel(metric="single_p90_ms", label="SingleStream: 90th percentile, ms", arms=_CUT),
@@ -187,8 +187,8 @@ FIGURES = (
         title="Queries a second in MultiStream",
         experiment="inference",
         claims=(
-            _finer("multi_rate", "SUT_2 is 32 % better than SUT_1 with ANY", 1.32),
-            _finer("multi_rate", "SUT_2 is 38 % better than SUT_1 with CPUMEM", 1.38, affinity="CPUMEM"),
+            _claim_finer("multi_rate", "SUT_2 is 32 % better than SUT_1 with ANY", 1.32),
+            _claim_finer("multi_rate", "SUT_2 is 38 % better than SUT_1 with CPUMEM", 1.38, affinity="CPUMEM"),
             Claim(
                 statement="SUT_1 is up to 8 % better than the baseline, which has more threads than cores",
                 published=1.08,
@@ -203,10 +203,10 @@ FIGURES = (
         title="Mean latency in Server",
         experiment="inference",
         claims=(
-            _finer(
+            _claim_finer(
                 "server_mean_ms", "finer instances have a shorter mean latency with ANY, by up to 90 %", 0.5, less=True
             ),
-            _finer("server_mean_ms", "and with CPUMEM", 0.5, affinity="CPUMEM", less=True),
+            _claim_finer("server_mean_ms", "and with CPUMEM", 0.5, affinity="CPUMEM", less=True),
             Claim(
                 statement="SUT_2 is 23 % quicker with CPUMEM than with ANY",
                 metric="server_mean_ms",
@@ -260,7 +260,7 @@ FIGURES = (
         title="Mean latency in Offline",
         experiment="inference",
         claims=(
-            _finer("offline_mean_ms", "finer instances have a shorter mean latency with ANY", 0.78, less=True),
+            _claim_finer("offline_mean_ms", "finer instances have a shorter mean latency with ANY", 0.78, less=True),
             Claim(
                 statement="SUT_2 is 3 % quicker with CPUMEM than with ANY",
                 metric="offline_mean_ms",
@@ -278,10 +278,10 @@ FIGURES = (
         title="Batches of 1, 2 and 4 in Offline",
         experiment="inference",
         claims=(
-            _finer("offline_1", "batches of 1: SUT_2 is 43 % better than SUT_1 with ANY", 1.43),
-            _finer("offline_2", "batches of 2: 42 %", 1.42),
-            _finer("offline_4", "batches of 4: 33 %", 1.33),
-            _finer("offline_1", "batches of 1 with CPUMEM: 53 %", 1.53, affinity="CPUMEM"),
+            _claim_finer("offline_1", "batches of 1: SUT_2 is 43 % better than SUT_1 with ANY", 1.43),
+            _claim_finer("offline_2", "batches of 2: 42 %", 1.42),
+            _claim_finer("offline_4", "batches of 4: 33 %", 1.33),
+            _claim_finer("offline_1", "batches of 1 with CPUMEM: 53 %", 1.53, affinity="CPUMEM"),
         ),
         panels=tuple(
             FigurePanel(metric=f"offline_{size}", label=f"Offline, batches of {size}: samples/s", arms=_CUT)
@@ -300,7 +300,7 @@ FIGURES = (
         title="Inference time of single samples in Offline, ANY (the thesis: on four nodes; here: on one machine)",
         experiment="inference",
         claims=(
-            _finer(
+            _claim_finer(
                 "offline_p99_ms",
                 "the tail is shorter with finer instances: the 99th percentile by 13 %",
                 0.87,

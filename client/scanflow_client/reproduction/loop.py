@@ -67,14 +67,14 @@ def read_demo(printed: Mapping[str, Any]) -> Round:
     loop = printed["loop"]
     events = loop["events"]
 
-    def total(kind: str, key: str) -> float:
+    def sum_events(kind: str, key: str) -> float:
         return float(sum(event[key] or 0 for event in events if event["kind"] == kind))
 
     accuracy = [100 * (kinds["drifted"] or 0.0) for kinds in loop["accuracy"].values()]
     chain = {
-        "predictions": total("predictions", "count"),
-        "outliers": total("detection", "count"),
-        "selected": total("detection", "picked"),
+        "predictions": sum_events("predictions", "count"),
+        "outliers": sum_events("detection", "count"),
+        "selected": sum_events("detection", "picked"),
         "promoted": float(len(accuracy) > 1),
         "failed": float(loop["failed"]),
         "seconds": loop["seconds"],
@@ -95,7 +95,7 @@ EXPERIMENT = Experiment(
 )
 
 
-def _at_least(statement: str, metric: str, least: float) -> Claim:
+def _claim_at_least(statement: str, metric: str, least: float) -> Claim:
     return Claim(statement=statement, metric=metric, arm="loop", expect="at least", least=least)
 
 
@@ -106,10 +106,12 @@ FIGURES = (
         title="A model debugged by agents in the presence of drift, one interval",
         experiment="loop",
         claims=(
-            _at_least("the tracker counts the predictions of an interval (1000)", "predictions", 100.0),
-            _at_least("the checker finds anomalous samples among them (300)", "outliers", 10.0),
-            _at_least("it picks critical samples (100)", "selected", 10.0),
-            _at_least("the planner retrains, and a better version is put to use without a person", "promoted", 1.0),
+            _claim_at_least("the tracker counts the predictions of an interval (1000)", "predictions", 100.0),
+            _claim_at_least("the checker finds anomalous samples among them (300)", "outliers", 10.0),
+            _claim_at_least("it picks critical samples (100)", "selected", 10.0),
+            _claim_at_least(
+                "the planner retrains, and a better version is put to use without a person", "promoted", 1.0
+            ),
         ),
         panels=(
             FigurePanel(metric="predictions", label="predictions counted", arms=("loop",)),

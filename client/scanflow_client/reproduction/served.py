@@ -45,7 +45,7 @@ def open_deployer() -> Iterator[EmbeddedDeployer]:
                     deployer.delete(record.name)
 
 
-def application(services: dict[str, str], **serving: Any) -> Application:
+def build_application(services: dict[str, str], **serving: Any) -> Application:
     """Return an application with an online workflow for each service: ``{"network": "network.py:ImageClassifier"}``."""
     workflows = [
         Workflow(

@@ -15,7 +15,7 @@ from scanflow_client.reproduction.figure import Claim, Figure, FigurePanel, Roun
 from scanflow_client.reproduction.served import (
     PROGRAMS,
     MeasuredService,
-    application,
+    build_application,
     find_serving_problem,
     open_deployer,
 )
@@ -46,13 +46,13 @@ def open_rounds(observe: Observe) -> Iterator[MeasureRound]:
     cores = read_topology().effective_count
     image = np.random.default_rng(1).random((1, SIDE, SIDE, 3), dtype=np.float32)
     body = np.frombuffer(np.random.default_rng(2).bytes(BODY_BYTES), dtype=np.uint8)[np.newaxis]
-    app = application({name: f"functions.py:{name.capitalize()}" for name in ("images", "pauses", "reversal")})
+    app = build_application({name: f"functions.py:{name.capitalize()}" for name in ("images", "pauses", "reversal")})
     with open_deployer() as deployer:
         services = {
             name: MeasuredService(deployer=deployer, app=app, name=name) for name in ("images", "pauses", "reversal")
         }
 
-        def rate(name: str, inputs: Any, instances: int, connections: int) -> float:
+        def measure_rate(name: str, inputs: Any, instances: int, connections: int) -> float:
             observe(f"{name}, {instances} instances")
             service = services[name]
             service.deploy(instances=instances, cores=1, affinity="any")
@@ -89,8 +89,8 @@ def open_rounds(observe: Observe) -> Iterator[MeasureRound]:
             for name in rotate(list(counts), number):
                 count = counts[name]
                 arms[name] = {
-                    "images": rate("images", image, count, CALLERS * count),
-                    "pauses": rate("pauses", image, count, CALLERS * count),
+                    "images": measure_rate("images", image, count, CALLERS * count),
+                    "pauses": measure_rate("pauses", image, count, CALLERS * count),
                 }
             return Round(arms={**arms, "function call": measure_bare(), **measure_reversal()})
 

@@ -24,7 +24,7 @@ from scanflow_client.reproduction.figure import Claim, Figure, FigurePanel, Roun
 from scanflow_client.reproduction.served import (
     PROGRAMS,
     MeasuredService,
-    application,
+    build_application,
     find_serving_problem,
     open_deployer,
 )
@@ -69,10 +69,10 @@ def open_rounds(observe: Observe) -> Iterator[MeasureRound]:
             for name in rotate(["together", "apart"], number):
                 observe(f"a batch workflow and an online one {name}")
                 cpus = sorted(own) if name == "together" else other
-                with batch_work(cpus) as wait_for_end:
+                with run_batch_work(cpus) as wait_for_batch:
                     load = main.send(image, connections=2, seconds=SECONDS).metrics()
                     arms[name] = {"online_rate": load.rate, "online_p95_ms": 1000 * load.p95_s}
-                    arms[name]["batch_s"] = wait_for_end()
+                    arms[name]["batch_s"] = wait_for_batch()
             return arms
 
         def measure_failover() -> dict[str, dict[str, float]]:
@@ -108,7 +108,7 @@ def open_rounds(observe: Observe) -> Iterator[MeasureRound]:
 
 def define_services(down: Path) -> Application:
     """Return a service with a backup. It does not start while the file ``down`` exists."""
-    app = application({"main": "functions.py:FragileImages", "spare": "functions.py:Images"})
+    app = build_application({"main": "functions.py:FragileImages", "spare": "functions.py:Images"})
     main, spare = app.workflows
     nodes = [main.services[0].replace(parameters={"down": str(down)})]
     serving = (main.serving or Serving()).replace(backup="spare")
@@ -116,7 +116,7 @@ def define_services(down: Path) -> Application:
 
 
 @contextmanager
-def batch_work(cpus: list[int]) -> Iterator[Any]:
+def run_batch_work(cpus: list[int]) -> Iterator[Any]:
     """Run a batch program on these CPUs; provide a function that waits for it and returns its seconds."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cpus)

@@ -276,7 +276,7 @@ def test_what_is_better_is_applied_by_the_one_change_that_resizes_a_service(
     record = place.deploy(Deployment(report.target.app, "serve")).model_copy(update={"source": str(file)})
     place.running["serve"] = record
     found = replace(report, target=replace(report.target, record=record))
-    monkeypatch.setattr("scanflow_client.cli.tune.deployer", lambda: place)
+    monkeypatch.setattr("scanflow_client.cli.tune.open_deployer", lambda: place)
     monkeypatch.setattr("scanflow_client.tuning.tune_service", lambda *_, **__: found)
     words = ["tune", "serve", "--data", "[[1]]", "--no-log", "--fresh"]
     assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
