@@ -55,7 +55,7 @@ def _refuse_environments(app: Application) -> EnvironmentBackend:
 
 
 class Client(MeasuringClient):
-    """Runs and serves workflows, and looks at past runs and at services; on a server, at agents and what they do too.
+    """Runs and serves workflows, and inspects past runs, services and, on a server, agents and their actions.
 
     ``Client()`` works inside this process, below ``~/.scanflow`` (or ``$SCANFLOW_HOME``, or ``home=``);
     ``Client("http://127.0.0.1:46666")`` has a server do the work, such as the one of ``scanflow up``.
@@ -239,7 +239,7 @@ class Client(MeasuringClient):
         return build_application(app, workflows, settings, images, push=push, again=again, say=say)
 
     def stop(self, run: str, task: str | None = None) -> RunRecord:
-        """Ask a run to stop, or only one task of it (``train.3``), or a step; it can be resumed."""
+        """Request a run, or only one of its tasks (``train.3``) or steps, to stop; it can be resumed."""
         return self._deployer.stop(run, task)
 
     def show(self, run: str = "@latest") -> RunRecord:
@@ -247,7 +247,7 @@ class Client(MeasuringClient):
         return self._deployer.show(run)
 
     def runs(self, *, limit: int = 20) -> list[RunRecord]:
-        """Return the newest runs first."""
+        """Return the runs, the newest first."""
         return self._deployer.runs(limit=limit)
 
     def output(self, step: str, name: str = "result", *, run: str = "@latest") -> Any:

@@ -152,11 +152,11 @@ class ControlClient:
         return Why.model_validate(self.server.get(transport.path_of("intents", id, "why")))
 
     def approve(self, action: str = "@latest", *, reason: str = "") -> Action:
-        """Approve an action that waits for it: it is carried out. ``reason`` is kept with it."""
+        """Approve a pending action, which is then carried out. ``reason`` is recorded with it."""
         return self._decide(action, "approve", reason)
 
     def refuse(self, action: str = "@latest", *, reason: str = "") -> Action:
-        """Refuse an action that waits for approval."""
+        """Refuse a pending action."""
         return self._decide(action, "refuse", reason)
 
     def revert(self, action: str = "@latest", *, reason: str = "") -> Action:
@@ -259,7 +259,7 @@ class ControlClient:
             follow: Go on as they happen.
             timeout_s: For how long. None: until the server ends, or the caller stops asking.
         """
-        # The server lists from an event on; the last of a type are somewhere in the last of all.
+        # The server lists events after a number; those of a type are searched in the newest of all types.
         newest = self.newest_event()
         listed = self.events_so_far(max(0, newest - SEARCHED), type=type, app=app)
         past = listed[max(0, len(listed) - limit) :]
@@ -306,7 +306,7 @@ class ControlClient:
         self.server.post(transport.path_of("events"), [event.model_dump(mode="json") for event in events])
 
     def report(self, app: str | None = None) -> Report:
-        """Write a page on what an application's agents did and what became of it, below the home folder.
+        """Write the report of an application's agents as a page below the home folder.
 
         ``app`` None: the only one that has agents.
         """
@@ -342,7 +342,7 @@ class ControlClient:
         return dict(self.server.post(transport.path_of("tokens"), {"name": name, **fields}))
 
     def revoke_token(self, name: str) -> dict[str, Any]:
-        """Refuse a token from now on."""
+        """Revoke a token."""
         return dict(self.server.delete(transport.path_of("tokens", name)))
 
 

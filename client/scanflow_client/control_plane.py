@@ -90,7 +90,7 @@ def start_control_plane(settings: Settings, *, port: int | None = None, tracker:
                 raise UsageError(f"The server is up on port {before.server.port} already. Stop it first: scanflow down")
             running, fresh = before.model_copy(update={"tracker": _keep_if_alive(before.tracker)}), False
         write_up(home, running)
-        # Before the server's agents begin: they read through it, and would each load MLflow where it is not there.
+        # Before the server starts agents: they use the tracker's server, and would each load MLflow without it.
         tracker_process = (
             _start_tracker(home, settings, before, running, notes) if tracker and running.tracker is None else None
         )
@@ -186,7 +186,7 @@ def _choose_port(home: Path, requested: int | None, before: Up | None, notes: li
         if next_port(requested, tried=1, host=HOST, whose=home) is None:
             raise UsageError(f"The port {requested} is taken by another program. Name a free one, or none: scanflow up")
         return requested
-    usual = PORT if before is None else before.server.port  # who speaks to it expects it where it was
+    usual = PORT if before is None else before.server.port  # clients expect the previous port
     port = reserve_port(home, usual)
     if port != usual:
         notes.append(f"Port {usual} is taken by another program, so it listens on {port}.")
@@ -259,7 +259,7 @@ def _start_process(home: Path, name: str, command: Sequence[str], port: int) -> 
     if log.exists() and log.stat().st_size > _LOG_BYTES:
         log.replace(log.with_suffix(".old.log"))
     folder = log.parent / "daemons" / name
-    # The address of a server is that of the one being started.
+    # Children must not use another server's address.
     inherited = {name: value for name, value in os.environ.items() if name != "SCANFLOW_URL"}
     place = {"SCANFLOW_SERVER_HOST": HOST, "SCANFLOW_SERVER_PORT": str(port)}
     environment = inherited | place | {"SCANFLOW_HOME": str(home), "PYTHONUNBUFFERED": "1"}

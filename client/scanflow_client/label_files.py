@@ -50,7 +50,7 @@ def read(path: Path) -> tuple[list[dict[str, Any]], int]:
     unlabelled = 0
     try:
         with path.open(encoding="utf-8-sig", newline="") as lines:
-            separator = max(",;\t", key=lines.readline().count)  # a spreadsheet's depends on where its user lives
+            separator = max(",;\t", key=lines.readline().count)  # a spreadsheet's depends on the locale
             lines.seek(0)
             rows = csv.DictReader(lines, strict=True, delimiter=separator)
             if missing := [name for name in ("id", "label") if name not in (rows.fieldnames or ())]:

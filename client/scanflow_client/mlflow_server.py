@@ -34,7 +34,7 @@ def build_environment(place: TrackerPlace, inherited: Mapping[str, str]) -> dict
     own = {
         "MLFLOW_BACKEND_STORE_URI": place.tracking_uri,
         "MLFLOW_DISABLE_TELEMETRY": "true",
-        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # eight processes more, for what is not used here
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # eight processes for an unused feature
         "GIT_PYTHON_REFRESH": "quiet",
     }
     return others | root | own
@@ -42,7 +42,7 @@ def build_environment(place: TrackerPlace, inherited: Mapping[str, str]) -> dict
 
 def main(words: Sequence[str]) -> None:
     """Create the database if there is none, and execute MLflow's server on the port in ``words``."""
-    os.umask(0o077)  # what it keeps is nobody else's
+    os.umask(0o077)  # its files are private to the user
     settings = Settings.from_environment()
     place = tracker_place(settings.home.expanduser(), settings.tracker_uri)
     path = sqlite_path(place.tracking_uri)

@@ -32,7 +32,7 @@ class RunHandle:
         return self.client.show(self.name)
 
     def stop(self) -> RunRecord:
-        """Ask the run to stop; it can be resumed."""
+        """Request the run to stop; it can be resumed."""
         return self.client.stop(self.name)
 
     def output(self, step: str, name: str = "result") -> Any:
@@ -40,7 +40,7 @@ class RunHandle:
         return self.client.output(step, name, run=self.name)
 
     def logs(self, task: str) -> str:
-        """Return what a task printed so far."""
+        """Return the output of a task so far."""
         return self.client.logs(task, run=self.name)
 
     def __await__(self) -> Generator[Any, None, RunRecord]:

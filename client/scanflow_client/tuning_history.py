@@ -133,7 +133,7 @@ class TuningHistories:
         return None if nearest is None else nearest[1]
 
     def _read_model_traits(self, version: ModelVersion, workflow: Workflow) -> ModelTraits | None:
-        with suppress(OSError, ValueError, ScanflowError):  # without them the model is like no other
+        with suppress(OSError, ValueError, ScanflowError):  # a model without traits is similar to none
             files = self._cache.fetch(version.uri)
             return read_traits(Path(files.path), nodes=len(workflow.services))
         return None

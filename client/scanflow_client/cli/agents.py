@@ -37,8 +37,8 @@ def agents(
     if start:
         from scanflow.agent.targets import agents_of
 
-        application, source, wanted = agents_of(target)
-        names = [agent.name for agent in wanted]
+        application, source, selected = agents_of(target)
+        names = [agent.name for agent in selected]
         _print_changed(client.start_agents(application, *names, source=source), as_json)
     elif journal or stop:
         if target is None:

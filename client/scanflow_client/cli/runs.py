@@ -139,8 +139,8 @@ def stop(
     """Stop a run: its steps are asked to end. It can be resumed."""
     record = open_deployer().stop(name, task)
     stopped = f"Stopped {record.name}. Continue it: scanflow resume {record.name}"
-    asked = f"Asked {f'{task} of ' if task else ''}{record.name} to stop. See: scanflow show {record.name}"
-    respond(record, as_json, lambda: [stopped if record.state == "stopped" else asked])
+    requested = f"Asked {f'{task} of ' if task else ''}{record.name} to stop. See: scanflow show {record.name}"
+    respond(record, as_json, lambda: [stopped if record.state == "stopped" else requested])
 
 
 def watch(deployer: Deployer, request: RunRequest, as_json: bool, *, last: bool = True) -> RunRecord:

@@ -26,7 +26,7 @@ from scanflow_client.demo.traffic import Responses, TrafficProgram
 from scanflow_client.formatting.text import format_percent
 from scanflow_client.report import fetch_labels
 
-TIMEOUT_S, TIMEOUT_TIMES = 600.0, 6.0  # the longest that a promotion may take: so long, or so often the start-up
+TIMEOUT_S, TIMEOUT_TIMES = 600.0, 6.0  # limit of the time to a promotion: this, or this multiple of the start-up
 LEAST_ANSWERS = 40  # per point of the report's accuracy
 TAIL_S = 4.0  # how long traffic goes on after it, so that the new champion can be compared with the old one
 COUNTED_S = 5.0  # longest wait of the report then, until agents have counted all requests to the new champion

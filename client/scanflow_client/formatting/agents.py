@@ -111,7 +111,7 @@ def describe_status(action: Action) -> str:
 
 
 def format_action(action: Action) -> str:
-    """Return one line on an action: id, call, target, status, reason."""
+    """Return an action on one line: id, call, target, status, reason."""
     why = f"by {action.reverted_by}" if action.state == "reverted" else _choose_reason(action)
     call = f"{_format_call(action.intent)} on {action.intent.target}"
     return f"{action.id}  {call}: {describe_status(action)}. {shorten(why)}".rstrip()

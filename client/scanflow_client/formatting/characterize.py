@@ -91,7 +91,7 @@ def format_workflow_characterization(result: WorkflowCharacterization) -> Screen
 
 
 def workflow_to_json(result: WorkflowCharacterization) -> dict[str, Any]:
-    """Return all of it as JSON can hold it."""
+    """Return a characterization of a workflow in JSON types."""
     from dataclasses import asdict
 
     return asdict(result)
@@ -132,7 +132,7 @@ def _format_mebibytes(size: int) -> str:
 
 
 def characterization_to_json(characterization: Characterization) -> dict[str, Any]:
-    """Return all of it as JSON can hold it."""
+    """Return a characterization in JSON types."""
     from dataclasses import asdict
 
     return {

@@ -94,7 +94,7 @@ def _format_verdict(version: VersionHistory) -> str:
 
 
 def _format_gains(version: VersionHistory) -> list[str]:
-    """Return a line a slice: ``current: 68.3 to 90.8 %, +22.5 points (+14.7 to +29.6), n = 120, with version 1``."""
+    """Return a line per slice: ``current: 68.3 to 90.8 %, +22.5 points (+14.7 to +29.6), n = 120, with version 1``."""
     beside = "" if version.against is None else f", with version {version.against}"
     return [
         f"{part.name}: {100 * part.champion:.1f} to {100 * part.challenger:.1f} %, "

@@ -26,8 +26,8 @@ MINUTES = 40
 def measure_replicas(seed: int, threshold: float, metric: Callable[[float], float]) -> tuple[float, float, list[float]]:
     """Return the share of the time within the quality, the replica-hours, and the replicas over time.
 
-    ``metric``: what the threshold is of, from a replica's queries a second. The rule is the HorizontalPodAutoscaler's:
-    ``ceil(replicas × metric / threshold)``, a tolerance of 10 %, and down over five minutes.
+    ``metric`` maps a replica's queries per second to the metric of the threshold. The rule is the
+    HorizontalPodAutoscaler's: ``ceil(replicas × metric / threshold)``, a tolerance of 10 %, and down over five minutes.
     """
     generator = Random(seed)  # noqa: S311  to draw, not to hide
     replicas, within, used = 1, 0, 0.0
@@ -38,14 +38,14 @@ def measure_replicas(seed: int, threshold: float, metric: Callable[[float], floa
         minutes = step * STEP_S / 60
         mean = 12.0 if minutes < 5 or minutes >= 30 else 75.0
         rate = max(0.0, generator.gauss(mean, 0.08 * mean))
-        each = rate / replicas
-        within += each <= QUALITY
+        replica_rate = rate / replicas
+        within += replica_rate <= QUALITY
         used += replicas * STEP_S / 3600
         curve.append(float(replicas))
-        ratio = metric(each) / threshold
-        wanted = replicas if abs(ratio - 1) <= 0.1 else min(MOST, max(1, math.ceil(replicas * ratio)))
-        past = [*past[-int(DOWN_S / STEP_S) + 1 :], wanted]
-        replicas = max(past) if wanted < replicas else wanted
+        ratio = metric(replica_rate) / threshold
+        desired = replicas if abs(ratio - 1) <= 0.1 else min(MOST, max(1, math.ceil(replicas * ratio)))
+        past = [*past[-int(DOWN_S / STEP_S) + 1 :], desired]
+        replicas = max(past) if desired < replicas else desired
     return within / steps, used, curve
 
 

@@ -40,7 +40,7 @@ METRICS: Mapping[str, str] = {
     "ring": "RandomlyOrderedRingBandwidth_GBytes",
     "pingpong": "AvgPingPongBandwidth_GBytes",
 }
-"""By our name, the one in ``hpccoutf.txt``."""
+"""Keys in ``hpccoutf.txt`` by metric name."""
 
 _PROGRAM = """#!/bin/sh
 cd "{folder}" && exec {counter}{hpcc}

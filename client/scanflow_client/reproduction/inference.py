@@ -44,9 +44,9 @@ def define_arms(cores: int) -> dict[str, dict[str, Any]]:
     arms: dict[str, dict[str, Any]] = {}
     for count in (1, 2, 4, 8, 16, 32):
         if cores % count == 0:
-            each = {"instances": count, "cores": cores // count, "threads": cores // count}
+            sizing = {"instances": count, "cores": cores // count, "threads": cores // count}
             arms |= {
-                f"SUT_{count} {affinity.upper()}": {**each, "affinity": affinity} for affinity in ("any", "cpumem")
+                f"SUT_{count} {affinity.upper()}": {**sizing, "affinity": affinity} for affinity in ("any", "cpumem")
             }
     arms["one core"] = {"instances": 1, "cores": 1, "affinity": "cpu", "threads": 1}
     return arms
@@ -108,7 +108,7 @@ def open_rounds(observe: Observe) -> Iterator[MeasureRound]:
         def measure_round(number: int) -> Round:
             curves: dict[str, dict[str, list[float]]] = {}
             order = rotate(list(arms), number)
-            if not capacity:  # by what it answers the load of Server is chosen
+            if not capacity:  # its rate determines the load of Server
                 order.sort(key=lambda name: name != "SUT_1 ANY")
             measured = {name: measure_arm(name, number, curves) for name in order}
             return Round(arms={name: measured[name] for name in arms}, curves=curves)
