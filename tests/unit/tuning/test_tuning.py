@@ -115,7 +115,7 @@ def test_a_search_deploys_a_copy_alone_deletes_it_and_keeps_what_it_found(file: 
     seen: list[str] = []
     with server(lambda handler, number: say(handler)) as url:
         place = Place(url.removesuffix("/infer"))
-        report = tuned(place, file, folder=tmp_path / "out", tried=seen.append)
+        report = tuned(place, file, folder=tmp_path / "out", on_trial=seen.append)
     assert {one.online.name for one in place.deployed} == {"serve-tune"}
     serving = place.deployed[0].online.serving
     assert serving is not None
@@ -168,7 +168,7 @@ def test_a_search_ends_when_its_service_is_deleted_and_leaves_no_copy(file: Path
             place.running.pop("serve", None)
 
         with pytest.raises(UsageError, match="'serve' was deleted, so the search for it has ended"):
-            tuned(place, file, tried=delete)
+            tuned(place, file, on_trial=delete)
     assert place.running == {}
 
 
