@@ -21,7 +21,7 @@ from scanflow.tuning.goals import Goal
 from scanflow.tuning.result import Trial, TuningResult
 from scanflow.tuning.study import SearchStep, Study
 from scanflow.tuning.warm_start import TuningHistory
-from scanflow_client.formatting.tune import format_trial
+from scanflow_client.formatting.tune import format_candidate
 from scanflow_client.placed import list_bound_grants
 from scanflow_client.service_load import build_load_plan
 from scanflow_client.tuning_history import TuningHistories, iterate_served_versions
@@ -291,9 +291,9 @@ def tune_service(
         return build_load_plan(record, request(record.name), connections=callers)
 
     def keep(trial: Trial) -> None:
-        on_trial(format_trial(trial, goal, default))
+        on_trial(format_candidate(trial, goal, default))
         if folder is not None:
-            append_trial(folder, trial)
+            append_result(folder, trial)
 
     def watch(step: SearchStep) -> None:
         if target.record is not None and all(
@@ -357,7 +357,7 @@ def load_trials(folder: Path, settings: dict[str, Any]) -> list[Trial]:
         return [Trial.of(json.loads(line)) for line in lines[:-1]]
 
 
-def append_trial(folder: Path, trial: Trial) -> None:
+def append_result(folder: Path, trial: Trial) -> None:
     with (folder / TRIALS_FILE).open("a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(trial)) + "\n")
 

@@ -29,7 +29,7 @@ def reproduce(
 ) -> None:
     """Measure tables and figures of the thesis and the papers on this machine, and say which hold. Ctrl-C loses no
     round that is over, where --out is given."""
-    from scanflow_client.formatting.reproduce import format_figures, format_reproduction
+    from scanflow_client.formatting.reproduce import format_figure_list, format_reproduction
     from scanflow_client.progress import open_output
     from scanflow_client.reproduction.catalogue import EXPERIMENTS, FIGURES, select_named
     from scanflow_client.reproduction.study import ReproductionStudy
@@ -39,7 +39,7 @@ def reproduce(
         if as_json:
             print_json([{"name": figure.name, "source": figure.source, "title": figure.title} for figure in FIGURES])
         else:
-            say(*format_figures(FIGURES, list(EXPERIMENTS.values())))
+            say(*format_figure_list(FIGURES, list(EXPERIMENTS.values())))
         return
     if every == bool(names):
         raise UsageError("Name figures, or say --all. List them: scanflow reproduce --list")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from scanflow_client.reproduction.study import Reproduction
 
 
-def format_figures(figures: Sequence[Figure], experiments: Sequence[Experiment]) -> Screen:
+def format_figure_list(figures: Sequence[Figure], experiments: Sequence[Experiment]) -> Screen:
     """Return the available figures, with their approximate durations."""
     minutes = {experiment.name: experiment.rounds * experiment.round_s / 60 for experiment in experiments}
     rows = []

@@ -33,7 +33,7 @@ def format_step(step: SearchStep) -> str:
     return f"{step.number} of {step.most}: {describe(step.candidate)}{best}; {step.left_s:.0f} s left"
 
 
-def format_trial(trial: Trial, goal: Goal, default: Candidate) -> str:
+def format_candidate(trial: Trial, goal: Goal, default: Candidate) -> str:
     """Return the score of a candidate."""
     return f"  {describe(trial.candidate)}: {_format_score(trial, goal, default)}"
 
