@@ -1,1 +1,1 @@
-"""Processes on this machine: started under a shim, named, pinned to CPUs, locked against one another, and spoken to."""
+"""Local processes: started under a shim, identified, pinned to CPUs, with file locks, ports and control sockets."""

@@ -1,7 +1,7 @@
 """One long-lived process under a shim of its own: the server, the tracker, an agent, what drives a run.
 
-It outlives whoever starts it. Each start is an attempt (see ``shim.py``) in a folder ``attempts/1``, ``attempts/2`` …;
-whether it lives, and which process it is, is asked of the newest of them.
+It outlives the process that starts it. Each start is an attempt (see ``shim.py``) in a folder ``attempts/1``,
+``attempts/2`` …; the newest says whether the process runs, and its id.
 """
 
 from __future__ import annotations
@@ -22,21 +22,29 @@ from pathlib import Path
 from scanflow.errors import UnavailableError
 from scanflow.private import private_folder
 from scanflow.processes import shim
-from scanflow.processes.shims import Exit, Spec, attempt_folder, end_lost, read_exit, read_started, stop_attempt
+from scanflow.processes.shims import (
+    Exit,
+    Spec,
+    create_attempt_folder,
+    end_lost_attempt,
+    read_exit,
+    read_started,
+    stop_attempt,
+)
 
 _START_S = 30.0
 _POLL_S = 0.002
 
 
 class Daemon:
-    """A process that at most one attempt at a time is, by its folder. Any process may ask, start and stop it."""
+    """A process identified by its folder, at most one at a time. Any process may inspect, start or stop it."""
 
     def __init__(self, folder: Path) -> None:
         self._attempts = folder / "attempts"
 
     @property
     def alive(self) -> bool:
-        """Whether it runs, or is about to."""
+        """Whether it runs or is being started."""
         return (newest := self._newest()) is not None and _is_locked(newest)
 
     @property
@@ -47,7 +55,7 @@ class Daemon:
 
     @property
     def exit(self) -> Exit | None:
-        """How its last attempt ended; None: it runs, was never started, or nobody saw its end."""
+        """The exit of the last attempt; None: it runs, was never started, or its end was not recorded."""
         newest = self._newest()
         return None if newest is None else read_exit(newest)
 
@@ -59,71 +67,71 @@ class Daemon:
         environment: Mapping[str, str] | None = None,
         grace_s: float = shim.GRACE_S,
     ) -> bool:
-        """Start it, unless it runs; return whether that was done. What a killed shim left of it is ended first.
+        """Start the process unless it runs; return whether it was started. Leftovers of a killed shim are ended first.
 
         Args:
-            command: The program, by its path, and its arguments.
-            log: Where it writes, to the end.
+            command: The program's path and its arguments.
+            log: The file its output is appended to.
             environment: All of its variables. None: this process'.
-            grace_s: Between asking it to end and killing it, with all that it started.
+            grace_s: Between SIGTERM and SIGKILL to it and all its children.
 
         Raises:
             UnavailableError: it could not be started.
         """
         before = self._newest()
-        if not self.withdraw():
+        if not self.cancel_start():
             return False
         if before is not None and read_exit(before) is None:
-            end_lost(before)
+            end_lost_attempt(before)
         folder = private_folder(self._attempts) / str(1 if before is None else int(before.name) + 1)
         try:
             folder.mkdir(0o700)
         except FileExistsError:
             return False  # another process starts it at this moment
-        attempt_folder(folder, Spec(argv=command, cwd="/", log=str(log), grace_s=grace_s))
+        create_attempt_folder(folder, Spec(argv=command, cwd="/", log=str(log), grace_s=grace_s))
         if before is not None:
             shutil.rmtree(before, ignore_errors=True)
-        _ask_for(folder, environment)
+        _start_shim(folder, environment)
         return True
 
-    def withdraw(self) -> bool:
-        """See to it that a start which was asked for and has not happened never does; return whether nothing runs."""
+    def cancel_start(self) -> bool:
+        """Cancel a start that was requested and has not happened; return whether nothing runs."""
         newest = self._newest()
-        # A shim that was asked for it holds `alive` before it claims: so either it is seen, or it never begins.
+        # A shim opens `alive` before it claims the attempt: it is either seen here, or it never starts.
         return newest is None or not (_is_locked(newest) or (not shim.claim(str(newest)) and _is_locked(newest)))
 
     def stop(self) -> None:
-        """Ask it to end; its shim kills it, and all it started, when the grace period is over."""
+        """Request the process to end; its shim kills it, with all its children, after the grace period."""
         newest = self._newest()
         if newest is not None and _is_locked(newest):
             stop_attempt(newest)
         elif newest is not None and read_exit(newest) is None and not shim.claim(str(newest)):
-            end_lost(newest)  # its shim was killed
+            end_lost_attempt(newest)  # its shim was killed
 
     def kill(self) -> None:
-        """Kill it, if it runs; its shim kills what it started."""
+        """Kill the process if it runs; its shim kills its children."""
         pid = self.pid
         if pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until it is gone, and return whether it is."""
+        """Wait until the process has ended, and return whether it has."""
         if (newest := self._newest()) is None:
             return True
-        give_up = None if timeout_s is None else time.monotonic() + timeout_s
-        bell = os.open(newest / "alive", os.O_RDONLY | os.O_NONBLOCK)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        fifo = os.open(newest / "alive", os.O_RDONLY | os.O_NONBLOCK)
         try:
             poller = select.poll()
-            poller.register(bell, select.POLLIN)
-            while _has_writer(bell):
-                left = None if give_up is None else (give_up - time.monotonic()) * 1000
-                if left is not None and left <= 0:
+            poller.register(fifo, select.POLLIN)
+            while _has_writer(fifo):
+                remaining_ms = None if deadline is None else (deadline - time.monotonic()) * 1000
+                if remaining_ms is not None and remaining_ms <= 0:
                     return False
-                poller.poll(left)
+                poller.poll(remaining_ms)
             return True
         finally:
-            os.close(bell)
+            os.close(fifo)
 
     def _newest(self) -> Path | None:
         try:
@@ -133,7 +141,7 @@ class Daemon:
         return self._attempts / str(max(numbers)) if numbers else None
 
 
-def _ask_for(folder: Path, environment: Mapping[str, str] | None) -> None:
+def _start_shim(folder: Path, environment: Mapping[str, str] | None) -> None:
     subprocess.run(
         [sys.executable, "-IS", shim.__file__],
         input=f"{json.dumps(str(folder))}\n".encode(),
@@ -144,29 +152,29 @@ def _ask_for(folder: Path, environment: Mapping[str, str] | None) -> None:
         check=True,
         timeout=_START_S,
     )
-    give_up = time.monotonic() + _START_S
+    deadline = time.monotonic() + _START_S
     while not (folder / "started").exists():
-        if (folder / "shim.error").exists() or time.monotonic() > give_up:
+        if (folder / "shim.error").exists() or time.monotonic() > deadline:
             raise UnavailableError(f"The process of {str(folder)!r} could not be started. Is the disk full?")
         time.sleep(_POLL_S)
 
 
 def _is_locked(folder: Path) -> bool:
     try:
-        bell = os.open(folder / "alive", os.O_RDONLY | os.O_NONBLOCK)
+        fifo = os.open(folder / "alive", os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
         return False
     try:
-        return _has_writer(bell)
+        return _has_writer(fifo)
     finally:
-        os.close(bell)
+        os.close(fifo)
 
 
-def _has_writer(bell: int) -> bool:
-    """Return whether anybody holds a FIFO open for writing; what was written is read."""
+def _has_writer(fifo: int) -> bool:
+    """Return whether a process holds the FIFO open for writing; its content is discarded."""
     while True:
         try:
-            if not os.read(bell, 64):
+            if not os.read(fifo, 64):
                 return False
         except OSError as error:
             if error.errno != errno.EAGAIN:

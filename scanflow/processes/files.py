@@ -1,4 +1,4 @@
-"""Files that several processes read and write: replaced as a whole, under locks that the kernel releases."""
+"""Files shared by processes: atomic replacement, and locks that the kernel releases when their holder dies."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from scanflow.private import open_private, private_folder
 
 PATIENCE_S = 10.0
 _POLL_S = 0.01
-_DRIVER_PATIENCE_S = 1.0  # somebody who only looks (``is_locked``) holds the lock for an instant
+_DRIVER_PATIENCE_S = 1.0  # ``is_locked`` holds the lock for an instant
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold the exclusive lock of a file while inside.
+def hold_lock(path: Path) -> Iterator[None]:
+    """Hold the exclusive lock of a file inside the context.
 
     Raises:
         UnavailableError: another process holds it for too long, or the disk cannot be written.
     """
-    give_up = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + PATIENCE_S
     try:
         private_folder(path.parent)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -33,7 +33,7 @@ def locked(path: Path) -> Iterator[None]:
         raise disk_error(error, path) from error
     try:
         while not try_lock(file, fcntl.LOCK_EX):
-            if time.monotonic() > give_up:
+            if time.monotonic() > deadline:
                 raise UnavailableError(f"{str(path)!r} is locked by another process. Try again.")
             time.sleep(_POLL_S)
         yield
@@ -42,7 +42,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def write_atomically(path: Path, content: bytes, *, safely: bool = False) -> None:
-    """Replace a file: readers see the old or the new one. ``safely``: also after a power cut.
+    """Replace a file atomically: readers see the old or the new content. ``safely``: also after a power cut.
 
     Raises:
         UnavailableError: the disk cannot be written.
@@ -62,15 +62,15 @@ def write_atomically(path: Path, content: bytes, *, safely: bool = False) -> Non
 
 @contextmanager
 def only_driver(path: Path, run: str) -> Iterator[None]:
-    """Hold the lock while inside.
+    """Hold a run's driver lock inside the context.
 
     Raises:
-        AlreadyRunningError: another process has it.
+        AlreadyRunningError: another process holds it.
     """
     with open_private(path, "a+", encoding="ascii") as file:
-        give_up = time.monotonic() + _DRIVER_PATIENCE_S
+        deadline = time.monotonic() + _DRIVER_PATIENCE_S
         while not try_lock(file.fileno(), fcntl.LOCK_EX):
-            if time.monotonic() > give_up:
+            if time.monotonic() > deadline:
                 file.seek(0)
                 holder = file.read().strip() or "unknown"
                 raise AlreadyRunningError(

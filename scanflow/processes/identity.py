@@ -1,27 +1,27 @@
-"""When a process began: with its id, this names one process for ever."""
+"""Start times of processes: with its id, one identifies a process uniquely."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-_ENDED = {"Z", "X"}  # a process that has ended and was not waited for is none any more
-_THREADS, _BIRTH = 17, 19  # where proc(5) has them, counted from the state
+_ENDED = {"Z", "X"}  # a zombie counts as ended
+_THREADS, _START_TIME = 17, 19  # fields of proc(5), counted from the state
 
 
-def birth_of(pid: int) -> str:
-    """Return when a process began, in the kernel's own clock; nothing where there is none, or it has ended."""
+def read_start_time(pid: int) -> str:
+    """Return a process' start time in clock ticks; empty: there is no such process, or it has ended."""
     try:
-        return living_since(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace"))
+        return parse_start_time(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return ""
 
 
-def living_since(stat: str) -> str:
-    """Return the time of birth in a line of ``/proc/PID/stat``, if it tells of a living process. Pure.
+def parse_start_time(stat: str) -> str:
+    """Return the start time in a line of ``/proc/PID/stat``; empty: the process has ended. Pure.
 
-    One that was killed holds on to its ports until the last of its threads is gone, though the first counts as ended.
+    A killed process keeps its ports until its last thread has ended, though the first is a zombie already.
     """
     fields = stat.rpartition(")")[2].split()  # a program's name may hold anything, also a bracket
-    if len(fields) <= _BIRTH or (fields[0] in _ENDED and int(fields[_THREADS]) <= 1):
+    if len(fields) <= _START_TIME or (fields[0] in _ENDED and int(fields[_THREADS]) <= 1):
         return ""
-    return fields[_BIRTH]
+    return fields[_START_TIME]

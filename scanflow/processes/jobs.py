@@ -1,7 +1,7 @@
-"""Work that a process of its own does, which outlives its parent: a folder says what is to be done and how it ended.
+"""Background jobs: each a process that outlives its parent, with a folder that holds its order and its result.
 
-Its process is a :class:`~scanflow.processes.daemon.Daemon`: there is never a second one, and a parent that is started
-later sees what still works.
+The process is a :class:`~scanflow.processes.daemon.Daemon`: it runs at most once at a time, and a parent that is
+started later finds the jobs that still run.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from scanflow.private import open_private, private_folder, write_private
 from scanflow.processes.daemon import Daemon
 
 GONE = ".gone-"
-"""So begins the name of a folder that is being removed."""
+"""Prefix of the name of a folder that is being removed."""
 
 GRACE_S = 10.0
-"""Between asking a process to end and killing it."""
+"""Between SIGTERM and SIGKILL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Job:
 
     @property
     def lines(self) -> Path:
-        """What it tells on its way: one JSON document a line."""
+        """Its progress events: one JSON document a line."""
         return self.path / "events.jsonl"
 
     @property
@@ -80,7 +80,7 @@ class Job:
         return self.daemon.pid
 
     def begin(self) -> bool:
-        """Note that something is about to be changed; say whether an earlier process of it noted that before."""
+        """Mark that the job is about to change something; return whether an earlier process of it did already."""
         try:
             (self.path / "begun").touch(mode=0o600, exist_ok=False)
         except FileExistsError:
@@ -91,25 +91,25 @@ class Job:
         write_whole(self.path / "ended.json", json.dumps(result))
 
     def end_unheld(self, result: Mapping[str, Any]) -> bool:
-        """Write down how it ended where no process works on it, nor will; return whether that was so."""
+        """Record the job's result if no process works on it, nor will; return whether that was so."""
         private_folder(self.path)
-        if not self.daemon.withdraw() or self.result is not None:
+        if not self.daemon.cancel_start() or self.result is not None:
             return False
         self.end(result)
         return True
 
     def forget(self) -> bool:
-        """Remove the folder of what has ended, and say whether that was done; a reader finds all of it, or nothing."""
+        """Remove the folder of an ended job atomically, and return whether it was removed."""
         if self.alive or self.result is None:
             return False
-        gone = self.path.with_name(f"{GONE}{self.path.name}")
-        shutil.rmtree(gone, ignore_errors=True)
-        self.path.rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
+        trash = self.path.with_name(f"{GONE}{self.path.name}")
+        shutil.rmtree(trash, ignore_errors=True)
+        self.path.rename(trash)
+        shutil.rmtree(trash, ignore_errors=True)
         return True
 
     def start(self, environ: Mapping[str, str], *, command: Sequence[str], grace_s: float = GRACE_S) -> bool:
-        """Start its process, unless there is one or it has ended; it goes on when this one ends."""
+        """Start the job's process, unless it runs or the job has ended; it outlives this process."""
         if self.result is not None or self.alive:
             return False
         with open_private(self.path / "starts", "ab") as starts:
@@ -118,7 +118,7 @@ class Job:
 
 
 class Lines:
-    """A file of JSON documents, one a line: written by one process, read by any while it grows."""
+    """A JSON Lines file: appended to by one process, read by any while it grows."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -126,7 +126,7 @@ class Lines:
 
     def append(self, text: str) -> None:
         with open_private(self._path, "ab") as file:
-            # A line that was cut off by a kill is ended first, so that only that one is lost.
+            # A line that was cut off by a kill is terminated first, so that only that one is lost.
             torn = file.tell() > 0 and not _ends_well(self._path)
             os.write(file.fileno(), (b"\n" if torn else b"") + text.encode() + b"\n")
 
@@ -159,7 +159,7 @@ def _is_json(line: bytes) -> bool:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file that a reader finds as it was, or as it is."""
+    """Write a file atomically: readers see the old or the new content."""
     unfinished = path.with_suffix(f".{os.getpid()}")
     write_private(unfinished, text)
     unfinished.replace(path)
@@ -167,7 +167,7 @@ def write_whole(path: Path, text: str) -> None:
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    return found
+    return document

@@ -1,4 +1,4 @@
-"""How many files a process may have open. Standard library only: an instance calls it before it imports much."""
+"""The limit of a process' open files. Standard library only: an instance calls it before it imports much."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ _FILES = 65536
 
 
 def open_many() -> None:
-    """Let this process have as many open files as it may: each connection is one, and a shell's default is few."""
-    few, many = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES if many == resource.RLIM_INFINITY else min(many, _FILES)
-    if few != resource.RLIM_INFINITY and few < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, many))
+    """Raise the soft limit of open files to what this process may have: each connection is one."""
+    soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = _FILES if hard_limit == resource.RLIM_INFINITY else min(hard_limit, _FILES)
+    if soft_limit != resource.RLIM_INFINITY and soft_limit < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard_limit))

@@ -1,7 +1,7 @@
-"""Puts a process onto the cores and memory it was granted.
+"""Binds a process to the cores and memory nodes of its grant.
 
-The thin shell around :mod:`scanflow.placement`, which decides. Standard library only, since an instance calls it before
-it imports anything that starts threads.
+:mod:`scanflow.placement` decides, this module applies. Standard library only, since an instance calls it before it
+imports anything that starts threads.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SetPolicy = Callable[[int, Sequence[int]], int]
 
 
 def apply(cpus: Sequence[int], memory_nodes: Sequence[int]) -> str:
-    """Bind this process to CPUs and memory, none meaning any, and say in a few words what was done about memory.
+    """Bind this process to CPUs and memory nodes (none: any), and return a short description of the memory binding.
 
     Call it before anything starts threads: memory affinity is each thread's own, and only new threads inherit it.
 
@@ -42,24 +42,24 @@ def apply(cpus: Sequence[int], memory_nodes: Sequence[int]) -> str:
 
 
 def bind(cpus: Iterable[int]) -> None:
-    """Let every thread of this process run on these CPUs only; threads they start later inherit it.
+    """Bind every thread of this process to these CPUs; threads started later inherit it.
 
     Raises:
         InvalidError: one of the CPUs may not be used.
         UnsupportedError: this system has no CPU affinity.
     """
-    wanted, done = set(cpus), set[int]()
+    mask, done = set(cpus), set[int]()
     for _ in range(_ROUNDS):  # a thread may start another while we look
         fresh = _tids() - done
         if not fresh:
             return
         for tid in fresh:
-            _set_mask(tid, wanted)
+            _set_mask(tid, mask)
         done |= fresh
 
 
 def pin(cpus: Sequence[int], tids: Sequence[int]) -> None:
-    """Put each of these threads onto one CPU: the first onto the first, in turn where there are more threads.
+    """Pin each thread to one CPU: the first to the first, round-robin if there are more threads.
 
     Raises:
         InvalidError: one of the CPUs may not be used.
@@ -71,30 +71,31 @@ def pin(cpus: Sequence[int], tids: Sequence[int]) -> None:
 
 
 def bind_memory(nodes: Iterable[int], *, folder: Path = NODES, set_policy: SetPolicy | None = None) -> str:
-    """Take the memory of this thread, and of those it starts, from these NUMA nodes and from nowhere else; say in a few
-    words what was done. Where a machine has only these nodes there is nothing to do.
+    """Allocate the memory of this thread, and of those it starts, from these NUMA nodes only; return a description.
+
+    If the machine has only these nodes there is nothing to do.
 
     Raises:
         InvalidError: none of the nodes may be used.
         UnsupportedError: the kernel has no memory affinity, or this container forbids it.
     """
-    wanted, there = sorted(set(nodes)), _memory_nodes(folder)
-    if len(there) < 2:
+    requested, available = sorted(set(nodes)), _memory_nodes(folder)
+    if len(available) < 2:
         return "one memory node: nothing to bind"
-    if not set(there) - set(wanted):
+    if not set(available) - set(requested):
         return "all memory nodes: nothing to bind"
-    error = (set_policy or _set_mempolicy)(MPOL_BIND, wanted)
+    error = (set_policy or _set_mempolicy)(MPOL_BIND, requested)
     if error == errno.EINVAL:
         raise InvalidError(
-            f"Memory cannot be bound to the nodes {format_cpus(wanted)}: of {format_cpus(there)}, this process may use "
-            "none of them. See: scanflow topology"
+            f"Memory cannot be bound to the nodes {format_cpus(requested)}: of {format_cpus(available)}, this process "
+            "may use none of them. See: scanflow topology"
         )
     if error:
         raise UnsupportedError(
             f"Memory cannot be bound to nodes here ({os.strerror(error)}): the kernel or the container forbids it. "
             "Write affinity='cpu', or let the container: docker run --cap-add SYS_NICE"
         )
-    return f"memory from node {format_cpus(wanted)}"
+    return f"memory from node {format_cpus(requested)}"
 
 
 def _set_mask(tid: int, cpus: set[int]) -> None:
@@ -102,7 +103,7 @@ def _set_mask(tid: int, cpus: set[int]) -> None:
         raise UnsupportedError(f"{platform.system()} has no CPU affinity. Write affinity='any'.")
     try:
         os.sched_setaffinity(tid, cpus)
-        got = os.sched_getaffinity(tid)
+        actual = os.sched_getaffinity(tid)
     except ProcessLookupError:
         return  # it has ended
     except PermissionError as error:
@@ -112,10 +113,10 @@ def _set_mask(tid: int, cpus: set[int]) -> None:
             f"No process can be bound to the CPUs {format_cpus(cpus)!r}: none of them may be used here. "
             "See: scanflow topology"
         ) from error
-    if missing := cpus - got:
+    if missing := cpus - actual:
         raise InvalidError(
-            f"The CPUs {format_cpus(missing)!r} may not be used here, or are switched off; {format_cpus(got)!r} may. "
-            "See: scanflow topology"
+            f"The CPUs {format_cpus(missing)!r} may not be used here, or are switched off; {format_cpus(actual)!r} "
+            "may. See: scanflow topology"
         )
 
 
@@ -127,9 +128,9 @@ def _set_mempolicy(mode: int, nodes: Sequence[int]) -> int:
     words = (ctypes.c_ulong * (max(nodes) // bits + 1))()
     for node in nodes:
         words[node // bits] |= 1 << node % bits
-    # The kernel reads one bit less than it is told.
-    done = _syscall(number, ctypes.c_long(mode), words, ctypes.c_ulong(bits * len(words) + 1))
-    return 0 if done == 0 else ctypes.get_errno()
+    # The kernel reads one bit less than the given number.
+    status = _syscall(number, ctypes.c_long(mode), words, ctypes.c_ulong(bits * len(words) + 1))
+    return 0 if status == 0 else ctypes.get_errno()
 
 
 def _syscall(number: int, *arguments: object) -> int:

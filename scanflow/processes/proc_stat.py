@@ -1,4 +1,4 @@
-"""What ``/proc/PID/stat`` says of a process, see proc(5)."""
+"""Fields of ``/proc/PID/stat``, see proc(5)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _USER, _SYSTEM = 11, 12  # counted from the state
 
 
 def stat_fields(pid: int) -> list[str]:
-    """Return the fields from the state on: a program's name before may hold anything, also a bracket.
+    """Return the fields from the state on; the program's name before it may contain anything, also a bracket.
 
     Raises:
         OSError: there is no such process.
@@ -20,5 +20,5 @@ def stat_fields(pid: int) -> list[str]:
 
 
 def cpu_seconds(fields: Sequence[str]) -> float:
-    """Return the CPU time that a process has used, its ended children aside."""
+    """Return the CPU time of a process, without its ended children."""
     return (int(fields[_USER]) + int(fields[_SYSTEM])) / _TICKS

@@ -1,7 +1,7 @@
-"""A shim that keeps one program running: a service's supervisor.
+"""A shim that restarts one program: a service's supervisor.
 
 ``restarter.py LOCK LOG COMMAND…`` is run as a file, as ``shim.py`` is. The program's standard input is the request
-channel. It may hand over listening sockets, which all that is started afterwards inherits. It is restarted until it
+channel. It may hand over listening sockets, which all processes started afterwards inherit. It is restarted until it
 exits with 0.
 """
 
@@ -29,10 +29,10 @@ _RESTART_S, _RESTART_MOST_S, _HEALTHY_S = 0.1, 30.0, 60.0
 
 
 class Restarter(Shim):
-    """A shim that keeps one program running, and holds sockets which all that it starts inherits.
+    """A shim that restarts one program, and holds sockets that all its children inherit.
 
-    A request is either a folder, or ``{"hold": N}`` with a socket beside it (SCM_RIGHTS): whatever is started from now
-    on finds it under the descriptor N. ``{"release": N}`` closes it.
+    A request is either a folder, or ``{"hold": N}`` with a socket attached (SCM_RIGHTS): all children started from now
+    on inherit it as the descriptor N. ``{"release": N}`` closes it.
     """
 
     def __init__(self, log: str, command: list[str]) -> None:
@@ -58,30 +58,30 @@ class Restarter(Shim):
         import socket
 
         try:
-            came, fds, _, _ = socket.recv_fds(self._channel, 65536, 8)
+            data, fds, _, _ = socket.recv_fds(self._channel, 65536, 8)
         except ConnectionError:
             return b""
         self._held += fds
-        return came
+        return data
 
-    def closed(self) -> None:
-        super().closed()
+    def close_channel(self) -> None:
+        super().close_channel()
         self._channel.close()
 
-    def requested(self, what: Any) -> str | None:
-        if isinstance(what, dict):
-            if "hold" in what and self._held:
+    def handle_request(self, request: Any) -> str | None:
+        if isinstance(request, dict):
+            if "hold" in request and self._held:
                 held = self._held.pop(0)
-                os.dup2(held, what["hold"], inheritable=True)
+                os.dup2(held, request["hold"], inheritable=True)
                 os.close(held)
-            elif "release" in what:
-                os.closerange(what["release"], what["release"] + 1)
+            elif "release" in request:
+                os.closerange(request["release"], request["release"] + 1)
             return None
-        return super().requested(what)
+        return super().handle_request(request)
 
-    def child_ended(self, pid: int, status: int, used: Any) -> None:
+    def handle_child_exit(self, pid: int, status: int, used: Any) -> None:
         if pid != self._pid:
-            super().child_ended(pid, status, used)
+            super().handle_child_exit(pid, status, used)
             return
         self._pid = None
         if status == 0 or self._ending:
@@ -93,7 +93,7 @@ class Restarter(Shim):
         self._pause_s = min(max(_RESTART_S, 2 * self._pause_s), _RESTART_MOST_S)
 
     def _act(self, now: float) -> None:
-        if self._stop:  # all is to end: the program first, so that it replaces nothing
+        if self._stop:  # end the program first, so that it replaces nothing
             self._restart, self._ending = None, True
             if self._pid is not None:
                 os.kill(self._pid, signal.SIGKILL)
@@ -102,7 +102,7 @@ class Restarter(Shim):
             self._restart = None
             try:
                 self._run(now)
-            except OSError:  # no process or file to be had now
+            except OSError:  # out of processes or files for now
                 self._restart = now + 1.0
 
     def _run(self, now: float) -> None:
@@ -128,7 +128,7 @@ class Restarter(Shim):
 
 
 def _main(lock: str, log: str, command: list[str]) -> None:
-    """Keep a program running, unless another shim does."""
+    """Run a program and restart it, unless another shim does."""
     if os.fork():  # so that it is nobody's child
         os._exit(0)
     try:

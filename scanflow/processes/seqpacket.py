@@ -1,6 +1,6 @@
-"""Control messages over Unix sockets of the kind ``SOCK_SEQPACKET``: one message a packet, open files with it.
+"""Control messages over ``SOCK_SEQPACKET`` Unix sockets: one message a packet, with open files attached.
 
-The kernel keeps packets whole and in order and reports when the peer is gone, so that there is no framing and no
+The kernel keeps packets whole and in order and reports when the peer is gone, so there is no framing and no
 handshake. A message larger than a packet travels in a memfd. Both ends check that the peer is the same user.
 """
 
@@ -26,26 +26,26 @@ _LONGEST_PATH = 100
 
 
 def listen(path: Path) -> socket.socket:
-    """Return a non-blocking listening socket at that path, of mode 0600; what lay there before is replaced.
+    """Return a non-blocking listening socket at the path, of mode 0600; an existing file is replaced.
 
     Raises:
         OSError: the folder is missing or may not be written.
     """
     path.unlink(missing_ok=True)
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        _with_address(path, made.bind)
+        _with_address(path, listener.bind)
         path.chmod(0o600)
-        made.listen(256)
-        made.setblocking(False)
+        listener.listen(256)
+        listener.setblocking(False)
     except OSError:
-        made.close()
+        listener.close()
         raise
-    return made
+    return listener
 
 
 def accept(listener: socket.socket) -> socket.socket | None:
-    """Return the next connection, non-blocking; None: there is none, or it is another user's.
+    """Accept the next connection, non-blocking; None: there is none, or it is another user's.
 
     Raises:
         OSError: this process may open no more files.
@@ -62,24 +62,24 @@ def accept(listener: socket.socket) -> socket.socket | None:
 
 
 def connect(path: Path) -> socket.socket:
-    """Return a blocking socket connected to the listener at that path.
+    """Return a blocking socket connected to the listener at the path.
 
     Raises:
         OSError: nothing listens there, or another user's process does.
     """
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        _with_address(path, made.connect)
-        if not _same_user(made):
+        _with_address(path, peer.connect)
+        if not _same_user(peer):
             raise PermissionError(f"{path} belongs to another user's process.")
     except OSError:
-        made.close()
+        peer.close()
         raise
-    return made
+    return peer
 
 
 def send(sock: socket.socket, message: ControlMessage, fds: Sequence[int] = ()) -> None:
-    """Send one message and the open files, which stay open here too.
+    """Send one message with open files, which stay open here too.
 
     Raises:
         InvalidError: there are too many files, or the message is too large.
@@ -100,7 +100,7 @@ def send(sock: socket.socket, message: ControlMessage, fds: Sequence[int] = ()) 
 
 
 def receive(sock: socket.socket) -> tuple[ControlMessage, list[int]] | None:
-    """Return the next message and its open files, which are the caller's to close; None: the peer is gone.
+    """Receive the next message and its open files, which the caller closes; None: the peer is gone.
 
     Raises:
         BlockingIOError: the socket is non-blocking and there is no message yet.
@@ -147,7 +147,7 @@ def _same_user(sock: socket.socket) -> bool:
 
 
 def _with_address(path: Path, do: Callable[[str], None]) -> None:
-    """Call ``bind`` or ``connect`` with an address for that path, however long it is."""
+    """Call ``bind`` or ``connect`` with an address for the path, however long it is."""
     if len(os.fsencode(path)) <= _LONGEST_PATH:
         do(str(path))
         return

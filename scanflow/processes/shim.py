@@ -1,4 +1,4 @@
-"""The process that starts, watches and records attempts, and outlives whoever asked for them.
+"""The process that starts, watches and records attempts, and outlives their runner.
 
 One shim serves any number of attempts: those of a run, or the supervisor and the instances of a service. It is run as a
 file with ``python -IS``, so it imports only the standard library, and little of that. It reads the names of attempt
@@ -66,7 +66,7 @@ class Attempt:
             signal_group(self.pid, signal.SIGTERM)
 
     def enforce(self, now: float) -> None:
-        """Apply the time limit, or the grace period's end."""
+        """Enforce the time limit, or the end of the grace period."""
         if self.due is None or now < self.due:
             return
         if self.reason:
@@ -75,9 +75,9 @@ class Attempt:
         else:
             self.end("timeout")
 
-    def ended(self, status: int, used: Any) -> None:
-        """Record how the attempt ended."""
-        signal_group(self.pid, signal.SIGKILL)  # what it left running ends with it, as in a container
+    def record_exit(self, status: int, used: Any) -> None:
+        """Record the attempt's exit."""
+        signal_group(self.pid, signal.SIGKILL)  # its children end with it, as in a container
         text = json.dumps(
             {
                 "exit_code": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
@@ -94,7 +94,7 @@ class Attempt:
             os.pwrite(self.record, text.encode(ENCODING), 0)
             os.rename(f"{self.folder}/exit.part", f"{self.folder}/exit")
         except OSError:
-            pass  # the folder is gone: the end of `alive` is all that is left to say
+            pass  # the folder is gone: closing `alive` is the only report
         self.close()
 
     def close(self) -> None:
@@ -103,13 +103,13 @@ class Attempt:
 
 
 class Shim:
-    """The loop around all attempts of one request channel."""
+    """The event loop of one request channel and its attempts."""
 
     def __init__(self, requests: int) -> None:
         self.requests: int | None = requests
         self._unread = b""
         self._attempts: dict[int, Attempt] = {}
-        self._birth = birth(os.getpid())
+        self._birth = read_start_time(os.getpid())
         self._stop = self._look = False
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the runner, which decides
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -139,18 +139,18 @@ class Shim:
         return self.requests is not None or bool(self._attempts)
 
     def due(self) -> float | None:
-        return min((one.due for one in self._attempts.values() if one.due is not None), default=None)
+        return min((attempt.due for attempt in self._attempts.values() if attempt.due is not None), default=None)
 
     def receive(self) -> bytes:
         assert self.requests is not None
         return os.read(self.requests, 65536)
 
-    def closed(self) -> None:
+    def close_channel(self) -> None:
         self.requests = None
 
-    def child_ended(self, pid: int, status: int, used: Any) -> None:
+    def handle_child_exit(self, pid: int, status: int, used: Any) -> None:
         if attempt := self._attempts.pop(pid, None):
-            attempt.ended(status, used)
+            attempt.record_exit(status, used)
 
     def _wait(self) -> bool:
         poller = select.poll()
@@ -158,33 +158,33 @@ class Shim:
         if self.requests is not None:
             poller.register(self.requests, select.POLLIN)
         due = self.due()
-        found = poller.poll(None if due is None else max(0.0, due - time.monotonic()) * 1000 + 1)
-        if any(fd == self._woken for fd, _ in found):
+        events = poller.poll(None if due is None else max(0.0, due - time.monotonic()) * 1000 + 1)
+        if any(fd == self._woken for fd, _ in events):
             os.read(self._woken, 4096)
-        return any(fd == self.requests for fd, _ in found)
+        return any(fd == self.requests for fd, _ in events)
 
     def _read(self) -> str | None:
-        came = self.receive()
-        if not came:
-            self.closed()
-        *lines, self._unread = (self._unread + came).split(b"\n")
+        data = self.receive()
+        if not data:
+            self.close_channel()
+        *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:  # a JSON text a line, since a folder's name may hold a line's end
-            request = self.requested(json.loads(line))
+            request = self.handle_request(json.loads(line))
             if request is not None:
                 return request
         return None
 
-    def requested(self, what: Any) -> str | None:
+    def handle_request(self, request: Any) -> str | None:
         """Start the attempt of a folder; return, in the process of a function step only, its request."""
         try:
-            return self._start(what)
+            return self._start(request)
         except Exception:  # noqa: BLE001  one attempt that cannot be started must not end the others
             return None
 
     def _start(self, folder: str) -> str | None:
         alive = os.open(f"{folder}/alive", os.O_RDWR)
         if not claim(folder):
-            os.write(alive, b"s")  # who waits for it hears that it is over, though it never began
+            os.write(alive, b"s")  # its reader sees that it is over, though it never started
             os.close(alive)
             return None
         record = -1
@@ -205,7 +205,7 @@ class Shim:
                     f"{folder}/started",
                     {
                         "pid": attempt.pid,
-                        "birth": birth(attempt.pid),
+                        "birth": read_start_time(attempt.pid),
                         "began": attempt.began,
                         "shim": os.getpid(),
                         "shim_birth": self._birth,
@@ -223,7 +223,7 @@ class Shim:
                     os.close(fd)
             raise
         os.write(alive, b"s")
-        if os.path.exists(f"{folder}/stop"):  # asked for before there was anything to stop
+        if os.path.exists(f"{folder}/stop"):  # requested before there was a process
             attempt.end("stopped")
         return None
 
@@ -248,11 +248,11 @@ class Shim:
                 return
             if pid == 0:
                 return
-            self.child_ended(pid, status, used)
+            self.handle_child_exit(pid, status, used)
 
 
 def claim(folder: str) -> bool:
-    """Say whether this call is the one that decides what becomes of the attempt; every other one gets False."""
+    """Claim the attempt; return True to exactly one caller, which decides whether it starts."""
     try:
         os.close(os.open(f"{folder}/claim", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except FileExistsError:
@@ -260,8 +260,8 @@ def claim(folder: str) -> bool:
     return True
 
 
-def birth(pid: int) -> str:
-    """Return when a process began, in the kernel's own clock: with its id, this names one process for ever."""
+def read_start_time(pid: int) -> str:
+    """Return a process' start time in clock ticks: with its id, it identifies the process uniquely."""
     try:
         with open(f"/proc/{pid}/stat", encoding=ENCODING, errors="replace") as file:
             return file.read().rpartition(")")[2].split()[19]
@@ -270,7 +270,7 @@ def birth(pid: int) -> str:
 
 
 def signal_group(pid: int, number: int) -> None:
-    """Signal a process and all it started; nothing happens if none of them is left."""
+    """Signal a process group; nothing happens if it is gone."""
     try:
         os.killpg(pid, number)
     except (ProcessLookupError, PermissionError):
@@ -278,7 +278,7 @@ def signal_group(pid: int, number: int) -> None:
 
 
 def _become_step(folder: str, spec: dict[str, Any], gate: int) -> str:
-    """Become the step, once the shim has written down that it exists. Returns only for a function step: its request."""
+    """Exec the step once the shim has recorded its start. Returns only for a function step: its request."""
     try:
         os.setsid()
         default_signals()
@@ -286,13 +286,13 @@ def _become_step(folder: str, spec: dict[str, Any], gate: int) -> str:
         for name, target in (("stdout.log", 1), ("stderr.log", 2)):
             log = spec.get("log") or f"{folder}/{name}"
             os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), target)
-        if not os.read(gate, 1):  # the shim is gone: nobody would know of this step
+        if not os.read(gate, 1):  # the shim is gone: this step would not be recorded
             os._exit(126)
         if cpus := spec.get("cpus"):
             os.sched_setaffinity(0, cpus)
         os.chdir(spec["cwd"])
         if spec["request"]:
-            os.closerange(3, 65536)  # a fork has them all, also what says that other steps run
+            os.closerange(3, 65536)  # a fork inherits them all, also the FIFOs of other steps
             os.environ.update(spec["env"])
             return str(spec["request"])
         os.execvpe(spec["argv"][0], spec["argv"], {**os.environ, **spec["env"]})
@@ -332,7 +332,7 @@ def detach(*targets: int) -> None:
 
 
 def _warm_up(module: str, path: list[str]) -> Callable[[str], None]:
-    """Import a module from where the runner imports it, and return its ``main``, which forks call with a request."""
+    """Import a module with the runner's path, and return its ``main``, which forks call with a request."""
     sys.path[:] = path
     import gc
     import importlib
@@ -343,20 +343,20 @@ def _warm_up(module: str, path: list[str]) -> Callable[[str], None]:
 
 
 def _main(arguments: list[str]) -> None:
-    if os.fork():  # so that it is nobody's child: it may outlive its runner, and be outlived
+    if os.fork():  # detach from the runner, which either may outlive
         os._exit(0)
     run = _warm_up(arguments[1], arguments[2:]) if arguments[:1] == ["--warm"] else None
     requests = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3)
-    detach(0, 2)  # its standard output stays: the runner sees by its end that the shim is gone
+    detach(0, 2)  # standard output stays open: the runner sees by its end that the shim is gone
     request = Shim(requests).serve()
     if request is not None and run is not None:
         _call(run, request)
 
 
 def _call(run: Callable[[str], None], request: str) -> None:
-    """Run a function step to the end of its process, as the interpreter would, but for taking every module apart.
+    """Run a function step to the end of its process, as the interpreter would, but without tearing down modules.
 
-    That last part took 10 of a trivial step's 20 milliseconds; ``multiprocessing`` leaves it out of its forks likewise.
+    The teardown took 10 of a trivial step's 20 milliseconds; ``multiprocessing`` skips it in its forks as well.
     """
     import atexit
     import threading
@@ -370,7 +370,7 @@ def _call(run: Callable[[str], None], request: str) -> None:
         code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
         if error.code is not None and not isinstance(error.code, int):
             sys.stderr.write(f"{error.code}\n")
-    except BaseException as error:  # noqa: BLE001  what the interpreter does with what nobody caught
+    except BaseException as error:  # noqa: BLE001  as the interpreter does with uncaught exceptions
         sys.excepthook(type(error), error, error.__traceback__)
         code = 1
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are not daemons

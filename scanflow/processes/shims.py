@@ -1,7 +1,7 @@
-"""The runner's side of a shim: start attempts, see them end, adopt those that an earlier runner started.
+"""The runner's side of a shim: start attempts, wait for their exits, adopt those of an earlier runner.
 
-One FIFO an attempt is both the bell and the proof of life: the shim holds it open until the attempt has ended, so
-waiting needs no polling, and no process id has to be believed.
+One FIFO per attempt is both the notification and the proof of life: the shim holds it open until the attempt has ended,
+so waiting needs no polling and trusts no process id.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from scanflow.private import private_folder, write_private
 from scanflow.processes import shim
 
 _GONE_MS = 2000
-"""Longest wait for a killed process to be gone."""
+"""Longest wait for a killed process to end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What a shim is told: one command."""
+    """One command for a shim to run."""
 
     argv: Sequence[str]
     cwd: str
@@ -37,27 +37,27 @@ class Spec:
     """A function step's request, to be run by a fork of the warm shim instead of ``argv``."""
 
     env: Mapping[str, str] = field(default_factory=dict)
-    """Added to the runner's own environment, which is not written down: it may hold secrets."""
+    """Added to the runner's own environment, which is not written to disk: it may hold secrets."""
 
     cpus: Sequence[int] = ()
-    """The CPUs that it may use; none: those that its shim may."""
+    """The CPUs it may use; none: those of its shim."""
 
     timeout_s: float | None = None
     grace_s: float = shim.GRACE_S
     log: str | None = None
-    """Where it writes, to the end. None: ``stdout.log`` and ``stderr.log`` of the attempt."""
+    """The file its output is appended to. None: ``stdout.log`` and ``stderr.log`` of the attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How an attempt ended."""
+    """The exit of an attempt."""
 
     exit_code: int | None
-    """None when a signal ended it, or when nobody knows."""
+    """None when a signal ended it, or when it is unknown."""
 
     signal: int | None = None
     reason: Literal["timeout", "stopped", "lost", "void"] | None = None
-    """Why it was ended; ``lost``: its shim was killed; ``void``: it never started, and never will."""
+    """Why it was ended; ``lost``: its shim was killed; ``void``: it never started and never will."""
 
     began: float | None = None
     seconds: float | None = None
@@ -70,7 +70,7 @@ class Exit:
         return self.exit_code == 0 and self.reason is None
 
 
-def attempt_folder(folder: Path, spec: Spec) -> Path:
+def create_attempt_folder(folder: Path, spec: Spec) -> Path:
     private_folder(folder)
     os.mkfifo(folder / "alive", 0o600)
     write_private(folder / "spec.json", json.dumps(asdict(spec)))
@@ -87,18 +87,18 @@ def read_exit(folder: Path) -> Exit | None:
 @dataclass(slots=True)
 class _Watched:
     folder: Path
-    bell: int
+    fifo: int
     own_end: int | None
     """Our own writing end, held until the shim has opened its: without it the FIFO would look closed from the start."""
 
     def close(self) -> None:
-        for end in (self.bell, self.own_end):
+        for end in (self.fifo, self.own_end):
             if end is not None:
                 os.close(end)
 
 
 class Shims:
-    """One shim and the attempts that run under it. ``with Shims() as shims``: leaving lets go of them; they run on.
+    """One shim and the attempts that run under it. Attempts go on when the context is left.
 
     ``warm``: a module that the shim imports once; its ``main`` is called in a fork with each ``Spec.request``.
     ``channel``: the request channel of a shim that is there already, instead of one of its own.
@@ -125,7 +125,7 @@ class Shims:
         self.close()
 
     def close(self) -> None:
-        """Let go of all attempts; the shim ends with the last of them."""
+        """Release all attempts; the shim ends with the last of them."""
         for watched in self._watched.values():
             watched.close()
         self._watched.clear()
@@ -152,7 +152,7 @@ class Shims:
         self._request(str(folder))
 
     def hold(self, number: int, sock: socket.socket) -> None:
-        """Have the shim hold a socket, which everything it starts from now on inherits as descriptor ``number``."""
+        """Have the shim hold a socket, which all its later children inherit as descriptor ``number``."""
         if self._channel is not None:
             try:
                 socket.send_fds(self._channel, [f"{json.dumps({'hold': number})}\n".encode()], [sock.fileno()])
@@ -163,62 +163,61 @@ class Shims:
         self._request({"release": number})
 
     def adopt(self, folder: Path) -> Exit | None:
-        """Take over an attempt of an earlier runner: return how it ended, or None when it runs on and is now
-        watched."""
+        """Adopt an attempt of an earlier runner: return its exit, or None when it still runs and is now watched."""
         if not (folder / "claim").exists() and _void(folder):
             return Exit(exit_code=None, reason="void")
         if ended := read_exit(folder):
             return ended
-        bell = os.open(folder / "alive", os.O_RDONLY | os.O_NONBLOCK)
-        if _rings(bell) == "ended":
-            os.close(bell)
-            return read_exit(folder) or end_lost(folder)
-        self._watch(folder, bell, ours=False)
+        fifo = os.open(folder / "alive", os.O_RDONLY | os.O_NONBLOCK)
+        if _read_fifo(fifo) == "ended":
+            os.close(fifo)
+            return read_exit(folder) or end_lost_attempt(folder)
+        self._watch(folder, fifo, ours=False)
         return None
 
     def wait(self, timeout_s: float | None) -> list[tuple[Path, Exit]]:
-        """Return the attempts that ended, waiting for the first of them, for :meth:`wake` or for the time limit."""
+        """Wait until an attempt ends, :meth:`wake` is called or the time is up; return the attempts that ended."""
         ended: list[tuple[Path, Exit]] = []
         for key, _ in self._selector.select(timeout_s):
             if key.data is None:
                 self._drain_wakes()
             elif not isinstance(key.data, _Watched):
-                ended += self._shim_died()
+                ended += self._discard_unstarted()
             elif exit_ := self._receive(key.data):
                 ended.append((key.data.folder, exit_))
         return ended
 
     @property
-    def shim_died(self) -> bool:
+    def has_lost_shim(self) -> bool:
         """Whether the shim whose channel was given has been killed."""
         return self._channel is not None and self._channel.fileno() < 0
 
-    def _watch(self, folder: Path, bell: int, *, ours: bool) -> None:
+    def _watch(self, folder: Path, fifo: int, *, ours: bool) -> None:
         own_end = os.open(folder / "alive", os.O_WRONLY | os.O_NONBLOCK) if ours else None
-        watched = _Watched(folder, bell, own_end)
+        watched = _Watched(folder, fifo, own_end)
         self._watched[folder] = watched
-        self._selector.register(bell, selectors.EVENT_READ, watched)
+        self._selector.register(fifo, selectors.EVENT_READ, watched)
 
     def _receive(self, watched: _Watched) -> Exit | None:
-        heard = _rings(watched.bell)
-        if heard == "started" and watched.own_end is not None:
+        event = _read_fifo(watched.fifo)
+        if event == "started" and watched.own_end is not None:
             os.close(watched.own_end)
             watched.own_end = None
-        if heard != "ended":
+        if event != "ended":
             return None
         self._forget(watched)
-        return read_exit(watched.folder) or end_lost(watched.folder)
+        return read_exit(watched.folder) or end_lost_attempt(watched.folder)
 
     def _forget(self, watched: _Watched) -> None:
-        self._selector.unregister(watched.bell)
+        self._selector.unregister(watched.fifo)
         watched.close()
         del self._watched[watched.folder]
 
-    def _request(self, what: Any) -> None:
-        line = b"" if what is None else f"{json.dumps(what)}\n".encode()
+    def _request(self, request: Any) -> None:
+        line = b"" if request is None else f"{json.dumps(request)}\n".encode()
         try:
             if self._channel is not None:
-                if not self.shim_died:
+                if not self.has_lost_shim:
                     self._channel.sendall(line)
                 return
             pipe = self._ensure_shim().stdin
@@ -226,7 +225,7 @@ class Shims:
             pipe.write(line)
             pipe.flush()
         except (BrokenPipeError, ConnectionError):
-            pass  # the shim was killed: wait() sees that and voids what it had not begun
+            pass  # the shim was killed: wait() sees that and voids what it had not started
 
     def _ensure_shim(self) -> subprocess.Popen[bytes]:
         if self._shim is None:
@@ -245,16 +244,18 @@ class Shims:
             self._selector.register(self._shim.stdout, selectors.EVENT_READ, self._shim)
         return self._shim
 
-    def _shim_died(self) -> list[tuple[Path, Exit]]:
-        """Void what the shim was asked for and had not begun; the next start makes a new shim."""
+    def _discard_unstarted(self) -> list[tuple[Path, Exit]]:
+        """Void the attempts that a killed shim had not started; the next start makes a new shim."""
         self._leave_shim()
-        unstarted = [one for one in self._watched.values() if one.own_end is not None and _void(one.folder)]
+        unstarted = [
+            attempt for attempt in self._watched.values() if attempt.own_end is not None and _void(attempt.folder)
+        ]
         for watched in unstarted:
             self._forget(watched)
         return [(watched.folder, Exit(exit_code=None, reason="void")) for watched in unstarted]
 
     def _leave_shim(self) -> None:
-        if self._channel is not None and not self.shim_died:
+        if self._channel is not None and not self.has_lost_shim:
             self._selector.unregister(self._channel)
             self._channel.close()
         process, self._shim = self._shim, None
@@ -266,7 +267,7 @@ class Shims:
         except BrokenPipeError:
             pass
         process.stdout.close()
-        process.wait(timeout=10)  # the one that was started forks the shim and leaves
+        process.wait(timeout=10)  # it forks the shim and exits
 
     def _drain_wakes(self) -> None:
         try:
@@ -277,23 +278,21 @@ class Shims:
 
 
 def stop_attempt(folder: Path) -> None:
-    """Ask an attempt to end, whoever started it; one that has not begun never will. :meth:`Shims.wait` reports when."""
+    """Request an attempt to end, whichever runner started it; one that has not started is voided."""
     if _void(folder):
         return
     (folder / "stop").touch()
-    started = read_started(
-        folder
-    )  # looked for after the request: a shim that writes it later looks for the request then
-    if started and started["shim_birth"] and started["shim_birth"] == shim.birth(int(started["shim"])):
+    started = read_started(folder)  # read after the request: a shim that writes it later looks for the request then
+    if started and started["shim_birth"] and started["shim_birth"] == shim.read_start_time(int(started["shim"])):
         try:
             os.kill(int(started["shim"]), signal.SIGUSR1)
         except ProcessLookupError:
             pass
 
 
-def _rings(bell: int) -> Literal["started", "ended", "silent"]:
+def _read_fifo(fifo: int) -> Literal["started", "ended", "silent"]:
     try:
-        return "started" if os.read(bell, 64) else "ended"
+        return "started" if os.read(fifo, 64) else "ended"
     except BlockingIOError:
         return "silent"
 
@@ -302,10 +301,10 @@ def _void(folder: Path) -> bool:
     return shim.claim(str(folder))
 
 
-def end_lost(folder: Path) -> Exit:
-    """End what a killed shim left behind, if it is still the same process, and say that nobody knows how it went.
+def end_lost_attempt(folder: Path) -> Exit:
+    """Kill the process that a killed shim left behind, if it is still the same one, and return an unknown exit.
 
-    Without a record of its start there was none: that is written before the first instruction.
+    Without ``started`` there was no process: it is written before the first instruction.
     """
     started = read_started(folder)
     if started is None:
@@ -320,7 +319,7 @@ def _kill_leftover(pid: int, birth: str) -> None:
     except OSError:
         return
     try:
-        if birth and birth == shim.birth(pid):
+        if birth and birth == shim.read_start_time(pid):
             shim.signal_group(pid, signal.SIGKILL)
             poller = select.poll()
             poller.register(process, select.POLLIN)
@@ -331,7 +330,7 @@ def _kill_leftover(pid: int, birth: str) -> None:
 
 def read_started(folder: Path) -> dict[str, Any] | None:
     try:
-        found: dict[str, Any] = json.loads((folder / "started").read_text(encoding="utf-8"))
+        record: dict[str, Any] = json.loads((folder / "started").read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    return found
+    return record

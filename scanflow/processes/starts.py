@@ -1,4 +1,4 @@
-"""Processes that are wanted: each started once, again after a pause where it died without a word, and not for ever."""
+"""Restarts of job processes: after a growing pause, up to a maximum number of starts."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from contextlib import suppress
 from scanflow.processes.jobs import GRACE_S, Job
 
 MOST_STARTS = 6
-"""So often a job's process is started; one that dies each time would do so for ever."""
+"""How often a job's process is started at most."""
 
 WELL_S = 300.0
-"""A process that lives for so long counts as well: how often it had to be started before is forgotten."""
+"""A process that runs for so long counts as healthy: its number of starts is reset."""
 
 _LONGEST_PAUSE_S = 30.0
 _DOUBLINGS = 5
-"""After so many, a pause of a second is longer than the longest."""
+"""After so many, a pause of a second exceeds the longest."""
 
 
 class Processes:
     def __init__(self, ended: Callable[[], None], *, clock: Callable[[], float] = time.monotonic) -> None:
-        """``ended`` is called, in another thread, when one that is known here has ended."""
+        """``ended`` is called, in another thread, when a watched process has ended."""
         self._ended, self._clock = ended, clock
         self._not_before: dict[Job, float] = {}
         self._lives_since: dict[Job, float] = {}
@@ -40,9 +40,11 @@ class Processes:
         self._watch(job)
         return True
 
-    def lives(self, job: Job) -> None:
-        """Take note that a job's process lives; when it has for long, its starts are counted anew. Of one that another
-        program has started ``ended`` is called, too."""
+    def note_alive(self, job: Job) -> None:
+        """Note that a job's process runs; after a long time its number of starts is reset.
+
+        A process that another program started is watched from now on.
+        """
         now = self._clock()
         if job not in self._watched:
             self._watch(job)

@@ -19,7 +19,7 @@ import scanflow as sf
 from scanflow.deployer.remote_home import Up, UpProcess, read_up
 from scanflow.errors import UnavailableError
 from scanflow.processes.daemon import Daemon
-from scanflow.processes.identity import birth_of
+from scanflow.processes.identity import read_start_time
 from scanflow.settings import Settings
 from scanflow_client import control_plane
 from scanflow_client.demo.loop import run_loop
@@ -227,9 +227,12 @@ def test_mlflow_s_server_comes_up_over_the_same_tracker_and_goes_down_with_all_i
     finally:
         ended = cli("down")
     assert f"Stopped the tracker at {tracker.url}" in ended.stdout
-    assert not birth_of(tracker.pid)
+    assert not read_start_time(tracker.pid)
     processes = psutil.process_iter
-    until(lambda: not any(birth_of(one.pid) and group_of(one.pid) == group for one in processes()), "all of it is gone")
+    until(
+        lambda: not any(read_start_time(one.pid) and group_of(one.pid) == group for one in processes()),
+        "all of it is gone",
+    )
 
 
 def group_of(pid: int) -> int:

@@ -117,7 +117,7 @@ def standin(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     (package / "__init__.py").touch()
     (package / "__main__.py").write_text(SERVER)
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
-    monkeypatch.setattr(ports, "_notes", lambda: tmp_path / "ports.json")
+    monkeypatch.setattr(ports, "_notes_file", lambda: tmp_path / "ports.json")
     monkeypatch.setattr(control_plane, "READY_S", PATIENCE_S)
     monkeypatch.setattr(control_plane, "GRACE_S", 0.2)
     monkeypatch.setattr(control_plane, "ENDS_S", PATIENCE_S)

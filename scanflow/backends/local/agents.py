@@ -46,7 +46,7 @@ class LocalAgents:
         again = _text(job.path / "told") == agent.version
         if job.alive:
             if again:
-                self._processes.lives(job)
+                self._processes.note_alive(job)
             else:
                 job.daemon.stop()
             return False

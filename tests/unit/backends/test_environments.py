@@ -10,7 +10,7 @@ import pytest
 
 from scanflow.backends.local.environments import Patience, environment_python, is_ready, make_environment, normalised
 from scanflow.errors import InvalidError, UnavailableError
-from scanflow.processes.identity import birth_of
+from scanflow.processes.identity import read_start_time
 from tests.waiting import PATIENCE_S, patient, until
 
 
@@ -92,7 +92,7 @@ def test_what_takes_too_long_or_is_given_up_leaves_nothing_behind(tmp_path: Path
     with pytest.raises(UnavailableError, match=why):
         make_environment(python, wanted, base=tmp_path, patience=patience)
     assert not is_ready(python)
-    until(lambda: not birth_of(int(begun.read_text())), "the build has ended")
+    until(lambda: not read_start_time(int(begun.read_text())), "the build has ended")
 
 
 @pytest.mark.processes

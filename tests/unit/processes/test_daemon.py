@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from scanflow.processes.daemon import Daemon
-from scanflow.processes.identity import birth_of
-from scanflow.processes.shims import Spec, attempt_folder, read_started
+from scanflow.processes.identity import read_start_time
+from scanflow.processes.shims import Spec, create_attempt_folder, read_started
 from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.processes
@@ -46,11 +46,11 @@ def written(tmp_path: Path) -> str:
 
 
 def test_one_at_a_time_runs_and_any_process_may_ask_and_stop_it(daemon: Daemon, tmp_path: Path) -> None:
-    assert (daemon.alive, daemon.pid, daemon.exit, daemon.withdraw()) == (False, None, None, True)
+    assert (daemon.alive, daemon.pid, daemon.exit, daemon.cancel_start()) == (False, None, None, True)
     pid = start(daemon, tmp_path)
     assert written(tmp_path) == "me\n"
     other = Daemon(tmp_path)
-    assert (other.alive, other.pid, other.withdraw()) == (True, pid, False)
+    assert (other.alive, other.pid, other.cancel_start()) == (True, pid, False)
     assert not other.start(WAITS, log=tmp_path / "log")
     assert not other.wait(0.0)
     other.stop()
@@ -68,12 +68,12 @@ def test_what_does_not_end_when_asked_is_killed_with_all_that_it_started(daemon:
     child = int(written(tmp_path))
     daemon.stop()
     assert daemon.wait(PATIENCE_S)
-    until(lambda: not birth_of(child), "its child is gone")
+    until(lambda: not read_start_time(child), "its child is gone")
 
 
 def test_a_start_that_was_asked_for_and_never_happened_never_will(daemon: Daemon, tmp_path: Path) -> None:
-    late = attempt_folder(tmp_path / "attempts" / "1", Spec(argv=WAITS, cwd="/"))
-    assert daemon.withdraw()
+    late = create_attempt_folder(tmp_path / "attempts" / "1", Spec(argv=WAITS, cwd="/"))
+    assert daemon.cancel_start()
     assert (late / "claim").exists()
     start(daemon, tmp_path)
     assert [path.name for path in (tmp_path / "attempts").iterdir()] == ["2"]
@@ -86,12 +86,12 @@ def test_what_a_killed_shim_left_is_ended(daemon: Daemon, tmp_path: Path, how: s
     assert started is not None
     os.kill(started["shim"], signal.SIGKILL)
     assert daemon.wait(PATIENCE_S)
-    assert birth_of(pid)
+    assert read_start_time(pid)
     if how == "stop":
         daemon.stop()
     else:
         start(daemon, tmp_path)
-    assert not birth_of(pid)
+    assert not read_start_time(pid)
 
 
 def test_a_program_that_is_not_there_says_so_in_the_log(daemon: Daemon, tmp_path: Path) -> None:

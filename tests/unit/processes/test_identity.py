@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from scanflow.processes.identity import birth_of, living_since
+from scanflow.processes.identity import parse_start_time, read_start_time
 
 
 @pytest.mark.parametrize(
@@ -13,9 +13,9 @@ from scanflow.processes.identity import birth_of, living_since
 )
 def test_a_process_lives_until_the_last_of_its_threads_is_gone(state: str, threads: int, birth: str) -> None:
     between = " ".join(["0"] * 16)
-    assert living_since(f"7 (a) b) {state} {between} {threads} 0 2827349 0 0\n") == birth
+    assert parse_start_time(f"7 (a) b) {state} {between} {threads} 0 2827349 0 0\n") == birth
 
 
 def test_a_line_that_was_cut_off_tells_of_nobody() -> None:
-    assert (living_since(""), living_since("7 (a) S 1 2")) == ("", "")
-    assert birth_of(os.getpid())
+    assert (parse_start_time(""), parse_start_time("7 (a) S 1 2")) == ("", "")
+    assert read_start_time(os.getpid())

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from scanflow.processes import restarter, shim
-from scanflow.processes.shims import Exit, Shims, Spec, attempt_folder, read_exit, stop_attempt
+from scanflow.processes.shims import Exit, Shims, Spec, create_attempt_folder, read_exit, stop_attempt
 from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.processes
@@ -26,7 +26,7 @@ def shims() -> Iterator[Shims]:
 
 
 def attempt(folder: Path, *argv: str, **fields: object) -> Path:
-    return attempt_folder(folder, Spec(argv=argv, cwd=str(folder.parent), **fields))  # type: ignore[arg-type]
+    return create_attempt_folder(folder, Spec(argv=argv, cwd=str(folder.parent), **fields))  # type: ignore[arg-type]
 
 
 def end_of(shims: Shims, folder: Path) -> Exit:

@@ -115,17 +115,17 @@ def test_the_starts_of_a_process_that_lives_for_long_are_counted_anew(job: Job) 
     now = [0.0]
     (job.path / "starts").write_bytes(b"." * 40)
     processes = Processes(lambda: None, clock=lambda: now[0])
-    processes.lives(job)
+    processes.note_alive(job)
     now[0] = WELL_S - 1
-    processes.lives(job)
+    processes.note_alive(job)
     assert job.starts == 40
     assert processes.start(job, os.environ, command=ENDS)  # it died after all, before it counted as well
     ended(job)
     now[0] = WELL_S + 1
-    processes.lives(job)
+    processes.note_alive(job)
     assert job.starts == 41
     now[0] = 2 * WELL_S + 1
-    processes.lives(job)
+    processes.note_alive(job)
     assert job.starts == 0
 
 

@@ -162,7 +162,7 @@ def test_who_records_beside_an_instance_ends_after_it_and_has_tried_again(record
 
 @pytest.fixture
 def noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ports, "_notes", lambda: tmp_path / "ports.json")
+    monkeypatch.setattr(ports, "_notes_file", lambda: tmp_path / "ports.json")
 
 
 @pytest.mark.usefixtures("noted")

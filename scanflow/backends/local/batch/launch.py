@@ -33,7 +33,7 @@ from scanflow.loading import load_function
 from scanflow.names import StepName
 from scanflow.placement.sysfs import read_topology
 from scanflow.private import private_folder
-from scanflow.processes.shims import Spec, attempt_folder
+from scanflow.processes.shims import Spec, create_attempt_folder
 
 SEEN_OUTPUTS = 512
 _DIGEST = re.compile(r"[0-9a-f]{64}\.pickle")
@@ -131,7 +131,7 @@ class Launcher:
         by_fork = str(request) if request and can_fork(node) else None
         cwd = str(self._files.app_dir)
         spec = Spec(argv=argv, cwd=cwd, request=by_fork, env=env, cpus=self._cpus(node), timeout_s=node.timeout_s)
-        return attempt_folder(folder, spec)
+        return create_attempt_folder(folder, spec)
 
     def _cpus(self, node: Executor) -> tuple[int, ...]:
         if not node.avoid_services:

@@ -18,7 +18,7 @@ from scanflow.errors import InvalidError
 from scanflow.placement.mpi.beside import Neighbour
 from scanflow.placement.mpi.plan import MPIPlan
 from scanflow.private import private_folder
-from scanflow.processes.files import is_locked, locked, only_driver, write_atomically
+from scanflow.processes.files import hold_lock, is_locked, only_driver, write_atomically
 from scanflow.wire import decode, encode
 
 JOBS: Final = "jobs"
@@ -37,7 +37,7 @@ def claimed(
     """Plan a job beside what runs, and hold its CPUs while inside; services and other jobs choose after it."""
     file = home / JOBS / f"{os.getpid()}.json"
     with ExitStack() as stack:
-        with locked(_services(home).lock):
+        with hold_lock(_services(home).lock):
             made = plan(neighbours(home))
             cpus = tuple(sorted({cpu for rank in made.ranks for cpu in rank.cpus}))
             private_folder(home / JOBS)

@@ -32,7 +32,7 @@ from scanflow.backends.service_records import Progress, ServiceObserver, Service
 from scanflow.backends.service_spec import Fetch, ServiceSpec
 from scanflow.backends.shapes import changed_shape, shape_of
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError, UsageError, did_you_mean
-from scanflow.processes.files import locked
+from scanflow.processes.files import hold_lock
 from scanflow.processes.ports import choose_port
 from scanflow.settings import Settings
 
@@ -98,7 +98,7 @@ class LocalServices:
         def deployed(before: DesiredState | None) -> DesiredState:
             return self._deployed(before, made, recorder, deployment.port or made.serving.port)
 
-        return self._change(folder, deployed, key, observe, inside=locked(self._folders.lock))
+        return self._change(folder, deployed, key, observe, inside=hold_lock(self._folders.lock))
 
     def _check_owner(self, folder: ServiceFolder, app: Application, workflow: Workflow) -> None:
         desired = read_desired(folder)

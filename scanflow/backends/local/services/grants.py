@@ -17,7 +17,7 @@ from scanflow.errors import InvalidError, UnavailableError
 from scanflow.placement.place import Grant, place
 from scanflow.placement.threads import POOLS, check_overrides, thread_variables
 from scanflow.placement.topology import Topology
-from scanflow.processes.files import locked, write_atomically
+from scanflow.processes.files import hold_lock, write_atomically
 from scanflow.wire import decode, encode
 
 
@@ -91,7 +91,7 @@ def choose(
         UnavailableError: the choice cannot be written down.
     """
     home, shared = ServicesHome(folder.path.parent), shape.affinity == "any"
-    with locked(home.lock):
+    with hold_lock(home.lock):
         others = grants_of_others(home, folder.path.name)
         if shared:
             chosen = _shared(topology, shape, max(count, 1), own, others, leaving)

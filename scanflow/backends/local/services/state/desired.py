@@ -8,7 +8,7 @@ from functools import lru_cache
 from scanflow.backends.local.services.layout import ServiceFolder, ServicesHome
 from scanflow.backends.service_desired import DesiredState
 from scanflow.errors import InternalError, UnavailableError
-from scanflow.processes.files import locked, write_atomically
+from scanflow.processes.files import hold_lock, write_atomically
 
 
 def read_desired(folder: ServiceFolder) -> DesiredState | None:
@@ -33,7 +33,7 @@ def change(folder: ServiceFolder, make: Callable[[DesiredState | None], DesiredS
     Raises:
         UnavailableError: another process holds the lock for too long, or the disk cannot be written.
     """
-    with locked(folder.lock):
+    with hold_lock(folder.lock):
         before = read_desired(folder)
         after = make(before)
         if after is None:

@@ -53,7 +53,7 @@ class Supervisor:
     def run(self) -> bool:
         """Watch the service until there is nothing left of it; say whether that is so."""
         self.service.adopt()
-        while not (self._stopping.is_set() or self.service.shims.shim_died):
+        while not (self._stopping.is_set() or self.service.shims.has_lost_shim):
             try:
                 if self.service.tick():
                     return True
@@ -115,7 +115,7 @@ def main(arguments: list[str]) -> int:
         supervisor = Supervisor(folder, desired, shims, stopping)
         try:
             done = supervisor.run()
-            if shims.shim_died:  # nothing can be started any more, nor would this process be started again
+            if shims.has_lost_shim:  # nothing can be started any more, nor would this process be started again
                 _log.error("the shim was killed: starting another")
                 start_supervisor(folder, inherit=[shared.number for shared in supervisor.service.sockets])
         finally:

@@ -19,7 +19,7 @@ from scanflow.backends.service_desired import DesiredState
 from scanflow.errors import InvalidError
 from scanflow.placement.place import Grant
 from scanflow.private import private_folder, write_private
-from scanflow.processes.shims import Exit, Spec, attempt_folder
+from scanflow.processes.shims import Exit, Spec, create_attempt_folder
 from scanflow.wire import DRAIN_IDLE_S, InstanceSpec, Recording, decode, encode
 
 CONFIGURATION = 78  # the exit code of an instance that will not get better by being started again
@@ -63,7 +63,7 @@ def make_attempt(folder: ServiceFolder, desired: DesiredState, name: str, templa
         write_private(path / "instance.json", encode(spec))
         write_private(path / "desired.json", encode(definition.desired))
         write_private(path / "template.json", encode(template))
-        return attempt_folder(path, command)
+        return create_attempt_folder(path, command)
     except OSError:
         shutil.rmtree(path, ignore_errors=True)
         raise

@@ -12,7 +12,7 @@ from scanflow.backends.local.services.control.channel import Channel
 from scanflow.backends.local.services.supervisor.attempts import Template, failures_in_a_row, pause_s, started
 from scanflow.backends.local.services.supervisor.metrics import Usage, read_usage
 from scanflow.cpu_priority import yield_cpu
-from scanflow.processes.identity import birth_of
+from scanflow.processes.identity import read_start_time
 from scanflow.processes.shims import stop_attempt
 
 Phase = Literal["starting", "ready", "draining", "waiting", "failed"]
@@ -130,7 +130,7 @@ class Instance:
     def kill(self) -> bool:
         """End the process at once, if it is there still and no other has its number; say whether it was."""
         found = started(self.path)
-        if self.pid is None or found is None or not found["birth"] or found["birth"] != birth_of(self.pid):
+        if self.pid is None or found is None or not found["birth"] or found["birth"] != read_start_time(self.pid):
             return False
         os.kill(self.pid, signal.SIGKILL)
         return True

@@ -11,7 +11,7 @@ from pathlib import Path
 from scanflow.backends.local.services.layout import ServiceFolder
 from scanflow.backends.local.services.supervisor import attempts
 from scanflow.backends.service_desired import DesiredState
-from scanflow.processes.shims import Exit, Shims, Spec, attempt_folder, stop_attempt
+from scanflow.processes.shims import Exit, Shims, Spec, create_attempt_folder, stop_attempt
 
 
 class RecorderProcess:
@@ -39,7 +39,7 @@ class RecorderProcess:
     def look(self, desired: DesiredState, now: float) -> None:
         if self._running is None and desired.recorder and now >= self._due and self.waiting:
             path = attempts.next_attempt(self._folder.recorder)
-            attempt_folder(path, Spec(argv=desired.recorder, cwd=str(self._folder.path)))
+            create_attempt_folder(path, Spec(argv=desired.recorder, cwd=str(self._folder.path)))
             self._running = path
             self._shims.start(path)
             attempts.prune(self._folder.recorder)
