@@ -1,1 +1,1 @@
-"""Where applications run: a port, and one folder for each place."""
+"""Backends that run applications: a port, and one package for each backend."""

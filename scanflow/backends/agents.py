@@ -1,4 +1,4 @@
-"""What a place must do so that agents run there: part of the port; see :mod:`scanflow.backends.port`."""
+"""The port for backends that host agents; see :mod:`scanflow.backends.port`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from scanflow.backends.port import LogReader
 
 
 def ignored(_text: str) -> None:
-    """Tell nobody."""
+    """Do nothing: the default observer."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostedAgent:
-    """An agent that is to run, as one process of the program ``scanflow_agents``."""
+    """The desired state of an agent: one process of the program ``scanflow_agents``."""
 
     app: str
     team: str
@@ -26,97 +26,98 @@ class HostedAgent:
     """The application, as ``scanflow.app.files`` writes it."""
 
     version: str
-    """What runs with another version is started anew."""
+    """An agent that runs with another version is restarted."""
 
     source: str | None = None
-    """The file that the application came from."""
+    """The application's file."""
 
     code: str = ""
-    """A digest of the agent's own files, when it was asked for."""
+    """A digest of the agent's own files when it was requested."""
 
     server: str | None = None
-    """Where the agent finds its server. None: it has none."""
+    """The address of the agent's server. None: it has none."""
 
     store: str | None = None
-    """The server's database, where that is a SQLite file of the server's machine: what is kept in it is as it was for
-    as long as nobody writes to it."""
+    """The server's database, if it is a SQLite file on this machine: an unmodified file holds no new events."""
 
     tracker: str | None = None
     """The tracker's address. None: the one in the home."""
 
     token: SecretStr | None = None
-    """Lets it in at the server and at the other agents of the application, for its own team's things alone."""
+    """Authenticates it at the server and at the other agents of the application, for its own team only."""
 
     ca: str | None = None
-    """The certificates, in PEM, that the server's is checked against. None: the usual ones."""
+    """The CA certificates, in PEM, that the server's is verified with. None: the system's."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Of the server's process, without its secrets. A place that is not on its machine hands none of it on."""
+    """The server's environment variables, without secrets. Backends on other machines ignore it."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentProcess:
-    """How the process of an agent stands."""
+    """The observed state of an agent's process."""
 
     app: str
     team: str
     name: str
     alive: bool = False
-    """Whether it runs, is about to, or is still ending."""
+    """Whether it runs, is starting, or is still ending."""
 
     started: bool = False
-    """Whether its program runs: what the server hears may be from it."""
+    """Whether its program runs, and may send requests to the server."""
 
     version: str | None = None
-    """What it was last started with; None: it never was."""
+    """The version it was last started with; None: it never was."""
 
     code: str | None = None
     pid: int | None = None
-    """Its process, where that is on the server's machine."""
+    """Its process id, if it is on the server's machine."""
 
     url: str | None = None
-    """Where it answers, where the place decides that; None: where it says that it is, on the server's machine."""
+    """Its address, if the backend assigns it; None: the one it reports itself, on the server's machine."""
 
     restarts: int = 0
-    """How often the place itself started it again."""
+    """How often the backend itself restarted it."""
 
     failure: str | None = None
-    """Why it does not come up, or ended; None: nothing that is known."""
+    """Why it does not start, or ended; None: unknown."""
 
     ailment: str | None = None
-    """What is wrong with one that works."""
+    """The problem of an agent that runs."""
 
 
 class AgentBackend(Protocol):
-    """Hosts agents: each a process that outlives whoever asks for it, and keeps what it learns (its journal) while it
-    is stopped, too. An agent is known by its application, its team, and its name in there."""
+    """Hosts agents: processes that outlive their starter and keep their journal while stopped.
+
+    An agent is identified by its application, its team and its name.
+    """
 
     def start(self, agent: HostedAgent, *, observe: Callable[[str], object] = ignored) -> bool:
-        """Have an agent running as this says. Idempotent, and quick: whoever wants it repeats this at every look.
+        """Reconcile an agent with its desired state. Idempotent and fast: callers repeat it in every loop.
 
-        What runs as another version is asked to end, and a later call starts it. What died is started again, after a
-        growing pause; then, where not the place does that by itself, this returns True. ``observe`` is told what others
-        had removed of one that runs, and that it was made again.
+        An agent of another version is stopped, and a later call starts it. One that died is restarted after a growing
+        pause; then, unless the backend does that by itself, this returns True. ``observe`` is called with what others
+        had removed of a running agent and was restored.
 
         Raises:
-            UnsupportedError: the place cannot host it, and says which field is why.
+            UnsupportedError: the backend cannot host it; the message names the field.
         """
         ...
 
     def stop(self, app: str, team: str, name: str) -> None:
-        """Ask an agent to end, if it runs; it is made to after a grace period. What it kept stays."""
+        """Stop an agent; it is killed after a grace period. Its data stays."""
         ...
 
     def show(self, app: str, team: str, name: str) -> AgentProcess:
-        """Return how an agent stands; of one that never was, that it is not alive."""
+        """Return the observed state of an agent; one that never ran is not alive."""
         ...
 
     def agents(self) -> list[AgentProcess]:
-        """Return all that were started and are alive, by application and name."""
+        """Return all agents that are alive, by application and name."""
         ...
 
     def logs(self, app: str, team: str, name: str) -> LogReader:
-        """Return a reader of what an agent writes.
+        """Return a reader of an agent's log.
 
         Raises:
             NotFoundError: it was never started.

@@ -1,4 +1,4 @@
-"""What a run is made of, as it is kept: enough to go on with it in another process, or in a pod."""
+"""Stored definitions of runs: enough to resume a run in another process, or in a pod."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scanflow.names import RunName
 
 
 class KeptDefinition(BaseModel):
-    """A run's definition as text."""
+    """A run's definition, serialized."""
 
     model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
 
@@ -27,7 +27,7 @@ class KeptDefinition(BaseModel):
     workflow: str
     parameters: Mapping[str, Any] = Field(default_factory=dict)
     spun: str | None = None
-    """The one step, or the one task of it, of a spin; other outputs came from another run."""
+    """The step or task of a spin; other outputs are taken from another run."""
 
     @classmethod
     def of(cls, definition: RunDefinition) -> Self:
@@ -49,7 +49,7 @@ def enter_run(
     name: RunName | None = None,
     tasks: Sequence[TaskRecord] = (),
 ) -> JournalRun:
-    """Write a new run down, with the tasks it begins with; its folder is to be in ``parent``.
+    """Enter a new run into the journal, with its initial tasks; its folder will be in ``parent``.
 
     Raises:
         InvalidError: another run has that name.
@@ -68,7 +68,7 @@ def enter_run(
 
 
 def redefine_run(journal: Journal, run: JournalRun, definition: RunDefinition) -> None:
-    """Write down what a run is made of from now on."""
+    """Replace a run's definition in the journal."""
     journal.redefine(run, KeptDefinition.of(definition).model_dump_json())
 
 

@@ -1,4 +1,4 @@
-"""Environments of applications, where a place has them apart from runs: what is said of them, and who keeps them."""
+"""The port for backends with environments of applications, separate from their runs, and its records."""
 
 from __future__ import annotations
 
@@ -28,74 +28,74 @@ class FieldChange:
 
 @dataclass(frozen=True, slots=True)
 class ObjectChange:
-    """What would become of one object of a place."""
+    """The planned change of one object."""
 
     kind: str
     name: str
     namespace: str | None
     change: Literal["create", "change", "none", "conflict", "refused"]
     fields: tuple[FieldChange, ...] = ()
-    """What changes in an object that is there."""
+    """The changes of an existing object."""
 
     why: str = ""
-    """Of a conflict or a refusal."""
+    """The reason of a conflict or refusal."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnsuredEnvironment:
-    """An environment that is there."""
+    """An environment that exists."""
 
     namespace: str
     tracker_uri: str | None
-    """Where what runs in it logs. None: wherever MLflow itself would."""
+    """The tracker of its runs. None: MLflow's default."""
 
     changed: tuple[str, ...] = ()
-    """What was made or put right: ``Role scanflow-step: made``."""
+    """The objects created or repaired: ``Role scanflow-step: made``."""
 
     kept: tuple[str, ...] = ()
-    """What differs from its description, since somebody else set it: it is left, and named with who it was."""
+    """The fields that another manager set and that are left as they are, with that manager."""
 
     uid: str = ""
-    """What tells it from one of that name that was there before: what was made in that went with it."""
+    """Distinguishes it from an earlier environment of that name, whose objects were deleted with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentDeletion:
-    """What became of an environment."""
+    """The result of deleting an environment."""
 
     namespace: str
     namespace_removed: bool
     removed: tuple[str, ...]
-    """What scanflow had made there: ``Role scanflow-step``."""
+    """The objects scanflow had created: ``Role scanflow-step``."""
 
     left: tuple[str, ...]
-    """What is there still: data that is kept, and what others made."""
+    """The remaining objects: data volumes, and what others created."""
 
 
 class EnvironmentBackend(Protocol):
-    """Keeps environments. Runs, services and agents make theirs themselves; this is for who wants it before."""
+    """Manages environments explicitly; runs, services and agents create theirs on demand."""
 
     def ensure(self, app: Application, *, force: bool = False) -> EnsuredEnvironment:
-        """Make an application's environment, or bring it to what is described now. Safe to repeat.
+        """Create or update an application's environment. Idempotent.
 
         Args:
             app: The application.
-            force: Set back what others changed, too.
+            force: Overwrite changes of others, too.
 
         Raises:
-            UsageError: it is another application's, or somebody's change is at odds with a new description.
+            UsageError: it is another application's, or a change of others conflicts with the new description.
         """
         ...
 
     def plan(self, app: Application) -> list[ObjectChange]:
-        """Return what ``ensure`` would change, in the order in which it would. Changes nothing."""
+        """Return the changes ``ensure`` would make, in order. Changes nothing."""
         ...
 
     def delete(self, app: Application) -> EnvironmentDeletion:
-        """Remove what scanflow made for an application, its runs and services with it, and nothing else.
+        """Delete everything scanflow created for an application, its runs and services included, and nothing else.
 
         Raises:
-            UnavailableError: it is not gone in time.
+            UnavailableError: it was not deleted in time.
         """
         ...
 

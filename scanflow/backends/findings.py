@@ -1,4 +1,4 @@
-"""What a place was found to offer, and what to do about what it does not."""
+"""Findings of ``scanflow doctor``: what a backend offers, and advice about what is missing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Mark = Literal["✓", "–", "✗"]
-"""``✓`` good, ``–`` not there but not needed, ``✗`` a problem."""
+"""``✓`` good, ``–`` missing but not needed, ``✗`` a problem."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
-"""A function step's own process: loads the function, calls it, keeps what it returned.
+"""The process of a function step: loads the function, calls it and writes its result.
 
-Run as ``python call.py <request>`` where the step has an environment of its own, and in a fork of the warm shim
-elsewhere.
+Run as ``python call.py <request>`` if the step has its own environment, else in a fork of the warm shim.
 
 What the function raises is left to the interpreter: its traceback goes to the step's standard error, its exit code is
 1.
@@ -26,19 +25,19 @@ class FunctionRequest:
     """The step, for messages."""
 
     file: str | None
-    """The function's file; None: found by its module, or in ``by_value``."""
+    """The function's file; None: it is imported by its module, or loaded from ``by_value``."""
 
     by_value: str | None
-    """A signed pickle of the function, for those that no file defines."""
+    """A signed pickle of the function, if no file defines it."""
 
     path: list[str] | None
-    """Where modules are looked for; None: where this interpreter looks, which has an environment of its own."""
+    """The module search path; None: this interpreter's, which has its own environment."""
 
     parameters: Any
     """As ``values.encode`` wrote them into the folder of this request."""
 
     key: str
-    """What pickles of this home are signed with, in hexadecimal digits."""
+    """The home's key for signing pickles, in hexadecimal digits."""
 
     def write(self, file: Path) -> None:
         from scanflow.private import write_private
@@ -49,7 +48,7 @@ class FunctionRequest:
 def main(request_path: str) -> None:
     request_file = Path(request_path)
     request = FunctionRequest(**json.loads(request_file.read_text(encoding="utf-8")))
-    # Nothing beside this file may be imported by accident, so its folder (the first entry) must go in either case.
+    # Remove this file's folder (the first entry), so that its modules are not imported by accident.
     sys.path[:] = sys.path[1:] if request.path is None else request.path
     from scanflow.app.steps import check_parameters, check_result
     from scanflow.backends.pickles import read_pickle

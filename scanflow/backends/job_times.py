@@ -1,4 +1,4 @@
-"""How long MPI jobs waited and ran, from the records of their runs (thesis 6.4.1). Pure."""
+"""Waiting and running times of MPI jobs, from the records of their runs (thesis 6.4.1). Pure."""
 
 from __future__ import annotations
 
@@ -23,42 +23,42 @@ class JobTimes:
     nodes: tuple[str, ...]
     submitted: float
     began: float | None
-    """When ``mpirun`` began, for the last time where it was tried again. None: it waits, or never began."""
+    """When ``mpirun`` started, in the last attempt. None: it waits, or never started."""
 
     ended: float | None
-    """None: it has not."""
+    """None: it has not ended."""
 
     now: float
 
     @property
     def waiting_s(self) -> float:
-        """From the submission to the beginning: T_w."""
+        """From submission to start: T_w."""
         return (self.began or self.ended or self.now) - self.submitted
 
     @property
     def running_s(self) -> float | None:
-        """From the beginning to the end, or until now: T_r."""
+        """From start to end, or until now: T_r."""
         return None if self.began is None else (self.ended or self.now) - self.began
 
     @property
     def response_s(self) -> float | None:
-        """From the submission to the end: T_w + T_r. None: it has not ended."""
+        """From submission to end: T_w + T_r. None: it has not ended."""
         return None if self.ended is None else self.ended - self.submitted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobTotals:
-    """Of several jobs."""
+    """Totals over several jobs."""
 
     jobs: int
     makespan_s: float
-    """From the first submission to the last end."""
+    """From first submission to last end."""
 
     response_s: float
     """The sum of the response times, as the thesis' overall response time."""
 
     waiting_s: float
-    """The mean."""
+    """The mean waiting time."""
 
 
 def is_job(record: RunRecord) -> bool:

@@ -1,8 +1,7 @@
-"""The journal of a home: which runs and tasks there are, and how they stand, in one SQLite file.
+"""The journal of a home: its runs and tasks and their states, in one SQLite file.
 
-It says what was decided; how an attempt ended is in its own folder (see ``shim.py``), so nothing here is needed to
-know it. Every change is one transaction in write-ahead mode: a process may be killed at any instant, and many may
-write.
+It records decisions; the exit of an attempt is in its own folder (see ``shim.py``). Every change is one transaction in
+write-ahead mode: a process may be killed at any instant, and several may write.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ PRAGMA user_version = 3;
 """
 _VERSION = 3
 _ADD_CHANGE = "ALTER TABLE tasks ADD COLUMN change INTEGER NOT NULL DEFAULT 0;"
-"""What a journal of version 1 or 2 lacks."""
+"""The migration from version 1 or 2."""
 
 _TASK = tuple(name for name in TaskRecord.model_fields if name != "place")  # steps are on the only machine there is
 _WRITE_TASK = f"""
@@ -83,12 +82,12 @@ class JournalRun(NamedTuple):
 
 
 class Journal:
-    """One process' connection to the journal. Not for several threads."""
+    """A connection to the journal. Not thread-safe."""
 
     def __init__(self, path: Path) -> None:
         private_folder(path.parent)
         self._path = path
-        with _translated(path):
+        with _translate_errors(path):
             self._db = sqlite3.connect(private_file(path), timeout=BUSY_TIMEOUT_S, isolation_level=None)
             try:
                 self._prepare()
@@ -101,7 +100,7 @@ class Journal:
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = NORMAL")
         if self._version() < _VERSION:
-            with self.together():
+            with self.transaction():
                 columns = {row["name"] for row in self._db.execute("PRAGMA table_info(tasks)")}
                 if columns and "change" not in columns:
                     self._db.execute(_ADD_CHANGE)
@@ -115,13 +114,13 @@ class Journal:
         self._db.close()
 
     def _rows(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[sqlite3.Row]:
-        with _translated(self._path):
+        with _translate_errors(self._path):
             return self._db.execute(sql, values).fetchall()
 
     @contextmanager
-    def together(self) -> Iterator[None]:
-        """Make the changes inside one transaction: all of them are kept, or none."""
-        with _translated(self._path):
+    def transaction(self) -> Iterator[None]:
+        """Run the context in one transaction, which is rolled back if it raises."""
+        with _translate_errors(self._path):
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -143,31 +142,29 @@ class Journal:
         name: RunName | None = None,
         tasks: Sequence[TaskRecord] = (),
     ) -> JournalRun:
-        """Enter a new run, with the tasks it begins with, under a name that no other run of this home has.
-
-        With a name it may be asked for again: the run is entered once.
+        """Insert a new run with its initial tasks, under a unique name. Idempotent by name.
 
         Raises:
             InvalidError: another run has that name.
         """
-        with self.together():
-            if name is not None and (known := self._named(name)) is not None:
-                if (known["definition"], known["source"]) != (definition, source):
+        with self.transaction():
+            if name is not None and (row := self._find_row(name)) is not None:
+                if (row["definition"], row["source"]) != (definition, source):
                     raise InvalidError(f"There is a run {name!r} already. Choose another name.")
-                return JournalRun(known["id"], _run_record(known), known["definition"])
-            chosen = name or self.free_name(rng)
-            entered = self._db.execute(
+                return JournalRun(row["id"], _run_record(row), row["definition"])
+            run_name = name or self.free_name(rng)
+            cursor = self._db.execute(
                 "INSERT INTO runs (name, app, team, workflow, state, created, folder, source, definition)"
                 " VALUES (?, ?, ?, ?, 'running', ?, ?, ?, ?)",
-                (chosen, app, team, workflow, time.time(), str(parent / chosen), source, definition),
+                (run_name, app, team, workflow, time.time(), str(parent / run_name), source, definition),
             )
             for record in tasks:
-                self._db.execute(_WRITE_TASK, _task_row(entered.lastrowid, record))
-        return self.run(chosen)
+                self._db.execute(_WRITE_TASK, _task_row(cursor.lastrowid, record))
+        return self.run(run_name)
 
     def free_name(self, rng: random.Random) -> RunName:
         name = make_run_name(rng)
-        while self._named(name) is not None:
+        while self._find_row(name) is not None:
             name = RunName(f"{make_run_name(rng)}-{rng.randrange(10**6)}")
         return name
 
@@ -177,11 +174,11 @@ class Journal:
         Raises:
             NotFoundError: there is none of that name.
         """
-        with _translated(self._path):
-            row = self._latest(name) if name.startswith("@latest") else self._named(name)
+        with _translate_errors(self._path):
+            row = self._latest(name) if name.startswith("@latest") else self._find_row(name)
             if row is None:
                 names = [
-                    known["name"] for known in self._db.execute("SELECT name FROM runs ORDER BY id DESC LIMIT 200")
+                    newest["name"] for newest in self._db.execute("SELECT name FROM runs ORDER BY id DESC LIMIT 200")
                 ]
                 if not names:
                     raise NotFoundError("There is no run yet. Start one: scanflow run app.py")
@@ -194,15 +191,15 @@ class Journal:
     ) -> list[RunRecord]:
         """Return the newest runs first, without their tasks; of one application, team or workflow where it is named."""
         named = {"app": app, "team": team, "workflow": workflow}
-        given = {column: value for column, value in named.items() if value is not None}
-        which = f" WHERE {' AND '.join(f'{column} = :{column}' for column in given)}" if given else ""
-        query = f"SELECT * FROM runs{which} ORDER BY id DESC LIMIT :limit"  # noqa: S608 - our own columns' names
-        return [_run_record(row) for row in self._rows(query, {**given, "limit": limit})]
+        filters = {column: value for column, value in named.items() if value is not None}
+        where = f" WHERE {' AND '.join(f'{column} = :{column}' for column in filters)}" if filters else ""
+        query = f"SELECT * FROM runs{where} ORDER BY id DESC LIMIT :limit"  # noqa: S608 - our own columns' names
+        return [_run_record(row) for row in self._rows(query, {**filters, "limit": limit})]
 
     def set_run(
         self, run: JournalRun, state: RunState, *, seconds: float | None = None, error: str | None = None
     ) -> None:
-        """Record how a run stands; back to running also takes back a request to stop."""
+        """Update a run's state; the state running also clears a request to stop."""
         self._rows(
             "UPDATE runs SET state = ?, seconds = ?, error = ?,"
             " stop_requested = CASE WHEN ? = 'running' THEN 0 ELSE stop_requested END WHERE id = ?",
@@ -213,15 +210,15 @@ class Journal:
         self._rows("UPDATE runs SET definition = ? WHERE id = ?", (definition, run.id))
 
     def definitions(self) -> Iterator[str]:
-        """Yield what each run was entered with, as JSON, as far as it names a function that no file holds."""
-        with _translated(self._path):
+        """Yield the definitions, as JSON, that name a function stored by value."""
+        with _translate_errors(self._path):
             rows = self._db.execute("SELECT definition FROM runs WHERE definition LIKE '%.pickle:%'")
             yield from (str(row["definition"]) for row in rows)
 
     def request_stop(self, run: JournalRun) -> None:
         self._rows("UPDATE runs SET stop_requested = 1 WHERE id = ?", (run.id,))
 
-    def stop_requested(self, run: JournalRun) -> bool:
+    def is_stop_requested(self, run: JournalRun) -> bool:
         return bool(self._rows("SELECT stop_requested FROM runs WHERE id = ?", (run.id,))[0][0])
 
     def set_task(self, run: JournalRun, record: TaskRecord) -> None:
@@ -236,12 +233,12 @@ class Journal:
         return _task_record(rows[0]) if rows else None
 
     def changed_tasks(self, run: JournalRun, since: int) -> tuple[list[TaskRecord], int]:
-        """Return the tasks that changed after ``since``, in the order of their last changes, and what to ask next."""
+        """Return the tasks changed after ``since``, in the order of their last changes, and the next ``since``."""
         rows = self._rows("SELECT * FROM tasks WHERE run = ? AND change > ? ORDER BY change", (run.id, since))
         return [_task_record(row) for row in rows], rows[-1]["change"] if rows else since
 
-    def cached(self, key: str) -> tuple[RunName, Path] | None:
-        """Return which run produced outputs under this key, and where they are."""
+    def find_cached_outputs(self, key: str) -> tuple[RunName, Path] | None:
+        """Return the run that produced outputs under this key, and their folder."""
         rows = self._rows("SELECT run, folder FROM cache WHERE key = ?", (key,))
         return (RunName(rows[0]["run"]), Path(rows[0]["folder"])) if rows else None
 
@@ -257,7 +254,7 @@ class Journal:
         ).fetchone()
         return row
 
-    def _named(self, name: str) -> sqlite3.Row | None:
+    def _find_row(self, name: str) -> sqlite3.Row | None:
         row: sqlite3.Row | None = self._db.execute("SELECT * FROM runs WHERE name = ?", (name,)).fetchone()
         return row
 
@@ -279,8 +276,8 @@ def _task_record(row: sqlite3.Row) -> TaskRecord:
 
 
 @contextmanager
-def _translated(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors into ours: they come from outside (a full disk, a lock, a damaged file)."""
+def _translate_errors(path: Path) -> Iterator[None]:
+    """Translate SQLite's errors (a full disk, a lock, a damaged file) into ours."""
     try:
         yield
     except sqlite3.Error as error:

@@ -1,4 +1,4 @@
-"""Functions that no file holds, sent by value: kept in a home by their digests, until no run names them."""
+"""Functions sent by value: stored in a home by their digests, until no run names them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _NAME: Final = re.compile(r"\b[0-9a-f]{64}\.pickle\b")
 
 
 def is_kept_function(module: str) -> bool:
-    """Say whether what stands before the ``:`` in a step's ``function`` names one of these."""
+    """Return whether the part before the ``:`` of a step's ``function`` names a stored function."""
     return _NAME.fullmatch(module) is not None
 
 
 def keep_function(folder: Path, pickled: bytes, key: bytes) -> str:
-    """Keep a function, pickled already, without loading it; return what names it. Sent again, it is new again."""
+    """Store a pickled function without loading it, and return its name. Storing it again renews its age."""
     name = f"{hashlib.sha256(pickled).hexdigest()}.pickle"
     private_folder(folder)
     write_signed(folder / name, pickled, key)
@@ -28,19 +28,19 @@ def keep_function(folder: Path, pickled: bytes, key: bytes) -> str:
 
 
 def functions_named(texts: Iterable[str]) -> set[str]:
-    """Return the names of kept functions in definitions of runs, applications and the like, as JSON."""
+    """Return the names of stored functions in JSON definitions of runs and applications."""
     return {name for text in texts for name in _NAME.findall(text)}
 
 
 def forget_functions(folder: Path, before: float, needed: Collection[str], definitions: Iterator[str]) -> int:
-    """Delete functions that were last sent before a time, and that neither ``needed`` nor a definition names; return
-    how many those were. ``definitions`` are not read where none is that old."""
+    """Delete functions that were last stored before a time and that neither ``needed`` nor a definition names; return
+    their number. ``definitions`` are read only if a function is that old."""
     old = [path for path in _files(folder) if path.name not in needed and path.stat().st_mtime < before]
     named = functions_named(definitions) if old else set()
-    gone = [path for path in old if path.name not in named and path.stat().st_mtime < before]  # or sent meanwhile
-    for path in gone:
+    expired = [path for path in old if path.name not in named and path.stat().st_mtime < before]  # or sent meanwhile
+    for path in expired:
         path.unlink(missing_ok=True)
-    return len(gone)
+    return len(expired)
 
 
 def _files(folder: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""How each version of a model was served, kept in the registry: one that is away fails no change of a service."""
+"""Shapes of model versions, stored in the registry; an unavailable registry does not fail a change of a service."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from scanflow.backends.service_transitions import Recall
 from scanflow.errors import ScanflowError
 
 Remember = Callable[[str, int, Shape], None]
-"""Keep a shape with a version of a model."""
+"""Store a shape with a version of a model."""
 
 
 def if_there(recall: Recall) -> Recall:
-    """Return ``recall``, which finds nothing while the registry is away: the shape known here is as good."""
+    """Wrap ``recall``: return None while the registry is unavailable, as the shape known here is as good."""
 
-    def recalled(model: str, version: int) -> Shape | None:
+    def recall_if_reachable(model: str, version: int) -> Shape | None:
         try:
             return recall(model, version)
         except ScanflowError:
             return None
 
-    return recalled
+    return recall_if_reachable
 
 
 def keep_shapes(definition: ServiceSpec, remember: Remember, observe: ServiceObserver) -> None:
-    """Keep with each model version how it is served, and tell of those with which that failed."""
+    """Store the shape with each served model version, and report failures to ``observe``."""
     if not definition.serving.keep_shape:
         return
     for model in (node.model for revision in definition.revisions for node in revision.nodes if node.model):

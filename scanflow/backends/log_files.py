@@ -1,4 +1,4 @@
-"""Logs as they are here: files that grow."""
+"""A log reader over growing files."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from scanflow.errors import NotFoundError
 from scanflow.tail import Tail
 
 Look = Callable[[], tuple[Sequence[tuple[str, Path]], bool]]
-"""Returns the files there are, each with its source, and whether no more will be written to them."""
+"""Returns the files, each with its source, and whether they are complete."""
 
 
 class FileLogs:
-    """See :class:`~scanflow.backends.port.LogReader`. Files may not exist yet, and may be rotated."""
+    """Reads files as a :class:`~scanflow.backends.port.LogReader`. They may not exist yet, and may be rotated."""
 
     def __init__(self, look: Look) -> None:
         self._look, self._tail, self._files = look, Tail(), look()[0]

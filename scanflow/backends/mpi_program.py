@@ -1,4 +1,4 @@
-"""What an MPI job runs: the workload and its program, as its ``mainfile`` says. Shared by the places that run jobs."""
+"""The workload and program of an MPI job, by its ``mainfile``. Shared by the backends that run jobs."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from scanflow.placement.mpi.plan import MPIPlan
 
 
 class MPIProgram(NamedTuple):
-    """What each rank runs."""
+    """The program of each rank."""
 
     workload: MPIWorkload
-    """With what its YAML file says: its ``mainfile`` is the program."""
+    """The workload, with the fields of its YAML file; its ``mainfile`` is the program."""
 
     file: Path | None
-    """The program here; None: there is none, and ``mainfile`` is a path in the job's image."""
+    """The local program; None: ``mainfile`` is a path in the job's image."""
 
     arguments: list[str]
 
 
 def workload_of(workflow: Workflow) -> MPIWorkload:
-    """Return the one node of an MPI workflow."""
+    """Return the workload of an MPI workflow, its only node."""
     [node] = workflow.nodes
     if not isinstance(node, MPIWorkload):
         raise InvalidError(f"Workflow {workflow.name!r} is of type 'mpi', and its node is a {type(node).__name__}.")
@@ -40,7 +40,7 @@ def workload_of(workflow: Workflow) -> MPIWorkload:
 
 
 def program_of(app: Application, workflow: Workflow) -> MPIProgram:
-    """Return what an MPI workflow runs.
+    """Return the program of an MPI workflow.
 
     ``mainfile`` is a program, a Python script, or a YAML file with ``program``, ``args`` and fields of the workload.
     Where the workload has an image, the program may be in it only.
@@ -56,8 +56,8 @@ def program_of(app: Application, workflow: Workflow) -> MPIProgram:
         file = files.find(workload.mainfile, workload.name).resolve()
     except NotFoundError as error:
         if workload.image is None:
-            there = shutil.which(workload.mainfile)
-            hint = f" This machine has a program of that name: mainfile={there!r}." if there else ""
+            installed = shutil.which(workload.mainfile)
+            hint = f" This machine has a program of that name: mainfile={installed!r}." if installed else ""
             raise NotFoundError(f"MPIWorkload {workload.name!r}: {error}{hint}") from error
         file = None
     arguments = options(workload.parameters, who=f"MPIWorkload {workload.name!r}")
@@ -65,7 +65,7 @@ def program_of(app: Application, workflow: Workflow) -> MPIProgram:
 
 
 def check_affinity(workload: MPIWorkload, *fields: str) -> None:
-    """Refuse what an MPI job's ``affinity`` says beyond its mode and ``fields``: it would be ignored.
+    """Reject fields of an MPI job's ``affinity`` beyond its mode and ``fields``, which would be ignored.
 
     Raises:
         UnsupportedError: names the field.
@@ -86,7 +86,7 @@ def one_step_plan(
     notes: Sequence[str],
     machine: tuple[float, int],
 ) -> Plan:
-    """Return what ``scanflow plan`` shows of a job, with cores and bytes of memory of where it would run."""
+    """Return the plan of a job for ``scanflow plan``; ``machine`` is its cores and bytes of memory."""
     machine_cores, machine_memory_bytes = machine
     cores = sum(worker.cores for worker in plan.workers)
     step = PlannedStep(
@@ -127,7 +127,8 @@ def _from_yaml(file: Path, workload: MPIWorkload) -> MPIWorkload:
     program, args = fields.pop("program"), fields.pop("args", [])
     if not isinstance(args, list):
         raise InvalidError(f"{who}: 'args' is {args!r:.60}, not a list.")
-    known = set(MPIWorkload.model_fields) - {"kind", "name", "mainfile"}
-    if unknown := sorted(set(fields) - known):
-        raise InvalidError(f"{who}: {unknown[0]!r} is not a field of a workload.{did_you_mean(unknown[0], known)}")
-    return workload.replace(**fields, mainfile=program, args=[str(one) for one in args])
+    field_names = set(MPIWorkload.model_fields) - {"kind", "name", "mainfile"}
+    if unknown := sorted(set(fields) - field_names):
+        hint = did_you_mean(unknown[0], field_names)
+        raise InvalidError(f"{who}: {unknown[0]!r} is not a field of a workload.{hint}")
+    return workload.replace(**fields, mainfile=program, args=[str(argument) for argument in args])

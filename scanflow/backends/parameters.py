@@ -1,4 +1,4 @@
-"""What the steps of a run are given: references looked up, fan-outs spread, the output folder's real place."""
+"""Inputs of the steps of a run: resolved references, expanded fan-outs, output paths."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.names import StepName
 
 RESULT = "result"
-"""The output that holds what a step's function returned."""
+"""The output with the return value of a step's function."""
 
 ReadOutputs = Callable[[StepName], Mapping[str, Any]]
-"""From a task that has finished to its named outputs."""
+"""From a finished task to its named outputs."""
 
 
 def pick_output(outputs: Mapping[str, Any], name: str, step: str) -> Any:
-    """Return a named output, or the key of that name of a returned mapping.
+    """Return a named output, or the value of that key of a returned mapping.
 
     Raises:
         NotFoundError: the step left no such output.
@@ -31,35 +31,35 @@ def pick_output(outputs: Mapping[str, Any], name: str, step: str) -> Any:
     result = outputs.get(RESULT)
     if isinstance(result, Mapping) and name in result:
         return result[name]
-    known = [key for key in outputs if key != RESULT] + (list(result) if isinstance(result, Mapping) else [])
-    advice = did_you_mean(name, [str(key) for key in known]) or " A script names outputs with sf.output(name, value)."
+    names = [key for key in outputs if key != RESULT] + (list(result) if isinstance(result, Mapping) else [])
+    advice = did_you_mean(name, [str(key) for key in names]) or " A script names outputs with sf.output(name, value)."
     raise NotFoundError(f"The step {step!r} left no output {name!r}.{advice}")
 
 
 class StepInputs:
-    """The tasks of each step and what they are given, once the steps before it have ended."""
+    """The tasks of each step and their parameters, once the steps before it have ended."""
 
     def __init__(self, definition: RunDefinition, *, read: ReadOutputs, outputs: Path, max_fan_out: int) -> None:
-        """``<output_dir>/...`` in text becomes the real path below ``outputs``."""
+        """``<output_dir>/...`` in text resolves to the path below ``outputs``."""
         self._output_dir, self._only = definition.workflow.output_dir, definition.step
         self._read, self._outputs, self._max_fan_out = read, outputs, max_fan_out
         self._widths: dict[str, int | None] = {}
         self._skipped: set[str] = set()
 
     def skip(self, step: str) -> None:
-        """Note that a step was skipped, so that references to it give None."""
+        """Mark a step as skipped, so that references to it resolve to None."""
         self._skipped.add(step)
 
     def condition_holds(self, node: Executor) -> bool:
         return node.when is None or node.when.holds(self._look_up(node.when.left))
 
     def tasks_of(self, node: Executor) -> list[tuple[StepName, Any]]:
-        """Return a step's tasks, each with its item.
+        """Return a step's tasks, each with its fan-out item.
 
         Raises:
-            InvalidError: what it fans out over is not a list, or wider than allowed.
+            InvalidError: the value it fans out over is not a list, or longer than allowed.
         """
-        items = self._items_of(node)
+        items = self._expand_items(node)
         self._widths[node.name] = None if items is None else len(items)
         if items is None:
             return [(task_name(node.name, None), None)]
@@ -72,22 +72,22 @@ class StepInputs:
         raise NotFoundError(f"The step {node.name!r} has {len(tasks)} tasks, from {node.name}.0: no {self._only!r}.")
 
     def parameters(self, node: Executor, item: Any) -> dict[str, Any]:
-        """Return a task's parameters with the values they have now."""
+        """Return a task's parameters with references resolved."""
         return {name: self._resolve(value, item) for name, value in node.parameters.items()}
 
-    def _items_of(self, node: Executor) -> list[Any] | None:
+    def _expand_items(self, node: Executor) -> list[Any] | None:
         if node.for_each is None:
             return None
         if isinstance(node.for_each, Ref):
-            found = self._look_up(node.for_each)
-            if isinstance(found, str | bytes | Mapping) or not hasattr(found, "__iter__"):
+            output = self._look_up(node.for_each)
+            if isinstance(output, str | bytes | Mapping) or not hasattr(output, "__iter__"):
                 raise InvalidError(
                     f"The step {node.name!r} runs for each item of {str(node.for_each)!r}, which turned out to be "
-                    f"{found!r:.60}, not a list."
+                    f"{output!r:.60}, not a list."
                 )
-            items = list(found)
+            items = list(output)
         else:
-            items = [self._resolve(one, None) for one in node.for_each]
+            items = [self._resolve(value, None) for value in node.for_each]
         if len(items) > self._max_fan_out:
             raise InvalidError(
                 f"The step {node.name!r} would fan out to {len(items):,} tasks, more than the {self._max_fan_out:,} "
@@ -96,7 +96,7 @@ class StepInputs:
         return items
 
     def _look_up(self, ref: Ref) -> Any:
-        """Return an output of an earlier step: None where it was skipped, a list where it was fanned out."""
+        """Return an output of an earlier step: None if it was skipped, a list if it was fanned out."""
         step = ref.step or ""
         if step in self._skipped:
             return None

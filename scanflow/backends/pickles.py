@@ -1,7 +1,6 @@
-"""Pickles that this home's runner wrote, and no others: each begins with a signature by the home's own key.
+"""Signed pickles: each begins with a signature by the home's own key, and only those are loaded.
 
-Loading a pickle runs what it says. A step, or whoever hands its output folder on, can put any file there, so only what
-carries the signature is loaded.
+Loading a pickle runs code. A step can write any file into its output folder, so only signed ones are loaded.
 """
 
 from __future__ import annotations
@@ -54,19 +53,19 @@ def write_pickle(file: Path, value: Any, key: bytes) -> None:
 
 
 def write_signed(file: Path, content: bytes, key: bytes) -> None:
-    """Write what was pickled already, signed."""
+    """Write pickled content, signed."""
     unfinished = file.with_suffix(f".{os.getpid()}.{threading.get_ident()}.part")
     write_private(unfinished, signed(content, key))
     unfinished.replace(file)
 
 
 def signed(content: bytes, key: bytes) -> bytes:
-    """Return what was pickled with its signature before it."""
+    """Return pickled content with its signature prepended."""
     return hmac.digest(key, content, "sha256") + content
 
 
 def read_pickle(file: Path, key: bytes) -> Any:
-    """Return what :func:`write_pickle` wrote.
+    """Load the value that :func:`write_pickle` wrote.
 
     Raises:
         InvalidError: it was not signed with this key, or is not there.
@@ -75,14 +74,14 @@ def read_pickle(file: Path, key: bytes) -> Any:
 
 
 def read_signed(file: Path, key: bytes) -> bytes:
-    """Return what was pickled, without loading it.
+    """Return pickled content after checking its signature, without loading it.
 
     Raises:
         InvalidError: it was not signed with this key, or is not there.
     """
     try:
-        with os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as opened:
-            signature, content = opened.read(_SIGNATURE_BYTES), opened.read()
+        with os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
+            signature, content = stream.read(_SIGNATURE_BYTES), stream.read()
     except OSError as error:
         raise InvalidError(f"{str(file)!r} cannot be read: {error.strerror}. Run the step again.") from error
     if not hmac.compare_digest(signature, hmac.digest(key, content, "sha256")):

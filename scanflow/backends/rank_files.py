@@ -1,4 +1,4 @@
-"""The ranks of an MPI job, read from what its launcher and they wrote: each is a task of the run, ``hello.3``."""
+"""The ranks of an MPI job as tasks of its run (``hello.3``), read from the files of its launcher and ranks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OF_OPENMPI: Final = re.compile(r"\[[^\]\s]+:\d+\] ")
 
 
 def exit_status(folder: Path, rank: int) -> int | None:
-    """Return how a rank ended, as a shell has it (above 128: by a signal); None: it has not."""
+    """Return the exit status of a rank as a shell reports it (above 128: a signal); None: it has not ended."""
     try:
         return int((folder / f"{rank}.exit").read_text(encoding="ascii"))
     except (FileNotFoundError, ValueError):
@@ -38,13 +38,13 @@ def exit_status(folder: Path, rank: int) -> int | None:
 
 
 def describe_exit(status: int) -> str:
-    """Return how a rank ended, in words."""
+    """Format the exit status of a rank for people."""
     by_signal = 128 < status < 128 + 65
     return f"was ended by {signal.Signals(status - 128).name}" if by_signal else f"ended with code {status}"
 
 
 def last_lines(folder: Path, rank: int, heading: str = "Its last lines") -> str:
-    """Return the last lines that a rank wrote, its errors before its output, as the end of a message."""
+    """Return the last lines of a rank's stderr, else its stdout, as the end of a message."""
     for kind in ("err", "out"):
         file = folder / f"{rank}.{kind}"
         text = file.read_bytes()[-20_000:].decode("utf-8", errors="replace") if file.exists() else ""
@@ -54,43 +54,43 @@ def last_lines(folder: Path, rank: int, heading: str = "Its last lines") -> str:
 
 
 def rank_tasks(outputs: Path, job: TaskRecord) -> list[TaskRecord]:
-    """Return the ranks of a job as tasks; none before it has begun."""
+    """Return the ranks of a job as tasks; none before it has started."""
     folder = outputs / RANKS
     try:
-        planned = json.loads((folder / PLAN).read_text(encoding="utf-8"))["ranks"]
+        ranks = json.loads((folder / PLAN).read_text(encoding="utf-8"))["ranks"]
     except (FileNotFoundError, ValueError):
         return []
-    found: list[TaskRecord] = []
-    for one in planned:
-        status = exit_status(folder, one["rank"])
-        cpus = tuple(one["cpus"])
-        found.append(
+    records: list[TaskRecord] = []
+    for rank in ranks:
+        status = exit_status(folder, rank["rank"])
+        cpus = tuple(rank["cpus"])
+        records.append(
             TaskRecord(
-                task=task_name(job.step, one["rank"]),
+                task=task_name(job.step, rank["rank"]),
                 step=RANKS,
                 state=_state(status, job.state),
                 attempts=job.attempts,
                 exit_code=status,
-                place=f"{one['node']}, {numbered('CPU', cpus)}" if cpus else one["node"],
+                place=f"{rank['node']}, {numbered('CPU', cpus)}" if cpus else rank["node"],
             )
         )
-    return found
+    return records
 
 
 def rank_file(folder: Path, rank: int, stream: str) -> Path:
-    """Return the file with what a rank wrote to a stream."""
+    """Return the file of a rank's stream."""
     return folder / f"{rank}.{_ENDINGS[stream]}"
 
 
 def rank_logs(outputs: Path, rank: int) -> list[tuple[str, Path]]:
-    """Return the files that a rank writes, by stream."""
+    """Return the log files of a rank, by stream."""
     return [(stream, rank_file(outputs / RANKS, rank, stream)) for stream in _ENDINGS]
 
 
 def new_folder(
     outputs: Path, plan: MPIPlan, *, name: str = RANKS, notes: Mapping[str, str | None] | None = None
 ) -> Path:
-    """Return the folder of a job's ranks, empty but for their plan, with ``notes`` in it."""
+    """Create the folder of a job's ranks, with only their plan and ``notes``."""
     folder = private_folder(outputs / name)
     for old in folder.iterdir():
         old.unlink()
@@ -101,42 +101,41 @@ def new_folder(
 
 
 def first_failure(name: str, failed: Iterable[tuple[int, int]], folder: Path) -> str | None:
-    """Return which rank failed first, how, and the last that it wrote; None: none did.
+    """Describe the first rank that failed, with its last output; None: none failed.
 
     Args:
         name: The job's.
-        failed: Rank and code of those that have ended, the first one first.
-        folder: Of the ranks' files.
+        failed: Rank and exit status of those that have ended, in order.
+        folder: The folder of the ranks' files.
     """
     for rank, status in failed:
         if status:
-            said = last_lines(folder, rank)
-            return f"Rank {rank} of {name!r} {describe_exit(status)}, so mpirun ended the others.{said}"
+            output = last_lines(folder, rank)
+            return f"Rank {rank} of {name!r} {describe_exit(status)}, so mpirun ended the others.{output}"
     return None
 
 
 def still_running(
     name: str, n_tasks: int, timeout_s: float, folder: Path, cpu_s: Mapping[int, float] | None = None
 ) -> str:
-    """Return which ranks had not ended within a job's timeout, and the last that one of them wrote.
+    """Describe the ranks that had not ended within a job's timeout, with the last output of one of them.
 
-    ``cpu_s``: the CPU time of ranks, where it is known. One that sleeps is told by it: others that wait for it in MPI
-    do so by asking again and again.
+    ``cpu_s``: the CPU time of ranks, if known. It identifies a rank that sleeps, as ranks that wait for it in MPI poll.
     """
-    which, why, text = "mpirun", "", ""
-    if left := [rank for rank in range(n_tasks) if exit_status(folder, rank) is None]:
-        which, of = numbered("rank", left), left[0]
-        if idle := _idle({rank: used for rank, used in (cpu_s or {}).items() if rank in left}):
-            who, of = numbered("Rank", idle), idle[0]
-            why = f" {who} used less than a tenth of the CPU time that others did, who may wait for it."
-        text = last_lines(folder, of, f"Last lines of rank {of}")
-    return f"{name!r} did not end within {format_duration(timeout_s)}: {which} still ran.{why}{text}"
+    subject, why, text = "mpirun", "", ""
+    if running := [rank for rank in range(n_tasks) if exit_status(folder, rank) is None]:
+        subject, shown_rank = numbered("rank", running), running[0]
+        if idle := _idle({rank: seconds for rank, seconds in (cpu_s or {}).items() if rank in running}):
+            idle_ranks, shown_rank = numbered("Rank", idle), idle[0]
+            why = f" {idle_ranks} used less than a tenth of the CPU time that others did, who may wait for it."
+        text = last_lines(folder, shown_rank, f"Last lines of rank {shown_rank}")
+    return f"{name!r} did not end within {format_duration(timeout_s)}: {subject} still ran.{why}{text}"
 
 
 def _idle(cpu_s: Mapping[int, float]) -> list[int]:
-    """Return the ranks that did next to nothing while most computed."""
+    """Return the ranks that were nearly idle while most computed."""
     most = max(cpu_s.values(), default=0.0)
-    idle = [rank for rank, used in cpu_s.items() if used < most / 10]
+    idle = [rank for rank, seconds in cpu_s.items() if seconds < most / 10]
     return idle if most >= _COMPUTED_S and len(idle) <= len(cpu_s) / 2 else []
 
 

@@ -1,10 +1,10 @@
-"""Takes recorded predictions to the tracker, one run a file, and deletes what arrived.
+"""Uploads recorded predictions to the tracker, one run per file, and deletes uploaded files.
 
 ``python -m scanflow.backends.recorder FOLDER MODULE:FUNCTION JSON``: the function is called as ``function(**json,
-file=…, metrics=…, tags=…)`` and returns once the predictions are safe; ``FOLDER`` is where finished files appear. A
-file that the tracker does not take stays. As such it ends when no more come, or the tracker takes none: whoever started
-it starts another. With ``--beside`` it is the neighbour of one instance, with nobody to start it again: it tries until
-it is told to end, and then until the instance has ended and all that it recorded is taken.
+file=…, metrics=…, tags=…)`` and returns once the predictions are stored; ``FOLDER`` is where finished files appear. A
+file that is not uploaded stays. It ends when no more files appear or an upload fails, and its supervisor restarts it.
+With ``--beside`` it is the sidecar of one instance, without a supervisor: it retries until SIGTERM, and then until the
+instance has ended and all its files are uploaded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Final
 from scanflow.processes.files import try_lock
 
 LOG_PREDICTIONS: Final = "scanflow.deployer.recording:log_predictions"
-"""What takes recorded predictions to the tracker, loaded by name in a process of its own."""
+"""The upload function, loaded by name in a process of its own."""
 
 IDLE_S = 10.0
 POLL_S = 0.5
@@ -33,21 +33,23 @@ LONGEST_PAUSE_S = 30.0
 Log = Callable[..., object]
 
 
-def take(folder: Path, log: Log, *, ended: threading.Event, idle_s: float = IDLE_S, poll_s: float = POLL_S) -> int:
-    """Take all files there are, and those that come, until none came for ``idle_s`` seconds; return how many.
+def upload_files(
+    folder: Path, log: Log, *, ended: threading.Event, idle_s: float = IDLE_S, poll_s: float = POLL_S
+) -> int:
+    """Upload files until none has appeared for ``idle_s`` seconds; return their number.
 
-    ``log(file=…, metrics=…, tags=…)`` returns once a file is safe with the tracker; where it raises, the file stays.
+    ``log(file=…, metrics=…, tags=…)`` returns once a file is stored in the tracker; if it raises, the file stays.
     """
-    taken, quiet = 0, 0.0
+    total, quiet = 0, 0.0
     while not ended.is_set() and quiet < idle_s:
-        found = _take_all(folder, log, ended)
-        taken += found
-        quiet = 0.0 if found else quiet + poll_s
+        uploaded = _upload_all(folder, log, ended)
+        total += uploaded
+        quiet = 0.0 if uploaded else quiet + poll_s
         ended.wait(poll_s)
-    return taken
+    return total
 
 
-def take_beside(
+def upload_until_exit(
     folder: Path,
     log: Log,
     *,
@@ -56,16 +58,16 @@ def take_beside(
     poll_s: float = POLL_S,
     longest_s: float = LONGEST_PAUSE_S,
 ) -> None:
-    """Take files until it has ``ended`` and nothing is left or will come.
+    """Upload files until ``ended`` is set and no file is left or will appear.
 
-    What the tracker does not take is tried again, with pauses that grow to ``longest_s``, and told.
+    Failures are reported to ``tell`` and retried, with pauses that grow to ``longest_s``.
     """
     failures = 0
     clock = threading.Event()
     while True:
         last = ended.is_set() and not _is_written(folder)
         try:
-            _take_all(folder, log, threading.Event())
+            _upload_all(folder, log, threading.Event())
             failures = 0
         except Exception as error:  # noqa: BLE001 - whatever it is: if this ended, its pod would count as not ready
             failures += 1
@@ -76,20 +78,20 @@ def take_beside(
         (clock if ended.is_set() else ended).wait(pause)
 
 
-def _take_all(folder: Path, log: Log, ended: threading.Event) -> int:
-    taken = 0
+def _upload_all(folder: Path, log: Log, ended: threading.Event) -> int:
+    uploaded = 0
     for file in sorted(folder.glob("*.npz")):
         if ended.is_set():
             break
-        metrics, tags = _described(file)
+        metrics, tags = _describe_file(file)
         log(file=file, metrics=metrics, tags=tags)
         file.unlink(missing_ok=True)
-        taken += 1
-    return taken
+        uploaded += 1
+    return uploaded
 
 
 def _is_written(folder: Path) -> bool:
-    """Whether an instance lives that writes there: it holds a lock on the folder."""
+    """Return whether an instance still writes into the folder: it holds a lock on it."""
     try:
         opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except FileNotFoundError:
@@ -100,15 +102,15 @@ def _is_written(folder: Path) -> bool:
         os.close(opened)
 
 
-def _described(file: Path) -> tuple[dict[str, float], dict[str, str]]:
-    """Return how many predictions a file holds, and of which revisions and model versions."""
+def _describe_file(file: Path) -> tuple[dict[str, float], dict[str, str]]:
+    """Return a file's metrics (its number of predictions) and tags (its revisions and model versions)."""
     import numpy as np
 
     def names(array: str) -> str:
-        return ",".join(sorted({str(one) for one in np.atleast_1d(held[array])})) if array in held else ""
+        return ",".join(sorted({str(value) for value in np.atleast_1d(arrays[array])})) if array in arrays else ""
 
-    with np.load(file, allow_pickle=False) as held:
-        times = held["time"] if "time" in held else np.zeros(0)
+    with np.load(file, allow_pickle=False) as arrays:
+        times = arrays["time"] if "time" in arrays else np.zeros(0)
         tags = {"scanflow.revision": names("revision")}
         if models := names("models"):
             tags["scanflow.model_version"] = models
@@ -120,16 +122,17 @@ def _described(file: Path) -> tuple[dict[str, float], dict[str, str]]:
 
 def main(arguments: list[str]) -> None:
     beside = arguments[0] == "--beside"
-    folder, locator, given = arguments[beside:]
+    folder, locator, options = arguments[beside:]
     module, _, name = locator.partition(":")
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     function: Log = getattr(importlib.import_module(module), name)
-    log = partial(function, **json.loads(given))
+    log = partial(function, **json.loads(options))
     if beside:
-        take_beside(Path(folder), log, ended=ended, tell=lambda text: print(text, file=sys.stderr, flush=True))  # noqa: T201 - its log
+        report = partial(print, file=sys.stderr, flush=True)
+        upload_until_exit(Path(folder), log, ended=ended, tell=report)
     else:
-        take(Path(folder), log, ended=ended)
+        upload_files(Path(folder), log, ended=ended)
 
 
 if __name__ == "__main__":

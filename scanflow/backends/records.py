@@ -1,4 +1,4 @@
-"""What a backend tells of its runs: records to keep and send, and events as they happen."""
+"""Records of runs, which are stored and sent, and events of a run."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from scanflow.html_table import html_table
 from scanflow.names import RunName, StepName
 
 RunState = Literal["running", "interrupted", "succeeded", "failed", "stopped"]
-"""``interrupted``: it should be running, but nobody drives it; ``resume`` goes on with it."""
+"""``interrupted``: it should be running, but no process drives it; ``resume`` continues it."""
 
 TaskState = Literal["pending", "running", "succeeded", "failed", "skipped", "stopped"]
 
 
 class Record(BaseModel):
-    """What a backend tells: kept, sent and compared as it is."""
+    """A record or event of a backend: stored, sent and compared as it is."""
 
     model_config = ConfigDict(frozen=True)
 
     def with_details(self, **details: Any) -> Self:
-        """Return a copy with details that only this kind of backend has, as JSON has them."""
+        """Return a copy with backend-specific details, as JSON values."""
         return self.model_copy(update=details)
 
 
@@ -37,7 +37,7 @@ class TaskRecord(Record):
     step: str
     state: TaskState
     attempts: int = 0
-    """Attempts begun so far."""
+    """Attempts started so far."""
 
     began: float | None = None
     """Seconds since the epoch, of the last attempt."""
@@ -45,14 +45,14 @@ class TaskRecord(Record):
     seconds: float | None = None
     exit_code: int | None = None
     place: str | None = None
-    """Where it runs, where that was decided: a rank's node and CPUs, a pod's node."""
+    """Its placement, if there is one: a rank's node and CPUs, a pod's node."""
 
     cpu_s: float | None = None
-    """User and system time, of the step and what it waited for."""
+    """User and system time of the step and its children."""
 
     max_rss_bytes: int | None = None
     origin: str | None = None
-    """The run whose outputs were reused (from the cache, or as a spin's input), if they were."""
+    """The run whose outputs were reused (from the cache, or as a spin's input)."""
 
     failure: Failure | None = None
 
@@ -72,34 +72,34 @@ class RunRecord(Record):
 
     seconds: float | None = None
     source: str | None = None
-    """The file it was started from."""
+    """The file of its application."""
 
     error: str | None = None
     tasks: tuple[TaskRecord, ...] = ()
 
     @property
     def folder(self) -> str:
-        """Where its outputs and logs are, on a backend that keeps them in a folder; else nothing."""
+        """The folder of its outputs and logs, if the backend has one; else empty."""
         return str((self.model_extra or {}).get("folder", ""))
 
     def _repr_html_(self) -> str:
         took = "" if self.seconds is None else f" in {format_duration(self.seconds)}"
         rows = [
             (
-                one.task,
-                one.state,
-                one.attempts,
-                None if one.seconds is None else format_duration(one.seconds),
-                None if one.failure is None else one.failure.cause or one.failure.summary,
+                task.task,
+                task.state,
+                task.attempts,
+                None if task.seconds is None else format_duration(task.seconds),
+                None if task.failure is None else task.failure.cause or task.failure.summary,
             )
-            for one in sorted(self.tasks, key=lambda one: one.state != "failed")
+            for task in sorted(self.tasks, key=lambda task: task.state != "failed")
         ]
         title = f"Run {self.name} of {self.app}:{self.workflow}, {self.state}{took}"
         return html_table(title, ("task", "state", "attempts", "took", "failure"), rows, *filter(None, [self.error]))
 
 
 class RunStarted(Record):
-    """A run is being driven, from its beginning or from where it stood. A backend may add details of its own."""
+    """A run was started or resumed. A backend may add details of its own."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -107,14 +107,14 @@ class RunStarted(Record):
     run: RunName
     steps: int
     kept: int = 0
-    """Tasks that had finished before, and are not run again."""
+    """Tasks that finished before, and are not run again."""
 
     ignored: tuple[str, ...] = ()
-    """Fields that this backend does not use, each with its step and the reason."""
+    """Fields that this backend ignores, each with its step and the reason."""
 
 
 class Waiting(Record):
-    """Something the run waits for before a step can start."""
+    """A step waits for something before it can start."""
 
     kind: Literal["waiting"] = "waiting"
     run: RunName
@@ -122,7 +122,7 @@ class Waiting(Record):
 
 
 class EnvironmentReady(Record):
-    """What was waited for is there."""
+    """The environment that steps waited for is ready."""
 
     kind: Literal["environment-ready"] = "environment-ready"
     run: RunName
@@ -131,14 +131,14 @@ class EnvironmentReady(Record):
 
 
 class TaskStarted(Record):
-    """An attempt at a task began, or was adopted from an earlier driver."""
+    """An attempt of a task started, or was adopted from an earlier driver."""
 
     kind: Literal["task-started"] = "task-started"
     run: RunName
     task: StepName
     step: str
     width: int
-    """Tasks that the step fans out to; 1 without a fan-out."""
+    """The step's number of tasks; 1 without a fan-out."""
 
     attempt: int
     adopted: bool = False
@@ -150,10 +150,10 @@ class TaskEnded(Record):
     record: TaskRecord
     width: int
     left: int = 0
-    """Tasks of the same step that have not ended well yet."""
+    """Tasks of the same step that have not succeeded yet."""
 
     retry_in_s: float | None = None
-    """Not None: it failed and will be tried again after this long."""
+    """Not None: it failed and will be retried after this time."""
 
 
 class RunEnded(Record):

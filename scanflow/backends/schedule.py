@@ -1,4 +1,4 @@
-"""What may start next: pure bookkeeping over a graph and a budget of cores and memory. No clock, no processes."""
+"""Scheduling of steps by their graph and a budget of cores and memory. Pure: no clock, no processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Outcome = Literal["ran", "skipped"]
 
 
 class StepProgress:
-    """Which steps wait for nothing any more. Linear in nodes and edges over a whole run."""
+    """Tracks which steps are ready. Linear in nodes and edges over a whole run."""
 
     def __init__(self, parents: Mapping[str, Sequence[str]]) -> None:
         self._parents, self._outcomes = parents, dict[str, Outcome]()
@@ -29,7 +29,7 @@ class StepProgress:
         self._sorter.done(step)
 
     def must_skip(self, step: str) -> bool:
-        """Say whether all that a ready step waited for was skipped, so that it is skipped too."""
+        """Return whether all parents of a ready step were skipped, so that it is skipped too."""
         before = self._parents[step]
         return bool(before) and all(self._outcomes.get(parent) == "skipped" for parent in before)
 
@@ -40,14 +40,14 @@ class StepProgress:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one task takes of the machine while it runs."""
+    """The cores and memory of one running task."""
 
     cores: float = 1.0
     memory_bytes: int = 0
 
 
 class Budget:
-    """Cores and memory to hand out. What runs alone always fits, so that nothing waits for ever."""
+    """The cores and memory available to tasks. A task that runs alone always fits, so that none waits forever."""
 
     def __init__(self, cores: float, memory_bytes: int) -> None:
         self._cores = cores
@@ -55,7 +55,7 @@ class Budget:
         self._held = 0
 
     def take(self, share: Share) -> bool:
-        """Take a share if it is free, or if nothing else is held; say whether it was taken."""
+        """Take a share if it is free or no other is taken; return whether it was taken."""
         fits = share.cores <= self._cores + 1e-9 and share.memory_bytes <= self._memory
         if not fits and self._held:
             return False
@@ -63,12 +63,12 @@ class Budget:
         return True
 
     def hold(self, share: Share) -> None:
-        """Take a share whether it is free or not: its task runs already."""
+        """Take a share unconditionally: its task runs already."""
         self._cores -= share.cores
         self._memory -= share.memory_bytes
         self._held += 1
 
-    def give_back(self, share: Share) -> None:
+    def release(self, share: Share) -> None:
         self._cores += share.cores
         self._memory += share.memory_bytes
         self._held -= 1

@@ -1,4 +1,4 @@
-"""The documents that deploy and change a service: of the command line, REST, the SDK, operations and primitives."""
+"""Requests to deploy and change a service: of the command line, REST, the SDK, operations and primitives."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _bytes(value: object) -> object:
 
 
 class Sizing(Model):
-    """How many instances a service has, how large they are and where they run. A field that is None stays as it is."""
+    """The number, size and placement of a service's instances. A field that is None stays as it is."""
 
     instances: Annotated[Whole | None, Field(ge=0, le=MAX_INSTANCES)] = None
     cores: Annotated[Number | None, Field(gt=0, le=MAX_CORES)] = None
@@ -51,19 +51,19 @@ class Sizing(Model):
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """A request to serve an online workflow. What it leaves out is as the workflow says."""
+    """A request to serve an online workflow. Omitted fields are the workflow's."""
 
     app: Application
     workflow: str | None = None
-    """Which of its workflows. None: the only online one."""
+    """The workflow's name. None: the only online one."""
 
     _: KW_ONLY
     sizing: Sizing | None = None
     port: int | None = None
-    """The port of HTTP. None: as the workflow says, else the next one that is free."""
+    """The HTTP port. None: the workflow's, else the next free one."""
 
     source: Path | None = None
-    """The file that the application came from."""
+    """The application's file."""
 
     @property
     def online(self) -> Workflow:
@@ -92,7 +92,7 @@ class ServiceChange(Sizing):
     """
 
     scaling: Scaling | Literal["off"] | None = None
-    """What decides on the number of instances; ``"off"``: nothing, from now on."""
+    """The autoscaling rule; ``"off"``: none, from now on."""
 
     backup: str | None = None
     """The online workflow that answers while this one cannot; ``""``: none, from now on."""
@@ -117,18 +117,18 @@ class ServiceChange(Sizing):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        given = {name for name in self.given if getattr(self, name) is not False}
-        if not given:
+        fields = {name for name in self.given if getattr(self, name) is not False}
+        if not fields:
             raise UsageError(
                 "Nothing was given to change. Give instances, cores or affinity; or a model, promote or rollback."
             )
-        kinds = {"size" if name in _SIZE else name if name in {"promote", "rollback"} else "model" for name in given}
+        kinds = {"size" if name in _SIZE else name if name in {"promote", "rollback"} else "model" for name in fields}
         if len(kinds) > 1:
             raise UsageError(
-                f"A change is of one kind, and {', '.join(sorted(given))} are of {len(kinds)}. Make two changes."
+                f"A change is of one kind, and {', '.join(sorted(fields))} are of {len(kinds)}. Make two changes."
             )
         if kinds == {"model"} and self.model is None:
-            raise UsageError(f"{', '.join(sorted(given))} is of a model version. Name it: model='models:/name/3'.")
+            raise UsageError(f"{', '.join(sorted(fields))} is of a model version. Name it: model='models:/name/3'.")
         if self.policy is not None and not self.is_canary:
             raise UsageError("A canary policy needs a canary. Give it a weight, or shadow.")
         return self
@@ -140,6 +140,6 @@ class ServiceChange(Sizing):
 
     @property
     def sizing(self) -> Sizing | None:
-        """The part that says how the service is sized; None: nothing."""
-        given = {name: getattr(self, name) for name in Sizing.model_fields if getattr(self, name) is not None}
-        return Sizing(**given) if given else None
+        """The sizing fields; None: there are none."""
+        fields = {name: getattr(self, name) for name in Sizing.model_fields if getattr(self, name) is not None}
+        return Sizing(**fields) if fields else None

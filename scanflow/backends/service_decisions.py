@@ -1,6 +1,6 @@
-"""What is decided about a service from what it was seen to do: who answers for it, and what becomes of a canary. Pure.
+"""Decisions about a service from its metrics: failover to its backup, and canary analysis. Pure.
 
-Whoever keeps a service alive, a supervisor or a controller, decides by these.
+Used by supervisors and controllers.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from scanflow.backends.service_records import CanaryPolicy, quantile
 
 @dataclass(frozen=True, slots=True)
 class Failover:
-    """Who answers now, and how many looks in a row found the service healthy."""
+    """Which service answers now, and the number of successful health checks in a row."""
 
     active: Literal["primary", "backup"] = "primary"
     healthy: int = 0
 
 
-def look(before: Failover, *, ready: int, wanted: int, backup: bool, hand_back_after: int) -> Failover:
-    """Return who answers after one more look at the service. Pure.
+def look(previous: Failover, *, ready: int, wanted: int, backup: bool, hand_back_after: int) -> Failover:
+    """Return the failover state after one more health check. Pure.
 
-    Failover is immediate, since nobody else would respond; failing back waits for ``hand_back_after`` successful looks
-    in a row, so that a service that comes and goes does not take its callers along. ``backup``: whether it has one that
-    could answer. With no instances ``wanted`` the service sleeps, and its backup is not asked.
+    Failover is immediate; failing back waits for ``hand_back_after`` successful checks in a row, so that callers do not
+    follow a service that flaps. ``backup``: whether there is one that can answer. With no instances ``wanted`` the
+    service is scaled to zero, and its backup is not used.
     """
-    healthy = before.healthy + 1 if ready else 0
-    if before.active == "primary":
+    healthy = previous.healthy + 1 if ready else 0
+    if previous.active == "primary":
         takes_over = backup and wanted > 0 and ready == 0
         return Failover("backup" if takes_over else "primary", 0 if takes_over else healthy)
     hands_back = healthy >= hand_back_after or not backup or wanted == 0
@@ -36,17 +36,17 @@ def look(before: Failover, *, ready: int, wanted: int, backup: bool, hand_back_a
 
 @dataclass(slots=True)
 class RevisionStats:
-    """What one revision did until now, or between two moments."""
+    """Counters of one revision, in total or within a window."""
 
     requests: float = 0.0
     errors: float = 0.0  # answered with 500 or more
     seconds: float = 0.0
     buckets: dict[float, float] = field(default_factory=dict)
-    """Requests that took at most so many seconds, those of smaller limits included; the last limit is infinity."""
+    """Cumulative counts of requests by latency limit in seconds; the last limit is infinity."""
 
     @property
     def timed(self) -> float:
-        """Requests whose latency is known."""
+        """The number of requests with a measured latency."""
         return max(self.buckets.values(), default=0.0)
 
     @property
@@ -55,7 +55,7 @@ class RevisionStats:
 
 
 def between(before: RevisionStats, after: RevisionStats) -> RevisionStats:
-    """Return what was done between two moments; a count that fell (an instance was killed) counts as nothing."""
+    """Return the difference of two snapshots; a counter that fell (an instance was killed) counts as zero."""
     return RevisionStats(
         requests=max(0.0, after.requests - before.requests),
         errors=max(0.0, after.errors - before.errors),
@@ -66,29 +66,28 @@ def between(before: RevisionStats, after: RevisionStats) -> RevisionStats:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The decision, and why, for people."""
+    """A canary decision and its reason, for people."""
 
     decision: Literal["promote", "take back", "wait"]
     reason: str
 
 
 def analyse(policy: CanaryPolicy, *, current: RevisionStats, canary: RevisionStats, elapsed_s: float) -> Verdict:
-    """Return what becomes of the canary, from what both revisions did since it began. Pure.
+    """Decide on the canary from the stats of both revisions since it started. Pure.
 
-    Where the current revision answered nothing meanwhile, there is nothing to compare with: its value counts as 0, so
-    that only ``slack`` lets a canary through. A canary that fails nothing always passes on ``errors``.
+    If the current revision answered no request meanwhile, its value counts as 0, so that only ``slack`` lets a canary
+    pass. A canary without failures always passes on ``errors``.
     """
     if canary.requests < policy.after_requests:
         seen = f"{canary.requests:.0f} of {policy.after_requests} requests"
         if elapsed_s >= policy.within_s:
             return Verdict("take back", f"it answered {seen} within {policy.within_s:g} s")
         return Verdict("wait", f"it has answered {seen}")
-    own, other = _value(policy, canary), _value(policy, current)
-    limit = policy.ratio * other + policy.slack
-    compared = (
-        f"{policy.metric} {own:.4g} against at most {policy.ratio:g} x {other:.4g} + {policy.slack:g} = {limit:.4g}"
-    )
-    return Verdict("promote" if own <= limit else "take back", compared)
+    value, baseline = _value(policy, canary), _value(policy, current)
+    limit = policy.ratio * baseline + policy.slack
+    formula = f"{policy.ratio:g} x {baseline:.4g} + {policy.slack:g} = {limit:.4g}"
+    reason = f"{policy.metric} {value:.4g} against at most {formula}"
+    return Verdict("promote" if value <= limit else "take back", reason)
 
 
 def _value(policy: CanaryPolicy, stats: RevisionStats) -> float:

@@ -1,7 +1,7 @@
-"""What is wanted of a service, and what it came from: the document that a backend keeps of each. Pure.
+"""The desired state of a service, and the states before it: the document a backend stores for each. Pure.
 
-Each change counts the generation up. What served before a change is kept beside it until the change is in effect, so
-that whoever finds that it cannot be has something to go back to, however many processes were killed on the way.
+Each change increments the generation. The definition that served before is stored as the fallback until the change is
+in effect, so that a change that fails can be reverted, however many processes were killed on the way.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Failed(BaseModel):
 
 
 class DesiredState(BaseModel):
-    """One service as its folder keeps it."""
+    """One service as stored."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -40,24 +40,24 @@ class DesiredState(BaseModel):
     settled: int = 0  # the newest generation that is wholly in effect
     definition: ServiceSpec
     fallback: ServiceSpec | None = None
-    """What served when the change was asked for; None once it is in effect, and before anything was."""
+    """The definition that served when the change was requested; None: it is in effect, or there was none."""
 
     previous: ServiceSpec | None = None  # what to roll back to
     previous_if_settled: ServiceSpec | None = None  # what to roll back to once the change is in effect
-    failed: Failed | None = None  # the last change, where it could not be
+    failed: Failed | None = None  # the last change, if it failed
     deleted: bool = False
     changes: dict[str, int] = Field(default_factory=dict)
-    """The generations of the newest changes that were asked for with a key."""
+    """The generations of the newest changes by their idempotency keys."""
 
     recorder: tuple[str, ...] = ()
-    """The command that takes recorded predictions to the tracker; none: nothing is recorded."""
+    """The command that uploads recorded predictions to the tracker; none: nothing is recorded."""
 
     program: tuple[str, ...] = ("-m", "scanflow_serving")
-    """What its instances run, with their interpreter and their folder around it."""
+    """What its instances run, between their interpreter and their folder."""
 
     @property
     def in_effect(self) -> bool:
-        """Whether there is no change on its way."""
+        """Whether no change is in progress."""
         return self.settled >= self.generation
 
     @property
@@ -65,12 +65,12 @@ class DesiredState(BaseModel):
         """Whether its first deployment failed, so that there is nothing to serve."""
         return self.failed is not None and self.failed.generation >= self.generation
 
-    def requested(self, definition: ServiceSpec, *, replaces: bool) -> Self:
-        """Return it with a change asked for. ``replaces``: what is there now becomes what to roll back to."""
+    def request_definition(self, definition: ServiceSpec, *, replaces: bool) -> Self:
+        """Return the state with a definition requested. ``replaces``: the current one becomes the rollback target."""
         served = self.definition if self.in_effect else self.fallback
         previous = served if replaces and served is not None else self.previous_if_settled
         if previous is not None and previous.canary is not None:
-            previous = previous.settled_on(previous.current, previous.serves)
+            previous = previous.keep_only_revision(previous.current, previous.serves)
         return self.model_copy(
             update={
                 "generation": self.generation + 1,
@@ -81,24 +81,26 @@ class DesiredState(BaseModel):
             }
         )
 
-    def redeployed(self, made: ServiceSpec) -> Self:
-        """Return it with another definition asked for; instances stay where they would see no difference."""
-        kept = self.definition.with_unseen_of(made)
-        return self.requested(kept or made.numbered(self.generation + 1), replaces=kept is None)
+    def redeployed(self, spec: ServiceSpec) -> Self:
+        """Return the state with a new deployment requested; instances stay if they would see no difference."""
+        merged = self.definition.merge_unseen_fields(spec)
+        return self.request_definition(merged or spec.numbered(self.generation + 1), replaces=merged is None)
 
-    def serving_only(self, revision: Revision, *, replaces: bool) -> Self:
-        """Return it with a revision asked for that gets all requests."""
-        return self.requested(self.definition.settled_on(revision, self.generation + 1), replaces=replaces)
+    def serve_only(self, revision: Revision, *, replaces: bool) -> Self:
+        """Return the state with a revision requested that gets all requests."""
+        return self.request_definition(
+            self.definition.keep_only_revision(revision, self.generation + 1), replaces=replaces
+        )
 
     def with_key(self, key: str | None) -> Self:
-        """Return it with the key noted under which its generation was asked for."""
+        """Return the state with the idempotency key of its generation recorded."""
         if key is None:
             return self
-        kept = list(self.changes.items())[-_KEPT_KEYS:]
-        return self.model_copy(update={"changes": {**dict(kept), key: self.generation}})
+        newest = list(self.changes.items())[-_KEPT_KEYS:]
+        return self.model_copy(update={"changes": {**dict(newest), key: self.generation}})
 
     def wanted_with(self, key: str | None) -> int:
-        """Return the generation that was asked for with a key; None: the newest."""
+        """Return the generation requested with a key; None: the newest."""
         return self.generation if key is None else self.changes[key]
 
     def settle(self) -> Self:
@@ -113,22 +115,22 @@ class DesiredState(BaseModel):
 
     def give_up(self, reason: str) -> Self:
         failed = Failed(generation=self.generation, reason=reason)
-        undone = self.model_copy(update={"failed": failed, "previous_if_settled": None})
+        state = self.model_copy(update={"failed": failed, "previous_if_settled": None})
         if self.fallback is None:
-            return undone
-        back, generation = self.fallback, self.generation + 1
-        if back.revisions != self.definition.revisions:
-            # Instances take a newer generation only, and some may have taken the one that is given up.
-            back = back.changed(serves=generation)
-        return undone.model_copy(update={"generation": generation, "definition": back})
+            return state
+        restored, generation = self.fallback, self.generation + 1
+        if restored.revisions != self.definition.revisions:
+            # Instances accept newer generations only, and some may have accepted the one that failed.
+            restored = restored.changed(serves=generation)
+        return state.model_copy(update={"generation": generation, "definition": restored})
 
 
 def once(
     key: str | None, make: Callable[[DesiredState | None], DesiredState]
 ) -> Callable[[DesiredState | None], DesiredState]:
-    """Return ``make``, which does nothing where its change was asked for with this key before."""
+    """Return ``make``, which changes nothing if its change was requested with this key before."""
 
-    def made_once(found: DesiredState | None) -> DesiredState:
-        return found if found is not None and key in found.changes else make(found).with_key(key)
+    def make_once(before: DesiredState | None) -> DesiredState:
+        return before if before is not None and key in before.changes else make(before).with_key(key)
 
-    return made_once
+    return make_once

@@ -1,4 +1,4 @@
-"""What the instances of a service did: their counters added up, and looked at over the last minute. Pure.
+"""Metrics of a service: the sums of its instances' counters, and rates over the last minute. Pure.
 
 Instances report the samples of their own Prometheus registries.
 """
@@ -27,7 +27,7 @@ Samples: TypeAlias = dict[SampleKey, float]
 
 @dataclass(slots=True)
 class Totals:
-    """Everything since the service began."""
+    """Counters since the service started."""
 
     revisions: dict[str, RevisionStats] = field(default_factory=dict)
     recorded: float = 0.0
@@ -38,17 +38,17 @@ class Totals:
 
     @property
     def requests(self) -> float:
-        """Requests answered by any revision, or refused before one was chosen."""
-        return sum(one.requests for one in self.revisions.values())
+        """The number of requests answered by any revision, or refused before one was chosen."""
+        return sum(stats.requests for stats in self.revisions.values())
 
 
 class MetricsWindow:
-    """The counters of the last minute."""
+    """A sliding window of counters over the last minute."""
 
     def __init__(self, now: float) -> None:
         self._looks: deque[tuple[float, Totals, int]] = deque()
         self.active = now
-        """When a request was last seen."""
+        """When the last request was seen."""
 
     @property
     def totals(self) -> Totals:
@@ -62,19 +62,19 @@ class MetricsWindow:
             self._looks.popleft()
 
     def lately(self, revision: str, window_s: float = WINDOW_S) -> RevisionStats:
-        return between(self._at(window_s)[1].of(revision), self.totals.of(revision))
+        return between(self._find_window_start(window_s)[1].of(revision), self.totals.of(revision))
 
     def rps(self, revision: str) -> float | None:
-        """Return the requests a second that a revision answered lately; None until it was looked at twice."""
-        seconds = self._at(WINDOW_S)[0]
+        """Return a revision's recent requests per second; None: there are fewer than two samples."""
+        seconds = self._find_window_start(WINDOW_S)[0]
         return round(self.lately(revision).requests / seconds, 2) if seconds > 0 else None
 
     def sample(
         self, metric: ScalingMetric, window_s: float, *, queues: Sequence[float], cpu_shares: Sequence[float]
     ) -> float | None:
-        """Return a metric's value per instance over ``window_s``; None where nothing was measured.
+        """Return a metric's value per instance over ``window_s``; None: nothing was measured.
 
-        ``queues``: waiting requests of each instance that is ready; ``cpu_shares``: of their cores, where known.
+        ``queues``: waiting requests of each ready instance; ``cpu_shares``: the used share of their cores, if known.
         """
         if not queues:
             return None
@@ -82,40 +82,40 @@ class MetricsWindow:
             return sum(queues) / len(queues)
         if metric == "cpu":
             return sum(cpu_shares) / len(cpu_shares) if cpu_shares else None
-        lately = self._lately(window_s)
+        recent = self._compute_recent(window_s)
         if metric == "rps":
-            return None if lately is None else lately[0] / len(queues)
-        return None if lately is None else quantile(lately[1].buckets, 0.95)
+            return None if recent is None else recent[0] / len(queues)
+        return None if recent is None else quantile(recent[1].buckets, 0.95)
 
     def load(self, ready: int, polling_s: float) -> Load | None:
-        """Return what all revisions together were measured at lately: see :func:`latest`."""
+        """Return the recent load of all revisions together: see :func:`latest`."""
         return latest(self._load(ready, WINDOW_S), self._load(ready, max(polling_s, 1.0)))
 
     def _load(self, ready: int, window_s: float) -> Load | None:
-        lately = self._lately(window_s)
-        if lately is None or not ready:
+        recent = self._compute_recent(window_s)
+        if recent is None or not ready:
             return None
-        seconds, (rate, done) = self._at(window_s)[0], lately
+        seconds, (rate, done) = self._find_window_start(window_s)[0], recent
         p95_s = quantile(done.buckets, 0.95)
         if not done.mean_s or not p95_s:
             return None
         return Load(rate=rate, ready=ready, done=done.timed / seconds, mean_s=done.mean_s, p95_s=p95_s)
 
-    def _lately(self, window_s: float) -> tuple[float, RevisionStats] | None:
-        """Return the requests a second that came, and what all revisions did; None: nothing was seen yet."""
-        seconds, _, waiting = self._at(window_s)
+    def _compute_recent(self, window_s: float) -> tuple[float, RevisionStats] | None:
+        """Return the arrival rate in requests per second and the stats of all revisions; None: no samples yet."""
+        seconds, _, waiting = self._find_window_start(window_s)
         if seconds <= 0:
             return None
         total = RevisionStats()
-        for one in (self.lately(revision, window_s) for revision in self.totals.revisions):
-            total.requests += one.requests
-            total.seconds += one.seconds
-            for limit, count in one.buckets.items():
+        for stats in (self.lately(revision, window_s) for revision in self.totals.revisions):
+            total.requests += stats.requests
+            total.seconds += stats.seconds
+            for limit, count in stats.buckets.items():
                 total.buckets[limit] = total.buckets.get(limit, 0.0) + count
         return max(0.0, total.requests + self._looks[-1][2] - waiting) / seconds, total
 
-    def _at(self, window_s: float) -> tuple[float, Totals, int]:
-        """Return how many seconds lie between the oldest look inside the window and the last one, and what it saw."""
+    def _find_window_start(self, window_s: float) -> tuple[float, Totals, int]:
+        """Return the seconds from the oldest sample in the window to the last one, and the oldest's counters."""
         if not self._looks:
             return 0.0, Totals(), 0
         end = self._looks[-1][0]
@@ -124,7 +124,7 @@ class MetricsWindow:
 
 
 def latest(minute: Load | None, last: Load | None) -> Load | None:
-    """Return what was measured in the last minute, or in a part of it where the load has changed by a fifth since."""
+    """Return the load of the last minute, or of its last part if the load has changed by more than a fifth."""
     if minute is None or last is None:
         return minute
     pairs = (last.rate, minute.rate), (last.done, minute.done)
@@ -134,15 +134,15 @@ def latest(minute: Load | None, last: Load | None) -> Load | None:
 def totals_of(samples: Mapping[SampleKey, float]) -> Totals:
     totals = Totals()
     for (name, labels), value in samples.items():
-        own = dict(labels)
-        revision = own.get("revision", "")
+        tags = dict(labels)
+        revision = tags.get("revision", "")
         if name == REQUESTS:
             stats = totals.revisions.setdefault(revision, RevisionStats())
             stats.requests += value
-            stats.errors += value if own.get("code", "").startswith("5") else 0.0
+            stats.errors += value if tags.get("code", "").startswith("5") else 0.0
         elif name == f"{SECONDS}_bucket":
             stats = totals.revisions.setdefault(revision, RevisionStats())
-            limit = float(own.get("le", "inf"))
+            limit = float(tags.get("le", "inf"))
             stats.buckets[limit] = stats.buckets.get(limit, 0.0) + value
         elif name == f"{SECONDS}_sum":
             totals.revisions.setdefault(revision, RevisionStats()).seconds += value
@@ -154,20 +154,20 @@ def totals_of(samples: Mapping[SampleKey, float]) -> Totals:
 
 
 def parsed(samples: Iterable[Any]) -> Samples:
-    """Return samples as an instance reports them: name, labels and value of each."""
+    """Parse the samples that an instance reports: name, labels and value of each."""
     return {
         (str(name), tuple(sorted((str(label), str(text)) for label, text in labels.items()))): float(value)
         for name, labels, value in samples
     }
 
 
-def written(samples: Samples) -> list[list[Any]]:
-    """Return samples as an instance takes them."""
+def format_samples(samples: Samples) -> list[list[Any]]:
+    """Return samples as JSON lists, the inverse of :func:`parsed`."""
     return [[name, dict(labels), value] for (name, labels), value in samples.items()]
 
 
 def summed(all_samples: Iterable[Samples]) -> Samples:
-    """Return the sums of what several instances report."""
+    """Return the sums of several instances' samples."""
     sums: Samples = {}
     for samples in all_samples:
         for key, value in samples.items():

@@ -1,4 +1,4 @@
-"""What a backend tells of deployed services, and what can be asked of one: records to keep and send."""
+"""Records of deployed services, which are stored and sent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scanflow.html_table import html_table
 from scanflow.placement.scaling import Load
 
 InstanceState = Literal["starting", "ready", "draining", "waiting", "failed"]
-"""``waiting``: it ended and will be started again after a pause; ``failed``: it will not."""
+"""``waiting``: it ended and will be restarted after a pause; ``failed``: it will not."""
 
 ServiceState = Literal["starting", "ready", "degraded", "backup", "idle", "failed", "unsupervised"]
 """``degraded``: fewer instances are ready than wanted; ``backup``: another service answers for it; ``idle``: scaled to
@@ -63,14 +63,14 @@ class CanaryPolicy(Record):
 
 
 class InstanceRecord(Record):
-    """One running copy. A backend may add details of its own, such as process ids."""
+    """One instance. A backend may add details of its own, such as process ids."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
     instance: str
     state: InstanceState
     place: str | None = None
-    """Where it runs, where there are several places: a cluster's node. None: on the backend's only machine."""
+    """The cluster node it runs on. None: the backend has one machine."""
 
     began: float | None = None
     """Seconds since the epoch."""
@@ -78,35 +78,35 @@ class InstanceRecord(Record):
     restarts: int = 0
     cores: float | None = None
     threads: int | None = None
-    """Threads at work in it, counted after warm-up."""
+    """Its number of threads, counted after warm-up."""
 
     rss_bytes: int | None = None
     cpu_share: float | None = None
-    """Share of its cores used since the last look."""
+    """Share of its cores used since the last sample."""
 
     in_flight: int = 0
     error: str | None = None
-    """Why it ended the last time, with the command that shows its log."""
+    """Why it ended last, with the command that shows its log."""
 
     @property
     def pid(self) -> int | None:
-        """The process, where it is one of this machine."""
-        found: int | None = (self.model_extra or {}).get("pid")
-        return found
+        """The process id, if it runs on this machine."""
+        pid: int | None = (self.model_extra or {}).get("pid")
+        return pid
 
     @property
     def cpus(self) -> tuple[int, ...]:
-        """The CPUs of this machine that it may use, as read back from the kernel; none: any."""
+        """The CPUs it may use, as read back from the kernel; none: any."""
         return tuple((self.model_extra or {}).get("cpus", ()))
 
     @property
     def memory_nodes(self) -> tuple[int, ...]:
-        """The NUMA nodes of this machine that it takes memory from; none: any."""
+        """The NUMA nodes it allocates memory from; none: any."""
         return tuple((self.model_extra or {}).get("memory_nodes", ()))
 
 
 class RevisionRecord(Record):
-    """A graph that is served, and its share."""
+    """A served version of the graph, and its share of the requests."""
 
     id: str
     models: dict[str, str] = Field(default_factory=dict)
@@ -123,28 +123,28 @@ class RevisionRecord(Record):
     p50_s: float | None = None
     p95_s: float | None = None
     buckets: tuple[tuple[float, int], ...] = ()
-    """For each limit, in seconds, how many requests took at most that long since the service began; those of smaller
-    limits included. Beyond the last are the rest of ``requests``. Empty: this backend counts none."""
+    """Cumulative counts of requests by latency limit in seconds, since the service started. The rest of ``requests``
+    took longer than the last limit. Empty: this backend counts none."""
 
 
 class Explanation(Record):
-    """Why a service has as many instances as it has."""
+    """The last scaling decision, with its inputs."""
 
     service: str
     at: float
     metric: str
     sample: float | None
-    """The last value of the metric; None: nothing was measured yet."""
+    """The last value of the metric; None: not measured yet."""
 
     target: float
     up: float
     down: float
     instances: int
-    """Before the decision."""
+    """The number before the decision."""
 
     wanted: int
     formula: str
-    """With the numbers in it: ``ceil(2 x 31.0 / 20.0) = 4, at most max=3``."""
+    """The formula with its numbers: ``ceil(2 x 31.0 / 20.0) = 4, at most max=3``."""
 
     decision: str
     """In words: ``add 1``, ``stay: 12 s of the cool-down are left``."""
@@ -168,13 +168,13 @@ class ServiceRecord(Record):
     """``127.0.0.1:46701``"""
 
     generation: int
-    """Counts the changes that were asked for."""
+    """The number of changes requested."""
 
     settled: int = 0
     """The newest generation that is wholly in effect."""
 
     shape: Shape
-    """As wanted now, by the last deploy, scale or autoscaling decision."""
+    """The desired shape, by the last deploy, scale or autoscaling decision."""
 
     previous: bool = False
     """Whether there is something to roll back to."""
@@ -184,51 +184,51 @@ class ServiceRecord(Record):
 
     backup: str | None = None
     ready: int = 0
-    """How many instances of its current revision answer."""
+    """The number of ready instances of the current revision."""
 
     instances: tuple[InstanceRecord, ...] = ()
     revisions: tuple[RevisionRecord, ...] = ()
     source: str | None = None
     created: float = 0.0
     recorded: int = 0
-    """Predictions taken to the tracker."""
+    """Predictions uploaded to the tracker."""
 
     dropped: int = 0
-    """Predictions that were to be recorded and could not be kept."""
+    """Predictions that were to be recorded and were lost."""
 
     error: str | None = None
     """Why the last change did not come into effect."""
 
     scaling: Scaling | None = None
-    """What decides on the number of instances; None: nothing, it is as many as the shape says."""
+    """The autoscaling rule; None: the number of instances is the shape's."""
 
     load: Load | None = None
-    """What it was measured at lately; None: nothing was."""
+    """The recent load; None: not measured."""
 
     explanation: Explanation | None = None
-    """The last decision on the number of instances, where one service is asked for. None: nothing has decided yet."""
+    """The last scaling decision, where one service is requested. None: there is none yet."""
 
     @property
     def folder(self) -> str:
-        """Where it keeps its files, on a backend that does; else nothing."""
+        """The folder of its files, if the backend has one; else empty."""
         return str((self.model_extra or {}).get("folder", ""))
 
     @property
     def current(self) -> RevisionRecord | None:
-        """The stable version, beside which there may be a canary."""
-        return next((one for one in self.revisions if one.role == "current"), None)
+        """The stable revision, beside which there may be a canary."""
+        return next((revision for revision in self.revisions if revision.role == "current"), None)
 
     def _repr_html_(self) -> str:
         rows = [
             (
-                one.role,
-                ", ".join(one.models.values()) or one.id,
-                "copies" if one.shadow else f"{one.weight:.0%}",
-                one.requests,
-                one.errors,
-                None if one.p95_s is None else f"{one.p95_s * 1000:.3g} ms",
+                revision.role,
+                ", ".join(revision.models.values()) or revision.id,
+                "copies" if revision.shadow else f"{revision.weight:.0%}",
+                revision.requests,
+                revision.errors,
+                None if revision.p95_s is None else f"{revision.p95_s * 1000:.3g} ms",
             )
-            for one in self.revisions
+            for revision in self.revisions
         ]
         columns = ("revision", "models", "share", "requests", "errors", "p95")
         notes = [f"{self.ready} of {self.shape.instances} instances ready", *filter(None, [self.error])]
@@ -236,7 +236,7 @@ class ServiceRecord(Record):
 
 
 class Progress(Record):
-    """Something that happened on the way of a change, for people."""
+    """A progress message of a change, for people."""
 
     service: str
     text: str
@@ -247,9 +247,9 @@ ServiceObserver = Callable[[Progress], None]
 
 
 def quantile(buckets: Mapping[float, float], share: float) -> float | None:
-    """Return the value below which that share of the observations lies; None if there are none.
+    """Return the quantile of a cumulative histogram; None: it is empty.
 
-    Inside a bucket observations are taken as spread evenly, as in Prometheus' ``histogram_quantile``; above the last
+    Observations are interpolated linearly inside a bucket, as in Prometheus' ``histogram_quantile``; above the last
     finite limit that limit is returned.
     """
     rank = share * max(buckets.values(), default=0.0)

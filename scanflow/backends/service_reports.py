@@ -1,4 +1,4 @@
-"""The part of a service's record that follows from what is wanted and what was counted, on every backend. Pure."""
+"""Service records from desired state and metrics, for every backend. Pure."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def report(
     revisions: Sequence[RevisionRecord],
     problem: str | None,
 ) -> ServiceRecord:
-    """Return a service's record, without details of its backend.
+    """Return a service's record, without backend-specific details.
 
     Args:
-        desired: What is wanted of it.
-        window: What was counted.
-        state: How it stands.
-        url: Where callers reach it.
-        grpc: The same for gRPC; None: there is none.
-        count: How many instances it is to have now.
-        ready: How many of them answer.
-        instances: All that it has.
-        revisions: All that are served.
-        problem: What is wrong with an instance, told where no change failed.
+        desired: The desired state.
+        window: The metrics.
+        state: The observed state.
+        url: The address for HTTP.
+        grpc: The address for gRPC; None: there is none.
+        count: The desired number of instances.
+        ready: The number of ready instances.
+        instances: All instances.
+        revisions: All served revisions.
+        problem: The error of an instance, reported if no change failed.
     """
     definition, failed = desired.definition, desired.failed
     polling_s = 15.0 if definition.scaling is None else cast("float", definition.scaling.polling)
@@ -69,7 +69,7 @@ def report(
 
 
 def report_revision(revision: Revision, place: int, window: MetricsWindow, latencies: RevisionStats) -> RevisionRecord:
-    """Return the record of the revision at that place; ``latencies``: what its quantiles are of."""
+    """Return the record of the revision at that position; its quantiles are of ``latencies``."""
     whole = window.totals.of(revision.id)
     return RevisionRecord(
         id=revision.id,

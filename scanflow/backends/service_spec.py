@@ -1,5 +1,5 @@
-"""What a service is, at one moment of its life: from an application to what instances serve. For backends whose
-instances are those of ``scanflow_serving``. Pure, but for looking where the user's files are.
+"""Service specs: what the instances of a service serve, built from an application. For backends whose instances are
+those of ``scanflow_serving``. Pure, but for looking up the user's files.
 
 All nodes of a workflow live in one instance, as the containers of a pod do: their cores and memory together are the
 instance's, and it has at most one scaling and one set of requirements.
@@ -30,13 +30,13 @@ Fetch = Callable[[str], ModelFiles]
 
 _UNSEEN = ("source", "scaling")
 _UNSEEN_SERVING = ("backup", "hand_back_after", "keep_shape")
-"""Fields that no instance is started with, beside the number of instances."""
+"""Fields that instances do not see, beside the number of instances."""
 
 _MOST_FILES = 10_000
 
 
 class ServiceSpec(BaseModel):
-    """One service's definition. Equal ones mean the same processes serving the same."""
+    """One service's definition. Equal specs mean the same processes serving the same graph."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -52,7 +52,7 @@ class ServiceSpec(BaseModel):
     serves: int  # the generation in which the revisions changed last
     shape: Shape
     revisions: tuple[Revision, ...]  # the current one first; then, if there is one, the canary or shadow
-    policy: CanaryPolicy | None = None  # when the canary is promoted or taken back
+    policy: CanaryPolicy | None = None  # when the canary is promoted or removed
     scaling: Scaling | None = None
     serving: Serving = Serving()
     tracker_uri: str | None = None
@@ -64,15 +64,15 @@ class ServiceSpec(BaseModel):
 
     @property
     def spec_hash(self) -> str:
-        """What an instance is started with, as a short text: instances of another are replaced, and no others."""
+        """A short hash of what an instance is started with: instances of another hash are replaced."""
         shape = self.shape
         parts = (self.deployment, shape.cores, shape.memory_bytes, shape.affinity, sorted(shape.threads.items()))
         return f"{self.deployment}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:10]}"
 
     @property
     def limits(self) -> Limits:
-        """What bounds each instance: the fields of ``serving`` that :class:`~scanflow.wire.Limits` has too."""
-        names = {one.name: one.name for one in fields(Limits)}
+        """The limits of each instance: the fields of ``serving`` that :class:`~scanflow.wire.Limits` has too."""
+        names = {field.name: field.name for field in fields(Limits)}
         names |= {name: name.removesuffix("_s") for name in names if not hasattr(self.serving, name)}
         return Limits(**{name: getattr(self.serving, own) for name, own in names.items()})
 
@@ -82,7 +82,7 @@ class ServiceSpec(BaseModel):
 
     @property
     def current(self) -> Revision:
-        """The revision that stays if the canary is taken back."""
+        """The stable revision, which stays if the canary is removed."""
         return self.revisions[0]
 
     @property
@@ -93,22 +93,22 @@ class ServiceSpec(BaseModel):
         return type(self).model_validate({**{name: getattr(self, name) for name in type(self).model_fields}, **changes})
 
     def numbered(self, generation: int) -> Self:
-        """Return the definition as that generation's deployment, its revision named by it."""
+        """Return the spec as that generation's deployment, its revision named after it."""
         revision = replace(self.current, id=f"r{generation}")
         return self.changed(deployment=generation, serves=generation, revisions=(revision,))
 
-    def with_unseen_of(self, other: ServiceSpec) -> Self | None:
-        """Return this definition with what instances do not see as another has it; None where they would see a change,
-        or nothing differs."""
+    def merge_unseen_fields(self, other: ServiceSpec) -> Self | None:
+        """Return this spec with the fields of ``other`` that instances do not see; None: they would see a change, or
+        nothing differs."""
         shape = self.shape.model_copy(update={"instances": other.shape.instances})
         serving = self.serving.model_copy(update={name: getattr(other.serving, name) for name in _UNSEEN_SERVING})
-        changed = self.changed(shape=shape, serving=serving, **{name: getattr(other, name) for name in _UNSEEN})
+        merged = self.changed(shape=shape, serving=serving, **{name: getattr(other, name) for name in _UNSEEN})
         own = {name: getattr(self, name) for name in ("deployment", "serves", "revisions", "policy")}
-        same = other.current.nodes == self.current.nodes and other.changed(**own) == changed
-        return changed if same and changed != self else None
+        unchanged = other.current.nodes == self.current.nodes and other.changed(**own) == merged
+        return merged if unchanged and merged != self else None
 
-    def settled_on(self, revision: Revision, generation: int) -> Self:
-        """Return the definition with that revision alone."""
+    def keep_only_revision(self, revision: Revision, generation: int) -> Self:
+        """Return the spec with only this revision."""
         only = replace(revision, weight=1.0, shadow=False)
         return self.changed(revisions=(only,), policy=None, serves=generation)
 
@@ -137,14 +137,14 @@ def fingerprint(folder: Path) -> str:
 
 
 def nodes_of(app: Application, workflow: Workflow, fetch: Fetch) -> tuple[Node, ...]:
-    """Return the graph as an instance takes it, with models fetched and files found."""
+    """Return the graph's nodes for an instance, with models fetched and files resolved."""
     places = AppFiles(app, workflow)
-    order = {service.name: place for place, service in enumerate(workflow.services)}
+    positions = {service.name: place for place, service in enumerate(workflow.services)}
     return tuple(
         Node(
             name=service.name,
             role=service.role,
-            parents=tuple(sorted(workflow.parents[service.name], key=order.__getitem__)),
+            parents=tuple(sorted(workflow.parents[service.name], key=positions.__getitem__)),
             implementation=service.implementation,
             file=_file(places, service),
             model=None if service.model is None else fetch(service.model),
@@ -156,19 +156,25 @@ def nodes_of(app: Application, workflow: Workflow, fetch: Fetch) -> tuple[Node, 
 
 
 def with_model(definition: ServiceSpec, files: ModelFiles, node: str | None) -> tuple[Node, ...]:
-    """Return the current revision's nodes with another version of a model in one of them."""
+    """Return the current revision's nodes, one of them with another version of its model."""
     nodes = definition.current.nodes
-    models = [one.name for one in nodes if one.model is not None]
+    models = [graph_node.name for graph_node in nodes if graph_node.model is not None]
     if node is None:
-        same = [one.name for one in nodes if one.model is not None and one.model.name == files.name] or models
-        if len(same) != 1:
-            hint = f"Name one: --node {same[0]}" if same else "It has none: deploy it again with the change."
+        candidates = [
+            graph_node.name
+            for graph_node in nodes
+            if graph_node.model is not None and graph_node.model.name == files.name
+        ] or models
+        if len(candidates) != 1:
+            hint = (
+                f"Name one: --node {candidates[0]}" if candidates else "It has none: deploy it again with the change."
+            )
             raise UsageError(
                 f"It is not clear which node of {definition.workflow!r} should get a version of {files.name!r}: "
-                f"{', '.join(same) or 'none'} could. {hint}"
+                f"{', '.join(candidates) or 'none'} could. {hint}"
             )
-        node = same[0]
-    if all(one.name != node for one in nodes):
+        node = candidates[0]
+    if all(graph_node.name != node for graph_node in nodes):
         raise NotFoundError(f"{definition.workflow!r} has no node {node!r}.{did_you_mean(node, models)}")
     if node not in models:
         raise UsageError(
@@ -176,12 +182,13 @@ def with_model(definition: ServiceSpec, files: ModelFiles, node: str | None) -> 
             "deploy again."
         )
     return tuple(
-        replace(one, model=files, implementation=None, file=None) if one.name == node else one for one in nodes
+        replace(graph_node, model=files, implementation=None, file=None) if graph_node.name == node else graph_node
+        for graph_node in nodes
     )
 
 
 def scaling_of(workflow: Workflow) -> Scaling | None:
-    """Return what decides on the number of a workflow's instances, at whichever of its nodes it is."""
+    """Return the scaling of a workflow, which is set at one of its nodes."""
     return next((service.scaling for service in workflow.services if service.scaling is not None), None)
 
 
@@ -191,12 +198,14 @@ def _file(places: AppFiles, service: Service) -> str | None:
 
 
 def _batching(service: Service) -> BatchingOptions | None:
-    given = service.batching
-    return None if given is None else BatchingOptions(max_size=given.max_size, max_delay_s=float(given.max_delay))  # type: ignore[arg-type]
+    batching = service.batching
+    if batching is None:
+        return None
+    return BatchingOptions(max_size=batching.max_size, max_delay_s=float(batching.max_delay))  # type: ignore[arg-type]
 
 
 def _plain(value: Any) -> Any:
-    """Return parameters as JSON would hold them."""
+    """Return parameters as plain JSON values."""
     if isinstance(value, Mapping):
         return {str(name): _plain(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):

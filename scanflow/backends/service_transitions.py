@@ -1,4 +1,4 @@
-"""The changes that can be asked for of a service: from what is wanted to what is wanted next. Pure."""
+"""Changes of a service: from one desired state to the next. Pure."""
 
 from __future__ import annotations
 
@@ -14,126 +14,128 @@ from scanflow.errors import NotFoundError, UsageError, did_you_mean
 from scanflow.wire import ModelFiles, Node, Revision
 
 Recall = Callable[[str, int], Shape | None]
-"""Return the shape that was kept with a version of a model."""
+"""Return the shape stored with a version of a model."""
 
 Complete = Callable[[ServiceSpec, Shape], Shape]
 """Derive a shape's thread variables, and check that it fits the machine or the cluster."""
 
 
-def changeable(found: DesiredState | None, name: str) -> DesiredState:
-    """Return a service's state if it can be changed.
+def changeable(desired: DesiredState | None, name: str) -> DesiredState:
+    """Return a service's desired state if it can be changed.
 
     Raises:
         NotFoundError: it was deleted.
         UsageError: it is not deployed yet.
     """
-    if found is None or found.deleted:
+    if desired is None or desired.deleted:
         raise NotFoundError(f"The service {name!r} was deleted meanwhile.")
-    if found.hopeless or not found.settled:
+    if desired.hopeless or not desired.settled:
         raise UsageError(f"The service {name!r} is not deployed yet. Deploy it first: scanflow deploy")
-    return found
+    return desired
 
 
 def check_backup(name: str, backup: str, services: Iterable[ServiceRecord]) -> None:
-    """Raise unless ``backup`` could answer for the service ``name``, which is one of ``services``.
+    """Raise unless ``backup`` can be the backup of the service ``name``, which is one of ``services``.
 
     Raises:
         NotFoundError: the same application serves no such workflow.
         UsageError: one of the two has a backup, or is one.
     """
-    known = {one.name: one for one in services}
-    found, own = known.get(backup), known[name]
-    if found is None or (found.app, found.team) != (own.app, own.team):
-        others = [one.name for one in known.values() if (one.app, one.team) == (own.app, own.team)]
+    by_name = {service.name: service for service in services}
+    candidate, primary = by_name.get(backup), by_name[name]
+    if candidate is None or (candidate.app, candidate.team) != (primary.app, primary.team):
+        others = [
+            service.name for service in by_name.values() if (service.app, service.team) == (primary.app, primary.team)
+        ]
         raise NotFoundError(
-            f"The application {own.app!r} serves no {backup!r} that could be a backup."
+            f"The application {primary.app!r} serves no {backup!r} that could be a backup."
             f"{did_you_mean(backup, others)} Deploy it first: scanflow deploy"
         )
-    if backup == name or found.backup is not None or any(one.backup == name for one in known.values()):
+    if backup == name or candidate.backup is not None or any(service.backup == name for service in by_name.values()):
         raise UsageError(
             f"{backup!r} cannot be the backup of {name!r}: nobody follows a chain of backups. Take one away."
         )
 
 
-def answering_for(stored: DesiredState, name: str) -> DesiredState:
-    """Return the service with its instances asked to answer under the name of another one too, whose backup it is."""
-    definition = stored.definition
+def answering_for(desired: DesiredState, name: str) -> DesiredState:
+    """Return the state with an alias: the name of a service whose backup it is."""
+    definition = desired.definition
     if name in definition.aliases:
-        return stored
-    return stored.requested(definition.changed(aliases=(*definition.aliases, name)), replaces=False)
+        return desired
+    return desired.request_definition(definition.changed(aliases=(*definition.aliases, name)), replaces=False)
 
 
 def applied(
-    stored: DesiredState, change: ServiceChange, files: ModelFiles | None, recall: Recall, complete: Complete
+    desired: DesiredState, change: ServiceChange, files: ModelFiles | None, recall: Recall, complete: Complete
 ) -> DesiredState:
-    """Return the service with a change asked for. ``files`` are those of ``change.model``.
+    """Return the state with a change requested. ``files`` are those of ``change.model``.
 
     Raises:
         UsageError: it cannot be made; the message says why.
     """
     if change.rollback:
-        return _rolled_back(stored, recall, complete)
+        return _roll_back(desired, recall, complete)
     if files is None:
-        return _promoted(stored) if change.promote else _resized(stored, change, complete)
-    nodes = with_model(stored.definition, files, change.node)
+        return _promote(desired) if change.promote else _resize(desired, change, complete)
+    nodes = with_model(desired.definition, files, change.node)
     name = f"models:/{files.name}/{files.version}"
-    return (_with_canary if change.is_canary else _swapped)(stored, change, nodes, name)
+    return (_set_canary if change.is_canary else _swap_model)(desired, change, nodes, name)
 
 
-def _with_canary(stored: DesiredState, change: ServiceChange, nodes: tuple[Node, ...], name: str) -> DesiredState:
+def _set_canary(desired: DesiredState, change: ServiceChange, nodes: tuple[Node, ...], name: str) -> DesiredState:
     """Make a version the canary (a share of the requests) or shadow (a copy of each), or change its share."""
-    definition, generation = stored.definition, stored.generation + 1
+    definition, generation = desired.definition, desired.generation + 1
     weight, shadow = change.weight or 0.0, bool(change.shadow)
-    trial = definition.canary if definition.canary is not None and definition.canary.nodes == nodes else None
+    canary = definition.canary if definition.canary is not None and definition.canary.nodes == nodes else None
     if weight <= 0 and not shadow:
-        if trial is None:
+        if canary is None:
             raise UsageError(
                 f"{name} gets no requests already. Give it a share: --weight 0.1, or a copy of each: --shadow"
             )
-        return stored.serving_only(definition.current, replaces=False)
+        return desired.serve_only(definition.current, replaces=False)
     if nodes == definition.current.nodes:
-        raise UsageError(f"{name} is what {stored.name!r} serves already. Name another version.")
+        raise UsageError(f"{name} is what {desired.name!r} serves already. Name another version.")
     current = replace(definition.current, weight=1.0 if shadow else 1.0 - weight)
-    id_ = f"r{generation}" if trial is None else trial.id
-    other = Revision(id=id_, nodes=nodes, weight=1.0 if shadow else weight, shadow=shadow)
-    policy = change.policy or (definition.policy if trial else None)
-    changed = definition.changed(revisions=(current, other), policy=policy, serves=generation)
-    return stored.requested(changed, replaces=False)
+    id_ = f"r{generation}" if canary is None else canary.id
+    revision = Revision(id=id_, nodes=nodes, weight=1.0 if shadow else weight, shadow=shadow)
+    policy = change.policy or (definition.policy if canary else None)
+    changed = definition.changed(revisions=(current, revision), policy=policy, serves=generation)
+    return desired.request_definition(changed, replaces=False)
 
 
-def _promoted(stored: DesiredState) -> DesiredState:
-    canary = stored.definition.canary
+def _promote(desired: DesiredState) -> DesiredState:
+    canary = desired.definition.canary
     if canary is None:
         raise UsageError(
-            f"{stored.name!r} has no canary. Name the version to serve: scanflow promote {stored.name} models:/name/2"
+            f"{desired.name!r} has no canary. Name the version to serve: scanflow promote {desired.name} models:/name/2"
         )
-    return stored.serving_only(canary, replaces=True)
+    return desired.serve_only(canary, replaces=True)
 
 
-def _swapped(stored: DesiredState, _: ServiceChange, nodes: tuple[Node, ...], name: str) -> DesiredState:
-    """Serve another version of a model from now on, in the processes that run."""
-    definition = stored.definition
+def _swap_model(desired: DesiredState, _: ServiceChange, nodes: tuple[Node, ...], name: str) -> DesiredState:
+    """Serve another version of a model in the running processes."""
+    definition = desired.definition
     if nodes == definition.current.nodes and definition.canary is None:
-        raise UsageError(f"{name} is what {stored.name!r} serves already.")
-    return stored.serving_only(Revision(id=f"r{stored.generation + 1}", nodes=nodes), replaces=True)
+        raise UsageError(f"{name} is what {desired.name!r} serves already.")
+    return desired.serve_only(Revision(id=f"r{desired.generation + 1}", nodes=nodes), replaces=True)
 
 
-def _rolled_back(stored: DesiredState, recall: Recall, complete: Complete) -> DesiredState:
-    """Take the canary back; where there is none, return to what was served before, in the shape it had then."""
-    if stored.definition.canary is not None:
-        return stored.serving_only(stored.definition.current, replaces=False)
-    before = stored.previous
-    if before is None:
-        raise UsageError(f"There is nothing to roll {stored.name!r} back to: it was deployed once and not changed.")
-    model = next((node.model for node in before.current.nodes if node.model is not None), None)
-    shape = (model and recall(model.name, model.version)) or before.shape
-    aliases = stored.definition.aliases  # whom it answers for is no matter of its own
-    changed = before.changed(serves=stored.generation + 1, shape=complete(before, shape), aliases=aliases)
-    return stored.requested(changed, replaces=True)
+def _roll_back(desired: DesiredState, recall: Recall, complete: Complete) -> DesiredState:
+    """Remove the canary; without one, return to the previous definition, in the shape it had."""
+    if desired.definition.canary is not None:
+        return desired.serve_only(desired.definition.current, replaces=False)
+    previous = desired.previous
+    if previous is None:
+        raise UsageError(f"There is nothing to roll {desired.name!r} back to: it was deployed once and not changed.")
+    model = next((node.model for node in previous.current.nodes if node.model is not None), None)
+    shape = (model and recall(model.name, model.version)) or previous.shape
+    aliases = desired.definition.aliases  # set by the services whose backup it is
+    changed = previous.changed(serves=desired.generation + 1, shape=complete(previous, shape), aliases=aliases)
+    return desired.request_definition(changed, replaces=True)
 
 
-def _resized(stored: DesiredState, change: ServiceChange, complete: Complete) -> DesiredState:
-    definition = stored.definition
+def _resize(desired: DesiredState, change: ServiceChange, complete: Complete) -> DesiredState:
+    definition = desired.definition
     if change.backup is not None:
         definition = definition.changed(serving=definition.serving.replace(backup=change.backup or None))
     if change.scaling is not None:
@@ -147,7 +149,7 @@ def _resized(stored: DesiredState, change: ServiceChange, complete: Complete) ->
         shape = shape.model_copy(update={"instances": max(shape.instances, 1)})
     if scaling is not None and not scaling.min <= shape.instances <= scaling.max:
         raise UsageError(
-            f"{stored.name!r} has a scaling from {scaling.min} to {scaling.max} instances, so it cannot have "
+            f"{desired.name!r} has a scaling from {scaling.min} to {scaling.max} instances, so it cannot have "
             f"{shape.instances}. Change the scaling as well, or turn it off."
         )
-    return stored.requested(definition.changed(shape=complete(definition, shape)), replaces=False)
+    return desired.request_definition(definition.changed(shape=complete(definition, shape)), replaces=False)

@@ -1,4 +1,4 @@
-"""How a whole graph is cut: its nodes live in one instance, as the containers of a pod do. Pure."""
+"""Shapes of whole graphs: the nodes of a graph share one instance, as the containers of a pod do. Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _STRICTNESS: tuple[AffinityMode, ...] = ("any", "cpu", "cpumem", "cpumempin")
 
 
 def shape_of(workflow: Workflow) -> Shape:
-    """Return what an online workflow asks for: its nodes' cores and memory together, the most instances that one asks
-    for, and the strictest affinity.
+    """Return the shape an online workflow requests: the sum of its nodes' cores and memory, their maximum number of
+    instances and their strictest affinity.
 
     A scaling's bounds hold for the instances. Thread variables are derived later, from the cores granted.
     """
@@ -33,15 +33,15 @@ def shape_of(workflow: Workflow) -> Shape:
 
 
 def changed_shape(shape: Shape, sizing: Sizing) -> Shape:
-    given = {name: getattr(sizing, name) for name in Sizing.model_fields if getattr(sizing, name) is not None}
-    if "threads" in given:
-        given["pool_threads"] = given.pop("threads")
-    derived: dict[str, object] = {"threads": {}} if given.keys() - {"instances"} else {}
-    return Shape.model_validate({**shape.model_dump(), **derived, **given})
+    fields = {name: getattr(sizing, name) for name in Sizing.model_fields if getattr(sizing, name) is not None}
+    if "threads" in fields:
+        fields["pool_threads"] = fields.pop("threads")
+    derived: dict[str, object] = {"threads": {}} if fields.keys() - {"instances"} else {}
+    return Shape.model_validate({**shape.model_dump(), **derived, **fields})
 
 
 def read_shape(text: str | None) -> Shape | None:
-    """Return the shape that a model version was served with; None: none was kept, or somebody else wrote the text."""
+    """Parse the shape stored with a model version; None: there is none, or the text is not ours."""
     try:
         return None if text is None else Shape.model_validate_json(text)
     except ValueError:

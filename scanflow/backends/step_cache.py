@@ -1,4 +1,4 @@
-"""When a step need not run again: a key over all that its outcome depends on, and copies of what it left."""
+"""The step cache: keys over all inputs of a step, and copies of cached outputs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _BLOCK = 1 << 20
 def cache_key(
     *, code: Path | bytes, name: str, parameters: Mapping[str, Any], requirements: str, version: str, outputs: Path
 ) -> str:
-    """Return the key of a task: its own file, its parameters, the content of the files it is handed, its requirements.
+    """Return the cache key of a task: its own file, its parameters, the content of its input files, its requirements.
 
-    Other files that its code imports are not looked at; ``cache="v2"`` is there for a change in those.
+    Other files that its code imports are not part of it; change ``cache="v2"`` when they change.
     """
     own_code = hashlib.sha256(code).hexdigest() if isinstance(code, bytes) else digest_path(code)
     described = [2, name, own_code, _stable(parameters, outputs), requirements, version]
@@ -27,8 +27,7 @@ def cache_key(
 
 
 def digest_path(path: Path) -> str:
-    """Return a digest of a file's bytes, or of every file below a folder with its name; ``missing`` if there is
-    none."""
+    """Return a digest of a file's bytes, or of all names and files below a folder; ``missing``: there is none."""
     if path.is_dir():
         inner = [(str(file.relative_to(path)), digest_path(file)) for file in sorted(path.rglob("*")) if file.is_file()]
         return hashlib.sha256(json.dumps(inner).encode()).hexdigest()
@@ -43,7 +42,7 @@ def digest_path(path: Path) -> str:
 
 
 def copy_outputs(source: Path, target: Path) -> None:
-    """Copy what a task left into another run: whole, or not at all."""
+    """Copy a task's outputs into another run atomically."""
     unfinished = target.with_name(f"{target.name}.part")
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
@@ -56,7 +55,7 @@ def copy_outputs(source: Path, target: Path) -> None:
 
 
 def _stable(value: Any, outputs: Path) -> Any:
-    """Return a value whose text is the same in every run: files of a run stand for their content, not their place."""
+    """Return a value whose text is the same in every run: a run's files are represented by their content."""
     if isinstance(value, PurePath) or (isinstance(value, str) and value.startswith(f"{outputs}/")):
         return {"$file": digest_path(Path(value))}
     if isinstance(value, Mapping):

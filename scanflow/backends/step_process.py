@@ -1,4 +1,4 @@
-"""What a step's process is given, wherever it runs: its options, its variables. Pure."""
+"""Command-line options and environment variables of a step's process, on every backend. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scanflow.app.application import Application
 from scanflow.app.executor import Executor
 from scanflow.app.resources import Resources
 from scanflow.backends.port import Environment
-from scanflow.backends.values import as_argument
+from scanflow.backends.values import format_argument
 from scanflow.names import StepName
 
 THREAD_VARIABLES = (
@@ -28,7 +28,7 @@ THREAD_VARIABLES = (
 def step_variables(
     app: Application, workflow: str, run: str, node: Executor, task: StepName, outputs: Path, *, tracking: Environment
 ) -> dict[str, str]:
-    """Return the variables of one task; ``tracking`` makes it log to the tracker."""
+    """Return the environment variables of one task; ``tracking`` makes it log to the tracker."""
     return {
         **thread_variables(node.resources),
         **tracking(task_tags(workflow, run, node.name, task)),
@@ -45,18 +45,18 @@ def step_variables(
 
 
 def task_tags(workflow: str, run: str, step: str, task: StepName) -> dict[str, str]:
-    """Return what the tracker keeps of the task that logs."""
+    """Return the tracker's tags of a task."""
     return {"scanflow.workflow": workflow, "scanflow.run": run, "scanflow.step": step, "scanflow.task": task}
 
 
 def thread_variables(resources: Resources) -> dict[str, str]:
-    """Return thread-pool sizes for the cores granted, rounded up; none where the cores are not limited."""
+    """Return thread-pool sizes for the cores granted, rounded up; none if the cores are not limited."""
     return {} if resources.cores is None else dict.fromkeys(THREAD_VARIABLES, str(math.ceil(resources.cores)))
 
 
 def options(parameters: Mapping[str, Any], *, who: str) -> Iterator[str]:
-    """Give ``--name value ...``; a parameter that is None is left out."""
+    """Yield ``--name value ...``; a parameter that is None is left out."""
     for name, value in parameters.items():
         if value is not None:
             yield f"--{name}"
-            yield as_argument(value, who=f"{who}: the parameter {name!r}")
+            yield format_argument(value, who=f"{who}: the parameter {name!r}")

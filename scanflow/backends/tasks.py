@@ -1,4 +1,4 @@
-"""Tasks of a run: their names, those that are still to come, and what a spin needs. Pure; shared by backends."""
+"""Tasks of a run: their names and states, and the inputs of a spin. Pure; shared by backends."""
 
 from __future__ import annotations
 
@@ -26,33 +26,37 @@ def split_task(task: str) -> tuple[str, int | None]:
     return step, int(index) if index else None
 
 
-def with_pending(workflow: Workflow, known: Iterable[TaskRecord]) -> tuple[TaskRecord, ...]:
+def with_pending(workflow: Workflow, records: Iterable[TaskRecord]) -> tuple[TaskRecord, ...]:
     """Return all tasks of a run in the order of its graph; steps that were not reached are one pending task each."""
-    begun = list(known)
-    steps = {record.step for record in begun}
-    begun += [
+    tasks = list(records)
+    steps = {record.step for record in tasks}
+    tasks += [
         TaskRecord(task=StepName(node.name), step=node.name, state="pending")
         for node in workflow.nodes
         if node.name not in steps
     ]
     position = {name: index for index, name in enumerate(name for level in workflow.levels for name in level)}
-    return tuple(sorted(begun, key=lambda one: (position.get(one.step, len(position)), split_task(one.task)[1] or 0)))
+
+    def sort_key(record: TaskRecord) -> tuple[int, int]:
+        return position.get(record.step, len(position)), split_task(record.task)[1] or 0
+
+    return tuple(sorted(tasks, key=sort_key))
 
 
 def running_tasks(run: RunRecord, task: str) -> list[TaskRecord]:
-    """Return the task of that name, or those of the step of that name, that run now.
+    """Return the running tasks of that name, or of the step of that name.
 
     Raises:
         NotFoundError: the run has no such task.
         UsageError: none of them is running.
     """
-    found = [one for one in run.tasks if task in {one.task, one.step}]
-    if not found:
-        names = {name for one in run.tasks for name in (one.task, one.step)}
+    matches = [record for record in run.tasks if task in {record.task, record.step}]
+    if not matches:
+        names = {name for record in run.tasks for name in (record.task, record.step)}
         raise NotFoundError(f"The run {run.name!r} has no task {task!r}.{did_you_mean(task, names)}")
-    running = [one for one in found if one.state == "running"]
+    running = [record for record in matches if record.state == "running"]
     if not running:
-        states = ", ".join(sorted({one.state for one in found}))
+        states = ", ".join(sorted({record.state for record in matches}))
         raise UsageError(
             f"The task {task!r} of the run {run.name!r} is not running: it is {states}. See: scanflow show {run.name}"
         )
@@ -60,23 +64,23 @@ def running_tasks(run: RunRecord, task: str) -> list[TaskRecord]:
 
 
 def logged_task(run: RunRecord, task: str) -> TaskRecord:
-    """Return the task of that name, which has begun.
+    """Return the task of that name, which has a log.
 
     Raises:
         NotFoundError: there is none, or it has no log in this run.
     """
-    found = {one.task: one for one in run.tasks}.get(StepName(task))
-    if found is not None and found.attempts:
-        return found
-    if found is not None and found.origin:
-        hint = f" Its outputs came from {found.origin!r}."
+    record = {task_record.task: task_record for task_record in run.tasks}.get(StepName(task))
+    if record is not None and record.attempts:
+        return record
+    if record is not None and record.origin:
+        hint = f" Its outputs came from {record.origin!r}."
     else:
-        hint = did_you_mean(task, [one.task for one in run.tasks if one.attempts])
+        hint = did_you_mean(task, [task_record.task for task_record in run.tasks if task_record.attempts])
     raise NotFoundError(f"The run {run.name!r} has no log of {task!r}.{hint}")
 
 
 def outputs_kept(run: RunRecord, step: str) -> list[TaskRecord]:
-    """Return the tasks whose outputs are those of a step, or of one task of it.
+    """Return the tasks whose outputs are those of a step or task.
 
     Raises:
         NotFoundError: the step did not finish in that run.
@@ -89,15 +93,15 @@ def outputs_kept(run: RunRecord, step: str) -> list[TaskRecord]:
 
 
 def inputs_of_spin(definition: RunDefinition, past: RunRecord) -> list[TaskRecord]:
-    """Return those of a past run's tasks that a spin, which is cut down already, takes its inputs from.
+    """Return the tasks of a past run that a spin, which is cut down already, takes its inputs from.
 
     Raises:
         UsageError: one of them did not finish.
     """
     needed = set(definition.workflow.by_name) - {split_task(definition.step or "")[0]}
-    found = [record for record in past.tasks if record.step in needed]
-    done = {record.step for record in found} - {
-        record.step for record in found if record.state not in {"succeeded", "skipped"}
+    records = [record for record in past.tasks if record.step in needed]
+    done = {record.step for record in records} - {
+        record.step for record in records if record.state not in {"succeeded", "skipped"}
     }
     missing = sorted(needed - done)
     if missing:
@@ -105,13 +109,13 @@ def inputs_of_spin(definition: RunDefinition, past: RunRecord) -> list[TaskRecor
             f"The step {definition.step!r} needs {', '.join(missing)}, which did not finish in the run {past.name!r}. "
             "Name a run in which it did: scanflow runs"
         )
-    return [record.model_copy(update={"origin": past.name}) for record in found]
+    return [record.model_copy(update={"origin": past.name}) for record in records]
 
 
 def cut_down(definition: RunDefinition) -> RunDefinition:
-    """Return a spin's definition with only that step, and what it needs, in its workflow; another one as it is.
+    """Reduce a spin's workflow to its step and that step's ancestors; return other definitions unchanged.
 
-    A fan-out runs once where ``parameters``, which were changed, leave nothing that differs from item to item.
+    A fan-out runs once if the changed ``parameters`` leave nothing that differs from item to item.
 
     Raises:
         UsageError: a task is named of a step that runs once.
@@ -119,22 +123,22 @@ def cut_down(definition: RunDefinition) -> RunDefinition:
     if definition.step is None:
         return definition
     workflow, (step, index) = definition.workflow, split_task(definition.step)
-    found = workflow.node(step)
-    if isinstance(found, Executor) and found.for_each is not None and not _differs(found, definition.parameters):
-        found = found.replace(for_each=None)
-    if index is not None and (not isinstance(found, Executor) or found.for_each is None):
+    spun = workflow.node(step)
+    if isinstance(spun, Executor) and spun.for_each is not None and not _differs(spun, definition.parameters):
+        spun = spun.replace(for_each=None)
+    if index is not None and (not isinstance(spun, Executor) or spun.for_each is None):
         raise UsageError(
             f"The step {step!r} runs once, so there is no {definition.step!r}. Write: scanflow spin {step}"
         )
-    kept = ancestors(workflow.parents, step) | {step}
-    cut = workflow.replace(
-        nodes=tuple(found if node.name == step else node for node in workflow.nodes if node.name in kept),
-        edges=tuple(edge for edge in workflow.dependencies if {edge.dependee, edge.depender} <= kept),
+    needed = ancestors(workflow.parents, step) | {step}
+    reduced = workflow.replace(
+        nodes=tuple(spun if node.name == step else node for node in workflow.nodes if node.name in needed),
+        edges=tuple(edge for edge in workflow.dependencies if {edge.dependee, edge.depender} <= needed),
     )
-    return replace(definition, workflow=cut)
+    return replace(definition, workflow=reduced)
 
 
 def _differs(node: Executor, changed: Mapping[str, Any]) -> bool:
-    """Return whether the tasks of a fan-out have parameters of their own, as far as the changes tell."""
+    """Return whether the tasks of a fan-out still have different parameters after the changes."""
     touched = any(name in changed or f"{node.name}.{name}" in changed for name in node.parameters)
     return not touched or any(ref.step is None for ref in references_in(node.parameters))

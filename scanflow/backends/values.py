@@ -1,4 +1,4 @@
-"""Values between steps, on disk: JSON where they are plain, pickles where they are not, paths that survive a move.
+"""Serialization of values between steps: JSON for plain values, pickles for others, relocatable paths.
 
 A task's output folder holds ``.outputs/<name>``, one JSON file for each named output; what a function returned is named
 ``result``. Inside, ``{"$path": ...}`` is a path, relative to the output folder where it lies in it; ``{"$pickle":
@@ -28,13 +28,12 @@ _PICKLE = re.compile(r"\.\d{1,9}\.pickle")
 
 
 def write_result(value: Any, folder: Path, key: bytes) -> None:
-    """Keep what a function returned as the output ``result`` of the task whose output folder this is."""
+    """Write a function's return value as the output ``result`` of the task with this output folder."""
     write_output(folder, RESULT, json.dumps(encode(value, folder, key)))
 
 
 class Outputs(Mapping[str, Any]):
-    """The named outputs that a task left, each read when it is looked up. Text that is not JSON (a shell's ``echo
-    good``) is that text."""
+    """The named outputs of a task, read lazily. Text that is not JSON (a shell's ``echo good``) is returned as is."""
 
     def __init__(self, folder: Path, key: bytes) -> None:
         self._folder, self._key = folder, key
@@ -79,12 +78,12 @@ class Outputs(Mapping[str, Any]):
 
 
 def encode(value: Any, folder: Path, key: bytes) -> Any:
-    """Return ``value`` as JSON can hold it; what it cannot is pickled into ``folder``."""
+    """Return ``value`` as JSON; what JSON cannot represent is pickled into ``folder``."""
     return marks.encode(value, folder, lambda other: {marks.PICKLE: _pickle(other, folder / OUTPUTS_FOLDER, key)})
 
 
 def decode(value: Any, folder: Path, key: bytes) -> Any:
-    """Return what :func:`encode` was given; ``folder`` is where that output lies now.
+    """Return the value that :func:`encode` encoded; ``folder`` is where the output lies now.
 
     A mark that :func:`encode` would not have made is a value like any other.
 
@@ -98,16 +97,16 @@ def decode(value: Any, folder: Path, key: bytes) -> Any:
     inner = next(iter(value.values()), None)
     if marks.is_mark(value):
         if marks.VALUE in value and isinstance(inner, dict):
-            return {name: decode(one, folder, key) for name, one in inner.items()}
+            return {name: decode(item, folder, key) for name, item in inner.items()}
         if marks.PATH in value and isinstance(inner, str) and (path := _path(inner, folder)) is not None:
             return path
         if marks.PICKLE in value and isinstance(inner, str) and _PICKLE.fullmatch(inner):
             return read_pickle(folder / OUTPUTS_FOLDER / inner, key)
-    return {name: decode(one, folder, key) for name, one in value.items()}
+    return {name: decode(item, folder, key) for name, item in value.items()}
 
 
-def as_argument(value: Any, *, who: str) -> str:
-    """Return a parameter's value as one word of a command line: text as it is, anything else as JSON.
+def format_argument(value: Any, *, who: str) -> str:
+    """Format a parameter's value as one command-line argument: text as it is, anything else as JSON.
 
     Raises:
         InvalidError: it cannot be written as text, or is longer than a command line takes.
@@ -137,15 +136,15 @@ def _path_text(value: object) -> str:
 
 
 def _names(outputs: Path) -> list[str]:
-    """Return which files are there. A link, a pipe or a folder was not written as an output, wherever it leads."""
+    """Return the names of the output files; links, pipes and folders are not outputs."""
     if outputs.is_symlink() or not outputs.is_dir():
         return []
     with os.scandir(outputs) as entries:
-        return sorted(one.name for one in entries if one.is_file(follow_symlinks=False) and one.name[0] != ".")
+        return sorted(entry.name for entry in entries if entry.is_file(follow_symlinks=False) and entry.name[0] != ".")
 
 
 def _path(text: str, folder: Path) -> Path | None:
-    """Return the path that a step named: inside its own folder, or whole; None: it is neither."""
+    """Return the path of an output: inside the step's folder, or absolute; None: it is neither."""
     path = PurePath(text)
     return None if "\0" in text or (".." in path.parts and not path.is_absolute()) else folder / path
 

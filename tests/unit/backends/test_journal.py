@@ -94,7 +94,7 @@ def test_changes_made_together_are_kept_together_or_not_at_all(journal: Journal)
     run = enter(journal)
 
     def half() -> None:
-        with journal.together():
+        with journal.transaction():
             journal.set_task(run, task("a"))
             raise KeyError
 
@@ -146,9 +146,9 @@ def test_a_request_to_stop_is_seen_by_others_and_taken_back_by_going_on(journal:
     run = enter(journal, random.Random(1))
     with closing(Journal(tmp_path / "journal.db")) as other:
         other.request_stop(run)
-        assert journal.stop_requested(run)
+        assert journal.is_stop_requested(run)
         journal.set_run(run, "running")
-        assert not other.stop_requested(run)
+        assert not other.is_stop_requested(run)
 
 
 def test_a_damaged_journal_says_what_to_look_at(tmp_path: Path) -> None:

@@ -59,13 +59,13 @@ def test_a_budget_is_never_overdrawn_but_by_one_that_runs_alone(asked: list[tupl
             fits = sum(one.cores for one in held) <= 4 + 1e-6 and sum(one.memory_bytes for one in held) <= 4
             assert fits or len(held) == 1
         elif held:
-            budget.give_back(held.pop(0))
+            budget.release(held.pop(0))
 
 
 def test_a_step_larger_than_the_machine_runs_alone_rather_than_never() -> None:
     budget = Budget(2, 100)
     assert budget.take(Share(1))
     assert not budget.take(Share(16))
-    budget.give_back(Share(1))
+    budget.release(Share(1))
     assert budget.take(Share(16))
     assert not budget.take(Share(0.5))

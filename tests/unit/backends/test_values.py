@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scanflow.backends.parameters import pick_output
 from scanflow.backends.step_cache import cache_key, copy_outputs
-from scanflow.backends.values import Outputs, as_argument, write_result
+from scanflow.backends.values import Outputs, format_argument, write_result
 from scanflow.errors import InvalidError, NotFoundError
 
 KEY = b"k" * 32
@@ -84,13 +84,13 @@ def test_an_unknown_output_says_which_was_meant() -> None:
 
 def test_an_argument_too_long_for_a_command_line_is_refused() -> None:
     with pytest.raises(InvalidError, match="Give it a file's path"):
-        as_argument(["x" * 200_000], who="Executor 'a': the parameter 'xs'")
+        format_argument(["x" * 200_000], who="Executor 'a': the parameter 'xs'")
 
 
 def test_text_is_an_argument_as_it_is_and_the_rest_is_json() -> None:
     given_ = ["a b", 3, 0.5, True, ["x", 1], {"k": Path("/p")}, Path("/q")]
     expected = ["a b", "3", "0.5", "true", '["x", 1]', '{"k": "/p"}', "/q"]
-    assert [as_argument(value, who="x") for value in given_] == expected
+    assert [format_argument(value, who="x") for value in given_] == expected
 
 
 def key(tmp_path: Path, **changes: Any) -> str:

@@ -93,7 +93,7 @@ def test_a_new_scaling_keeps_the_canary_and_the_instances() -> None:
         before.definition.revisions,
         before.definition.spec_hash,
     )
-    off = changed(before.requested(after, replaces=False).settle(), scaling="off", instances=3).definition
+    off = changed(before.request_definition(after, replaces=False).settle(), scaling="off", instances=3).definition
     assert (off.scaling, off.shape.instances) == (None, 3)
 
 
@@ -171,7 +171,10 @@ from pathlib import Path
 from scanflow.backends.local.services.layout import ServiceFolder
 from scanflow.backends.local.services.state.desired import change
 while True:
-    change(ServiceFolder(Path(sys.argv[1])), lambda found: found.requested(found.definition, replaces=False).settle())
+    change(
+        ServiceFolder(Path(sys.argv[1])),
+        lambda found: found.request_definition(found.definition, replaces=False).settle(),
+    )
 """
 
 

@@ -17,7 +17,7 @@ import pytest
 from scanflow.backends.local.services.supervisor.attempts import failure_of, limit_logs, numbers, prune
 from scanflow.backends.local.services.supervisor.canary import CanaryAnalysis
 from scanflow.backends.local.services.supervisor.listener import listening_socket, reserving_socket
-from scanflow.backends.recorder import take, take_beside
+from scanflow.backends.recorder import upload_files, upload_until_exit
 from scanflow.backends.service_decisions import RevisionStats
 from scanflow.backends.service_metrics import Totals
 from scanflow.backends.service_records import CanaryPolicy, Shape
@@ -118,7 +118,7 @@ def test_predictions_are_taken_once_and_then_deleted(recorded: Path) -> None:
     def log(*, file: Path, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
         told.append((file.name, metrics, tags))
 
-    assert take(recorded, log, ended=threading.Event(), idle_s=0.02, poll_s=0.01) == 3
+    assert upload_files(recorded, log, ended=threading.Event(), idle_s=0.02, poll_s=0.01) == 3
     assert [name for name, _, _ in told] == ["0.npz", "1.npz", "2.npz"]
     assert told[0][1] == {"predictions": 2.0, "first": 1.0, "last": 2.0}
     assert told[0][2] == {"scanflow.revision": "r1,r2", "scanflow.model_version": "models:/digits/2"}
@@ -130,7 +130,7 @@ def test_predictions_that_the_tracker_does_not_take_stay(recorded: Path) -> None
         raise UnavailableError("down")
 
     with pytest.raises(UnavailableError):
-        take(recorded, log, ended=threading.Event(), idle_s=0.02, poll_s=0.01)
+        upload_files(recorded, log, ended=threading.Event(), idle_s=0.02, poll_s=0.01)
     assert len(list(recorded.glob("*.npz"))) == 3
 
 
@@ -151,7 +151,7 @@ def test_who_records_beside_an_instance_ends_after_it_and_has_tried_again(record
 
     np.savez(recorded / "3", time=np.array([3.0]))
     (recorded / "3.npz").rename(recorded / "3.npz.part")
-    take_beside(recorded, log, ended=ended, tell=told.append, poll_s=0.01)
+    upload_until_exit(recorded, log, ended=ended, tell=told.append, poll_s=0.01)
     assert told == ["Predictions wait for the tracker: UnavailableError: down"]
     assert taken == ["0.npz", "1.npz", "2.npz", "late.npz"]
     assert list(recorded.glob("*.npz")) == []

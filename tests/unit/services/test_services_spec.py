@@ -103,15 +103,15 @@ def test_what_a_process_is_started_with_makes_its_spec_hash(folder: Path) -> Non
 def test_only_what_instances_see_makes_a_deployment(folder: Path) -> None:
     before = define(folder, online(service(scaling=sf.Scaling(metric="rps", target=2))))
     scaled = define(folder, online(service(scaling=sf.Scaling(metric="rps", target=3)), hand_back_after=9))
-    kept = before.changed(deployment=3, serves=4).with_unseen_of(scaled)
+    kept = before.changed(deployment=3, serves=4).merge_unseen_fields(scaled)
     assert kept is not None
     assert (kept.deployment, kept.serves, kept.serving.hand_back_after) == (3, 4, 9)
     assert kept.scaling == scaled.scaling
     assert kept.spec_hash == before.changed(deployment=3).spec_hash
-    assert before.with_unseen_of(before) is None  # to deploy the same again replaces its processes
-    assert before.with_unseen_of(define(folder, online(service(), queue=3))) is None
+    assert before.merge_unseen_fields(before) is None  # to deploy the same again replaces its processes
+    assert before.merge_unseen_fields(define(folder, online(service(), queue=3))) is None
     (folder / "other.py").write_text("changed = True\n")
-    assert before.with_unseen_of(define(folder, online(service()))) is None
+    assert before.merge_unseen_fields(define(folder, online(service()))) is None
 
 
 def test_a_definition_reads_back(folder: Path) -> None:

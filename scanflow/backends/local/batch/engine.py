@@ -135,7 +135,7 @@ class RunEngine:
             self._done.get()()
         if now >= self._next_poll and not self._stopping:
             self._next_poll = now + STOP_POLL_S
-            if self._journal.stop_requested(self._run):
+            if self._journal.is_stop_requested(self._run):
                 self._stop()
 
     def _stop(self) -> None:
@@ -221,7 +221,7 @@ class RunEngine:
                 self._running[folder] = task
                 self._shims.start(folder)
         except ScanflowError as error:
-            self._budget.give_back(task.share)
+            self._budget.release(task.share)
             self._end(task, task_record(task.node.name, task.name, refused(error), attempts=task.attempt))
             return
         self._started(task)
@@ -249,7 +249,7 @@ class RunEngine:
 
     def _park(self, task: _Task, python: Python) -> None:
         """Set a task aside until its environment is made; tasks of other environments go on meanwhile."""
-        self._budget.give_back(task.share)
+        self._budget.release(task.share)
         first = python.path not in self._parked
         self._parked.setdefault(python.path, []).append(task)
         if not first:
@@ -281,7 +281,7 @@ class RunEngine:
 
     def _reuse(self, task: _Task, parameters: Mapping[str, Any], python: Python) -> bool:
         task.key = self._launcher.cache_key(task.node, parameters, python)
-        found = self._journal.cached(task.key)
+        found = self._journal.find_cached_outputs(task.key)
         if found is None or not found[1].is_dir():
             return False
         origin, folder = found
@@ -291,7 +291,7 @@ class RunEngine:
             copy_outputs(folder, target)
         except OSError:  # a pipe among them, or a disk that is full: the step says better than we what is wrong
             return False
-        self._budget.give_back(task.share)
+        self._budget.release(task.share)
         self._end(
             task,
             TaskRecord(
@@ -308,7 +308,7 @@ class RunEngine:
     # From an attempt's end to what follows
 
     def _process_ended(self, task: _Task, folder: Path, exit_: Exit) -> None:
-        self._budget.give_back(task.share)
+        self._budget.release(task.share)
         if exit_.reason == "void" or (exit_.reason == "stopped" and task.stop_asked and not self._stopping):
             # It never began, or it was to be stopped before this drive: neither is a failure of its own.
             if not self._stopping:
@@ -319,7 +319,7 @@ class RunEngine:
 
     def _thread_ended(self, task: _Task, outcome: FunctionOutcome) -> None:
         del self._threads[task.name]
-        self._budget.give_back(task.share)
+        self._budget.release(task.share)
         failure = None if outcome.error is None else failed_function(outcome.error)
         self._attempt_ended(
             task, task_record(task.node.name, task.name, failure, attempts=task.attempt, seconds=outcome.seconds)

@@ -65,7 +65,7 @@ class Ruled:
         if before is None:
             made = DesiredState(name=workflow.name, port=deployment.port or 46700, created=1.0, definition=definition)
             return self._keep(made)
-        return self._keep(before.requested(definition, replaces=True))
+        return self._keep(before.request_definition(definition, replaces=True))
 
     def services(self, *, instances: bool = True) -> list[ServiceRecord]:  # noqa: ARG002
         return [self.service(name) for name in sorted(self.stored)]

@@ -285,7 +285,7 @@ class ServiceController:
             return
         promoted = verdict.decision == "promote"
         chosen = definition.canary if promoted else definition.current
-        self._change(lambda desired: desired.serving_only(chosen, replaces=promoted))
+        self._change(lambda desired: desired.serve_only(chosen, replaces=promoted))
         self._say(f"canary {definition.canary.id} is {'promoted' if promoted else 'taken back'}: {verdict.reason}")
 
     # Acting

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scanflow.backends.service_metrics import Samples, Totals, parsed, summed, totals_of, written
+from scanflow.backends.service_metrics import Samples, Totals, format_samples, parsed, summed, totals_of
 from scanflow.errors import ScanflowError
 from scanflow.processes.files import write_atomically
 from scanflow.processes.proc_stat import cpu_seconds, stat_fields
@@ -48,13 +48,13 @@ class ServiceMetrics:
             if key[0].endswith(_COUNTERS):
                 self._gone[key] = self._gone.get(key, 0.0) + value
         try:
-            write_atomically(self._path, json.dumps(written(self._gone)).encode())
+            write_atomically(self._path, json.dumps(format_samples(self._gone)).encode())
         except ScanflowError:
             pass  # a full disk: a later supervisor counts less
 
     def others(self, instance: str) -> list[list[Any]]:
         """Return the sums of all other instances, gone ones included, as an instance takes them for ``/metrics``."""
-        return written(summed([self._gone, *(own for name, own in self._live.items() if name != instance)]))
+        return format_samples(summed([self._gone, *(own for name, own in self._live.items() if name != instance)]))
 
     @property
     def totals(self) -> Totals:
