@@ -1,1 +1,1 @@
-"""The embedded backend: steps as processes of this machine, under shims that outlive whoever started them."""
+"""The embedded backend: steps as processes of this machine, under shims that outlive their starter."""

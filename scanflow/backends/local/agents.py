@@ -1,4 +1,4 @@
-"""Agents as processes of this machine, each in a folder of its own below the home."""
+"""Agents as processes of this machine, each with its own folder below the home."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from scanflow.processes.jobs import GRACE_S, Job, write_whole
 from scanflow.processes.starts import Processes
 
 _LAST_WORDS = 8192
-"""So many bytes of a log are looked at for why its process ended."""
+"""Bytes at the end of a log that are searched for the reason of its process' end."""
 
 
 class LocalAgents:
     """See :class:`~scanflow.backends.port.AgentBackend`.
 
-    ``<home>/server/agents/<app>/<name>`` is an agent's folder: ``host`` is its own, ``told``, ``code`` and ``team`` say
-    what it was started with, and beside them are its log and the process' attempts.
+    ``<home>/server/agents/<app>/<name>`` is an agent's folder: ``host`` is its own, ``told`` (its version), ``code``
+    and ``team`` are what it was started with, and beside them are its log and the process' attempts.
     """
 
     def __init__(
@@ -37,27 +37,27 @@ class LocalAgents:
         grace_s: float = GRACE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``program`` is what an agent's process runs, with the agent's folder as its argument."""
+        """``program`` is the command of an agent's process; its argument is the agent's folder."""
         self._home, self._program, self._grace_s = home, program, grace_s
         self._processes = Processes(ended, clock=clock)
 
     def start(self, agent: HostedAgent, *, observe: Callable[[str], object] = ignored) -> bool:  # noqa: ARG002
         job = self._job(agent.app, agent.name)
-        again = _text(job.path / "told") == agent.version
+        is_restart = _text(job.path / "told") == agent.version
         if job.alive:
-            if again:
+            if is_restart:
                 self._processes.note_alive(job)
             else:
                 job.daemon.stop()
             return False
-        if not again:
+        if not is_restart:
             _hand_over(agent, job)
             self._prepare(agent, job)
             self._processes.forget(job)
             job.reset_starts()
         command = [sys.executable, "-P", *self._program, str(_folder(job))]
-        started = self._processes.start(job, agent.environment, command=command, grace_s=self._grace_s)
-        return started and again
+        has_started = self._processes.start(job, agent.environment, command=command, grace_s=self._grace_s)
+        return has_started and is_restart
 
     def stop(self, app: str, team: str, name: str) -> None:  # noqa: ARG002  a name is one team's at a time
         self._job(app, name).daemon.stop()
@@ -65,7 +65,7 @@ class LocalAgents:
     def show(self, app: str, team: str, name: str) -> AgentProcess:
         job = self._job(app, name)
         alive, pid = job.alive, job.pid
-        failure = _noted(_folder(job) / "failure.json")
+        failure = _read_error(_folder(job) / "failure.json")
         return AgentProcess(
             app=app,
             team=team,
@@ -76,15 +76,15 @@ class LocalAgents:
             code=_text(job.path / "code"),
             pid=pid,
             failure=failure if failure is not None or alive else _last_line(job.log),
-            ailment=_noted(_folder(job) / "ailment.json"),
+            ailment=_read_error(_folder(job) / "ailment.json"),
         )
 
     def agents(self) -> list[AgentProcess]:
-        found = [
+        folders = [
             path.parent for path in sorted(self._root.glob("*/*/attempts")) if not path.parent.name.startswith(".")
         ]
-        every = [self.show(path.parent.name, _text(path / "team") or "default", path.name) for path in found]
-        return [one for one in every if one.alive]
+        agents = [self.show(path.parent.name, _text(path / "team") or "default", path.name) for path in folders]
+        return [agent for agent in agents if agent.alive]
 
     def logs(self, app: str, team: str, name: str) -> FileLogs:  # noqa: ARG002
         job = self._job(app, name)
@@ -111,7 +111,7 @@ class LocalAgents:
             "home": str(self._home),
             "tracker_uri": agent.tracker,
         }
-        (_folder(job) / "failure.json").unlink(missing_ok=True)  # of what it was told before
+        (_folder(job) / "failure.json").unlink(missing_ok=True)  # of the previous version
         write_whole(_folder(job) / "agent.json", json.dumps(spec))
         write_whole(job.path / "code", agent.code)
         write_whole(job.path / "told", agent.version)
@@ -128,12 +128,12 @@ def _text(path: Path) -> str | None:
         return None
 
 
-def _noted(path: Path) -> str | None:
+def _read_error(path: Path) -> str | None:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return str(found.get("error")) if isinstance(found, dict) else None
+    return str(document.get("error")) if isinstance(document, dict) else None
 
 
 def _last_line(log: Path) -> str | None:
@@ -148,19 +148,19 @@ def _last_line(log: Path) -> str | None:
 
 
 def _hand_over(agent: HostedAgent, job: Job) -> None:
-    """Give a team's agent the folder of that team's.
+    """Switch an agent's folder to its team.
 
-    What an agent of that name keeps for another team is put aside until that team has it again; so it is never mixed
-    up, whenever this is cut short.
+    The folder of another team's agent of that name is renamed until that team starts it again; the data of teams never
+    mixes, whenever this is interrupted.
     """
-    whose = job.path / "team"
-    before = whose.read_text(encoding="utf-8") if whose.exists() else agent.team
-    if before != agent.team:
-        job.path.rename(_other_team_path(job, before))
+    team_file = job.path / "team"
+    previous_team = team_file.read_text(encoding="utf-8") if team_file.exists() else agent.team
+    if previous_team != agent.team:
+        job.path.rename(_other_team_path(job, previous_team))
     if not job.path.exists() and _other_team_path(job, agent.team).exists():
         _other_team_path(job, agent.team).rename(job.path)
     private_folder(job.path)
-    write_whole(whose, agent.team)
+    write_whole(team_file, agent.team)
 
 
 def _other_team_path(job: Job, team: str) -> Path:

@@ -1,4 +1,4 @@
-"""Cached Python environments for steps with requirements, one for each distinct content, made by uv."""
+"""Cached Python environments for steps with requirements, one for each distinct content, created by uv."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ from scanflow.processes.files import try_lock
 BUILD_TIMEOUT_S = 1800.0
 POLL_S = 0.2
 _LIBRARY = Path(__file__).parents[2]
-# What a function step needs beside its own requirements: the library that loads it. Scripts get only what they ask for.
+# What a function step needs beside its own requirements: the library that loads it. Scripts have only their own.
 _RUNTIME = ("pydantic", "cloudpickle", "pyyaml")
 SERVING_RUNTIME = ("msgspec", "httptools", "uvloop", "numpy", "prometheus-client", "grpcio", "protobuf", "pydantic")
-"""What the model server needs in an environment of a service's own."""
+"""Requirements of the model server in a service's own environment."""
 
 _PACKAGES = ("scanflow", "scanflow_serving")
-"""What an environment gets of ours: the code that runs now."""
+"""Our packages that are linked into environments: the code that runs now."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-def normalised(
+def normalise_requirements(
     requirements: Sequence[str], *, with_runtime: bool, runtime: Sequence[str] = _RUNTIME
 ) -> tuple[str, ...]:
-    """Return the lines that matter, without comments and blank lines; for a function step, with what loads it.
+    """Return requirement lines without comments and blank lines; for a function step, with its runtime.
 
-    Of ``runtime``, what the requirements name themselves keeps the version they ask for.
+    Packages of ``runtime`` that the requirements name keep the version required there.
 
     Raises:
         InvalidError: they refer to another file, whose content would not be part of the environment's key.
     """
     lines = [line.partition(" #")[0].strip() for line in requirements]
-    kept = [line for line in lines if line and not line.startswith("#")]
-    for line in kept:
+    kept_lines = [line for line in lines if line and not line.startswith("#")]
+    for line in kept_lines:
         if line.startswith(("-r", "--requirement", "-c", "--constraint")):
             raise InvalidError(f"The requirements refer to another file ({line!r}). Write all of them in one.")
-    named = {_canonical(match[0]) for line in kept if (match := _NAME.match(line))}
-    wanted = [name for name in runtime if name not in named] if with_runtime else []
-    return (*kept, *(f"{name}=={importlib.metadata.version(name)}" for name in wanted))
+    named = {_canonical(match[0]) for line in kept_lines if (match := _NAME.match(line))}
+    missing = [name for name in runtime if name not in named] if with_runtime else []
+    return (*kept_lines, *(f"{name}=={importlib.metadata.version(name)}" for name in missing))
 
 
 def _canonical(name: str) -> str:
@@ -66,12 +66,12 @@ def environment_python(folder: Path, requirements: Sequence[str]) -> Path:
 
 
 def is_ready(python: Path) -> bool:
-    """Say whether an environment is there; it appears whole or not at all."""
+    """Return whether an environment exists; it is created atomically."""
     return python.exists()
 
 
 class Patience:
-    """How long the making of an environment may go on, and whether anybody still wants it."""
+    """The time limit and cancellation of creating an environment."""
 
     def __init__(self, limit_s: float = BUILD_TIMEOUT_S) -> None:
         self._limit_s = limit_s
@@ -82,10 +82,10 @@ class Patience:
         self._cancelled.set()
 
     def check(self) -> None:
-        """Go on waiting, or not.
+        """Raise if waiting should end.
 
         Raises:
-            UnavailableError: it took too long, or nobody waits for it any more.
+            UnavailableError: it took too long, or was cancelled.
         """
         if self._cancelled.is_set():
             raise UnavailableError("The environment was not made, since the run was stopped.")
@@ -96,54 +96,54 @@ class Patience:
 
 
 def make_environment(python: Path, requirements: Sequence[str], *, base: Path, patience: Patience) -> None:
-    """Make the environment that ``python`` belongs to, unless another process just did.
+    """Create the environment of ``python``, unless another process just did.
 
-    ``base`` is the folder that relative paths in the requirements start from.
+    ``base`` is the folder that relative paths in the requirements are relative to.
 
     Raises:
         MissingExtraError: uv is not installed.
-        InvalidError: the requirements cannot be met; the message has uv's own words.
-        UnavailableError: it took too long, or was given up.
+        InvalidError: the requirements cannot be installed; the message is uv's.
+        UnavailableError: it took too long, or was cancelled.
     """
     uv = _find_uv()
     home = python.parent.parent
     private_folder(home.parent)
-    with _only_one(home.with_suffix(".lock"), patience):
+    with _hold_lock(home.with_suffix(".lock"), patience):
         if is_ready(python):
             return
         unfinished = home.with_suffix(".part")
         shutil.rmtree(unfinished, ignore_errors=True)
         _run([uv, "venv", "--quiet", "--relocatable", "--python", sys.executable, str(unfinished)], base, patience)
-        wanted = unfinished / "requirements.txt"
-        wanted.write_text("\n".join(requirements) + "\n", encoding="utf-8")
+        requirements_file = unfinished / "requirements.txt"
+        requirements_file.write_text("\n".join(requirements) + "\n", encoding="utf-8")
         target = str(unfinished / "bin" / "python")
         if requirements:
-            _run([uv, "pip", "install", "--quiet", "--python", target, "-r", str(wanted)], base, patience)
+            _run([uv, "pip", "install", "--quiet", "--python", target, "-r", str(requirements_file)], base, patience)
         _link_scanflow(unfinished)
         unfinished.rename(home)
 
 
 def _link_scanflow(environment: Path) -> None:
-    """Make ``import scanflow`` work there: the very code that runs now, and nothing else of its environment."""
+    """Make ``import scanflow`` work there: link the code that runs now, and nothing else of its environment."""
     packages = next((environment / "lib").glob("python3*")) / "site-packages"
     for name in _PACKAGES:
-        found = importlib.util.find_spec(name)
-        if found is not None and found.submodule_search_locations and not (packages / name).exists():
-            (packages / name).symlink_to(Path(found.submodule_search_locations[0]), target_is_directory=True)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations and not (packages / name).exists():
+            (packages / name).symlink_to(Path(spec.submodule_search_locations[0]), target_is_directory=True)
 
 
 def _find_uv() -> str:
-    beside = Path(sys.executable).with_name("uv")
-    found = str(beside) if beside.exists() else shutil.which("uv")
-    if found is None:
+    neighbour = Path(sys.executable).with_name("uv")
+    uv = str(neighbour) if neighbour.exists() else shutil.which("uv")
+    if uv is None:
         raise MissingExtraError(
             "A step with requirements needs uv to make its environment: pip install 'scanflow[local]'"
         )
-    return found
+    return uv
 
 
 def _run(command: Sequence[str], base: Path, patience: Patience) -> None:
-    unwanted = {"VIRTUAL_ENV", "PYTHONPATH", "UV_PYTHON"}  # this process' own surroundings
+    unwanted = {"VIRTUAL_ENV", "PYTHONPATH", "UV_PYTHON"}  # of this process' environment
     clean = {name: value for name, value in os.environ.items() if name not in unwanted}
     with subprocess.Popen(
         command,
@@ -153,16 +153,16 @@ def _run(command: Sequence[str], base: Path, patience: Patience) -> None:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        process_group=0,  # it starts builds, which end with it
+        process_group=0,  # its builds end with it
     ) as process:
-        said = _wait(process, patience)
+        errors = _wait(process, patience)
     if process.returncode:
-        lines = [line.strip() for line in said.splitlines() if line.strip()]
+        lines = [line.strip() for line in errors.splitlines() if line.strip()]
         raise InvalidError("The requirements cannot be installed: " + " ".join(lines[-4:]))
 
 
 def _wait(process: subprocess.Popen[str], patience: Patience) -> str:
-    """Return what a process says on its standard error; if that is not waited for to the end, end its whole group."""
+    """Return a process' standard error; if waiting is interrupted, kill its process group."""
     try:
         while True:
             try:
@@ -175,7 +175,7 @@ def _wait(process: subprocess.Popen[str], patience: Patience) -> str:
 
 
 @contextmanager
-def _only_one(path: Path, patience: Patience) -> Iterator[None]:
+def _hold_lock(path: Path, patience: Patience) -> Iterator[None]:
     with open_private(path, "w") as file:
         while not try_lock(file.fileno(), fcntl.LOCK_EX):
             patience.check()

@@ -1,4 +1,4 @@
-"""Where the embedded backend keeps things below its home folder. Paths only: nothing is read or made here."""
+"""The layout of the embedded backend's home folder. Paths only: nothing is read or created here."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class Home:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.journal = path / "journal.db"  # which runs there are
-        self.functions = path / "functions"  # those that were sent by value, by their digests
+        self.journal = path / "journal.db"  # runs and tasks
+        self.functions = path / "functions"  # functions sent by value, by their digests
         self.environments = path / "venvs"  # cached Python environments of steps with requirements
 
-    def runs_of(self, app: str, team: str) -> Path:
+    def runs_folder(self, app: str, team: str) -> Path:
         return self.path / "environments" / environment_name(app, team) / "runs"
 
 
@@ -26,18 +26,18 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.lock = path / "lock"  # held by whoever drives the run
-        self.outputs = path / "outputs"  # what steps left for later ones; scripts see it as output_dir
-        self.functions = path / "functions"  # functions that no file defines (a notebook's), kept by value
+        self.lock = path / "lock"  # held by the run's driver
+        self.outputs = path / "outputs"  # outputs of steps; scripts see it as output_dir
+        self.functions = path / "functions"  # functions that no file defines (a notebook's), by value
 
-    def outputs_of(self, task: StepName) -> Path:
+    def outputs_folder(self, task: StepName) -> Path:
         step, index = split_task(task)
         return self.outputs / step if index is None else self.outputs / step / str(index)
 
-    def attempts_of(self, task: StepName) -> Path:
-        """Where a task's attempts are, in folders numbered from 1."""
+    def attempts_folder(self, task: StepName) -> Path:
+        """Return the folder of a task's attempts, which are numbered from 1."""
         return self.path / "steps" / task
 
     def attempt(self, task: StepName, number: int) -> Path:
-        """One attempt: what was run, how it ended, and its logs."""
-        return self.attempts_of(task) / str(number)
+        """Return the folder of an attempt: its spec, exit and logs."""
+        return self.attempts_folder(task) / str(number)

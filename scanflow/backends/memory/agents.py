@@ -1,4 +1,4 @@
-"""Agents that are noted as running; no process is started."""
+"""Agents whose state is simulated; no process is started."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _Key: TypeAlias = tuple[str, str, str]
 
 
 class MemoryAgents:
-    """See :class:`~scanflow.backends.port.AgentBackend`. For tests of what starts agents."""
+    """See :class:`~scanflow.backends.port.AgentBackend`. For tests of callers."""
 
     def __init__(self) -> None:
         self.listeners: list[Callable[[], None]] = []
         """Called when an agent has ended."""
 
-        self._known: dict[_Key, AgentProcess] = {}
+        self._agents: dict[_Key, AgentProcess] = {}
         self._logs: dict[_Key, Log] = {}
 
     def start(self, agent: HostedAgent, *, observe: Callable[[str], object] = ignored) -> bool:  # noqa: ARG002
@@ -31,7 +31,7 @@ class MemoryAgents:
                 self.stop(*key)
             return False
         again = now.version == agent.version
-        self._known[key] = AgentProcess(*key, alive=True, started=True, version=agent.version, code=agent.code)
+        self._agents[key] = AgentProcess(*key, alive=True, started=True, version=agent.version, code=agent.code)
         self._logs.setdefault(key, Log()).write(f"agent {agent.name} of {agent.app}\n".encode())
         return again
 
@@ -39,18 +39,18 @@ class MemoryAgents:
         self.crash(app, team, name, None)
 
     def crash(self, app: str, team: str, name: str, why: str | None) -> None:
-        """Have an agent ended, as if it had died of ``why``."""
+        """End an agent as if it had died; ``why``: its failure."""
         now = self.show(app, team, name)
         if now.alive:
-            self._known[app, team, name] = replace(now, alive=False, started=False, failure=why)
+            self._agents[app, team, name] = replace(now, alive=False, started=False, failure=why)
             for listener in self.listeners:
                 listener()
 
     def show(self, app: str, team: str, name: str) -> AgentProcess:
-        return self._known.get((app, team, name), AgentProcess(app, team, name))
+        return self._agents.get((app, team, name), AgentProcess(app, team, name))
 
     def agents(self) -> list[AgentProcess]:
-        return [self._known[key] for key in sorted(self._known) if self._known[key].alive]
+        return [self._agents[key] for key in sorted(self._agents) if self._agents[key].alive]
 
     def logs(self, app: str, team: str, name: str) -> MemoryLogs:
         key = (app, team, name)

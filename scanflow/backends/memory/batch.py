@@ -1,4 +1,4 @@
-"""Batch workflows in this process: functions, called one after the other by whoever drives the run."""
+"""Batch workflows in this process: functions, called one after the other by the thread that drives the run."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _OUTPUTS = Path("/outputs")  # what '<output_dir>/...' becomes in parameters: th
 
 @dataclass(slots=True)
 class _Run:
-    """One run, and all that it has left."""
+    """One run with its tasks, outputs and logs."""
 
     record: RunRecord
     definition: RunDefinition
@@ -66,7 +66,7 @@ class _Run:
     driven: bool = False
     stop: bool = False
     stopped: set[StepName] = field(default_factory=set)
-    """Tasks that were asked to stop."""
+    """Tasks requested to stop."""
 
     def note(self, record: TaskRecord) -> None:
         self.tasks[record.task] = record
@@ -129,13 +129,13 @@ class MemoryBatch:
 
     def enter(self, definition: RunDefinition, name: RunName | None = None) -> RunRecord:
         self.check(definition)
-        chosen, cut = name or self.free_name(), cut_down(definition)
-        if (known := self._runs.get(chosen)) is not None:
-            if known.definition != cut:
-                raise InvalidError(f"There is a run {chosen!r} already. Choose another name.")
-            return known.complete
+        run_name, cut = name or self.free_name(), cut_down(definition)
+        if (existing := self._runs.get(run_name)) is not None:
+            if existing.definition != cut:
+                raise InvalidError(f"There is a run {run_name!r} already. Choose another name.")
+            return existing.complete
         record = RunRecord(
-            name=chosen,
+            name=run_name,
             app=cut.app.name,
             team=cut.app.team,
             workflow=cut.workflow.name,
@@ -145,99 +145,99 @@ class MemoryBatch:
         )
         run = _Run(record, cut)
         if cut.past is not None:
-            before = self._run(cut.past)
-            for one in inputs_of_spin(cut, before.complete):
-                run.note(one)
-                run.outputs[one.task] = before.outputs.get(one.task, {})
-        return self._runs.setdefault(chosen, run).complete
+            past = self._run(cut.past)
+            for record in inputs_of_spin(cut, past.complete):
+                run.note(record)
+                run.outputs[record.task] = past.outputs.get(record.task, {})
+        return self._runs.setdefault(run_name, run).complete
 
     def drive(
         self,
-        run: str,
+        name: str,
         definition: RunDefinition | None = None,
         *,
         environment: Environment,  # noqa: ARG002  steps share this process' environment
         observe: Observer,
     ) -> RunRecord:
-        found = self._run(run)
-        if found.driven:
-            raise AlreadyRunningError(f"The run {found.record.name!r} is running.")
+        run = self._run(name)
+        if run.driven:
+            raise AlreadyRunningError(f"The run {run.record.name!r} is running.")
         if definition is not None:
             self.check(replace(definition, past=None))
-            found.definition = cut_down(definition)
-        found.driven, found.stop = True, False
-        found.stopped.clear()
+            run.definition = cut_down(definition)
+        run.driven, run.stop = True, False
+        run.stopped.clear()
         try:
             state, began = "failed", self._clock()
-            kept = sum(one.state == "succeeded" for one in found.tasks.values())
-            steps = len(found.definition.workflow.nodes)
-            found.record = found.record.model_copy(update={"state": "running", "error": None})
-            observe(RunStarted(run=found.record.name, steps=steps, kept=kept))
-            state = _Drive(found, self._settings.max_fan_out, self._clock, self._sleep, observe).run()
-            seconds = (found.record.seconds or 0.0) + self._clock() - began
-            found.record = found.record.model_copy(update={"state": state, "seconds": seconds})
+            succeeded = sum(task.state == "succeeded" for task in run.tasks.values())
+            steps = len(run.definition.workflow.nodes)
+            run.record = run.record.model_copy(update={"state": "running", "error": None})
+            observe(RunStarted(run=run.record.name, steps=steps, kept=succeeded))
+            state = _Drive(run, self._settings.max_fan_out, self._clock, self._sleep, observe).run()
+            seconds = (run.record.seconds or 0.0) + self._clock() - began
+            run.record = run.record.model_copy(update={"state": state, "seconds": seconds})
         finally:
-            found.driven = False
-        observe(RunEnded(run=found.record.name, record=found.complete))
-        return found.complete
+            run.driven = False
+        observe(RunEnded(run=run.record.name, record=run.complete))
+        return run.complete
 
-    def stop(self, run: str) -> RunRecord:
-        """Ask a run to stop: it does before its next task."""
-        found = self._run(run)
-        if found.record.state in _ENDED:
-            state = found.record.state
-            raise UsageError(f"The run {found.record.name!r} has {state} already; there is nothing to stop.")
-        found.stop = True
-        if not found.driven:
-            found.record = found.record.model_copy(update={"state": "stopped"})
-        return found.complete
+    def stop(self, name: str) -> RunRecord:
+        """Request a run to stop: it does before its next task."""
+        run = self._run(name)
+        if run.record.state in _ENDED:
+            state = run.record.state
+            raise UsageError(f"The run {run.record.name!r} has {state} already; there is nothing to stop.")
+        run.stop = True
+        if not run.driven:
+            run.record = run.record.model_copy(update={"state": "stopped"})
+        return run.complete
 
-    def stop_task(self, run: str, task: str) -> RunRecord:
-        """Ask tasks to stop: what they return is not kept."""
-        found = self._run(run)
-        found.stopped |= {one.task for one in running_tasks(found.complete, task)}
-        return found.complete
+    def stop_task(self, name: str, task: str) -> RunRecord:
+        """Request tasks to stop: their results are discarded."""
+        run = self._run(name)
+        run.stopped |= {task_record.task for task_record in running_tasks(run.complete, task)}
+        return run.complete
 
-    def give_up(self, run: str, why: str) -> RunRecord:
-        found = self._run(run)
-        if found.shown.state == "interrupted":
-            found.record = found.record.model_copy(update={"state": "failed", "error": why})
-        return found.complete
+    def give_up(self, name: str, why: str) -> RunRecord:
+        run = self._run(name)
+        if run.shown.state == "interrupted":
+            run.record = run.record.model_copy(update={"state": "failed", "error": why})
+        return run.complete
 
-    def show(self, run: str) -> RunRecord:
-        return self._run(run).complete
+    def show(self, name: str) -> RunRecord:
+        return self._run(name).complete
 
-    def follow(self, run: str, since: int = -1) -> tuple[RunRecord, int]:
-        found = self._run(run)
-        tasks = tuple(found.tasks[task] for task, number in found.changed.items() if number > since)
-        return found.shown.model_copy(update={"tasks": tasks}), max(found.changed.values(), default=since)
+    def follow(self, name: str, since: int = -1) -> tuple[RunRecord, int]:
+        run = self._run(name)
+        tasks = tuple(run.tasks[task] for task, number in run.changed.items() if number > since)
+        return run.shown.model_copy(update={"tasks": tasks}), max(run.changed.values(), default=since)
 
     def runs(
         self, *, limit: int, app: str | None = None, team: str | None = None, workflow: str | None = None
     ) -> list[RunRecord]:
-        wanted = {"app": app, "team": team, "workflow": workflow}
-        found = [
+        filters = {"app": app, "team": team, "workflow": workflow}
+        records = [
             run.shown
             for run in reversed(self._runs.values())
-            if all(value in {None, getattr(run.record, name)} for name, value in wanted.items())
+            if all(value in {None, getattr(run.record, name)} for name, value in filters.items())
         ]
-        return found[:limit]
+        return records[:limit]
 
-    def definition(self, run: str) -> RunDefinition:
-        return self._run(run).definition
+    def definition(self, name: str) -> RunDefinition:
+        return self._run(name).definition
 
-    def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
-        found = self._run(run)
-        tasks = outputs_kept(found.complete, step)
-        left = [dict(found.outputs[task.task]) for task in tasks]
-        return left[0] if step == tasks[0].task else left
+    def outputs(self, name: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
+        run = self._run(name)
+        tasks = outputs_kept(run.complete, step)
+        values = [dict(run.outputs[task.task]) for task in tasks]
+        return values[0] if step == tasks[0].task else values
 
-    def logs(self, run: str, task: str, *, stream: Stream = "both", attempt: int | None = None) -> MemoryLogs:
-        found = self._run(run)
-        one = logged_task(found.complete, task)
-        kept = found.logs.get((one.task, attempt or one.attempts), {})
-        chosen = [(name, log) for name, log in kept.items() if stream in {name, "both"}]
-        return MemoryLogs(lambda: (chosen, found.tasks[StepName(task)].state != "running"))
+    def logs(self, name: str, task: str, *, stream: Stream = "both", attempt: int | None = None) -> MemoryLogs:
+        run = self._run(name)
+        record = logged_task(run.complete, task)
+        streams = run.logs.get((record.task, attempt or record.attempts), {})
+        selected = [(source, log) for source, log in streams.items() if stream in {source, "both"}]
+        return MemoryLogs(lambda: (selected, run.tasks[StepName(task)].state != "running"))
 
     def _run(self, name: str) -> _Run:
         names = list(self._runs)
@@ -264,59 +264,59 @@ class _Drive:
         )
 
     def run(self) -> RunState:
-        """Run all steps that can run, and return how that ended."""
+        """Run all steps that can run, and return the run's final state."""
         while not self._run.stop and (step := self._progress.next_ready()) is not None:
             node = self._workflow.by_name[step]
             assert isinstance(node, Executor)
             try:
                 if not self._step(node):
-                    return self._ended("failed")
+                    return self._final_state("failed")
             except ScanflowError as error:
                 failure = Failure(summary="could not start", cause=str(error))
                 self._end(TaskRecord(task=StepName(step), step=step, state="failed", failure=failure), 1, 1)
                 return "failed"
-        return self._ended("succeeded" if self._progress.finished else "stopped")
+        return self._final_state("succeeded" if self._progress.finished else "stopped")
 
-    def _ended(self, state: RunState) -> RunState:
+    def _final_state(self, state: RunState) -> RunState:
         return "stopped" if self._run.stop else state
 
     def _step(self, node: Executor) -> bool:
-        """Run a step's tasks; say whether none of them failed."""
+        """Run a step's tasks; return whether none of them failed."""
         if self._progress.must_skip(node.name) or not self._inputs.condition_holds(node):
             self._inputs.skip(node.name)
             self._end(TaskRecord(task=StepName(node.name), step=node.name, state="skipped"), 1, 0)
             self._progress.end(node.name, "skipped")
             return True
         tasks = self._inputs.tasks_of(node)
-        left = len(tasks)
+        unfinished = len(tasks)
         for task, item in tasks:
-            known = self._run.tasks.get(task)
-            if known is None or known.state != "succeeded":
+            previous = self._run.tasks.get(task)
+            if previous is None or previous.state != "succeeded":
                 if self._run.stop:
                     return False
-                ended = self._task(node, task, item, len(tasks), left)
-                if ended == "stopped" and not self._run.stop:
+                state = self._task(node, task, item, len(tasks), unfinished)
+                if state == "stopped" and not self._run.stop:
                     continue
-                if ended != "succeeded":
+                if state != "succeeded":
                     return False
-            left -= 1
-        if not left:
+            unfinished -= 1
+        if not unfinished:
             self._progress.end(node.name, "ran")
         return True
 
-    def _task(self, node: Executor, task: StepName, item: Any, width: int, left: int) -> TaskState:
-        """Run a task, with its retries; say how it ended."""
-        before = self._run.tasks.get(task)
-        attempt, failures = (0 if before is None else before.attempts), 0
+    def _task(self, node: Executor, task: StepName, item: Any, width: int, unfinished: int) -> TaskState:
+        """Run a task with its retries, and return its final state."""
+        previous = self._run.tasks.get(task)
+        attempt, failures = (0 if previous is None else previous.attempts), 0
         while True:
             attempt += 1
             record = self._attempt(node, task, item, attempt, width)
             if record.state != "failed" or failures >= node.retry.limit or self._run.stop:
-                self._end(record, width, left - (record.state == "succeeded"))
+                self._end(record, width, unfinished - (record.state == "succeeded"))
                 return record.state
             failures += 1
             wait_s = node.retry.wait_s(failures)
-            self._end(record, width, left, retry_in_s=wait_s)
+            self._end(record, width, unfinished, retry_in_s=wait_s)
             self._sleep(wait_s)
 
     def _attempt(self, node: Executor, task: StepName, item: Any, attempt: int, width: int) -> TaskRecord:
@@ -338,7 +338,7 @@ class _Drive:
             except KeyboardInterrupt:
                 self._run.stop, state = True, "stopped"
                 failure = Failure(summary="stopped")
-            except BaseException:  # noqa: BLE001  whatever a user's function raises is how its step ended
+            except BaseException:  # noqa: BLE001  any exception of a user's function is its step's failure
                 text = traceback.format_exc()
                 sys.stderr.write(text)
                 state = "failed"
@@ -351,10 +351,10 @@ class _Drive:
             update={"state": state, "seconds": max(0.0, self._clock() - began), "failure": failure}
         )
 
-    def _end(self, record: TaskRecord, width: int, left: int, *, retry_in_s: float | None = None) -> None:
+    def _end(self, record: TaskRecord, width: int, unfinished: int, *, retry_in_s: float | None = None) -> None:
         self._run.note(record)
         self._observe(
-            TaskEnded(run=self._run.record.name, record=record, width=width, left=left, retry_in_s=retry_in_s)
+            TaskEnded(run=self._run.record.name, record=record, width=width, left=unfinished, retry_in_s=retry_in_s)
         )
 
     def _function(self, node: Executor) -> Callable[..., Any]:
@@ -365,7 +365,7 @@ class _Drive:
 
 
 def _copy(value: Any) -> Any:
-    """Return a copy, so that steps share nothing; what cannot be copied is shared."""
+    """Return a deep copy, so that steps share nothing; a value that cannot be copied is shared."""
     try:
         return copy.deepcopy(value)
     except Exception:  # noqa: BLE001  a class of the user's may refuse in its own way

@@ -1,4 +1,4 @@
-"""An inference graph of the user's own objects, called in this thread. Edges are data flow."""
+"""An inference graph of the user's objects, called in this thread. Edges are data flow."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _ALL = -1
 
 
 def check_files(app: Application, workflow: Workflow) -> None:
-    """Look for the files that an online workflow names.
+    """Check that the files of an online workflow exist.
 
     Raises:
-        NotFoundError: one is not there.
+        NotFoundError: one is missing.
     """
     places = AppFiles(app, workflow)
     for service in workflow.services:
@@ -42,7 +42,7 @@ class InferenceGraph:
     def __init__(
         self, app: Application, workflow: Workflow, models: Mapping[str, Any], versions: Mapping[str, str]
     ) -> None:
-        """Make the nodes.
+        """Create the nodes.
 
         Args:
             app: The application.
@@ -51,13 +51,13 @@ class InferenceGraph:
             versions: The model version of each node that has one.
 
         Raises:
-            UsageError: a node cannot be made; the message says why.
+            UsageError: a node cannot be created; the message says why.
         """
         self.versions = dict(versions)
         self._order = [workflow.by_name[name] for level in workflow.levels for name in level]
-        self._parents, self._names = workflow.parents, [one.name for one in workflow.services]
+        self._parents, self._names = workflow.parents, [service.name for service in workflow.services]
         places = AppFiles(app, workflow)
-        self._calls = {one.name: _call(one, places, models, versions) for one in workflow.services}
+        self._calls = {service.name: _call(service, places, models, versions) for service in workflow.services}
 
     def predict(self, value: Any, node: str | None = None) -> Any:
         """Return the graph's answer, or that of one node.
@@ -69,28 +69,28 @@ class InferenceGraph:
             if node not in self._calls:
                 raise NotFoundError(f"There is no model {node!r}.{did_you_mean(node, self._calls)}")
             return self._calls[node](value)
-        given: dict[str, Any] = {}
-        chosen: dict[str, int] = {}
+        results: dict[str, Any] = {}
+        branches: dict[str, int] = {}
         for service in self._order:
-            before = sorted(self._parents[service.name], key=self._names.index)
-            taken = [one for one in before if one in given and self._leads(one, service.name, chosen)]
-            if before and not taken:
+            parents = sorted(self._parents[service.name], key=self._names.index)
+            active = [parent for parent in parents if parent in results and self._leads(parent, service.name, branches)]
+            if parents and not active:
                 continue
-            inputs = [given[one] for one in taken] or [value]
+            inputs = [results[parent] for parent in active] or [value]
             result = self._calls[service.name](inputs if getattr(service, "role", "") == "COMBINER" else inputs[0])
             if getattr(service, "role", "") == "ROUTER":
-                chosen[service.name], result = self._branch(service.name, result), inputs[0]
-            given[service.name] = result
-        found = [given[name] for name in answers(self._parents) if name in given]
-        if len(found) != 1:
-            raise ServiceFailedError(f"The graph has {len(found)} answers. Join them with a COMBINER.")
-        return found[0]
+                branches[service.name], result = self._branch(service.name, result), inputs[0]
+            results[service.name] = result
+        leaf_results = [results[name] for name in answers(self._parents) if name in results]
+        if len(leaf_results) != 1:
+            raise ServiceFailedError(f"The graph has {len(leaf_results)} answers. Join them with a COMBINER.")
+        return leaf_results[0]
 
     def _children(self, name: str) -> list[str]:
         return [child for child in self._names if name in self._parents[child]]
 
-    def _leads(self, parent: str, child: str, chosen: Mapping[str, int]) -> bool:
-        branch = chosen.get(parent, _ALL)
+    def _leads(self, parent: str, child: str, branches: Mapping[str, int]) -> bool:
+        branch = branches.get(parent, _ALL)
         return branch == _ALL or self._children(parent)[branch] == child
 
     def _branch(self, router: str, result: Any) -> int:
@@ -126,10 +126,10 @@ def _call(
         raise UsageError(f"The node {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
     wide = len(inspect.signature(call).parameters) > 1
 
-    def called(value: Any) -> Any:
+    def call_node(value: Any) -> Any:
         try:
             return call(value, []) if wide else call(value)
         except Exception as error:
             raise ServiceFailedError(f"The node {name!r} raised {type(error).__name__}: {error}") from error
 
-    return called
+    return call_node

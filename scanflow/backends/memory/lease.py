@@ -16,7 +16,7 @@ class MemoryLease:
         duration_s: float,
         clock: Callable[[], float],
     ) -> None:
-        """``holders``: by name who holds a lease and until when, which all that are made of one backend share."""
+        """``holders``: holder and expiry time of each lease by name, shared by all leases of one backend."""
         self._holders, self._name, self._holder = holders, name, holder
         self._duration_s, self._clock = duration_s, clock
 

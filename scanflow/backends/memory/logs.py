@@ -1,4 +1,4 @@
-"""What is printed, kept in memory."""
+"""Logs in memory."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Log(io.RawIOBase):
         return len(content)
 
     @contextmanager
-    def captured(self, errors: Log | None = None) -> Iterator[None]:
-        """Take what is printed inside; ``errors`` takes standard error, else this does."""
+    def capture(self, errors: Log | None = None) -> Iterator[None]:
+        """Capture standard output inside the context, and standard error into ``errors``, if given, else here."""
         with redirect_stdout(_Text(self)), redirect_stderr(_Text(errors or self)):
             yield
 

@@ -1,4 +1,4 @@
-"""This process as a backend. What it knows is gone with it."""
+"""This process as a backend. Its state is lost when it ends."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from scanflow.settings import Settings
 class Memory:
     """See :class:`~scanflow.backends.port.Backend`.
 
-    Batch workflows run in the thread that drives them, one task after the other; steps are functions. Online workflows
-    are answered in the thread that asks. Limits (cores, memory, time-outs, affinity) are not enforced.
+    Batch workflows run in the thread that drives them, one task after the other; steps are functions. Requests to
+    online workflows are answered in the caller's thread. Limits (cores, memory, time-outs, affinity) are not enforced.
     """
 
     def __init__(
@@ -39,11 +39,11 @@ class Memory:
         """Make an empty backend.
 
         Args:
-            settings: Of them the widest fan-out is used.
+            settings: Only the widest fan-out is used.
             open_models: Not used.
             models: Objects with a method ``predict``, by their address: ``{"models:/cnn/3": Stub()}``.
             clock: Seconds since the epoch.
-            sleep: Waits before a retry; a test may advance its clock instead.
+            sleep: Waits before a retry; tests may advance their clock instead.
         """
         self._batch = MemoryBatch(settings or Settings(), clock=clock, sleep=sleep)
         self._online = MemoryOnline(models or {}, clock=clock)

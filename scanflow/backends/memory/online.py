@@ -1,4 +1,4 @@
-"""Online workflows in this process: answered in the thread that asks."""
+"""Online workflows in this process: requests are answered in the caller's thread."""
 
 from __future__ import annotations
 
@@ -122,33 +122,36 @@ class MemoryOnline:
     def deploy(self, deployment: Deployment, *, key: str | None, observe: ServiceObserver) -> ServiceRecord:
         app, workflow = deployment.app, deployment.online
         self.check(app, workflow)
-        before = self._services.get(workflow.name)
-        if before is not None and (before.definition.app.name, before.definition.app.team) != (app.name, app.team):
-            own = before.definition.app
+        existing = self._services.get(workflow.name)
+        if existing is not None and (existing.definition.app.name, existing.definition.app.team) != (
+            app.name,
+            app.team,
+        ):
+            owner = existing.definition.app
             raise InvalidError(
-                f"A service {workflow.name!r} is deployed already, by the application {own.name!r} of team "
-                f"{own.team!r}. Rename this workflow, or delete that one."
+                f"A service {workflow.name!r} is deployed already, by the application {owner.name!r} of team "
+                f"{owner.team!r}. Rename this workflow, or delete that one."
             )
-        if before is not None and key in before.keys:
-            return self._record(before)
+        if existing is not None and key in existing.keys:
+            return self._record(existing)
         shape = shape_of(workflow)
-        made = _Definition(
+        definition = _Definition(
             app,
             workflow,
             None if deployment.source is None else str(deployment.source),
             shape if deployment.sizing is None else changed_shape(shape, deployment.sizing),
-            next((one.scaling for one in workflow.services if one.scaling is not None), None),
-            {one.name: one.model for one in workflow.services if one.model is not None},
+            next((node.scaling for node in workflow.services if node.scaling is not None), None),
+            {node.name: node.model for node in workflow.services if node.model is not None},
         )
         log = Log()
-        graph = self._graph(made, log)
-        if before is None:
-            service = _Service(made, self._clock(), _Revision("r1", graph))
+        graph = self._graph(definition, log)
+        if existing is None:
+            service = _Service(definition, self._clock(), _Revision("r1", graph))
             self._services[workflow.name] = service
         else:
-            service = before
+            service = existing
             service.generation += 1
-            self._replace(service, made, graph)
+            self._replace(service, definition, graph)
         self._settle(service, key, observe, log)
         return self._record(service)
 
@@ -195,7 +198,9 @@ class MemoryOnline:
             raise NotFoundError(f"{name!r} has no instance {instance!r}.{did_you_mean(instance, service.logs)}")
 
         def look() -> tuple[list[tuple[str, Log]], bool]:
-            logs = [(one, log) for one, log in service.logs.items() if instance in {None, one}]
+            logs = [
+                (instance_name, log) for instance_name, log in service.logs.items() if instance in {None, instance_name}
+            ]
             return logs, self._services.get(name) is not service
 
         return MemoryLogs(look)
@@ -211,25 +216,25 @@ class MemoryOnline:
         instances = list(service.logs)
         service.answered += 1
         instance = instances[service.answered % len(instances)] if instances else "1"
-        revision = _chosen(service)
+        revision = _choose_revision(service)
         shadow = service.canary if service.canary is not None and service.canary.shadow else None
-        with service.logs.setdefault(instance, Log()).captured():
+        with service.logs.setdefault(instance, Log()).capture():
             if shadow is not None:
                 try:
-                    _timed(shadow, value, node)
+                    _measure_prediction(shadow, value, node)
                 except ScanflowError:
-                    pass  # it is counted, and the caller is answered by the other
+                    pass  # counted; the caller gets the other revision's answer
             try:
-                result = _timed(revision, value, node)
+                result = _measure_prediction(revision, value, node)
             except ServiceFailedError as error:
                 raise ServiceFailedError(f"The service {name!r} answered 500: {error}") from error
             finally:
                 self._analyse_canary(service)
         outputs = result if isinstance(result, Mapping) else {"output": result}
-        return MemoryAnswer({key: _array(one) for key, one in outputs.items()}, instance, revision.id)
+        return MemoryAnswer({key: _array(output) for key, output in outputs.items()}, instance, revision.id)
 
     def describe(self, name: str, model: str) -> dict[str, Any]:
-        nodes = [one.name for one in self._service(name).definition.workflow.services]
+        nodes = [node.name for node in self._service(name).definition.workflow.services]
         if model not in {name, *nodes}:
             raise NotFoundError(f"There is no model {model!r}.{did_you_mean(model, nodes)}")
         return {"name": model, "platform": "python", "inputs": [], "outputs": []}
@@ -239,22 +244,22 @@ class MemoryOnline:
             raise NotFoundError(f"There is no service {name!r}.{did_you_mean(name, self._services)}")
         return self._services[name]
 
-    def _graph(self, made: _Definition, log: Log) -> InferenceGraph:
-        with log.captured():
-            return InferenceGraph(made.app, made.workflow, self._models, made.versions)
+    def _graph(self, definition: _Definition, log: Log) -> InferenceGraph:
+        with log.capture():
+            return InferenceGraph(definition.app, definition.workflow, self._models, definition.versions)
 
-    def _replace(self, service: _Service, made: _Definition, graph: InferenceGraph) -> None:
-        service.previous, service.definition = service.definition, made
+    def _replace(self, service: _Service, definition: _Definition, graph: InferenceGraph) -> None:
+        service.previous, service.definition = service.definition, definition
         service.current, service.canary = _Revision(f"r{service.generation}", graph), None
 
     def _roll_back(self, service: _Service, log: Log) -> None:
         if service.canary is not None:
             service.canary, service.current.weight = None, 1.0
             return
-        before = service.previous
-        if before is None:
+        previous = service.previous
+        if previous is None:
             raise UsageError("There is nothing to roll back to: it was deployed once and not changed.")
-        self._replace(service, before, self._graph(before, log))
+        self._replace(service, previous, self._graph(previous, log))
 
     def _promote(self, service: _Service, revision: _Revision) -> None:
         service.previous = service.definition
@@ -289,9 +294,9 @@ class MemoryOnline:
         service.canary, service.policy = revision, change.policy or (service.policy if same else None)
 
     def _resize(self, service: _Service, change: ServiceChange) -> None:
-        made = service.definition
-        scaling = made.scaling if change.scaling is None else None if change.scaling == "off" else change.scaling
-        shape = made.shape if change.sizing is None else changed_shape(made.shape, change.sizing)
+        definition = service.definition
+        scaling = definition.scaling if change.scaling is None else None if change.scaling == "off" else change.scaling
+        shape = definition.shape if change.sizing is None else changed_shape(definition.shape, change.sizing)
         if scaling is not None:
             bounded = min(max(shape.instances, scaling.min), scaling.max)
             if change.instances not in {None, bounded}:
@@ -299,7 +304,7 @@ class MemoryOnline:
             shape = shape.model_copy(update={"instances": bounded})
         if change.backup is not None:
             raise UnsupportedError("The backend 'memory' cannot change the backup of a service. Deploy it again.")
-        service.definition = replace(made, shape=shape, scaling=scaling)
+        service.definition = replace(definition, shape=shape, scaling=scaling)
 
     def _settle(self, service: _Service, key: str | None, observe: ServiceObserver, log: Log) -> None:
         names = _instances(service.definition.shape)
@@ -310,7 +315,7 @@ class MemoryOnline:
             observe(Progress(service=service.definition.workflow.name, text=f"instance {name} is ready"))
 
     def _analyse_canary(self, service: _Service) -> None:
-        """Promote or remove a canary by its policy, once it has answered enough."""
+        """Promote or remove a canary by its policy, once it has answered enough requests."""
         canary, policy = service.canary, service.policy
         if canary is None or policy is None or len(canary.seconds) < policy.after_requests:
             return
@@ -322,28 +327,28 @@ class MemoryOnline:
         service.generation += 1
 
     def _record(self, service: _Service) -> ServiceRecord:
-        made, canary = service.definition, service.canary
+        definition, canary = service.definition, service.canary
         revisions = [service.current.record("current")]
         if canary is not None:
             revisions.append(canary.record("shadow" if canary.shadow else "canary"))
-        tracker = made.app.tracker
+        tracker = definition.app.tracker
         return ServiceRecord(
-            name=made.workflow.name,
-            app=made.app.name,
-            team=made.app.team,
+            name=definition.workflow.name,
+            app=definition.app.name,
+            team=definition.app.team,
             state="ready" if service.logs else "idle",
-            url=f"memory://{made.workflow.name}",
+            url=f"memory://{definition.workflow.name}",
             generation=service.generation,
             settled=service.generation,
-            shape=made.shape,
+            shape=definition.shape,
             previous=service.previous is not None or canary is not None,
             tracker=None if tracker is None else tracker.uri,
-            backup=_backup(made.workflow),
+            backup=_backup(definition.workflow),
             ready=len(service.logs),
             instances=tuple(InstanceRecord(instance=name, state="ready") for name in service.logs),
             revisions=tuple(revisions),
-            scaling=made.scaling,
-            source=made.source,
+            scaling=definition.scaling,
+            source=definition.source,
             created=service.created,
         )
 
@@ -356,9 +361,9 @@ class MemoryClient:
         import numpy as np
 
         named = inputs if isinstance(inputs, Mapping) else {"input": inputs}
-        wanted = None if dtype is None else dtype.lower()
+        numpy_dtype = None if dtype is None else dtype.lower()
         return self._online.answer(
-            self._name, model, {str(name): np.asarray(value, dtype=wanted) for name, value in named.items()}
+            self._name, model, {str(name): np.asarray(value, dtype=numpy_dtype) for name, value in named.items()}
         )
 
     def document(self, path: str) -> dict[str, Any]:
@@ -387,17 +392,19 @@ def _backup(workflow: Workflow) -> str | None:
     return None if workflow.serving is None else workflow.serving.backup
 
 
-def _chosen(service: _Service) -> _Revision:
-    """Return which revision answers next: smooth weighted round robin."""
-    revisions = [one for one in (service.current, service.canary) if one is not None and not one.shadow]
-    for one in revisions:
-        one.credit += one.weight
-    best = max(revisions, key=lambda one: one.credit)
-    best.credit -= sum(one.weight for one in revisions)
+def _choose_revision(service: _Service) -> _Revision:
+    """Choose the revision of the next request by smooth weighted round robin."""
+    revisions = [
+        revision for revision in (service.current, service.canary) if revision is not None and not revision.shadow
+    ]
+    for revision in revisions:
+        revision.credit += revision.weight
+    best = max(revisions, key=lambda revision: revision.credit)
+    best.credit -= sum(revision.weight for revision in revisions)
     return best
 
 
-def _timed(revision: _Revision, value: Any, node: str | None) -> Any:
+def _measure_prediction(revision: _Revision, value: Any, node: str | None) -> Any:
     began = perf_counter()
     try:
         return revision.graph.predict(value, node)

@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from scanflow.backends.local.environments import Patience, environment_python, is_ready, make_environment, normalised
+from scanflow.backends.local.environments import (
+    Patience,
+    environment_python,
+    is_ready,
+    make_environment,
+    normalise_requirements,
+)
 from scanflow.errors import InvalidError, UnavailableError
 from scanflow.processes.identity import read_start_time
 from tests.waiting import PATIENCE_S, patient, until
@@ -35,19 +41,19 @@ def source_that_says_when_it_is_built_and_never_ends(folder: Path) -> str:
 
 def test_comments_and_blank_lines_do_not_count() -> None:
     lines = ["# what we need", "", "numpy>=2  # arrays", "   ", "pandas"]
-    assert normalised(lines, with_runtime=False) == ("numpy>=2", "pandas")
+    assert normalise_requirements(lines, with_runtime=False) == ("numpy>=2", "pandas")
 
 
 def test_a_function_step_gets_what_loads_it_in_this_very_version() -> None:
     import pydantic
 
-    assert f"pydantic=={pydantic.VERSION}" in normalised([], with_runtime=True)
+    assert f"pydantic=={pydantic.VERSION}" in normalise_requirements([], with_runtime=True)
 
 
 @pytest.mark.parametrize("line", ["-r other.txt", "--requirement other.txt", "-c limits.txt"])
 def test_requirements_that_refer_to_another_file_are_refused(line: str) -> None:
     with pytest.raises(InvalidError, match="Write all of them in one"):
-        normalised([line], with_runtime=False)
+        normalise_requirements([line], with_runtime=False)
 
 
 @pytest.mark.processes

@@ -9,7 +9,7 @@ import pytest
 
 import scanflow as sf
 from scanflow.app.workflow import Workflow
-from scanflow.backends.local.environments import SERVING_RUNTIME, normalised
+from scanflow.backends.local.environments import SERVING_RUNTIME, normalise_requirements
 from scanflow.backends.local.layout import Home
 from scanflow.backends.local.services.grants import UsedCpus, choose, cpus_avoiding, planned, threads_of
 from scanflow.backends.local.services.layout import ServicesHome
@@ -154,7 +154,7 @@ def test_a_backup_has_none_itself(folder: Path) -> None:
 
 
 def test_what_an_instance_needs_is_added_unless_the_service_names_it_itself() -> None:
-    wanted = normalised(["NumPy<3", "prometheus_client"], with_runtime=True, runtime=SERVING_RUNTIME)
+    wanted = normalise_requirements(["NumPy<3", "prometheus_client"], with_runtime=True, runtime=SERVING_RUNTIME)
     assert wanted[:2] == ("NumPy<3", "prometheus_client")
     assert not [line for line in wanted[2:] if line.startswith(("numpy", "prometheus"))]
     assert any(line.startswith("msgspec==") for line in wanted)

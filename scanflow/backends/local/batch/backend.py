@@ -79,8 +79,8 @@ class LocalBackend:
             tasks, chosen = [], name
             if cut.past is not None:
                 chosen = name or journal.free_name(self._rng)
-                tasks = self._inherit(journal, cut, RunFolder(self._home.runs_of(app.name, app.team) / chosen))
-            parent = self._home.runs_of(app.name, app.team)
+                tasks = self._inherit(journal, cut, RunFolder(self._home.runs_folder(app.name, app.team) / chosen))
+            parent = self._home.runs_folder(app.name, app.team)
             run = enter_run(journal, cut, parent=parent, rng=self._rng, name=chosen, tasks=tasks)
             with _disk_errors(folder := _folder(run).path):
                 private_folder(folder)
@@ -269,7 +269,7 @@ class LocalBackend:
         record = self.show(name)
         tasks = outputs_kept(record, step)
         folder, key = RunFolder(Path(record.folder)), home_key(self._home.path)
-        found = [dict(Outputs(folder.outputs_of(task.task), key)) for task in tasks]
+        found = [dict(Outputs(folder.outputs_folder(task.task), key)) for task in tasks]
         return found[0] if step == tasks[0].task else found
 
     def logs(self, name: str, task: str, *, stream: Stream = "both", attempt: int | None = None) -> FileLogs:
@@ -279,7 +279,7 @@ class LocalBackend:
         files = [("stdout", folder / "stdout.log"), ("stderr", folder / "stderr.log")]
         step, rank = split_task(task)
         if rank is not None and is_job(self.definition(record.name).workflow):
-            files = rank_logs(RunFolder(Path(record.folder)).outputs_of(StepName(step)), rank)
+            files = rank_logs(RunFolder(Path(record.folder)).outputs_folder(StepName(step)), rank)
         files = [one for one in files if stream in {one[0], "both"}]
         return FileLogs(lambda: (files, self._task_ended(record.name, task)))
 
@@ -305,7 +305,7 @@ class LocalBackend:
         tasks = with_pending(workflow, journal.tasks(run).values())
         record = self._shown(run.record)
         if is_job(workflow):
-            tasks = (*rank_tasks(_folder(run).outputs_of(tasks[0].task), tasks[0]), *tasks)
+            tasks = (*rank_tasks(_folder(run).outputs_folder(tasks[0].task), tasks[0]), *tasks)
             record = record.with_details(type=MPI)
         return record.model_copy(update={"tasks": tasks})
 

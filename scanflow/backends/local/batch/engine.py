@@ -285,7 +285,7 @@ class RunEngine:
         if found is None or not found[1].is_dir():
             return False
         origin, folder = found
-        target = self._folder.outputs_of(task.name)
+        target = self._folder.outputs_folder(task.name)
         private_folder(target.parent)
         try:
             copy_outputs(folder, target)
@@ -335,7 +335,7 @@ class RunEngine:
             self._observe(self._ended_event(record, retry_in_s=wait_s))
             return
         if record.state == "succeeded" and task.key is not None:
-            self._journal.remember(task.key, self._run.record.name, self._folder.outputs_of(task.name))
+            self._journal.remember(task.key, self._run.record.name, self._folder.outputs_folder(task.name))
         self._end(task, record)
 
     def _end(self, task: _Task, record: TaskRecord) -> None:

@@ -17,7 +17,7 @@ from scanflow.app.executor import Executor, Target
 from scanflow.app.steps import check_parameters
 from scanflow.app_files import AppFiles
 from scanflow.backends import function_process
-from scanflow.backends.local.environments import environment_python, normalised
+from scanflow.backends.local.environments import environment_python, normalise_requirements
 from scanflow.backends.local.layout import Home, RunFolder
 from scanflow.backends.local.services.grants import cpus_avoiding
 from scanflow.backends.local.services.layout import ServicesHome
@@ -89,8 +89,8 @@ class Launcher:
             lines, base = file.read_text(encoding="utf-8").splitlines(), file.parent
         else:
             lines, base = list(node.requirements), self._files.app_dir
-        wanted = normalised(lines, with_runtime=node.target is not None)
-        return Python(environment_python(self._home.environments, wanted), wanted, base)
+        requirements = normalise_requirements(lines, with_runtime=node.target is not None)
+        return Python(environment_python(self._home.environments, requirements), requirements, base)
 
     def cache_key(self, node: Executor, parameters: Mapping[str, Any], python: Python) -> str:
         code, name = self._code(node)
@@ -145,7 +145,7 @@ class Launcher:
 
     def clean_outputs(self, task: StepName, attempt: int) -> Path:
         """Return a task's output folder, without what an earlier attempt left there."""
-        outputs = self._folder.outputs_of(task)
+        outputs = self._folder.outputs_folder(task)
         if attempt > 1:
             shutil.rmtree(outputs, ignore_errors=True)
         private_folder(outputs)
@@ -223,7 +223,7 @@ class Launcher:
         return {"SCANFLOW_HOME": str(self._home.path), **variables}  # for steps that run scanflow's own commands
 
     def _read_outputs(self, task: StepName) -> Outputs:
-        folder = self._folder.outputs_of(task)
+        folder = self._folder.outputs_folder(task)
         if not folder.exists():
             raise NotFoundError(f"The outputs of {split_task(task)[0]!r} are gone: {str(folder)!r}. Start a new run.")
         return Outputs(folder, self.key)

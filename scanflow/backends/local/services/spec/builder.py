@@ -118,7 +118,7 @@ class ServiceSpecBuilder:
         if not files:
             return Path(sys.executable)
         lines = files[0].read_text(encoding="utf-8").splitlines()
-        wanted = environments.normalised(lines, with_runtime=True, runtime=environments.SERVING_RUNTIME)
+        wanted = environments.normalise_requirements(lines, with_runtime=True, runtime=environments.SERVING_RUNTIME)
         python = environments.environment_python(self._home.environments, wanted)
         if not environments.is_ready(python):
             tell("its environment is being made")
