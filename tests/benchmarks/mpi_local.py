@@ -27,8 +27,8 @@ from typing import Any, Final
 
 import scanflow as sf
 from scanflow.backends.local.mpi.claims import neighbours
-from scanflow.backends.local.mpi.containers import find_runtime, in_container
-from scanflow.backends.local.mpi.flavors import command, find_launcher
+from scanflow.backends.local.mpi.containers import build_container_command, find_runtime
+from scanflow.backends.local.mpi.flavors import build_command, find_launcher
 from scanflow.backends.local.mpi.launcher import launch
 from scanflow.placement.sysfs import read_topology
 
@@ -131,7 +131,7 @@ def overhead(number: int, tasks: int) -> None:
         program = compiled(Path(place), "nothing", Path(place) / "nothing.c")
         job = sf.MPIWorkload(name="nothing", mainfile=str(program), n_tasks=tasks, oversubscribe=True)
         mpirun = find_launcher(None, program, name="nothing")
-        argv, env = command(mpirun, tasks, oversubscribed=False, argv=[str(program)], root=os.geteuid() == 0)
+        argv, env = build_command(mpirun, tasks, oversubscribed=False, argv=[str(program)], root=os.geteuid() == 0)
 
         def bare(_: Path) -> Sample:
             return timed(lambda: subprocess.run(argv, env={**os.environ, **env}, check=True, timeout=300))
@@ -193,7 +193,7 @@ def containers(number: int, image: str) -> None:
         program = compiled(folder, "kernels", KERNELS)
         for profile, (kernel, turns) in kernels.items():
             argv = [str(program), "--kernel", kernel, "--rounds", str(turns)]
-            ways = {"machine": argv, "podman": in_container("podman", runtime, image, argv, str(folder))}
+            ways = {"machine": argv, "podman": build_container_command("podman", runtime, image, argv, str(folder))}
             job = sf.MPIWorkload(name=kernel, mainfile=str(program), n_tasks=2, oversubscribe=True, flavor="openmpi")
 
             def sampler(inside: Sequence[str], job: sf.MPIWorkload = job) -> Callable[[Path], Sample]:
@@ -242,7 +242,7 @@ def beside(number: int) -> None:
             def sample(_: Path) -> Sample:
                 program = [str(folder / "kernels"), "--kernel", kernel, "--rounds", "1000000"]
                 mpirun = find_launcher(None, folder / "kernels", name=kernel)
-                argv, env = command(mpirun, tasks, oversubscribed=True, argv=program, root=os.geteuid() == 0)
+                argv, env = build_command(mpirun, tasks, oversubscribed=True, argv=program, root=os.geteuid() == 0)
                 bound = ["taskset", "-c", ",".join(map(str, cpus)), *argv]
                 job = subprocess.Popen(bound, env={**os.environ, **env}, stdout=subprocess.DEVNULL)
                 try:

@@ -20,7 +20,7 @@ from scanflow.backends.local.mpi.flavors import find_launcher
 from scanflow.backends.local.mpi.profiling import profile
 from scanflow.backends.local.mpi.profiling.calls import Calls
 from scanflow.backends.local.mpi.profiling.perf import record_command
-from scanflow.backends.local.mpi.profiling.profile import Observed, observe, profile_of
+from scanflow.backends.local.mpi.profiling.profile import Observed, compute_profile, observe
 from scanflow.errors import StepFailedError
 from scanflow.placement.mpi.here import plan_here
 from scanflow.placement.sysfs import read_topology
@@ -205,9 +205,9 @@ def part(seen: Observed, began: float, ended: float) -> Observed:
         last = min((place for place, one in enumerate(moments) if one.at_s >= ended), default=len(moments) - 1)
         outside = 0.0  # a call in which the rank waited for this section to begin is counted whole when it returns
         for before, after in pairwise(moments[first : last + 1]):
-            step = after.since(before)
+            step = after.subtract(before)
             outside = max(0.0, outside + step.cpu_s - step.mpi_cpu_s)
-        whole = moments[last].since(moments[first])
+        whole = moments[last].subtract(moments[first])
         inside = moments[first].mpi_cpu_s + max(0.0, whole.cpu_s - outside)
         calls.append([moments[first], moments[last]._replace(mpi_cpu_s=inside)])
     pages = [one for one in seen.pages if began + one.window_s <= one.at_s <= ended]
@@ -223,7 +223,7 @@ def test_ep_stream_of_hpcc_is_bound_by_memory_and_ptrans_by_the_network(
     seen = hpcc(
         tmp_path, size=8000, tasks=2, last="StarSTREAM", preload=shorter_hpcc(tmp_path, "REFUSED=9", "WITHOUT_DGEMM")
     )
-    found = {name: profile_of(seen[name]) for name in ("PTRANS", "StarSTREAM")}
+    found = {name: compute_profile(seen[name]) for name in ("PTRANS", "StarSTREAM")}
     assert {name: one.profile for name, one in found.items()} == {"PTRANS": "network", "StarSTREAM": "memory"}, found
 
 
@@ -241,7 +241,7 @@ def test_what_bounds_the_sections_of_hpcc(
     monkeypatch.chdir(tmp_path)  # where HPCC reads its input, and writes what it found
     # Its other sections end too soon to be seen alone.
     seen = hpcc(tmp_path, size=size, tasks=2, last=last, preload=shorter_hpcc(tmp_path, "REFUSED=9"))
-    found = {name: profile_of(seen[name]) for name in expected}
+    found = {name: compute_profile(seen[name]) for name in expected}
     assert {name: one.profile for name, one in found.items()} == expected, {
         name: str(one) for name, one in found.items()
     }
@@ -253,5 +253,5 @@ def test_random_access_of_hpcc_is_bound_by_memory(tmp_path: Path, monkeypatch: p
     # A table of 64 MB is in no rank's share of the caches, and its updates take seconds. MPIRandomAccess comes first,
     # takes a minute with it, and is left out.
     seen = hpcc(tmp_path, size=6000, tasks=2, last="StarRandomAccess", preload=shorter_hpcc(tmp_path, "REFUSED=1"))
-    found = profile_of(seen["StarRandomAccess"])
+    found = compute_profile(seen["StarRandomAccess"])
     assert found.profile == "memory", found

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import scanflow as sf
 from scanflow.backends.local.mpi.elf import needed_libraries
-from scanflow.backends.local.mpi.flavors import Mpirun, command, find_launcher, linked_flavor
-from scanflow.backends.local.mpi.job import job_of
+from scanflow.backends.local.mpi.flavors import Mpirun, build_command, find_launcher, linked_flavor
+from scanflow.backends.local.mpi.job import resolve_job
 from scanflow.backends.rank_files import exit_status, rank_tasks, still_running
 from scanflow.backends.records import TaskRecord
 from scanflow.errors import InvalidError, NotFoundError, UnsupportedError
@@ -149,20 +149,20 @@ def test_parameters_become_options_as_those_of_an_executor_do(tmp_path: Path) ->
     program = elf(tmp_path / "hpl")
     program.chmod(0o755)
     flow = sf.Workflow(name="w", type="mpi", nodes=[workload(parameters={"sizes": [1, 2], "seed": None, "n": 3})])
-    _, argv = job_of(sf.Application(name="a", app_dir=tmp_path, workflows=[flow]), flow)
+    _, argv = resolve_job(sf.Application(name="a", app_dir=tmp_path, workflows=[flow]), flow)
     assert argv == [str(program), "--sizes", "[1, 2]", "--n", "3"]
 
 
 def test_a_program_that_is_not_in_the_folder_is_looked_for_on_the_path_to_say_where_it_is(tmp_path: Path) -> None:
     flow = sf.Workflow(name="w", type="mpi", nodes=[workload(mainfile="sh")])
     with pytest.raises(NotFoundError, match=r"MPIWorkload 'hpl': There is no file 'sh' in .*mainfile='/.*/sh'"):
-        job_of(sf.Application(name="a", app_dir=tmp_path, workflows=[flow]), flow)
+        resolve_job(sf.Application(name="a", app_dir=tmp_path, workflows=[flow]), flow)
 
 
 def test_only_over_subscribed_ranks_yield_while_they_wait() -> None:
     launcher = Mpirun("openmpi", "mpirun")
-    crowded, _ = command(launcher, 4, oversubscribed=True, argv=["a"], root=True)
-    alone, env = command(launcher, 4, oversubscribed=False, argv=["a"], root=False)
+    crowded, _ = build_command(launcher, 4, oversubscribed=True, argv=["a"], root=True)
+    alone, env = build_command(launcher, 4, oversubscribed=False, argv=["a"], root=False)
     assert "mpi_yield_when_idle" in crowded
     assert "mpi_yield_when_idle" not in alone
     assert "OMPI_ALLOW_RUN_AS_ROOT" not in env
@@ -174,7 +174,7 @@ def test_a_yaml_mainfile_names_the_program_and_fields_of_the_workload(tmp_path: 
     (tmp_path / "exp.yaml").write_text("program: dgemm\nargs: [-n, 100]\noversubscribe: true\nprofile: cpu\n")
     flow = sf.Workflow(name="w", type="mpi", nodes=[workload(mainfile="exp.yaml")])
     app = sf.Application(name="a", app_dir=tmp_path, workflows=[flow])
-    found, argv = job_of(app, flow)
+    found, argv = resolve_job(app, flow)
     assert (found.oversubscribe, found.profile, argv) == (True, "cpu", [str(tmp_path / "dgemm"), "-n", "100"])
 
 
@@ -192,7 +192,7 @@ def test_a_yaml_mainfile_that_is_none_says_why(tmp_path: Path, text: str, error:
     (tmp_path / "exp.yaml").write_text(text)
     flow = sf.Workflow(name="w", type="mpi", nodes=[workload(mainfile="exp.yaml")])
     with pytest.raises(error, match=told):
-        job_of(sf.Application(name="a", app_dir=tmp_path, workflows=[flow]), flow)
+        resolve_job(sf.Application(name="a", app_dir=tmp_path, workflows=[flow]), flow)
 
 
 def test_each_rank_is_a_task_with_its_place(tmp_path: Path) -> None:

@@ -10,24 +10,24 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.backends.local.mpi.containers import find_runtime, in_container
+from scanflow.backends.local.mpi.containers import build_container_command, find_runtime
 from scanflow.errors import InvalidError, NotFoundError, UnsupportedError
 
 ARGV = ["/opt/hpcc", "-n", "4"]
 
 
 def test_a_rank_in_podman_has_the_hosts_network_memory_and_variables() -> None:
-    made = in_container("podman", "/usr/bin/podman", "team/mpi:1", ARGV, "/app", root=False)
+    made = build_container_command("podman", "/usr/bin/podman", "team/mpi:1", ARGV, "/app", root=False)
     assert made[:4] == ["/usr/bin/podman", "run", "--rm", "--env-host"]
     assert {"--network=host", "--ipc=host", "--pid=host", "--userns=keep-id", "--volume=/tmp:/tmp"} <= set(made)
     assert made[-len(ARGV) :] == ARGV
     assert made[-len(ARGV) - 6 : -len(ARGV) - 3] == ["--workdir=/app", "team/mpi:1", "sh"]
-    assert "--userns=keep-id" not in in_container("podman", "podman", "i", ARGV, "/app", root=True)
+    assert "--userns=keep-id" not in build_container_command("podman", "podman", "i", ARGV, "/app", root=True)
 
 
 @pytest.mark.parametrize("runtime", ["apptainer", "singularity"])
 def test_a_rank_in_apptainer_is_a_process_with_another_root(runtime: Any) -> None:
-    made = in_container(runtime, f"/usr/bin/{runtime}", "mpi.sif", ARGV, "/app")
+    made = build_container_command(runtime, f"/usr/bin/{runtime}", "mpi.sif", ARGV, "/app")
     assert made == [f"/usr/bin/{runtime}", "exec", "--bind", "/app", "--pwd", "/app", "mpi.sif", *ARGV]
 
 

@@ -12,7 +12,7 @@ import scanflow as sf
 from scanflow.backends.local.mpi.profiling.calls import Calls, compile_library, read_calls, total
 from scanflow.backends.local.mpi.profiling.classify import MEMORY_BYTES, Measured, classify
 from scanflow.backends.local.mpi.profiling.pages import Touched, traffic
-from scanflow.backends.local.mpi.profiling.perf import record_command, share_of
+from scanflow.backends.local.mpi.profiling.perf import parse_share, record_command
 from scanflow.backends.local.mpi.profiling.profile import LONGEST_S, START_S, _long_enough
 from scanflow.errors import InvalidError
 from scanflow.placement.mpi.groups import ClusterNode
@@ -88,9 +88,9 @@ def test_a_report_of_perf_tells_the_share_of_mpis_libraries() -> None:
     15.00%  mca_btl_vader.so
      5.00%  libc.so.6
 """
-    assert share_of(report) == pytest.approx(0.75 / 0.95)
-    assert share_of("") is None
-    assert share_of(report.replace("2K", "199")) is None, "a start alone tells nothing"
+    assert parse_share(report) == pytest.approx(0.75 / 0.95)
+    assert parse_share("") is None
+    assert parse_share(report.replace("2K", "199")) is None, "a start alone tells nothing"
 
 
 def test_messages_that_mpi_copies_in_the_c_library_are_not_taken_for_the_programs_own_work() -> None:
@@ -101,9 +101,9 @@ def test_messages_that_mpi_copies_in_the_c_library_are_not_taken_for_the_program
      2.50%  kernels
      0.50%  ld-linux-x86-64.so.2
 """
-    assert share_of(report) == pytest.approx(20 / 22.5)
+    assert parse_share(report) == pytest.approx(20 / 22.5)
     mostly_copies = report.replace("77.00", "97.00").replace("20.00", "1.00").replace("2.50", "1.50")
-    assert share_of(mostly_copies) == pytest.approx(0.01), "too few elsewhere to tell by"
+    assert parse_share(mostly_copies) == pytest.approx(0.01), "too few elsewhere to tell by"
 
 
 def test_without_a_compiler_or_perf_nothing_measures(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The embedded backend itself: runs, resumed, spun, stopped and looked at, below one home folder."""
+"""The embedded backend: enters, drives, stops and shows the runs of one home folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from scanflow.backends.local.batch.engine import RunEngine
 from scanflow.backends.local.batch.launch import Launcher
 from scanflow.backends.local.layout import Home, RunFolder
 from scanflow.backends.local.mpi.claims import neighbours
-from scanflow.backends.local.mpi.job import as_batch, is_job, job_of, measure_here, plan_workload
+from scanflow.backends.local.mpi.job import as_batch, is_job, measure_here, plan_workload, resolve_job
 from scanflow.backends.log_files import FileLogs
 from scanflow.backends.pickles import home_key
 from scanflow.backends.port import Environment, RunDefinition, Stream
@@ -55,7 +55,7 @@ from scanflow.processes.shims import stop_attempt
 from scanflow.settings import Settings
 
 BEGIN_S = 5.0
-"""Longest wait for a task to begin that is to be stopped."""
+"""Longest wait for the start of a task that is to be stopped."""
 
 POLL_S = 0.01
 
@@ -63,7 +63,7 @@ POLL_S = 0.01
 class LocalBackend:
     """Runs batch workflows and MPI jobs on this machine.
 
-    It holds nothing open between calls; any process may call for any run.
+    It holds nothing open between calls; any process may call it for any run.
     """
 
     def __init__(self, settings: Settings, *, rng: random.Random | None = None) -> None:
@@ -72,26 +72,28 @@ class LocalBackend:
         self._rng = rng or random.Random()  # noqa: S311  names for people, not secrets
 
     def enter(self, definition: RunDefinition, name: RunName | None = None) -> RunRecord:
-        cut = cut_down(as_batch(definition, self._home.path))
-        self._check(cut)
-        app = cut.app
+        reduced = cut_down(as_batch(definition, self._home.path))
+        self._check(reduced)
+        app = reduced.app
         with self._journal() as journal:
-            tasks, chosen = [], name
-            if cut.past is not None:
-                chosen = name or journal.free_name(self._rng)
-                tasks = self._inherit(journal, cut, RunFolder(self._home.runs_folder(app.name, app.team) / chosen))
+            tasks, run_name = [], name
+            if reduced.past is not None:
+                run_name = name or journal.free_name(self._rng)
+                tasks = self._inherit(
+                    journal, reduced, RunFolder(self._home.runs_folder(app.name, app.team) / run_name)
+                )
             parent = self._home.runs_folder(app.name, app.team)
-            run = enter_run(journal, cut, parent=parent, rng=self._rng, name=chosen, tasks=tasks)
+            run = enter_run(journal, reduced, parent=parent, rng=self._rng, name=run_name, tasks=tasks)
             with _disk_errors(folder := _folder(run).path):
                 private_folder(folder)
             return self._complete(journal, run)
 
     def _inherit(self, journal: Journal, cut: RunDefinition, folder: RunFolder) -> list[TaskRecord]:
-        """Give a spin what it needs of its past run, and return the tasks that this was left by."""
+        """Link a spin's inputs from its past run, and return the tasks that wrote them."""
         past = self._complete(journal, journal.run(cut.past or ""))
         inputs, past_folder = inputs_of_spin(cut, past), RunFolder(Path(past.folder))
         with _disk_errors(folder.path):
-            # The folder first: once the run is entered, whoever drives it must find its inputs.
+            # The folder first: once the run is entered, its driver must find the inputs.
             private_folder(folder.outputs)
             for other in {record.step for record in inputs if record.state == "succeeded"}:
                 if not (folder.outputs / other).is_symlink():
@@ -113,7 +115,7 @@ class LocalBackend:
             return journal.free_name(self._rng)
 
     def give_up(self, name: str, why: str) -> RunRecord:
-        """Note that a run which nobody drives has failed, and why; nothing of it runs on."""
+        """Mark a run without a driver as failed, with the reason, and stop its remaining tasks."""
         with self._journal() as journal:
             run = journal.run(name)
             if self._state(run.record) == "interrupted":
@@ -146,11 +148,11 @@ class LocalBackend:
         return "a server's: first come, first served, while others have the cores"
 
     def job_nodes(self, app: Application, workflow: Workflow) -> list[ClusterNode]:
-        job_of(app, workflow)
+        resolve_job(app, workflow)
         return [node_of(read_topology())]
 
     def job_plan(self, app: Application, workflow: Workflow) -> MPIPlan:
-        return plan_here(job_of(app, workflow)[0], neighbours=neighbours(self._home.path))
+        return plan_here(resolve_job(app, workflow)[0], neighbours=neighbours(self._home.path))
 
     def job_share(self, run: str) -> Share | None:
         workflow = self.definition(run).workflow
@@ -165,23 +167,23 @@ class LocalBackend:
 
     def measure_job(self, app: Application, workflow: Workflow) -> tuple[MPIProfile | None, str]:
         with TemporaryDirectory(prefix="scanflow-mpi-") as folder:
-            found = measure_here(app, workflow, Path(folder))
-        return found.profile, str(found)
+            profile = measure_here(app, workflow, Path(folder))
+        return profile.profile, str(profile)
 
     def drive(
         self, name: str, definition: RunDefinition | None = None, *, environment: Environment, observe: Observer
     ) -> RunRecord:
         with self._journal() as journal:
             run = journal.run(name)
-            made = cut_down(as_batch(definition or definition_of(run), self._home.path))
-            self._check(made)
+            reduced = cut_down(as_batch(definition or definition_of(run), self._home.path))
+            self._check(reduced)
             if self._state(run.record) == "running":
                 raise AlreadyRunningError(
                     f"The run {run.record.name!r} is running. Watch it: scanflow show {run.record.name}"
                 )
-            redefine_run(journal, run, made)
+            redefine_run(journal, run, reduced)
             folder, name, began = _folder(run), run.record.name, time.monotonic()
-            launcher = self._launcher(made, folder, environment)
+            launcher = self._launcher(reduced, folder, environment)
             with _disk_errors(folder.path, then=f"scanflow resume {name}"):
                 private_folder(folder.path)
                 with only_driver(folder.lock, name):
@@ -189,23 +191,23 @@ class LocalBackend:
                     observe(
                         RunStarted(
                             run=name,
-                            steps=len(made.workflow.nodes),
+                            steps=len(reduced.workflow.nodes),
                             kept=sum(task.state == "succeeded" for task in journal.tasks(run).values()),
-                            ignored=ignored_fields(made.workflow),
+                            ignored=ignored_fields(reduced.workflow),
                         ).with_details(folder=str(folder.path))
                     )
                     launcher.keep_functions()
                     machine = this_machine()
                     cores = self._settings.slots or machine.cores
                     budget = Budget(cores, machine.memory_bytes)
-                    engine = RunEngine(journal, run, made.workflow, launcher, budget, workers=cores, observe=observe)
+                    engine = RunEngine(journal, run, reduced.workflow, launcher, budget, workers=cores, observe=observe)
                     journal.set_run(run, engine.drive(), seconds=(run.record.seconds or 0.0) + time.monotonic() - began)
             record = self._complete(journal, journal.run(name))
         observe(RunEnded(run=record.name, record=record))
         return record
 
     def stop(self, name: str) -> RunRecord:
-        """Stop a run: its steps are asked to end, and it can be resumed. A run nobody drives is stopped here."""
+        """Request a run to stop; it can be resumed. A run without a driver is stopped here."""
         with self._journal() as journal:
             run = journal.run(name)
             if run.record.state in {"succeeded", "failed", "stopped"}:
@@ -213,9 +215,9 @@ class LocalBackend:
                     f"The run {run.record.name!r} has {run.record.state} already; there is nothing to stop."
                 )
             journal.request_stop(run)
-            # Looked at after the request: what drove it may have died before it could read that.
+            # Checked after the request: the driver may have died before reading it.
             if self._state(run.record) == "interrupted":
-                with suppress(AlreadyRunningError):  # another drives it now, and reads the request
+                with suppress(AlreadyRunningError):  # another process drives it now, and reads the request
                     self._stop_leftover_tasks(journal, run)
             return self._complete(journal, journal.run(run.record.name))
 
@@ -224,31 +226,31 @@ class LocalBackend:
             run = journal.run(name)
             record, steps = self._complete(journal, run), definition_of(run).workflow.by_name
             running = running_tasks(record, task)
-            if inside := [one.task for one in running if getattr(steps[one.step], "in_process", False)]:
+            if threads := [task.task for task in running if getattr(steps[task.step], "in_process", False)]:
                 raise UnsupportedError(
-                    f"The task {inside[0]!r} cannot be stopped alone: its step is in_process, a thread of what drives "
+                    f"The task {threads[0]!r} cannot be stopped alone: its step is in_process, a thread of what drives "
                     f"the run. Stop the run: scanflow stop {record.name}"
                 )
             with _disk_errors(Path(record.folder)):
-                for one in running:
-                    _stop_begun(_folder(run).attempt(one.task, one.attempts), one.task)
+                for running_task in running:
+                    _stop_attempt(_folder(run).attempt(running_task.task, running_task.attempts), running_task.task)
             return self._complete(journal, journal.run(record.name))
 
     def show(self, name: str) -> RunRecord:
         with self._journal() as journal:
-            found = self._complete(journal, journal.run(name))
-            # One that ended between two looks, at the journal and at the lock, seems to be nobody's.
-            return self._complete(journal, journal.run(name)) if found.state == "interrupted" else found
+            record = self._complete(journal, journal.run(name))
+            # A run that ends between reading the journal and checking the lock seems interrupted: read it again.
+            return self._complete(journal, journal.run(name)) if record.state == "interrupted" else record
 
     def follow(self, name: str, since: int = -1) -> tuple[RunRecord, int]:
         with self._journal() as journal:
             run = journal.run(name)
-            # The state first: what ends between the two looks is then seen once more.
-            state = self._shown(run.record)
+            # The state first: a task that ends in between is then reported once more.
+            state = self._with_current_state(run.record)
             tasks, last = journal.changed_tasks(run, since)
             return state.model_copy(update={"tasks": tuple(tasks)}), last
 
-    def _task_ended(self, name: str, task: str) -> bool:
+    def _has_task_ended(self, name: str, task: str) -> bool:
         with self._journal() as journal:
             run = journal.run(name)
             record = journal.task(run, task)
@@ -262,26 +264,26 @@ class LocalBackend:
         self, *, limit: int, app: str | None = None, team: str | None = None, workflow: str | None = None
     ) -> list[RunRecord]:
         with self._journal() as journal:
-            found = journal.runs(limit=limit, app=app, team=team, workflow=workflow)
-            return [self._shown(record) for record in found]
+            records = journal.runs(limit=limit, app=app, team=team, workflow=workflow)
+            return [self._with_current_state(record) for record in records]
 
     def outputs(self, name: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
         record = self.show(name)
         tasks = outputs_kept(record, step)
         folder, key = RunFolder(Path(record.folder)), home_key(self._home.path)
-        found = [dict(Outputs(folder.outputs_folder(task.task), key)) for task in tasks]
-        return found[0] if step == tasks[0].task else found
+        values = [dict(Outputs(folder.outputs_folder(task.task), key)) for task in tasks]
+        return values[0] if step == tasks[0].task else values
 
     def logs(self, name: str, task: str, *, stream: Stream = "both", attempt: int | None = None) -> FileLogs:
         record = self.show(name)
-        found = logged_task(record, task)
-        folder = RunFolder(Path(record.folder)).attempt(found.task, attempt or found.attempts)
+        task_record = logged_task(record, task)
+        folder = RunFolder(Path(record.folder)).attempt(task_record.task, attempt or task_record.attempts)
         files = [("stdout", folder / "stdout.log"), ("stderr", folder / "stderr.log")]
         step, rank = split_task(task)
         if rank is not None and is_job(self.definition(record.name).workflow):
             files = rank_logs(RunFolder(Path(record.folder)).outputs_folder(StepName(step)), rank)
-        files = [one for one in files if stream in {one[0], "both"}]
-        return FileLogs(lambda: (files, self._task_ended(record.name, task)))
+        files = [file for file in files if stream in {file[0], "both"}]
+        return FileLogs(lambda: (files, self._has_task_ended(record.name, task)))
 
     def _launcher(self, definition: RunDefinition, folder: RunFolder, tracking: Environment) -> Launcher:
         most = self._settings.max_fan_out
@@ -291,7 +293,7 @@ class LocalBackend:
         folder = _folder(run)
         with only_driver(folder.lock, run.record.name):
             if journal.run(run.record.name).record.state != "running":
-                return  # it ended between the looks at the journal and at the lock
+                return  # it ended between reading the journal and taking the lock
             for record in journal.tasks(run).values():
                 if record.state == "running":
                     attempt = folder.attempt(record.task, record.attempts)
@@ -300,16 +302,16 @@ class LocalBackend:
             journal.set_run(run, "stopped", seconds=run.record.seconds)
 
     def _complete(self, journal: Journal, run: JournalRun) -> RunRecord:
-        """Return a run with all its tasks, those of steps that were never reached included."""
+        """Return a run with all its tasks, pending ones included."""
         workflow = definition_of(run).workflow
         tasks = with_pending(workflow, journal.tasks(run).values())
-        record = self._shown(run.record)
+        record = self._with_current_state(run.record)
         if is_job(workflow):
             tasks = (*rank_tasks(_folder(run).outputs_folder(tasks[0].task), tasks[0]), *tasks)
             record = record.with_details(type=MPI)
         return record.model_copy(update={"tasks": tasks})
 
-    def _shown(self, record: RunRecord) -> RunRecord:
+    def _with_current_state(self, record: RunRecord) -> RunRecord:
         state = self._state(record)
         return record if state == record.state else record.model_copy(update={"state": state})
 
@@ -328,11 +330,11 @@ class LocalBackend:
             journal.close()
 
 
-def _stop_begun(attempt: Path, task: str) -> None:
-    """Stop an attempt that the journal says runs: it may be about to begin at this instant."""
-    give_up = time.monotonic() + BEGIN_S
+def _stop_attempt(attempt: Path, task: str) -> None:
+    """Stop an attempt that runs by the journal, once it has started."""
+    deadline = time.monotonic() + BEGIN_S
     while not (attempt / "started").exists():
-        if time.monotonic() > give_up:
+        if time.monotonic() > deadline:
             raise UnavailableError(f"The task {task!r} is about to start, and cannot be stopped yet. Try again.")
         time.sleep(POLL_S)
     stop_attempt(attempt)
@@ -344,7 +346,7 @@ def _folder(run: JournalRun) -> RunFolder:
 
 @contextmanager
 def _disk_errors(folder: Path, then: str = "") -> Iterator[None]:
-    """Turn what a disk says no to into our error; the run stands as the journal has it, and can be resumed."""
+    """Translate disk errors into ours; the run keeps its state in the journal, and can be resumed."""
     try:
         yield
     except OSError as error:

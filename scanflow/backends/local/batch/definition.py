@@ -1,4 +1,4 @@
-"""What of a workflow this machine can honour."""
+"""Checks of workflows for fields that this backend does not support."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scanflow.errors import UnsupportedError
 
 
 def check_supported(workflow: Workflow) -> None:
-    """Refuse what this backend cannot honour.
+    """Reject fields that this backend does not support.
 
     Raises:
         UnsupportedError: names the field.
@@ -26,7 +26,7 @@ def check_supported(workflow: Workflow) -> None:
 
 
 def ignored_fields(workflow: Workflow) -> tuple[str, ...]:
-    """Return what a workflow asks for that this backend does without, each in a few words."""
+    """Return short descriptions of a workflow's fields that this backend ignores."""
     return tuple(
         f"{node.name}: image={node.image!r} is not used: steps run with this Python, not in containers"
         for node in workflow.steps

@@ -1,8 +1,8 @@
-"""The loop that drives one run: start what may start, wait for what ends, decide what follows.
+"""The loop that drives one run: start ready tasks, wait for exits, schedule what follows.
 
-It is level-triggered. What it knows it takes from the journal and the attempts' folders, so a run that was cut short
-at any instant is driven on by calling it again: tasks that finished are kept, attempts that still run are adopted, an
-attempt of which nobody knows whether it began is settled by who claims it first (see ``shim.py``).
+It is level-triggered: its state is in the journal and the attempts' folders, so a run that was interrupted at any
+instant is resumed by calling it again. Finished tasks are kept and running attempts are adopted; whether an attempt of
+unknown state starts is decided by the process that claims it first (see ``shim.py``).
 """
 
 from __future__ import annotations
@@ -21,9 +21,14 @@ from typing import Any
 from scanflow.app.executor import Executor
 from scanflow.app.workflow import Workflow
 from scanflow.backends.journal import Journal, JournalRun
-from scanflow.backends.local.batch.function_threads import FunctionOutcome, captured_streams, run_function
+from scanflow.backends.local.batch.function_threads import FunctionOutcome, capture_streams, run_function
 from scanflow.backends.local.batch.launch import Launcher, Python, can_fork
-from scanflow.backends.local.batch.outcomes import failed_function, failed_process, refused, task_record
+from scanflow.backends.local.batch.outcomes import (
+    describe_function_failure,
+    describe_process_failure,
+    describe_refusal,
+    task_record,
+)
 from scanflow.backends.local.environments import Patience, is_ready, make_environment
 from scanflow.backends.local.layout import RunFolder
 from scanflow.backends.records import EnvironmentReady, Observer, RunState, TaskEnded, TaskRecord, TaskStarted, Waiting
@@ -36,7 +41,7 @@ from scanflow.private import private_folder
 from scanflow.processes.shims import Exit, Shims, stop_attempt
 
 WARM_IMPORTS = "scanflow.backends.local.batch.warm_imports"
-STOP_POLL_S = 0.5  # how soon a request to stop, made by another process, is seen
+STOP_POLL_S = 0.5  # how often requests to stop by other processes are checked
 
 
 @dataclass(slots=True)
@@ -47,24 +52,24 @@ class _Task:
     share: Share
     attempt: int = 0
     failures: int = 0
-    """Failed attempts of this drive."""
+    """Failed attempts during this drive."""
 
-    stop_asked: bool = False
-    """Whether it was to be stopped before this drive adopted it: going on means to run it again."""
+    was_stop_requested: bool = False
+    """Whether it was requested to stop before this drive adopted it: resuming means to run it again."""
 
     key: str | None = None
-    """Its cache key, once it is known, if its step is cached."""
+    """Its cache key, once it is computed, if its step is cached."""
 
 
 @dataclass(slots=True)
 class _Step:
     node: Executor
     width: int
-    left: int
+    unfinished: int
 
 
 class RunEngine:
-    """Drives one run in the calling thread. Made for one drive."""
+    """Drives one run in the calling thread. For one drive only."""
 
     def __init__(
         self,
@@ -102,27 +107,27 @@ class RunEngine:
             self._shims.warm_up()
             self._pool = stack.enter_context(ThreadPoolExecutor(self._workers, thread_name_prefix="scanflow-step"))
             if any(node.in_process for node in self._workflow.steps):
-                self._log_to = stack.enter_context(captured_streams())
+                self._log_to = stack.enter_context(capture_streams())
             while self._advance():
                 try:
                     self._wait()
                 except KeyboardInterrupt:
                     if self._stopping:
-                        raise  # the second Ctrl-C: leave the steps to run on; resume will adopt them
+                        raise  # the second Ctrl-C: the steps run on; resume will adopt them
                     self._stop()
         if self._stopping or (self._task_stopped and not self._failed):
             return "stopped"
         return "succeeded" if self._progress.finished else "failed"
 
     def _advance(self) -> bool:
-        """Start all that may start; say whether there is anything to wait for."""
+        """Start all ready tasks; return whether there is anything to wait for."""
         while not (self._failed or self._stopping):
             while (step := self._progress.next_ready()) is not None:
                 self._open(step)
             self._requeue_due()
             if not (self._queue and self._budget.take(self._queue[0].share)):
                 break
-            self._begin(self._queue.popleft())  # one at a time: a task found in the cache makes others ready at once
+            self._begin(self._queue.popleft())  # one at a time: a cached task makes others ready at once
         busy = bool(self._running or self._threads or self._parked)
         return busy or (not (self._failed or self._stopping) and bool(self._retries or self._queue))
 
@@ -130,7 +135,7 @@ class RunEngine:
         now = self._clock()
         due = self._retries[0][0] - now if self._retries else STOP_POLL_S
         for folder, exit_ in self._shims.wait(max(0.0, min(due, STOP_POLL_S))):
-            self._process_ended(self._running.pop(folder), folder, exit_)
+            self._end_process(self._running.pop(folder), folder, exit_)
         while not self._done.empty():
             self._done.get()()
         if now >= self._next_poll and not self._stopping:
@@ -156,7 +161,8 @@ class RunEngine:
             tasks = self._inputs.tasks_of(node)
         except ScanflowError as error:
             self._steps[step] = _Step(node, 1, 1)
-            self._end(_Task(StepName(step), node, None, Share()), task_record(step, StepName(step), refused(error)))
+            failed = _Task(StepName(step), node, None, Share())
+            self._end(failed, task_record(step, StepName(step), describe_refusal(error)))
             return
         self._steps[step] = _Step(node, len(tasks), len(tasks))
         share = Share(node.resources.cores or 1.0, node.resources.memory_bytes or 0)
@@ -174,12 +180,12 @@ class RunEngine:
         self._progress.end(node.name, "skipped")
 
     def _enter(self, task: _Task) -> None:
-        """Put a task where it stands: finished before, still running, or to be started."""
-        known = self._known.get(task.name)
-        task.attempt = known.attempts if known else 0
-        if known is not None and known.state == "succeeded":
+        """Count, adopt or queue a task, by its state in the journal."""
+        record = self._known.get(task.name)
+        task.attempt = record.attempts if record else 0
+        if record is not None and record.state == "succeeded":
             self._count_off(task)
-        elif known is not None and known.state == "running" and not task.node.in_process:
+        elif record is not None and record.state == "running" and not task.node.in_process:
             self._adopt(task)
         else:
             self._queue.append(task)
@@ -188,15 +194,15 @@ class RunEngine:
         folder = self._folder.attempt(task.name, task.attempt)
         exit_ = self._shims.adopt(folder) if (folder / "alive").exists() else Exit(None, reason="void")
         if exit_ is not None and not exit_.succeeded:
-            self._queue.append(task)  # it failed before somebody asked to go on: going on means to run it again
+            self._queue.append(task)  # it failed before this drive: resuming means to run it again
             return
-        task.stop_asked = (folder / "stop").exists()
+        task.was_stop_requested = (folder / "stop").exists()
         self._budget.hold(task.share)
         if exit_ is not None:
-            self._process_ended(task, folder, exit_)
+            self._end_process(task, folder, exit_)
             return
         self._running[folder] = task
-        self._started(task, adopted=True)
+        self._report_start(task, adopted=True)
 
     # From a task to an attempt
 
@@ -222,9 +228,9 @@ class RunEngine:
                 self._shims.start(folder)
         except ScanflowError as error:
             self._budget.release(task.share)
-            self._end(task, task_record(task.node.name, task.name, refused(error), attempts=task.attempt))
+            self._end(task, task_record(task.node.name, task.name, describe_refusal(error), attempts=task.attempt))
             return
-        self._started(task)
+        self._report_start(task)
 
     def _begin_in_thread(self, task: _Task, parameters: Mapping[str, Any]) -> None:
         function = self._launcher.function(task.node)
@@ -243,12 +249,12 @@ class RunEngine:
                 log_to=self._log_to,
                 key=self._launcher.key,
             )
-            self._hand_in(lambda: self._thread_ended(task, outcome))
+            self._hand_in(lambda: self._end_thread(task, outcome))
 
         self._pool.submit(work)
 
     def _park(self, task: _Task, python: Python) -> None:
-        """Set a task aside until its environment is made; tasks of other environments go on meanwhile."""
+        """Park a task until its environment is created; tasks of other environments go on meanwhile."""
         self._budget.release(task.share)
         first = python.path not in self._parked
         self._parked.setdefault(python.path, []).append(task)
@@ -277,19 +283,19 @@ class RunEngine:
             self._queue.extendleft(reversed(tasks))
             return
         for task in tasks if not self._stopping else ():
-            self._end(task, task_record(task.node.name, task.name, refused(error), attempts=task.attempt))
+            self._end(task, task_record(task.node.name, task.name, describe_refusal(error), attempts=task.attempt))
 
     def _reuse(self, task: _Task, parameters: Mapping[str, Any], python: Python) -> bool:
         task.key = self._launcher.cache_key(task.node, parameters, python)
-        found = self._journal.find_cached_outputs(task.key)
-        if found is None or not found[1].is_dir():
+        cached = self._journal.find_cached_outputs(task.key)
+        if cached is None or not cached[1].is_dir():
             return False
-        origin, folder = found
+        origin, folder = cached
         target = self._folder.outputs_folder(task.name)
         private_folder(target.parent)
         try:
             copy_outputs(folder, target)
-        except OSError:  # a pipe among them, or a disk that is full: the step says better than we what is wrong
+        except OSError:  # a pipe among them, or a full disk: running the step shows the problem
             return False
         self._budget.release(task.share)
         self._end(
@@ -307,25 +313,25 @@ class RunEngine:
 
     # From an attempt's end to what follows
 
-    def _process_ended(self, task: _Task, folder: Path, exit_: Exit) -> None:
+    def _end_process(self, task: _Task, folder: Path, exit_: Exit) -> None:
         self._budget.release(task.share)
-        if exit_.reason == "void" or (exit_.reason == "stopped" and task.stop_asked and not self._stopping):
-            # It never began, or it was to be stopped before this drive: neither is a failure of its own.
+        if exit_.reason == "void" or (exit_.reason == "stopped" and task.was_stop_requested and not self._stopping):
+            # It never started, or it was stopped before this drive: neither is a failure.
             if not self._stopping:
                 self._queue.appendleft(task)
             return
-        failure = None if exit_.succeeded else failed_process(exit_, folder, task.node.timeout_s)
-        self._attempt_ended(task, task_record(task.node.name, task.name, failure, attempts=task.attempt, exit_=exit_))
+        failure = None if exit_.succeeded else describe_process_failure(exit_, folder, task.node.timeout_s)
+        self._finish_attempt(task, task_record(task.node.name, task.name, failure, attempts=task.attempt, exit_=exit_))
 
-    def _thread_ended(self, task: _Task, outcome: FunctionOutcome) -> None:
+    def _end_thread(self, task: _Task, outcome: FunctionOutcome) -> None:
         del self._threads[task.name]
         self._budget.release(task.share)
-        failure = None if outcome.error is None else failed_function(outcome.error)
-        self._attempt_ended(
+        failure = None if outcome.error is None else describe_function_failure(outcome.error)
+        self._finish_attempt(
             task, task_record(task.node.name, task.name, failure, attempts=task.attempt, seconds=outcome.seconds)
         )
 
-    def _attempt_ended(self, task: _Task, record: TaskRecord) -> None:
+    def _finish_attempt(self, task: _Task, record: TaskRecord) -> None:
         retry = task.node.retry
         if record.state == "failed" and task.failures < retry.limit and not (self._stopping or self._failed):
             task.failures += 1
@@ -350,8 +356,8 @@ class RunEngine:
 
     def _count_off(self, task: _Task) -> None:
         step = self._steps[task.node.name]
-        step.left -= 1
-        if step.left == 0:
+        step.unfinished -= 1
+        if step.unfinished == 0:
             self._progress.end(step.node.name, "ran")
 
     def _requeue_due(self) -> None:
@@ -359,11 +365,11 @@ class RunEngine:
             self._queue.append(heapq.heappop(self._retries)[2])
 
     def _hand_in(self, result: Callable[[], None]) -> None:
-        """Give the driving thread something to do; called by the others."""
+        """Queue a callback for the driving thread; called by worker threads."""
         self._done.put(result)
         self._shims.wake()
 
-    def _started(self, task: _Task, *, adopted: bool = False) -> None:
+    def _report_start(self, task: _Task, *, adopted: bool = False) -> None:
         width = self._steps[task.node.name].width
         self._observe(
             TaskStarted(
@@ -379,5 +385,5 @@ class RunEngine:
     def _ended_event(self, record: TaskRecord, *, retry_in_s: float | None = None) -> TaskEnded:
         step = self._steps[record.step]
         return TaskEnded(
-            run=self._run.record.name, record=record, width=step.width, left=step.left, retry_in_s=retry_in_s
+            run=self._run.record.name, record=record, width=step.width, left=step.unfinished, retry_in_s=retry_in_s
         )

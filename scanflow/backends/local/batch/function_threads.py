@@ -1,4 +1,4 @@
-"""Steps inside the runner's process: cheap, in threads, with what each prints going to its own log."""
+"""Steps as threads of the runner's process, each with its output in its own log."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from scanflow.outputs import use_output_dir
 from scanflow.private import open_private
 
 LogTo: TypeAlias = Callable[[Path], AbstractContextManager[None]]
-"""What sends what the calling thread prints to ``stdout.log`` and ``stderr.log`` of a folder while inside."""
+"""A context that redirects the calling thread's output to ``stdout.log`` and ``stderr.log`` of a folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionOutcome:
     seconds: float
     error: str | None = None
-    """The traceback, if it raised."""
+    """The traceback, if the function raised."""
 
 
 class _PerThread(io.TextIOBase):
-    """Standard output or error that is the log of the step whose thread writes, and elsewhere what it was."""
+    """A stream that writes to the log of the calling thread's step, and elsewhere to the original stream."""
 
     def __init__(self, usual: TextIO) -> None:
         self.usual = usual
@@ -66,23 +66,23 @@ class _PerThread(io.TextIOBase):
 
 
 _lock = threading.Lock()
-_followed: dict[str, _PerThread] = {}
+_thread_streams: dict[str, _PerThread] = {}
 _runs = 0
 
 
 @contextmanager
-def captured_streams() -> Iterator[LogTo]:
-    """Make ``sys.stdout`` and ``sys.stderr`` follow threads; gives what opens the calling thread's logs in a folder.
+def capture_streams() -> Iterator[LogTo]:
+    """Make ``sys.stdout`` and ``sys.stderr`` thread-local; yield a function that opens the calling thread's logs.
 
-    Several runs of one process share them: they are what they were once the last run has left.
+    Several runs of one process share them: they are restored when the last run has ended.
     """
     global _runs  # noqa: PLW0603  as sys.stdout is
     with _lock:
         if not _runs:
-            _followed.update({"stdout.log": _PerThread(sys.stdout), "stderr.log": _PerThread(sys.stderr)})
-            sys.stdout, sys.stderr = _followed.values()
+            _thread_streams.update({"stdout.log": _PerThread(sys.stdout), "stderr.log": _PerThread(sys.stderr)})
+            sys.stdout, sys.stderr = _thread_streams.values()
         _runs += 1
-        streams = dict(_followed)
+        streams = dict(_thread_streams)
 
     @contextmanager
     def log_to(folder: Path) -> Iterator[None]:
@@ -113,7 +113,7 @@ def run_function(
     log_to: LogTo,
     key: bytes,
 ) -> FunctionOutcome:
-    """Call a step's function in this thread; keep its result, what it printed, and its traceback if it raised."""
+    """Call a step's function in this thread; write its result, its logs, and its traceback if it raised."""
     began = time.monotonic()
     error: str | None = None
     try:
@@ -121,7 +121,7 @@ def run_function(
             try:
                 result = function(**check_parameters(function, parameters, who=who))
                 write_result(check_result(function, result, who=who), output_dir, key)
-            except BaseException:  # noqa: BLE001  whatever it raises, SystemExit included, is how its step ended
+            except BaseException:  # noqa: BLE001  any exception, SystemExit included, is its step's failure
                 error = traceback.format_exc()
                 sys.stderr.write(error)
     except OSError:  # its logs cannot be opened or written

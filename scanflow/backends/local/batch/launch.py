@@ -1,4 +1,4 @@
-"""Everything between "this task may start" and "it has started", but for the waiting."""
+"""Preparation of tasks: interpreters, attempt folders, functions, cache keys."""
 
 from __future__ import annotations
 
@@ -43,15 +43,14 @@ _DIGEST = re.compile(r"[0-9a-f]{64}\.pickle")
 class Python:
     path: Path
     requirements: tuple[str, ...] | None = None
-    """What its environment must hold; None: it is this process' own."""
+    """The requirements of its environment; None: it is this process' own."""
 
     base: Path = Path()
-    """Where relative paths in the requirements start from."""
+    """The folder that relative paths in the requirements are relative to."""
 
 
 def can_fork(node: Executor) -> bool:
-    """Say whether a step may be a fork of the warm spawner: a function, with this very interpreter, as it was
-    started."""
+    """Return whether a step can be a fork of the warm shim: a function that runs with this interpreter, as started."""
     changed = any(name.startswith(("PYTHON", "LD_")) for name in node.env)  # read when an interpreter starts
     # Elsewhere (macOS), system libraries do not survive a fork without an exec.
     own = node.target is not None and not node.in_process
@@ -59,7 +58,7 @@ def can_fork(node: Executor) -> bool:
 
 
 class Launcher:
-    """Prepares the tasks of one run. It reads earlier outputs and writes attempt folders; it starts nothing."""
+    """Prepares the tasks of one run: reads earlier outputs and writes attempt folders; starts nothing."""
 
     def __init__(
         self, definition: RunDefinition, folder: RunFolder, *, home: Home, max_fan_out: int, tracking: Environment
@@ -72,11 +71,11 @@ class Launcher:
 
     @cached_property
     def key(self) -> bytes:
-        """What pickles of this home are signed with."""
+        """The key that pickles of this home are signed with."""
         return home_key(self._home.path)
 
     def python(self, node: Executor) -> Python:
-        """Return the interpreter a step needs, the same for all its tasks; its environment may not be there yet."""
+        """Return the interpreter of a step, the same for all its tasks; its environment may not exist yet."""
         if node.name not in self._pythons:
             self._pythons[node.name] = self._find_python(node)
         return self._pythons[node.name]
@@ -115,13 +114,13 @@ class Launcher:
             argv = [str(python.path), str(mainfile), *options(parameters, who=f"Executor {node.name!r}")]
         else:
             request, file = folder / "request.json", self._files.function_file(node.target, node.name)
-            by_value = self._kept(node.target)
+            by_value = self._find_stored_function(node.target)
             function_process.FunctionRequest(
                 name=str(node.target),
                 who=f"Step {node.name!r}",
                 file=str(file) if file else None,
                 by_value=str(by_value) if by_value else None,
-                # An environment of the step's own has its own packages.
+                # A step's own environment has its own packages.
                 path=None if python.requirements is not None else self._path(by_value),
                 parameters=encode(dict(parameters), folder, self.key),
                 key=self.key.hex(),
@@ -139,12 +138,12 @@ class Launcher:
         return cpus_avoiding(ServicesHome(self._home.path / "services"), node.avoid_services, read_topology())
 
     def _path(self, by_value: Path | None) -> list[str]:
-        """Return where a function's modules are looked for. Loading a file adds its folder; by value there is none."""
-        beside = [] if by_value is None else [str(self._files.app_dir)]
-        return [*beside, *(entry or str(Path.cwd()) for entry in sys.path)]
+        """Return the module search path of a function. Loading a file adds its folder; by value there is none."""
+        app_folder = [] if by_value is None else [str(self._files.app_dir)]
+        return [*app_folder, *(entry or str(Path.cwd()) for entry in sys.path)]
 
     def clean_outputs(self, task: StepName, attempt: int) -> Path:
-        """Return a task's output folder, without what an earlier attempt left there."""
+        """Return a task's output folder, emptied of an earlier attempt's files."""
         outputs = self._folder.outputs_folder(task)
         if attempt > 1:
             shutil.rmtree(outputs, ignore_errors=True)
@@ -152,11 +151,11 @@ class Launcher:
         return outputs
 
     def check(self) -> None:
-        """Look for every file that the workflow's steps name, so that a missing one is known before anything runs.
+        """Check that every file of the workflow's steps exists before anything runs.
 
         Raises:
             NotFoundError: one is missing.
-            InvalidError: a step's parameters are not what its function takes, or its requirements cannot be read.
+            InvalidError: a step's parameters do not match its function, or its requirements cannot be read.
         """
         for node in self._workflow.steps:
             if node.target is None:
@@ -164,13 +163,13 @@ class Launcher:
             elif (call := node.target.call) is not None:
                 check_parameters(call, node.parameters, who=f"Step {node.name!r}")
             elif _DIGEST.fullmatch(node.target.partition(":")[0]):
-                self._kept(node.target)
+                self._find_stored_function(node.target)
             else:
                 self._files.function_file(node.target, node.name)
             self.python(node)
 
     def keep_functions(self) -> None:
-        """Keep by value what the running program or notebook defines itself, so that later processes have it too."""
+        """Store functions that the running program or notebook defines by value, for later processes."""
         for node in self._workflow.steps:
             if (file := self._by_value(node.target)) is not None and node.target is not None and node.target.call:
                 private_folder(file.parent)
@@ -182,19 +181,19 @@ class Launcher:
             raise InternalError(f"The step {node.name!r} is not a function.")
         if target.call is not None:
             return target.call
-        if (kept := self._kept(target)) is not None:
-            function: Callable[..., Any] = read_pickle(kept, self.key)
+        if (file := self._find_stored_function(target)) is not None:
+            function: Callable[..., Any] = read_pickle(file, self.key)
             return function
         return load_function(str(target), self._files.function_file(target, node.name))
 
     def _by_value(self, target: Target | None) -> Path | None:
-        """Return where a function that no file holds is kept: one of this program with the run, others by digest."""
+        """Return the file of a function stored by value: in the run's folder for this program's, else by digest."""
         module, _, name = (target or "").partition(":")
         if _DIGEST.fullmatch(module):
             return self._home.functions / module
         return self._folder.functions / f"{name}.pickle" if module == "__main__" else None
 
-    def _kept(self, target: Target) -> Path | None:
+    def _find_stored_function(self, target: Target) -> Path | None:
         file = self._by_value(target)
         if file is not None and not file.exists():
             raise NotFoundError(
@@ -209,15 +208,15 @@ class Launcher:
         file = self._files.function_file(node.target, node.name)
         if file is not None:
             return file, str(node.target)
-        if node.target.call is None and (kept := self._kept(node.target)) is not None:
-            return kept, str(node.target)
+        if node.target.call is None and (stored := self._find_stored_function(node.target)) is not None:
+            return stored, str(node.target)
         function = self.function(node)
         plain = getattr(function, "function", function)
         own = None if plain.__module__ == "__main__" else getattr(sys.modules.get(plain.__module__), "__file__", None)
         return (Path(own) if own else cloudpickle.dumps(plain)), str(node.target)
 
     def _variables(self, node: Executor, task: StepName, outputs: Path) -> dict[str, str]:
-        """Return the variables a step is given beside its runner's own."""
+        """Return the environment variables of a step beside its runner's own."""
         run = self._folder.path.name
         variables = step_variables(self._app, self._workflow.name, run, node, task, outputs, tracking=self._tracking)
         return {"SCANFLOW_HOME": str(self._home.path), **variables}  # for steps that run scanflow's own commands

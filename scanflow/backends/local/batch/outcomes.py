@@ -1,4 +1,4 @@
-"""How a task's end is told: from an exit record, a traceback or a refusal to one record."""
+"""Task records from exit records, tracebacks and errors at the start."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ TAIL_BYTES = 65_536  # of standard error; a traceback is at its end
 _OWN_FOLDER = str(Path(__file__).parents[3])  # the library's: its frames are not the user's
 
 
-def failed_process(exit_: Exit, folder: Path, timeout_s: float | None) -> Failure:
+def describe_process_failure(exit_: Exit, folder: Path, timeout_s: float | None) -> Failure:
     text = _tail(folder / "stderr.log")
     if exit_.reason == "lost" and (shim_error := _tail(folder / "shim.error")):
         text = shim_error
     return failure_from_text(text, summary=_summary(exit_, timeout_s), own_folder=_OWN_FOLDER)
 
 
-def failed_function(trace: str) -> Failure:
+def describe_function_failure(trace: str) -> Failure:
     return failure_from_text(trace, summary="raised", own_folder=_OWN_FOLDER)
 
 
-def refused(error: ScanflowError) -> Failure:
-    """Return why a task could not even be started."""
+def describe_refusal(error: ScanflowError) -> Failure:
+    """Return the failure of a task that could not be started."""
     return Failure(summary="could not start", cause=str(error))
 
 

@@ -1,5 +1,4 @@
-"""All that a function step's process needs before the user's own code: imported once by the warm shim, then
-forked."""
+"""The imports of a function step's process before the user's own code: imported once by the warm shim, then forked."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""MPI jobs on this machine: one step that runs ``mpirun``, under the supervision that every step has."""
+"""MPI jobs on this machine: one step that runs ``mpirun``, under a shim like every step."""

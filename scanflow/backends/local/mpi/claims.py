@@ -1,6 +1,6 @@
-"""The CPUs that MPI jobs hold on this machine while they run, beside those of services: files below the home.
+"""CPU claims of running MPI jobs on this machine, beside those of services: files below the home.
 
-A job's file counts while its process holds the lock, which the kernel releases however it ends.
+A job's file is valid while its process holds the lock, which the kernel releases when it ends.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ JOBS: Final = "jobs"
 
 
 def neighbours(home: Path) -> list[Neighbour]:
-    """Return the services and jobs of a home, each with the CPUs that it holds."""
+    """Return the services and jobs of a home with their CPUs."""
     services = [Neighbour(name=name, cpus=cpus) for name, cpus in service_cpus(_services(home)).items()]
-    return services + [found for file in sorted((home / JOBS).glob("*.json")) if (found := _running(file)) is not None]
+    return services + [job for file in sorted((home / JOBS).glob("*.json")) if (job := _running(file)) is not None]
 
 
 @contextmanager
-def claimed(
+def claim_cpus(
     home: Path, name: str, profile: MPIProfile | None, plan: Callable[[Sequence[Neighbour]], MPIPlan]
 ) -> Iterator[MPIPlan]:
-    """Plan a job beside what runs, and hold its CPUs while inside; services and other jobs choose after it."""
+    """Plan a job beside running ones, and hold its CPUs inside the context; services and other jobs choose after it."""
     file = home / JOBS / f"{os.getpid()}.json"
     with ExitStack() as stack:
         with hold_lock(_services(home).lock):
-            made = plan(neighbours(home))
-            cpus = tuple(sorted({cpu for rank in made.ranks for cpu in rank.cpus}))
+            mpi_plan = plan(neighbours(home))
+            cpus = tuple(sorted({cpu for rank in mpi_plan.ranks for cpu in rank.cpus}))
             private_folder(home / JOBS)
             stack.enter_context(only_driver(file.with_suffix(".lock"), name))
             write_atomically(file, encode(Neighbour(name=name, cpus=cpus, service=False, profile=profile)))
         try:
-            yield made
+            yield mpi_plan
         finally:
             file.unlink(missing_ok=True)
             file.with_suffix(".lock").unlink(missing_ok=True)

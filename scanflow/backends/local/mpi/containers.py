@@ -1,7 +1,7 @@
-"""Ranks in containers on this machine: ``mpirun`` outside starts a container for each, which is one of its ranks.
+"""Ranks in containers on this machine: ``mpirun`` runs outside and starts a container for each rank.
 
-A rank reaches the others and ``mpirun`` as a process would: by the host's network, shared memory and ``/tmp``, and by
-the variables that ``mpirun`` sets. The image needs the same MPI, of the same version.
+A rank communicates as a process would: by the host's network, shared memory and ``/tmp``, and the variables that
+``mpirun`` sets. The image needs the same MPI, of the same version.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _PACKAGES: Final[Mapping[MPIRuntime, str]] = {
 }
 
 
-# podman's containers are no children of who started them, and would outlive a job that is ended by force: in each one
-# something waits for the shell of its rank, in the processes of the host, and then ends what became of the rank.
+# podman's containers are not children of their starter, and would outlive a job that is killed: in each one a loop
+# waits for the end of its rank's shell on the host, and then kills the rank.
 _WITH_ITS_SHELL: Final = (
     "(while kill -0 $SCANFLOW_MPI_SHELL && kill -0 $$; do sleep 1; done; kill -KILL $$) </dev/null >/dev/null 2>&1 & "
     'exec "$@"'
@@ -30,31 +30,31 @@ _WITH_ITS_SHELL: Final = (
 
 
 def find_runtime(runtime: MPIRuntime, *, name: str, which: Callable[[str], str | None] = shutil.which) -> str:
-    """Return the program of a runtime, for the workload ``name``.
+    """Return the path of a container runtime, for the workload ``name``.
 
     Raises:
         NotFoundError: it is not installed.
     """
-    if (found := which(runtime)) is None:
+    if (program := which(runtime)) is None:
         raise NotFoundError(
             f"MPIWorkload {name!r} says runtime={runtime!r}, which is not installed here. Install it: "
             f"{_PACKAGES[runtime]}; or remove image and runtime, and compile the program on this machine."
         )
-    return found
+    return program
 
 
-def in_container(
+def build_container_command(
     runtime: MPIRuntime, program: str, image: str, argv: Sequence[str], folder: str, *, root: bool | None = None
 ) -> list[str]:
     """Return the command that runs a rank in a container. Pure.
 
     Args:
-        runtime: Which kind of runtime ``program`` is.
-        program: The runtime's.
-        image: As the runtime names images.
+        runtime: The kind of runtime.
+        program: The path of the runtime.
+        image: The image, by the runtime's naming.
         argv: The rank's program in the image, and its arguments.
-        folder: Of the application, which is there under the same path, and where the rank starts.
-        root: Whether this user is root, whose files need no mapping. None: look.
+        folder: The application's folder, mounted at the same path, and the working directory.
+        root: Whether this user is root, whose files need no mapping. None: detect it.
     """
     if runtime != "podman":
         return [program, "exec", "--bind", folder, "--pwd", folder, image, *argv]

@@ -1,4 +1,4 @@
-"""Which shared libraries a compiled program is linked with, read from its headers: a few kilobytes of the file."""
+"""The shared libraries of a compiled program, read from its ELF headers: a few kilobytes of the file."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import BinaryIO, Final
 
 _MAGIC: Final = b"\x7fELF"
 _LOAD, _DYNAMIC = 1, 2  # types of segments
-_NEEDED, _NAMES, _NAMES_SIZE = 1, 5, 10  # tags of what the dynamic segment has
-_MAX_BYTES: Final = 1 << 24  # of a table; a damaged header may ask for more than there is,
-_MAX_OFFSET: Final = 1 << 40  # and beyond what a file can have
+_NEEDED, _NAMES, _NAMES_SIZE = 1, 5, 10  # tags of the dynamic segment: DT_NEEDED, DT_STRTAB, DT_STRSZ
+_MAX_BYTES: Final = 1 << 24  # of a table; a damaged header may have any number
+_MAX_OFFSET: Final = 1 << 40
 
 
 def needed_libraries(program: Path) -> tuple[str, ...]:
@@ -23,25 +23,25 @@ def needed_libraries(program: Path) -> tuple[str, ...]:
         if head[:4] != _MAGIC:
             return ()
         try:
-            return _needed(file, head)
+            return _read_needed(file, head)
         except (struct.error, ValueError, LookupError):
             return ()
 
 
-def _needed(file: BinaryIO, head: bytes) -> tuple[str, ...]:
+def _read_needed(file: BinaryIO, head: bytes) -> tuple[str, ...]:
     wide, order = head[4] == 2, "<" if head[5] == 1 else ">"
     start, size, count = struct.unpack_from(f"{order}{'32xQ14xHH' if wide else '28xI10xHH'}", head)
-    # Of each segment its type, and where it is: in the file, in memory, how long.
+    # Each segment's type, offset in the file, address in memory and length.
     segment = f"{order}{'I4xQQ8xQ' if wide else 'III4xI'}"
-    segments = [struct.unpack_from(segment, _part(file, start + size * one, size)) for one in range(count)]
-    found = [(offset, length) for kind, offset, _, length in segments if kind == _DYNAMIC]
-    if not found:
+    segments = [struct.unpack_from(segment, _part(file, start + size * index, size)) for index in range(count)]
+    dynamic = [(offset, length) for kind, offset, _, length in segments if kind == _DYNAMIC]
+    if not dynamic:
         return ()
-    table = _part(file, *found[0])
+    table = _part(file, *dynamic[0])
     entry = struct.Struct(f"{order}{'qQ' if wide else 'iI'}")
     entries = list(entry.iter_unpack(table[: len(table) // entry.size * entry.size]))
-    where = dict(entries)
-    names = _part(file, _in_file(where[_NAMES], segments), where[_NAMES_SIZE]) if _NAMES in where else b""
+    tags = dict(entries)
+    names = _part(file, _in_file(tags[_NAMES], segments), tags[_NAMES_SIZE]) if _NAMES in tags else b""
     return tuple(names[at:].split(b"\0", 1)[0].decode("ascii", "replace") for tag, at in entries if tag == _NEEDED)
 
 

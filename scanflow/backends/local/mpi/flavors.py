@@ -1,4 +1,4 @@
-"""Which ``mpirun`` starts a program, and the command line. Pure but for the look at files."""
+"""Selection of ``mpirun`` for a program, and its command line. Pure but for reading files."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _LIBRARIES: Final[Mapping[MPIFlavor, tuple[str, ...]]] = {
     "mpich": ("libmpich", "libmpi.so.12", "libmpifort.so.12"),
     "openmpi": ("libmpi.so", "libmpi_", "libopen-rte.so"),
 }
-"""How the names of their libraries begin; MPICH's are looked for first."""
+"""Prefixes of the names of their libraries; MPICH's are matched first."""
 
 RANK_VARIABLES: Final = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")
-"""Where each flavor tells a process its rank."""
+"""The variable with a process' rank, for each flavor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,13 @@ class Mpirun:
 
 
 def linked_flavor(program: Path) -> MPIFlavor | None:
-    """Return whose library a program is linked with; None: it is a script, or linked with none that is known.
+    """Return the flavor whose library a program is linked with; None: it is a script, or linked with no known one.
 
-    A program that is started by the other flavor's ``mpirun`` runs as many jobs of one rank each, without a word.
+    A program that is started by the other flavor's ``mpirun`` silently runs as many jobs of one rank each.
     """
     needed = needed_libraries(program)
     for flavor, names in _LIBRARIES.items():
-        if any(one.startswith(names) for one in needed):
+        if any(library.startswith(names) for library in needed):
             return flavor
     return None
 
@@ -53,10 +53,10 @@ def find_launcher(
     """Return the ``mpirun`` that starts the workload ``name``.
 
     Args:
-        wanted: What the workload says.
-        program: What a rank runs.
-        name: For messages.
-        which: Finds programs.
+        wanted: The workload's flavor.
+        program: The rank's program.
+        name: The workload's name, for messages.
+        which: Finds programs by name.
 
     Raises:
         InvalidError: the program is linked with the other flavor.
@@ -72,10 +72,10 @@ def find_launcher(
     flavors: Sequence[MPIFlavor] = ("openmpi", "mpich") if chosen is None else (chosen,)
     for flavor in flavors:
         for mpirun in _PROGRAMS[flavor]:
-            if (found := which(mpirun)) is not None:
-                return Mpirun(flavor, found)
-    if chosen is None and (found := which("mpirun")) is not None:
-        return Mpirun("openmpi", found)
+            if (program_path := which(mpirun)) is not None:
+                return Mpirun(flavor, program_path)
+    if chosen is None and (program_path := which("mpirun")) is not None:
+        return Mpirun("openmpi", program_path)
     package = _PACKAGES[chosen or "openmpi"]
     raise NotFoundError(
         f"MPIWorkload {name!r} needs mpirun{'' if chosen is None else f' of {chosen}'}, which is not installed. On "
@@ -83,19 +83,19 @@ def find_launcher(
     )
 
 
-def command(
+def build_command(
     launcher: Mpirun, n_tasks: int, *, oversubscribed: bool, argv: Sequence[str], root: bool
 ) -> tuple[list[str], dict[str, str]]:
     """Return the command that starts ``n_tasks`` processes of ``argv`` on this machine, and variables for it.
 
-    Processes are bound by what ``argv`` begins with, and not by ``mpirun``. Where cores have more than one, those that
-    wait yield (thesis 3.3.5).
+    Processes are bound by the wrapper at the head of ``argv``, not by ``mpirun``. On oversubscribed cores waiting
+    processes yield (thesis 3.3.5).
     """
     if launcher.flavor == "mpich":
         return [launcher.program, "-launcher", "fork", "-n", str(n_tasks), "-bind-to", "none", *argv], {}
     degraded = ["--mca", "mpi_yield_when_idle", "1"] if oversubscribed else []
     env = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if root else {}
-    # The slots are the plan's: it has counted the cores. Single-copy needs a permission that containers do not have.
+    # The plan has counted the cores, so it sets the slots. Single-copy needs a permission that containers do not have.
     where = ["--host", f"localhost:{n_tasks}", "--bind-to", "none"]
     env["OMPI_MCA_btl_vader_single_copy_mechanism"] = "none"
     return [launcher.program, "-np", str(n_tasks), *where, *degraded, *argv], env

@@ -1,4 +1,4 @@
-"""An MPI workflow as the batch workflow of one step that it is to this machine."""
+"""Conversion of an MPI workflow to a batch workflow of one step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scanflow.app.plan import Plan
 from scanflow.app.resources import Resources
 from scanflow.app.workflow import Workflow
 from scanflow.backends.local.mpi.claims import neighbours
-from scanflow.backends.local.mpi.containers import find_runtime, in_container
+from scanflow.backends.local.mpi.containers import build_container_command, find_runtime
 from scanflow.backends.local.mpi.flavors import find_launcher
 from scanflow.backends.mpi_program import check_affinity, one_step_plan, program_of
 from scanflow.backends.port import RunDefinition
@@ -30,9 +30,9 @@ LAUNCH = "scanflow.backends.local.mpi.launcher:launch"
 
 
 def as_batch(definition: RunDefinition, home: Path) -> RunDefinition:
-    """Return the definition of an MPI job as that of a batch workflow; another one as it is.
+    """Convert the definition of an MPI job to that of a batch workflow; return others unchanged.
 
-    ``home``: whose services and jobs it is to run beside.
+    ``home``: its services and jobs are the job's neighbours.
 
     Raises:
         UsageError: it cannot run here.
@@ -40,7 +40,7 @@ def as_batch(definition: RunDefinition, home: Path) -> RunDefinition:
     workflow = definition.workflow
     if workflow.type != "mpi":
         return definition
-    workload, argv = job_of(definition.app, workflow)
+    workload, argv = resolve_job(definition.app, workflow)
     plan = plan_here(workload)
     find_launcher(workload.flavor, Path(argv[0]), name=workload.name)
     step = Executor(
@@ -57,11 +57,11 @@ def as_batch(definition: RunDefinition, home: Path) -> RunDefinition:
 
 
 def is_job(workflow: Workflow) -> bool:
-    """Return whether a batch workflow is an MPI job's."""
+    """Return whether a batch workflow is that of an MPI job."""
     return any(step.function == LAUNCH for step in workflow.steps)
 
 
-def _checked(workload: MPIWorkload) -> MPIWorkload:
+def _check_supported(workload: MPIWorkload) -> MPIWorkload:
     if workload.image is not None and workload.runtime is None:
         raise UnsupportedError(
             f"MPIWorkload {workload.name!r}: the embedded backend cannot honour image without a runtime: ranks are "
@@ -75,42 +75,46 @@ def _checked(workload: MPIWorkload) -> MPIWorkload:
     return workload
 
 
-def job_of(app: Application, workflow: Workflow) -> tuple[MPIWorkload, list[str]]:
-    """Return an MPI workflow's workload, and the program of a rank with its arguments.
+def resolve_job(app: Application, workflow: Workflow) -> tuple[MPIWorkload, list[str]]:
+    """Return an MPI workflow's workload, and the command of a rank.
 
     Raises:
         NotFoundError: there is no such file.
         InvalidError: it cannot be executed.
     """
-    found = program_of(app, workflow)
-    workload, file = _checked(found.workload), str(found.file)
+    mpi_program = program_of(app, workflow)
+    workload, file = _check_supported(mpi_program.workload), str(mpi_program.file)
     if workload.runtime is not None and workload.image is not None:
         runtime = find_runtime(workload.runtime, name=workload.name)
-        inside = [*(["python3"] if workload.mainfile.endswith(".py") else []), workload.mainfile, *found.arguments]
+        inside = [
+            *(["python3"] if workload.mainfile.endswith(".py") else []),
+            workload.mainfile,
+            *mpi_program.arguments,
+        ]
         folder = str(Path(app.app_dir).resolve())
-        return workload, in_container(workload.runtime, runtime, workload.image, inside, folder)
+        return workload, build_container_command(workload.runtime, runtime, workload.image, inside, folder)
     if file.endswith(".py"):
-        return workload, [sys.executable, file, *found.arguments]
+        return workload, [sys.executable, file, *mpi_program.arguments]
     if not os.access(file, os.X_OK):
         raise InvalidError(
             f"MPIWorkload {workload.name!r}: {file!r} cannot be executed. Compile it, or allow it: chmod +x {file}"
         )
-    return workload, [file, *found.arguments]
+    return workload, [file, *mpi_program.arguments]
 
 
 def measure_here(app: Application, workflow: Workflow, folder: Path) -> Profile:
-    """Run an MPI workflow's program for a short while, and return what bounds it; what it writes goes to ``folder``."""
+    """Profile an MPI workflow's program by a short run; its output goes to ``folder``."""
     from scanflow.backends.local.mpi.profiling.profile import measure
 
-    workload, argv = job_of(app, workflow)
+    workload, argv = resolve_job(app, workflow)
     launcher, topology = find_launcher(workload.flavor, Path(argv[0]), name=workload.name), read_topology()
     plan = plan_here(workload, topology)
     return measure(workload, plan, argv, launcher=launcher, topology=topology, folder=folder)
 
 
 def plan_workload(app: Application, workflow: Workflow, *, home: Path, machine_memory_bytes: int) -> Plan:
-    """Return what ``scanflow plan`` shows: one step, with the map of ranks in its notes."""
-    workload, argv = job_of(app, workflow)
+    """Return the plan of a job for ``scanflow plan``: one step, with the map of ranks in its notes."""
+    workload, argv = resolve_job(app, workflow)
     plan = plan_here(workload, neighbours=neighbours(home))
     machine = (read_topology().effective_count, machine_memory_bytes)
     return one_step_plan(workflow, workload, plan, argv, (*plan.reasons, *plan.lines()), machine)

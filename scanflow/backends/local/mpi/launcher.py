@@ -1,4 +1,4 @@
-"""What the step of an MPI job does: starts ``mpirun``, shows what ranks write, and says which one failed."""
+"""The step of an MPI job: starts ``mpirun``, prints the ranks' output, and reports the rank that failed."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Any, Final, NoReturn
 
 from scanflow.app.mpi import MPIWorkload
 from scanflow.app.quantities import round_memory
-from scanflow.backends.local.mpi.claims import claimed
+from scanflow.backends.local.mpi.claims import claim_cpus
 from scanflow.backends.local.mpi.flavors import Mpirun, find_launcher
 from scanflow.backends.local.mpi.processes import (
     MAX_OUTPUT_BYTES,
-    cpu_used,
+    describe_failure,
     end,
-    failure,
+    kill_ranks,
+    measure_cpu_time,
+    measure_output,
     prepare,
-    silence,
     start,
     wait,
-    written,
 )
 from scanflow.backends.rank_files import RANKS, still_running
 from scanflow.errors import StepFailedError
@@ -34,25 +34,25 @@ from scanflow.placement.mpi.plan import MPIPlan
 from scanflow.placement.sysfs import read_topology
 
 PROFILE: Final = "profile"
-"""In the step's output folder: what a run that was measured wrote."""
+"""The folder of a profiling run, in the step's output folder."""
 
 POLL_S: Final = 0.05
 _READ_BYTES: Final = 1 << 20
 
 
 def launch(workload: Mapping[str, Any], argv: Sequence[str], home: str | None = None) -> dict[str, Any]:
-    """Run the ranks to their end, beside the services and jobs of a home; the step's result is how long they took.
+    """Run the ranks to their end, beside the services and jobs of a home; the result has their duration.
 
     Raises:
         StepFailedError: a rank failed, the job took too long, or wrote too much. It names the rank.
     """
     job = MPIWorkload.model_validate(workload)
     launcher = find_launcher(job.flavor, Path(argv[0]), name=job.name)
-    job, notes = _profiled(job, argv, launcher)
+    job, notes = _resolve_profile(job, argv, launcher)
     if home is None:
         return _run(job, plan_here(job), argv, launcher, notes)
     assert job.profile != "auto"
-    with claimed(Path(home), job.name, job.profile, lambda others: plan_here(job, neighbours=others)) as plan:
+    with claim_cpus(Path(home), job.name, job.profile, lambda others: plan_here(job, neighbours=others)) as plan:
         return _run(job, plan, argv, launcher, notes)
 
 
@@ -70,27 +70,27 @@ def _run(
         finally:
             end(process)
     if problem is not None or process.returncode:
-        raise StepFailedError(problem or failure(folder, job.name, process.returncode))
+        raise StepFailedError(problem or describe_failure(folder, job.name, process.returncode))
     return {"seconds": time.monotonic() - began, "ranks": job.n_tasks, "flavor": launcher.flavor, **notes}
 
 
 @contextmanager
 def _orderly_shutdown() -> Iterator[None]:
-    """While inside, have SIGTERM end this process by an exception, once ``mpirun`` has ended its ranks: one that does
-    not use MPI would not notice that it is gone."""
+    """Make SIGTERM raise an exception inside the context, so that ``mpirun`` is ended, which ends its ranks: one that
+    does not use MPI would not notice that ``mpirun`` is gone."""
 
-    def ended(number: int, _: object) -> NoReturn:
+    def exit_on_signal(number: int, _: object) -> NoReturn:
         raise SystemExit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, ended)
+    before = signal.signal(signal.SIGTERM, exit_on_signal)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-def _profiled(job: MPIWorkload, argv: Sequence[str], launcher: Mpirun) -> tuple[MPIWorkload, dict[str, Any]]:
-    """Return a job whose profile is ``auto`` with the one that is found by a short run, and the reason to be kept."""
+def _resolve_profile(job: MPIWorkload, argv: Sequence[str], launcher: Mpirun) -> tuple[MPIWorkload, dict[str, Any]]:
+    """Replace the profile ``auto`` of a job by that of a short run; return it with notes about the reason."""
     if job.profile != "auto":
         return job, {}
     from scanflow.backends.local.mpi.profiling.profile import LONGEST_S, measure
@@ -98,9 +98,9 @@ def _profiled(job: MPIWorkload, argv: Sequence[str], launcher: Mpirun) -> tuple[
     _say(f"profile='auto': the program is run first for {LONGEST_S:g} s at most, to be measured")
     topology = read_topology()
     plan = plan_here(job, topology)
-    found = measure(job, plan, argv, launcher=launcher, topology=topology, folder=output_dir() / PROFILE)
-    _say(f"profile='auto': {found}")
-    return job.replace(profile=found.profile), {"profile": found.profile, "profile_reason": found.reason}
+    profile = measure(job, plan, argv, launcher=launcher, topology=topology, folder=output_dir() / PROFILE)
+    _say(f"profile='auto': {profile}")
+    return job.replace(profile=profile.profile), {"profile": profile.profile, "profile_reason": profile.reason}
 
 
 def _say(*lines: str) -> None:
@@ -108,8 +108,8 @@ def _say(*lines: str) -> None:
     sys.stdout.flush()
 
 
-class _Shown:
-    """What of the ranks' output has been printed: each line with its rank in front, where there are several."""
+class _OutputPrinter:
+    """Prints the ranks' output incrementally: each line with its rank in front, if there are several."""
 
     def __init__(self, folder: Path, n_tasks: int) -> None:
         self._files = [
@@ -141,20 +141,20 @@ class _Shown:
 
 
 def _watch(process: subprocess.Popen[bytes], folder: Path, job: MPIWorkload, began: float) -> str | None:
-    """Show output until the job ends; return why it has to be ended before, if it has."""
-    shown = _Shown(folder, job.n_tasks)
+    """Print output until the job ends; return the reason if it has to be ended before."""
+    printer = _OutputPrinter(folder, job.n_tasks)
     while process.poll() is None:
-        shown.print_new()
-        sizes = written(folder, job.n_tasks)
+        printer.print_new()
+        sizes = measure_output(folder, job.n_tasks)
         if sum(sizes.values()) > MAX_OUTPUT_BYTES:
-            silence(folder, MAX_OUTPUT_BYTES)
-            loudest, size = max(sizes.items(), key=lambda one: one[1])
+            kill_ranks(folder, MAX_OUTPUT_BYTES)
+            loudest, size = max(sizes.items(), key=lambda item: item[1])
             return (
                 f"The ranks of {job.name!r} wrote more than {round_memory(MAX_OUTPUT_BYTES)}, rank {loudest} the most "
                 f"({round_memory(size)}). Write results into files, and fewer lines."
             )
         if job.timeout_s is not None and time.monotonic() - began > job.timeout_s:
-            return still_running(job.name, job.n_tasks, job.timeout_s, folder, cpu_used(folder))
+            return still_running(job.name, job.n_tasks, job.timeout_s, folder, measure_cpu_time(folder))
         wait(process, POLL_S)
-    shown.print_new(last=True)
+    printer.print_new(last=True)
     return None

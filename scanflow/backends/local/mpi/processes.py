@@ -1,4 +1,4 @@
-"""The processes of an MPI job on this machine: ``mpirun``, and a small shell around each rank."""
+"""The processes of an MPI job on this machine: ``mpirun``, and a shell wrapper around each rank."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from scanflow.backends.local.mpi.flavors import RANK_VARIABLES, Mpirun, command
+from scanflow.backends.local.mpi.flavors import RANK_VARIABLES, Mpirun, build_command
 from scanflow.backends.rank_files import first_failure, new_folder
 from scanflow.placement.cpulist import format_cpus
 from scanflow.placement.mpi.plan import MPIPlan
 from scanflow.processes.proc_stat import cpu_seconds, stat_fields
 
 MAX_OUTPUT_BYTES: Final = 256 * 1024 * 1024
-"""Most that all ranks may write; one that floods its output would fill the disk."""
+"""Limit of all ranks' output, so that they cannot fill the disk."""
 
 GRACE_S: Final = 5.0
 
-# Each rank: its output to its own files, its CPUs, and how it ended. taskset is of util-linux, which Debian always has.
-# The rest is the shell's own, as each program that it would start delays the job.
+# For each rank: redirects its output to its own files, binds its CPUs, records its exit. taskset is of util-linux,
+# which Debian always has. The rest is built into the shell, as each program that it would start delays the job.
 _WRAPPER: Final = f"""\
 #!/bin/sh
 folder=$1; shift
@@ -45,13 +45,13 @@ exit $code
 """
 
 
-# mpirun is asked to end once, by this process or, when this one is gone, by the kernel. A signal to the group of both
-# would be a second one, at which it leaves its ranks alone.
+# mpirun gets one SIGTERM, from this process or, when this one is gone, from the kernel. A signal to the group of both
+# would be a second one, at which it abandons its ranks.
 _WITH_ITS_PARENT: Final = ("setpriv", "--pdeathsig", "TERM")
 
 
 def prepare(folder: Path, plan: MPIPlan, notes: Mapping[str, str | None]) -> None:
-    """Write what the shells of the ranks read, and ``plan.json`` with ``notes``, into an empty folder."""
+    """Write the input of the ranks' shells, and ``plan.json`` with ``notes``, into an empty folder."""
     new_folder(folder.parent, plan, name=folder.name, notes=notes)
     (folder / "rank.sh").write_text(_WRAPPER, encoding="utf-8")
     lines = "".join(f"{format_cpus(rank.cpus)}\n" if rank.cpus else "\n" for rank in plan.ranks)
@@ -61,18 +61,18 @@ def prepare(folder: Path, plan: MPIPlan, notes: Mapping[str, str | None]) -> Non
 def start(
     folder: Path, plan: MPIPlan, launcher: Mpirun, argv: Sequence[str], *, end_s: int = 1
 ) -> subprocess.Popen[bytes]:
-    """Start ``mpirun`` with the ranks of a plan; what it says itself goes to ``mpirun.err``.
+    """Start ``mpirun`` with the ranks of a plan; its own stderr goes to ``mpirun.err``.
 
-    ``end_s``: how long ranks that are asked to end have, before they are killed.
+    ``end_s``: the grace period between SIGTERM and SIGKILL to ranks.
     """
     wrapped = ["/bin/sh", str(folder / "rank.sh"), str(folder), *argv]
-    whole, env = command(
+    mpirun, env = build_command(
         launcher, len(plan.ranks), oversubscribed=plan.oversubscribed, argv=wrapped, root=os.geteuid() == 0
     )
     with (folder / "mpirun.err").open("wb") as errors:
         env["OMPI_MCA_odls_base_sigkill_timeout"] = str(end_s)
         return subprocess.Popen(
-            [*_WITH_ITS_PARENT, *whole],
+            [*_WITH_ITS_PARENT, *mpirun],
             env={**os.environ, **env},
             stdin=subprocess.DEVNULL,
             stderr=errors,
@@ -81,16 +81,16 @@ def start(
 
 
 def wait(process: subprocess.Popen[bytes], seconds: float) -> None:
-    """Wait so long, or until the process has ended, and no longer: ``Popen.wait`` looks only now and then."""
+    """Wait for a time, or until the process has ended: without the polling of ``Popen.wait``."""
     try:
-        ended = os.pidfd_open(process.pid)
+        pidfd = os.pidfd_open(process.pid)
     except OSError:  # an old kernel, or a sandbox
         time.sleep(seconds)
         return
     try:
-        select.select([ended], [], [], seconds)
+        select.select([pidfd], [], [], seconds)
     finally:
-        os.close(ended)
+        os.close(pidfd)
 
 
 def end(process: subprocess.Popen[bytes], *, grace_s: float = GRACE_S) -> None:
@@ -104,19 +104,19 @@ def end(process: subprocess.Popen[bytes], *, grace_s: float = GRACE_S) -> None:
             process.wait()
 
 
-def written(folder: Path, n_tasks: int) -> dict[int, int]:
-    """Return the bytes of each rank's output."""
-    found: dict[int, int] = {}
+def measure_output(folder: Path, n_tasks: int) -> dict[int, int]:
+    """Return the size in bytes of each rank's output."""
+    sizes: dict[int, int] = {}
     for rank in range(n_tasks):
         for kind in ("out", "err"):
             file = folder / f"{rank}.{kind}"
             if file.exists():
-                found[rank] = found.get(rank, 0) + file.stat().st_size
-    return found
+                sizes[rank] = sizes.get(rank, 0) + file.stat().st_size
+    return sizes
 
 
-def silence(folder: Path, most_bytes: int) -> None:
-    """Kill the ranks at once, whatever ``mpirun`` does, and cut what each of them wrote to so much."""
+def kill_ranks(folder: Path, most_bytes: int) -> None:
+    """Kill the ranks at once, whatever ``mpirun`` does, and truncate the output of each."""
     for pid in _pids(folder).values():
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -125,23 +125,23 @@ def silence(folder: Path, most_bytes: int) -> None:
             os.truncate(file, most_bytes)
 
 
-def cpu_used(folder: Path) -> dict[int, float]:
-    """Return the seconds of CPU time of the ranks that run."""
-    found: dict[int, float] = {}
+def measure_cpu_time(folder: Path) -> dict[int, float]:
+    """Return the CPU time in seconds of each running rank."""
+    seconds: dict[int, float] = {}
     for rank, pid in _pids(folder).items():
         with suppress(OSError):
-            found[rank] = cpu_seconds(stat_fields(pid))
-    return found
+            seconds[rank] = cpu_seconds(stat_fields(pid))
+    return seconds
 
 
 def _pids(folder: Path) -> dict[int, int]:
-    """Return the processes of the ranks that have not ended."""
+    """Return the process ids of the running ranks."""
     running = (file for file in folder.glob("*.pid") if not file.with_suffix(".exit").exists())
     return {int(file.stem): int(text) for file in running if (text := file.read_text(encoding="ascii").strip())}
 
 
-def failure(folder: Path, name: str, code: int) -> str:
-    """Return which rank of the job ``name`` failed first, how, and the last that it wrote."""
+def describe_failure(folder: Path, name: str, code: int) -> str:
+    """Describe the first rank of the job ``name`` that failed, with its last output."""
     ended = [
         (file.stat().st_mtime_ns, int(file.stem), int(file.read_text(encoding="ascii").strip() or 0))
         for file in folder.glob("*.exit")

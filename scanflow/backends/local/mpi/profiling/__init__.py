@@ -1,1 +1,1 @@
-"""What bounds an MPI program, found by a short run of it: the time in MPI, what it sends, and its memory traffic."""
+"""Profiling of MPI programs by a short run: time in MPI, messages, and memory traffic."""

@@ -1,4 +1,4 @@
-"""Time in MPI and what is sent, by MPI's profiling interface: a small library, compiled on the spot, counts calls."""
+"""Time in MPI and bytes sent, by MPI's profiling interface: a small library, compiled on demand, counts calls."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _COMPILE_S: Final = 60
 
 
 class Calls(NamedTuple):
-    """What a rank has done up to a moment."""
+    """A rank's counters at one moment."""
 
     at_s: float
-    """By the monotonic clock."""
+    """Time of the monotonic clock."""
 
     calls: float
     messages: float
@@ -32,15 +32,15 @@ class Calls(NamedTuple):
     cpu_s: float
     """Of the process, MPI included."""
 
-    def since(self, before: Calls) -> Calls:
-        """Return what it has done from another moment on; ``at_s`` is how long that is."""
+    def subtract(self, before: Calls) -> Calls:
+        """Return the difference to an earlier moment; ``at_s`` is the time between them."""
         return Calls(*(after - earlier for after, earlier in zip(self, before, strict=True)))
 
 
 def compile_library(
     flavor: MPIFlavor, folder: Path, *, which: Callable[[str], str | None] = shutil.which
 ) -> Path | None:
-    """Return the library that counts calls, compiled into ``folder``; None: there is no compiler for that flavor."""
+    """Compile the library that counts calls into ``folder``; None: there is no compiler for that flavor."""
     for name in _COMPILERS[flavor]:
         if (compiler := which(name)) is None:
             continue
@@ -56,18 +56,18 @@ def compile_library(
 
 
 def read_calls(folder: Path, rank: int) -> list[Calls]:
-    """Return what the library noted of a rank, moment by moment; none if the rank did not call ``MPI_Init``."""
+    """Return the library's samples of a rank's counters; none if the rank did not call ``MPI_Init``."""
     try:
         lines = (folder / str(rank)).read_text(encoding="ascii").splitlines()
     except FileNotFoundError:
         return []
-    found: list[Calls] = []
+    moments: list[Calls] = []
     for line in lines:
         numbers = [int(number) for number in line.split()]
         if len(numbers) == len(Calls._fields):  # the last line may be cut
             at, calls, messages, sent, wall, inside, cpu = numbers
-            found.append(Calls(at / 1e9, calls, messages, sent, wall / 1e9, inside / 1e9, cpu / 1e9))
-    return found
+            moments.append(Calls(at / 1e9, calls, messages, sent, wall / 1e9, inside / 1e9, cpu / 1e9))
+    return moments
 
 
 def total(parts: Iterable[Calls]) -> Calls:

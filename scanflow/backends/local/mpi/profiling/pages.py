@@ -1,8 +1,8 @@
-"""Memory traffic of processes without counters of the CPU: which pages they touch in a few milliseconds.
+"""Memory traffic of processes without CPU counters, by the pages they touch in a few milliseconds.
 
-The kernel marks pages that are used, and takes the marks back when asked (``/proc/PID/clear_refs``). What was touched
-in a moment beyond what the last cache holds has come from memory. That is a lower bound: a page that is read twice
-counts once. Marks are of pages, so a byte of a huge page counts as all of it.
+The kernel marks referenced pages, and clears the marks on request (``/proc/PID/clear_refs``). Bytes touched in a window
+beyond the size of the last-level cache have come from memory. That is a lower bound: a page that is read twice counts
+once. Marks are per page, so a byte of a huge page counts as all of it.
 """
 
 from __future__ import annotations
@@ -15,62 +15,63 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 WINDOWS_S: Final = (0.004, 0.008, 0.016, 0.032)
-"""How long pages are watched: short for small arrays, which are touched whole at once, and longer for large ones."""
+"""Lengths of the windows: short for small arrays, which are touched whole at once, and longer for large ones."""
 
-_LEAST_CPU_S: Final = 0.001  # in a window; a process that did not run tells nothing
+_LEAST_CPU_S: Final = 0.001  # in a window; a process that did not run is no sample
 _LEAST_SAMPLES: Final = 3
 _REFERENCED: Final = re.compile(r"^Referenced:\s+(\d+) kB$", re.MULTILINE)
 
 
 class Touched(NamedTuple):
-    """What a process touched in one window."""
+    """The bytes a process touched in one window."""
 
     at_s: float
-    """By the monotonic clock."""
+    """Time of the monotonic clock."""
 
     window_s: float
     cpu_s: float
     bytes: int
 
 
-def touched(pid: int, window_s: float) -> Touched | None:
-    """Return what a process touches in a window; None: it has ended, or this may not be asked."""
+def sample_pages(pid: int, window_s: float) -> Touched | None:
+    """Sample the pages a process touches in a window; None: it has ended, or permission is denied."""
     folder = Path("/proc") / str(pid)
     try:
         (folder / "clear_refs").write_text("1", encoding="ascii")
         before = _cpu_s(folder)
         time.sleep(window_s)
         after = _cpu_s(folder)
-        found = _REFERENCED.search((folder / "smaps_rollup").read_text(encoding="ascii"))
+        referenced = _REFERENCED.search((folder / "smaps_rollup").read_text(encoding="ascii"))
     except (OSError, ValueError):
         return None
-    if found is None:
+    if referenced is None:
         return None
-    return Touched(time.monotonic(), window_s, after - before, int(found[1]) * 1024)
+    return Touched(time.monotonic(), window_s, after - before, int(referenced[1]) * 1024)
 
 
 def traffic(samples: Iterable[Touched], cache_bytes: int, *, outside_mpi: float = 1.0) -> float | None:
-    """Return the bytes from memory for each second of CPU outside MPI, at least; None: too little was seen.
+    """Return a lower bound of memory traffic in bytes per CPU second outside MPI; None: there are too few samples.
 
     Args:
-        samples: Of all ranks, which are alike.
-        cache_bytes: A rank's share of the last cache.
-        outside_mpi: The share of the ranks' CPU time that is not MPI's, which waits by asking again and again.
+        samples: Samples of all ranks.
+        cache_bytes: A rank's share of the last-level cache.
+        outside_mpi: The share of the ranks' CPU time outside MPI, which polls while it waits.
     """
     windows: dict[float, list[Touched]] = defaultdict(list)
-    for one in samples:
-        if one.cpu_s >= _LEAST_CPU_S:
-            windows[one.window_s].append(one)
+    for sample in samples:
+        if sample.cpu_s >= _LEAST_CPU_S:
+            windows[sample.window_s].append(sample)
     rates = [
-        sum(max(0, one.bytes - cache_bytes) for one in found) / (sum(one.cpu_s for one in found) * outside_mpi)
-        for found in windows.values()
-        if len(found) >= _LEAST_SAMPLES and outside_mpi > 0
+        sum(max(0, sample.bytes - cache_bytes) for sample in window)
+        / (sum(sample.cpu_s for sample in window) * outside_mpi)
+        for window in windows.values()
+        if len(window) >= _LEAST_SAMPLES and outside_mpi > 0
     ]
     return max(rates, default=None)
 
 
 def _cpu_s(folder: Path) -> float:
-    """Return the CPU time of a process, all its threads: exact, which ``/proc/PID/stat`` is not."""
+    """Return the CPU time of a process' threads, more exactly than ``/proc/PID/stat``."""
     return (
         sum(int((task / "schedstat").read_text(encoding="ascii").split()[0]) for task in (folder / "task").iterdir())
         / 1e9

@@ -1,4 +1,4 @@
-"""The share of CPU time that is MPI's, where nothing can be compiled: by ``perf``, which looks where a program is."""
+"""The share of CPU time in MPI by sampling with ``perf``, for machines without a compiler."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 
 _REPORT_S: Final = 60
 LEAST_SAMPLES: Final = 200
-"""A second of CPU: starting MPI takes a part of that, in which nearly all is MPI's."""
+"""A second of CPU: starting MPI takes a part of that, which is nearly all in MPI."""
 
 _SAMPLES: Final = re.compile(r"^# Samples: (\d+)(K?)", re.MULTILINE)
 _LINE: Final = re.compile(r"\s*([0-9.]+)%\s+(\S+)")
@@ -25,43 +25,43 @@ _RECORD: Final = (
 
 
 def record_command(folder: Path, *, which: Callable[[str], str | None] = shutil.which) -> list[str] | None:
-    """Return what each rank's program is started by so that its samples go to ``folder``; None: there is no ``perf``.
+    """Return the command prefix that records a rank's samples into ``folder``; None: ``perf`` cannot be used.
 
-    The samples are by the clock, which needs no counters of the CPU.
+    Samples are by the clock, which needs no CPU counters.
     """
     perf = which("perf")
-    return None if perf is None or _refused(perf) else ["/bin/sh", "-c", _RECORD, perf, str(folder)]
+    return None if perf is None or _is_refused(perf) else ["/bin/sh", "-c", _RECORD, perf, str(folder)]
 
 
 def share_in_mpi(folder: Path, rank: int) -> float | None:
-    """Return the share of a rank's samples that are in a library of MPI's; None: there are none."""
+    """Return the share of a rank's samples in MPI libraries; None: there are too few."""
     argv = ["perf", "report", "--stdio", "--sort", "dso", "--input", str(folder / f"{rank}.perf")]
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=_REPORT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return share_of(done.stdout)
+    return parse_share(done.stdout)
 
 
-def share_of(report: str) -> float | None:
-    """Return the share of MPI's libraries in a report by library; None: it has too few samples, as of a start alone.
+def parse_share(report: str) -> float | None:
+    """Parse the share of MPI libraries in a report by library; None: it has too few samples.
 
-    The C library is left out while enough samples are elsewhere: where a process may not read the other's memory, MPI
-    copies messages by ``memcpy``, which is then most of what a program does that only sends.
+    The C library is left out if there are enough other samples: where a process may not read another's memory, MPI
+    copies messages by ``memcpy``, which is then most of the time of a program that only sends.
     """
     counted = _SAMPLES.search(report)
     samples = int(counted[1]) * (1000 if counted[2] else 1) if counted else 0
     if samples < LEAST_SAMPLES:
         return None
-    found = [(float(match[1]), match[2]) for line in report.splitlines() if (match := _LINE.match(line))]
-    elsewhere = [(share, name) for share, name in found if not _OF_C.match(name)]
+    shares = [(float(match[1]), match[2]) for line in report.splitlines() if (match := _LINE.match(line))]
+    elsewhere = [(share, name) for share, name in shares if not _OF_C.match(name)]
     if samples * sum(share for share, _ in elsewhere) / 100 >= LEAST_SAMPLES:
-        found = elsewhere
-    whole = sum(share for share, _ in found)
-    return sum(share for share, name in found if _OF_MPI.match(name)) / whole if whole else None
+        shares = elsewhere
+    total = sum(share for share, _ in shares)
+    return sum(share for share, name in shares if _OF_MPI.match(name)) / total if total else None
 
 
-def _refused(perf: str) -> bool:
+def _is_refused(perf: str) -> bool:
     tried = [perf, "stat", "--event", "cpu-clock:u", "true"]
     try:
         return subprocess.run(tried, capture_output=True, timeout=_REPORT_S, check=False).returncode != 0

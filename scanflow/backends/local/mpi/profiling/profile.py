@@ -1,4 +1,4 @@
-"""A short run of an MPI program that finds out what bounds it."""
+"""Profiling of an MPI program by a short run."""
 
 from __future__ import annotations
 
@@ -14,49 +14,49 @@ from scanflow.backends.local.mpi.flavors import Mpirun
 from scanflow.backends.local.mpi.processes import (
     GRACE_S,
     MAX_OUTPUT_BYTES,
+    describe_failure,
     end,
-    failure,
+    kill_ranks,
+    measure_output,
     prepare,
-    silence,
     start,
-    written,
 )
 from scanflow.backends.local.mpi.profiling.calls import Calls, compile_library, read_calls, total
 from scanflow.backends.local.mpi.profiling.classify import Measured, Profile, classify
-from scanflow.backends.local.mpi.profiling.pages import WINDOWS_S, Touched, touched, traffic
+from scanflow.backends.local.mpi.profiling.pages import WINDOWS_S, Touched, sample_pages, traffic
 from scanflow.backends.local.mpi.profiling.perf import record_command, share_in_mpi
 from scanflow.errors import StepFailedError
 from scanflow.placement.mpi.plan import MPIPlan
 from scanflow.placement.topology import Topology
 
 LONGEST_S: Final = 30.0
-"""A program whose ranks have run so long has shown what it does, and is ended."""
+"""Longest run of a program's ranks, which are then ended."""
 
 START_S: Final = 30.0
-"""How long its ranks may take to begin, before that: on a busy machine starting them alone takes many seconds."""
+"""Longest start of its ranks before that: on a busy machine it takes many seconds."""
 
 WRITTEN_S: Final = 15.0
-"""How long ``perf`` may take to write down what it saw, once the program is to end."""
+"""Longest time for ``perf`` to write its samples at the end of the program."""
 
 MOST_CACHE_BYTES: Final = 32 * 2**20
-"""Of the last cache, for one rank. A virtual machine of two CPUs may be told of 480 MiB, which are its host's, whose
-other CPUs use them too. Processors have 1 to 12 MiB for each core."""
+"""Largest share of the last-level cache for one rank. A virtual machine of two CPUs may report 480 MiB of its host,
+which other CPUs use too. Processors have 1 to 12 MiB for each core."""
 
 _POLL_S: Final = 0.05
 
 
 class Observed(NamedTuple):
-    """What was seen of a program's ranks, moment by moment."""
+    """Samples of a program's ranks."""
 
     calls: list[list[Calls]]
-    """Of each rank; none: its calls were not seen."""
+    """Samples of each rank's calls; none: calls were not counted."""
 
     pages: list[Touched]
     shares: list[float]
-    """Of the ranks' CPU time that is MPI's, by ``perf``; none: it did not look."""
+    """Shares of the ranks' CPU time in MPI, by ``perf``; none: it was not used."""
 
     cache_bytes: int
-    """A rank's share of the last cache."""
+    """A rank's share of the last-level cache."""
 
     seconds: float
 
@@ -64,7 +64,7 @@ class Observed(NamedTuple):
 def measure(
     job: MPIWorkload, plan: MPIPlan, argv: Sequence[str], *, launcher: Mpirun, topology: Topology, folder: Path
 ) -> Profile:
-    """Run the program once, until its ranks have run for :data:`LONGEST_S` at most, and return what bounds it.
+    """Run the program for at most :data:`LONGEST_S`, and return its profile.
 
     Raises:
         StepFailedError: a rank failed, or wrote too much.
@@ -77,11 +77,11 @@ def measure(
         why = f"its time in MPI cannot be measured here: neither {launcher.flavor}'s mpicc nor perf can be used"
         advice = f"apt-get install {package} gcc, or say profile='cpu', 'memory' or 'network'"
         return Profile(profile=None, reason=f"{why}. {advice}")
-    return profile_of(observed)
+    return compute_profile(observed)
 
 
 def _long_enough(folder: Path, n_tasks: int, clock: Callable[[], float] = time.monotonic) -> Callable[[], bool]:
-    """Return what says whether all ranks have run for :data:`LONGEST_S`, or were given time enough to begin."""
+    """Return a predicate: whether all ranks have run for :data:`LONGEST_S`, or failed to start in time."""
     began, running = clock(), list[float]()
 
     def enough() -> bool:
@@ -103,19 +103,19 @@ def observe(
     folder: Path,
     enough: Callable[[], bool],
 ) -> Observed | None:
-    """Run the program, and watch it until it ends or has run long ``enough``.
+    """Run the program, and sample it until it ends or has run long ``enough``.
 
     Args:
         job: The workload.
-        plan: Where its ranks run.
-        argv: What each of them runs.
-        launcher: By which ``mpirun``.
-        topology: Of this machine.
-        folder: For what the run writes; what is in it is removed.
-        enough: Whether to end it.
+        plan: The placement of its ranks.
+        argv: The command of a rank.
+        launcher: The ``mpirun`` to use.
+        topology: The topology of this machine.
+        folder: The folder of the run's files; its content is removed.
+        enough: Returns whether to end the program.
 
     Returns:
-        None: nothing can tell here what time goes to MPI, and the program was not started.
+        None: time in MPI cannot be measured here, and the program was not started.
 
     Raises:
         StepFailedError: a rank failed, or wrote too much.
@@ -148,11 +148,11 @@ def observe(
     )
 
 
-def profile_of(observed: Observed) -> Profile:
-    """Return what bounds a program, from all that was seen of it."""
+def compute_profile(observed: Observed) -> Profile:
+    """Compute a program's profile from its samples."""
     calls, pages, shares, cache, seconds = observed
     if calls:
-        seen = total(moments[-1].since(moments[0]) for moments in calls)
+        seen = total(moments[-1].subtract(moments[0]) for moments in calls)
         outside = max(0.0, seen.cpu_s - seen.mpi_cpu_s)
         memory = traffic(pages, cache, outside_mpi=outside / seen.cpu_s if seen.cpu_s else 1.0)
         return classify(
@@ -176,26 +176,26 @@ def profile_of(observed: Observed) -> Profile:
 def _look(
     process: subprocess.Popen[bytes], folder: Path, job: MPIWorkload, enough: Callable[[], bool], *, child: bool
 ) -> list[Touched]:
-    """Return which pages the ranks touch, looking at one after the other; ``child``: perf started the program."""
-    found: list[Touched] = []
+    """Sample the pages the ranks touch, one rank after the other; ``child``: perf started the program."""
+    samples: list[Touched] = []
     turn = 0
     while process.poll() is None and not enough():
-        if sum(written(folder, job.n_tasks).values()) > MAX_OUTPUT_BYTES:
-            silence(folder, MAX_OUTPUT_BYTES)
+        if sum(measure_output(folder, job.n_tasks).values()) > MAX_OUTPUT_BYTES:
+            kill_ranks(folder, MAX_OUTPUT_BYTES)
             raise StepFailedError(f"While it was profiled, {job.name!r} wrote more than it may. Write fewer lines.")
         rank, window_s = turn % job.n_tasks, WINDOWS_S[turn // job.n_tasks % len(WINDOWS_S)]
         pid = _pid(folder, rank, child)
-        seen = None if pid is None else touched(pid, window_s)
-        if seen is not None:
-            found.append(seen)
+        sample = None if pid is None else sample_pages(pid, window_s)
+        if sample is not None:
+            samples.append(sample)
         turn += 1
         try:
-            process.wait(_POLL_S if seen is None else window_s)
+            process.wait(_POLL_S if sample is None else window_s)
         except subprocess.TimeoutExpired:
             continue
     if process.returncode:
-        raise StepFailedError(f"While it was profiled: {failure(folder, job.name, process.returncode)}")
-    return found
+        raise StepFailedError(f"While it was profiled: {describe_failure(folder, job.name, process.returncode)}")
+    return samples
 
 
 def _pid(folder: Path, rank: int, child: bool) -> int | None:
@@ -207,7 +207,7 @@ def _pid(folder: Path, rank: int, child: bool) -> int | None:
 
 
 def _cache_share(topology: Topology, n_tasks: int) -> int:
-    """Return a rank's share of the last caches of this machine, as far as they can be its own."""
+    """Return a rank's share of the last-level caches of this machine, up to :data:`MOST_CACHE_BYTES`."""
     level = max((cache.level for cache in topology.caches), default=0)
     whole = sum(cache.size_bytes or 0 for cache in topology.caches if cache.level == level)
     return min(whole // n_tasks, MOST_CACHE_BYTES)
