@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.backends.local.services.grants import choose
+from scanflow.backends.local.services.grants import choose_grant
 from scanflow.backends.local.services.layout import ServicesHome
 from scanflow.backends.records import Event, RunRecord
 from scanflow.backends.service_records import Shape
@@ -344,7 +344,7 @@ def own_cpus() -> list[int]:
 def test_a_step_keeps_off_the_cores_of_a_service_it_is_to_be_apart_from(client: Client, home: Path) -> None:
     machine, services = read_topology(), ServicesHome(home / "services")
     services.service("serve").path.mkdir(parents=True)
-    grant = choose(services.service("serve"), machine, Shape(cores=1.0, affinity="cpu"), 1, [])
+    grant = choose_grant(services.service("serve"), machine, Shape(cores=1.0, affinity="cpu"), 1, [])
     apart = own_cpus.bind().replace(affinity=sf.Affinity(avoid_services=["serve"]))
     client.run(sf.Workflow(name="w", nodes=[apart]))
     left = set(machine.effective_cpus) - set(grant.cpus)

@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 import scanflow as sf
-from scanflow.backends.local.services.state.desired import change
+from scanflow.backends.local.services.state.desired import update_desired
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.deployer.service_client import explanation_of
 from scanflow.errors import InvalidError, NotFoundError, UsageError
@@ -315,7 +315,7 @@ def test_a_first_deployment_that_fails_says_why_and_the_next_owes_it_nothing(ser
     assert (record.state, record.error) == ("failed", "instance 1: model cannot be loaded")
     with closing(services.local.logs("w")) as reader:
         assert reader.read().parts
-    change(
+    update_desired(
         services.path(),
         lambda found: found and found.model_copy(update={"generation": found.generation + 1, "failed": None}),
     )

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanflow.app.scaling import Scaling
-from scanflow.backends.local.services.supervisor.attempts import failures_in_a_row, pause_s
+from scanflow.backends.local.services.supervisor.attempts import count_failures_in_a_row, pause_s
 from scanflow.backends.local.services.supervisor.autoscaler import Observation, ScalingDecision, decide
 from scanflow.backends.service_decisions import Failover, RevisionStats, analyse, look
 from scanflow.backends.service_records import CanaryPolicy
@@ -23,10 +23,10 @@ def test_pauses_grow_from_nothing_to_half_a_minute() -> None:
 
 
 def test_a_healthy_minute_clears_the_record() -> None:
-    assert failures_in_a_row([]) == 0
-    assert failures_in_a_row([1, 2, 3]) == 3
-    assert failures_in_a_row([1, 2, 61, 3]) == 1
-    assert failures_in_a_row([1, 2, 60]) == 0
+    assert count_failures_in_a_row([]) == 0
+    assert count_failures_in_a_row([1, 2, 3]) == 3
+    assert count_failures_in_a_row([1, 2, 61, 3]) == 1
+    assert count_failures_in_a_row([1, 2, 60]) == 0
 
 
 # Failover

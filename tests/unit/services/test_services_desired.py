@@ -11,9 +11,9 @@ import pytest
 
 from scanflow.app.scaling import Scaling
 from scanflow.backends.local.services.layout import ServiceFolder
-from scanflow.backends.local.services.state.desired import change, read_desired
-from scanflow.backends.local.services.state.observed import ObservedState, tell_the_same
-from scanflow.backends.local.services.state.report import record_of
+from scanflow.backends.local.services.state.desired import read_desired, update_desired
+from scanflow.backends.local.services.state.observed import ObservedState, is_equal_ignoring_time
+from scanflow.backends.local.services.state.report import build_record
 from scanflow.backends.service_change import ServiceChange
 from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_records import CanaryPolicy, Shape
@@ -169,9 +169,9 @@ WRITER = """
 import sys
 from pathlib import Path
 from scanflow.backends.local.services.layout import ServiceFolder
-from scanflow.backends.local.services.state.desired import change
+from scanflow.backends.local.services.state.desired import update_desired
 while True:
-    change(
+    update_desired(
         ServiceFolder(Path(sys.argv[1])),
         lambda found: found.request_definition(found.definition, replaces=False).settle(),
     )
@@ -182,14 +182,14 @@ while True:
 def test_a_writer_killed_at_any_moment_leaves_the_old_or_the_new(tmp_path: Path) -> None:
     folder = ServiceFolder(tmp_path / "w")
     assert read_desired(folder) is None
-    change(folder, lambda _: deployed())
+    update_desired(folder, lambda _: deployed())
     assert read_desired(folder) == deployed()
     for _ in range(2):
         with subprocess.Popen([sys.executable, "-c", WRITER, str(folder.path)]) as writer:
             enough = generation(folder) + 20
             until(lambda: generation(folder) > enough, "the writer has written")  # noqa: B023
             writer.kill()
-        found = change(folder, lambda found: found)  # the lock is free, and the file is whole
+        found = update_desired(folder, lambda found: found)  # the lock is free, and the file is whole
         assert found is not None
         assert found.in_effect
 
@@ -202,11 +202,11 @@ def generation(folder: ServiceFolder) -> int:
 
 
 def test_a_state_is_told_again_only_where_more_than_time_has_passed(tmp_path: Path) -> None:
-    record = record_of(deployed(), ServiceFolder(tmp_path / "w"), count=1)
+    record = build_record(deployed(), ServiceFolder(tmp_path / "w"), count=1)
     state = ObservedState(record=record, explanation=EXPLANATION)
 
     def told_with(**changes: Any) -> bool:
-        return tell_the_same(state, state.model_copy(update=changes))
+        return is_equal_ignoring_time(state, state.model_copy(update=changes))
 
     assert told_with(explanation=EXPLANATION.model_copy(update={"at": 2.0}))
     assert not told_with(explanation=EXPLANATION.model_copy(update={"decision": "add 1"}))

@@ -14,9 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scanflow.backends.local.services.supervisor.attempts import failure_of, limit_logs, numbers, prune
+from scanflow.backends.local.services.supervisor.attempts import (
+    describe_failure,
+    limit_logs,
+    list_attempt_numbers,
+    prune,
+)
 from scanflow.backends.local.services.supervisor.canary import CanaryAnalysis
-from scanflow.backends.local.services.supervisor.listener import listening_socket, reserving_socket
+from scanflow.backends.local.services.supervisor.listener import open_listening_socket, open_reserving_socket
 from scanflow.backends.recorder import upload_files, upload_until_exit
 from scanflow.backends.service_decisions import RevisionStats
 from scanflow.backends.service_metrics import Totals
@@ -33,12 +38,12 @@ from tests.waiting import patient
 
 
 def test_why_an_instance_ended_is_told_in_its_own_words(tmp_path: Path) -> None:
-    assert failure_of(tmp_path, Exit(exit_code=3)) == "it ended with exit code 3"
+    assert describe_failure(tmp_path, Exit(exit_code=3)) == "it ended with exit code 3"
     (tmp_path / "stderr.log").write_text("Traceback\nValueError: no weights\n\n")
-    assert failure_of(tmp_path, Exit(exit_code=1)) == "it ended with exit code 1: ValueError: no weights"
-    assert failure_of(tmp_path, Exit(exit_code=None, signal=9)) == "it was ended by signal 9 (SIGKILL)"
+    assert describe_failure(tmp_path, Exit(exit_code=1)) == "it ended with exit code 1: ValueError: no weights"
+    assert describe_failure(tmp_path, Exit(exit_code=None, signal=9)) == "it was ended by signal 9 (SIGKILL)"
     (tmp_path / "failure.json").write_text(json.dumps({"error": "no such class"}))
-    assert failure_of(tmp_path, Exit(exit_code=78)) == "no such class"
+    assert describe_failure(tmp_path, Exit(exit_code=78)) == "no such class"
 
 
 def test_logs_are_bounded_and_the_last_part_is_kept(tmp_path: Path) -> None:
@@ -56,7 +61,7 @@ def test_only_the_last_attempts_are_kept(tmp_path: Path) -> None:
     for number in range(1, 12):
         (tmp_path / str(number)).mkdir()
     prune(tmp_path)
-    assert numbers(tmp_path) == [9, 10, 11]
+    assert list_attempt_numbers(tmp_path) == [9, 10, 11]
 
 
 # CanaryPolicy over time
@@ -174,12 +179,12 @@ def test_two_homes_do_not_choose_the_same_port() -> None:
 
 @pytest.mark.usefixtures("noted")
 def test_a_port_that_is_in_use_is_refused() -> None:
-    with listening_socket("127.0.0.1", 0) as other:
+    with open_listening_socket("127.0.0.1", 0) as other:
         port = other.getsockname()[1]
         with pytest.raises(InvalidError, match=f"The port {port} for HTTP is in use"):
             choose_port(port, host="127.0.0.1", taken=(), what="HTTP")
         with pytest.raises(UnavailableError, match="cannot be listened on"):
-            listening_socket("127.0.0.1", port)
+            open_listening_socket("127.0.0.1", port)
 
 
 def test_a_port_that_is_reserved_is_nobodys_but_those_who_share_it() -> None:
@@ -191,10 +196,10 @@ def test_a_port_that_is_reserved_is_nobodys_but_those_who_share_it() -> None:
         with socket.create_connection((host, port)) as caller:
             listening.accept()[0].close()  # first, so that the port is in TIME_WAIT afterwards
             assert caller.recv(1) == b""
-    with reserving_socket(host, port):
+    with open_reserving_socket(host, port):
         assert not is_free(host, port)
         with pytest.raises(UnavailableError, match=f"{port} of {host} cannot be listened on"):
-            listening_socket(host, port)
+            open_listening_socket(host, port)
         for _ in range(2):
             with socket.socket() as sharing:
                 sharing.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -45,14 +45,14 @@ def test_counts_of_all_instances_are_added_up(tmp_path: Path) -> None:
 def test_what_ended_instances_counted_stays_also_for_the_next_supervisor(tmp_path: Path) -> None:
     first = ServiceMetrics(tmp_path / "metrics.json")
     first.report("1", samples())
-    first.ended("1")
+    first.retire("1")
     second = ServiceMetrics(tmp_path / "metrics.json")
     second.report("2", samples(2))
     assert second.totals.revisions["r1"].requests == 30
-    others = {name: value for name, labels, value in second.others("2") if labels.get("code") != "503"}
+    others = {name: value for name, labels, value in second.sum_others("2") if labels.get("code") != "503"}
     assert others["scanflow_recorded_total"] == 5
     assert "scanflow_in_flight" not in others  # a gauge of a process that is gone
-    assert {name for name, _, _ in second.others("1")} >= {"scanflow_in_flight"}
+    assert {name for name, _, _ in second.sum_others("1")} >= {"scanflow_in_flight"}
 
 
 @pytest.mark.parametrize("broken", ["x", [["name"]], [["name", {}, "much"]], None])

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from scanflow.backends.local.services.control.channel import Channel
 from scanflow.backends.local.services.supervisor.attempts import Template
 from scanflow.backends.local.services.supervisor.instance import Instance, Phase
-from scanflow.backends.local.services.supervisor.pool import grants_beside
+from scanflow.backends.local.services.supervisor.pool import split_grants
 from scanflow.backends.local.services.supervisor.reconcile import (
     APPLY_SILENT_S,
     SILENT_S,
     START_S,
     InstanceAction,
     PoolTarget,
+    is_settled,
     reconcile,
-    settled,
 )
 from scanflow.placement.place import Grant
 
@@ -108,10 +108,10 @@ def test_what_is_done_next(want: PoolTarget, there: list[Instance], actions: str
 
 def test_when_all_is_well_there_is_nothing_to_do() -> None:
     there = [ready("1"), ready("2")]
-    assert settled(wanted(2), there, NOW)
+    assert is_settled(wanted(2), there, NOW)
     for in_phase_s, in_flight, over in ((1.0, 0, False), (3.0, 0, True), (3.0, 1, False)):
         leaving = one("3", "draining", spec_hash="b", in_phase_s=in_phase_s, state={"in_flight": in_flight})
-        assert settled(wanted(2), [*there, leaving], NOW) is over
+        assert is_settled(wanted(2), [*there, leaving], NOW) is over
     assert reconcile(wanted(2), there, NOW) == []
 
 
@@ -167,7 +167,7 @@ def test_cutting_anew_always_leaves_enough_and_always_ends(
         for action in reconcile(want, list(world.seen.values()), NOW):
             world.do(want, action)
             assert world.serving >= least
-        if settled(want, list(world.seen.values()), NOW):
+        if is_settled(want, list(world.seen.values()), NOW):
             break
         world.happen(choice)
         assert any(each.phase == "ready" for each in world.seen.values())
@@ -188,6 +188,6 @@ def test_instances_that_drain_hold_no_place_of_a_service_that_is_cut_back() -> N
     others = [one(str(place), phase, spec_hash=spec_hash) for place, (phase, spec_hash) in enumerate(phases)]
     for place, other in enumerate(others):
         other.template = replace(other.template, grant=Grant(cpus=(place,), memory_nodes=()))
-    staying, leaving = grants_beside(others, "a")
+    staying, leaving = split_grants(others, "a")
     assert [one.cpus for one in staying] == [(2,), (3,)]
     assert [one.cpus for one in leaving] == [(0,), (1,)], "of one that has no process nothing is held"

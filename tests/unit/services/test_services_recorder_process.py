@@ -42,7 +42,7 @@ def made_process(folder: ServiceFolder) -> tuple[RecorderProcess, list[Path]]:
 
 def test_nothing_is_started_where_nothing_was_recorded(folder: ServiceFolder) -> None:
     process, started = made_process(folder)
-    process.look(DESIRED, now=0.0)
+    process.start_if_due(DESIRED, now=0.0)
     assert (process.waiting, process.running, started) == (False, False, [])
 
 
@@ -56,24 +56,24 @@ def test_while_the_tracker_is_down_files_wait_and_are_tried_again_with_pauses_th
     for attempt in range(1, TRIES + 1):
         ended = now
         while len(started) < attempt:
-            process.look(DESIRED, now)
+            process.start_if_due(DESIRED, now)
             now += 0.5
         pauses.append(now - 0.5 - ended)
-        process.ended(started[-1], Exit(exit_code=1, seconds=0.1), now)
+        process.record_exit(started[-1], Exit(exit_code=1, seconds=0.1), now)
     assert file.exists()
     assert len(set(started)) == TRIES, "each attempt has a folder of its own"
-    assert len(attempts.numbers(folder.recorder)) <= attempts.KEPT, "and old ones are removed"
+    assert len(attempts.list_attempt_numbers(folder.recorder)) <= attempts.KEPT, "and old ones are removed"
     assert pauses == sorted(pauses)
     assert min(pauses[1:]) >= 1.0
     assert max(pauses) <= attempts.LONGEST_PAUSE_S
 
     while len(started) == TRIES:
-        process.look(DESIRED, now)
+        process.start_if_due(DESIRED, now)
         now += 0.5
     file.unlink()
-    process.ended(started[-1], Exit(exit_code=0, seconds=0.1), now)
-    process.look(DESIRED, now)
+    process.record_exit(started[-1], Exit(exit_code=0, seconds=0.1), now)
+    process.start_if_due(DESIRED, now)
     assert len(started) == TRIES + 1, "what was taken is not looked for"
     file.write_bytes(b"more")
-    process.look(DESIRED, now)
+    process.start_if_due(DESIRED, now)
     assert len(started) == TRIES + 2, "after a success there is no pause"

@@ -11,7 +11,13 @@ import scanflow as sf
 from scanflow.app.workflow import Workflow
 from scanflow.backends.local.environments import SERVING_RUNTIME, normalise_requirements
 from scanflow.backends.local.layout import Home
-from scanflow.backends.local.services.grants import UsedCpus, choose, cpus_avoiding, planned, threads_of
+from scanflow.backends.local.services.grants import (
+    UsedCpus,
+    choose_grant,
+    derive_thread_variables,
+    find_cpus_apart_from,
+    plan_grants,
+)
 from scanflow.backends.local.services.layout import ServicesHome
 from scanflow.backends.local.services.spec.builder import ServiceSpecBuilder
 from scanflow.backends.service_records import Shape
@@ -172,20 +178,20 @@ def test_pinned_services_do_not_share_cores(tmp_path: Path) -> None:
     for one in (first, second):
         one.path.mkdir()
         one.desired.touch()
-    a1 = choose(first, MACHINE, shape, 2, [])
-    a2 = choose(first, MACHINE, shape, 2, [a1])
-    b1 = choose(second, MACHINE, shape, 2, [])
-    b2 = choose(second, MACHINE, shape, 2, [b1])
+    a1 = choose_grant(first, MACHINE, shape, 2, [])
+    a2 = choose_grant(first, MACHINE, shape, 2, [a1])
+    b1 = choose_grant(second, MACHINE, shape, 2, [])
+    b2 = choose_grant(second, MACHINE, shape, 2, [b1])
     assert sorted(cpu for grant in (a1, a2, b1, b2) for cpu in grant.cpus) == list(range(8))
     with pytest.raises(InvalidError, match="0 cores of them are left"):
-        choose(second, MACHINE, shape, 3, [b1, b2])
+        choose_grant(second, MACHINE, shape, 3, [b1, b2])
     first.grants.unlink()  # as when its supervisor ends
-    assert set(choose(second, MACHINE, shape, 3, [b1, b2]).cpus) <= {*a1.cpus, *a2.cpus}
+    assert set(choose_grant(second, MACHINE, shape, 3, [b1, b2]).cpus) <= {*a1.cpus, *a2.cpus}
 
 
 def test_unpinned_services_share_whatever_there_is() -> None:
-    others = UsedCpus(planned(MACHINE, Shape(cores=8, affinity="cpu"), 1, UsedCpus()))
-    assert len(planned(MACHINE, Shape(instances=40, cores=1), 40, others)) == 40
+    others = UsedCpus(plan_grants(MACHINE, Shape(cores=8, affinity="cpu"), 1, UsedCpus()))
+    assert len(plan_grants(MACHINE, Shape(instances=40, cores=1), 40, others)) == 40
 
 
 def test_unpinned_services_and_replacements_get_the_least_used_cpus(tmp_path: Path) -> None:
@@ -194,46 +200,51 @@ def test_unpinned_services_and_replacements_get_the_least_used_cpus(tmp_path: Pa
     for name in ("a", "b"):
         home.service(name).path.mkdir()
         home.service(name).desired.touch()
-        grants.append(choose(home.service(name), machine, shape, 1, []))
-    replacement = choose(home.service("a"), machine, shape, 1, [], leaving=grants[:1])
-    pinned = choose(home.service("b"), machine, shape.model_copy(update={"affinity": "cpu"}), 1, [], leaving=grants[1:])
+        grants.append(choose_grant(home.service(name), machine, shape, 1, []))
+    replacement = choose_grant(home.service("a"), machine, shape, 1, [], leaving=grants[:1])
+    pinned = choose_grant(
+        home.service("b"), machine, shape.model_copy(update={"affinity": "cpu"}), 1, [], leaving=grants[1:]
+    )
     cpus = [grant.cpus for grant in (*grants, replacement)]
     assert len(set(cpus)) == 3
     assert pinned.cpus not in {replacement.cpus, grants[1].cpus}
-    assert choose(home.service("b"), machine, Shape(cores=4, affinity="cpu"), 1, []).cpus == (0, 1, 2, 3)
+    assert choose_grant(home.service("b"), machine, Shape(cores=4, affinity="cpu"), 1, []).cpus == (0, 1, 2, 3)
 
 
 def test_instances_of_one_unpinned_service_share_their_cpus(tmp_path: Path) -> None:
     folder, shape = ServicesHome(tmp_path).service("a"), Shape(instances=2, cores=1)
     folder.path.mkdir()
-    first = choose(folder, MACHINE, shape, 2, [])
-    assert choose(folder, MACHINE, shape, 2, [first]) == first
-    assert len(choose(folder, MACHINE, shape, 3, [first, first]).cpus) == 3
+    first = choose_grant(folder, MACHINE, shape, 2, [])
+    assert choose_grant(folder, MACHINE, shape, 2, [first]) == first
+    assert len(choose_grant(folder, MACHINE, shape, 3, [first, first]).cpus) == 3
 
 
 def test_thread_pools_are_sized_to_the_cores_and_a_larger_wish_is_refused() -> None:
-    assert threads_of(MACHINE, Shape(cores=2), {"OMP_NUM_THREADS": "1", "OTHER": "x"})["OMP_NUM_THREADS"] == "1"
-    assert threads_of(MACHINE, Shape(affinity="cpu"), {})["OMP_NUM_THREADS"] == "1"
-    assert threads_of(MACHINE, Shape(), {})["OMP_NUM_THREADS"] == "8"
+    assert (
+        derive_thread_variables(MACHINE, Shape(cores=2), {"OMP_NUM_THREADS": "1", "OTHER": "x"})["OMP_NUM_THREADS"]
+        == "1"
+    )
+    assert derive_thread_variables(MACHINE, Shape(affinity="cpu"), {})["OMP_NUM_THREADS"] == "1"
+    assert derive_thread_variables(MACHINE, Shape(), {})["OMP_NUM_THREADS"] == "8"
     with pytest.raises(InvalidError, match="MKL_NUM_THREADS=3"):
-        threads_of(MACHINE, Shape(cores=2), {"MKL_NUM_THREADS": "3"})
+        derive_thread_variables(MACHINE, Shape(cores=2), {"MKL_NUM_THREADS": "3"})
 
 
 def test_what_is_avoid_services_keeps_off_their_cores_their_siblings_too_while_others_are_left(tmp_path: Path) -> None:
     home, machine, one = ServicesHome(tmp_path), uniform(cores_per_socket=2, smt=2), Shape(cores=1.0, affinity="cpu")
-    assert set(cpus_avoiding(home, ["there-is-none"], machine)) == set(machine.effective_cpus)
+    assert set(find_cpus_apart_from(home, ["there-is-none"], machine)) == set(machine.effective_cpus)
     grants = []
     for name in ("first", "second"):
         home.service(name).path.mkdir()
         home.service(name).desired.touch()
-        grants.append(choose(home.service(name), machine, one, 1, []))
+        grants.append(choose_grant(home.service(name), machine, one, 1, []))
     first, second = (machine.core_of[grant.cpus[0]] for grant in grants)
     assert first != second
-    assert set(cpus_avoiding(home, ["first"], machine)) == set(second.cpus)
+    assert set(find_cpus_apart_from(home, ["first"], machine)) == set(second.cpus)
     left = {*first.cpus, *second.cpus} - {*grants[0].cpus, *grants[1].cpus}
-    assert set(cpus_avoiding(home, ["first", "second"], machine)) == left
+    assert set(find_cpus_apart_from(home, ["first", "second"], machine)) == left
     everything = Shape(cores=4.0, affinity="any")
     home.service("whole").path.mkdir()
     home.service("whole").desired.touch()
-    choose(home.service("whole"), machine, everything, 1, [])
-    assert set(cpus_avoiding(home, ["whole"], machine)) == set(machine.effective_cpus)
+    choose_grant(home.service("whole"), machine, everything, 1, [])
+    assert set(find_cpus_apart_from(home, ["whole"], machine)) == set(machine.effective_cpus)

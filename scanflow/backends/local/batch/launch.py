@@ -19,7 +19,7 @@ from scanflow.app_files import AppFiles
 from scanflow.backends import function_process
 from scanflow.backends.local.environments import environment_python, normalise_requirements
 from scanflow.backends.local.layout import Home, RunFolder
-from scanflow.backends.local.services.grants import cpus_avoiding
+from scanflow.backends.local.services.grants import find_cpus_apart_from
 from scanflow.backends.local.services.layout import ServicesHome
 from scanflow.backends.parameters import StepInputs
 from scanflow.backends.pickles import home_key, read_pickle, write_pickle
@@ -135,7 +135,7 @@ class Launcher:
     def _cpus(self, node: Executor) -> tuple[int, ...]:
         if not node.avoid_services:
             return ()
-        return cpus_avoiding(ServicesHome(self._home.path / "services"), node.avoid_services, read_topology())
+        return find_cpus_apart_from(ServicesHome(self._home.path / "services"), node.avoid_services, read_topology())
 
     def _path(self, by_value: Path | None) -> list[str]:
         """Return the module search path of a function. Loading a file adds its folder; by value there is none."""

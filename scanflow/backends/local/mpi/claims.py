@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from scanflow.app.mpi import MPIProfile
-from scanflow.backends.local.services.grants import service_cpus
+from scanflow.backends.local.services.grants import read_service_cpus
 from scanflow.backends.local.services.layout import ServicesHome
 from scanflow.errors import InvalidError
 from scanflow.placement.mpi.beside import Neighbour
@@ -26,7 +26,7 @@ JOBS: Final = "jobs"
 
 def neighbours(home: Path) -> list[Neighbour]:
     """Return the services and jobs of a home with their CPUs."""
-    services = [Neighbour(name=name, cpus=cpus) for name, cpus in service_cpus(_services(home)).items()]
+    services = [Neighbour(name=name, cpus=cpus) for name, cpus in read_service_cpus(_services(home)).items()]
     return services + [job for file in sorted((home / JOBS).glob("*.json")) if (job := _running(file)) is not None]
 
 

@@ -1,4 +1,4 @@
-"""Services on this machine, as a deployer asks for them. It holds nothing open: any process may ask for any service."""
+"""The backend of services on this machine. It holds nothing open: any process may manage any service."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ from scanflow.backends.local.layout import Home
 from scanflow.backends.local.services.control import rollout
 from scanflow.backends.local.services.layout import ServiceFolder, ServicesHome
 from scanflow.backends.local.services.spec.builder import ServiceSpecBuilder, plan_online
-from scanflow.backends.local.services.state.desired import change as change_stored
-from scanflow.backends.local.services.state.desired import read_desired, taken_ports
+from scanflow.backends.local.services.state.desired import read_desired, taken_ports, update_desired
 from scanflow.backends.local.services.state.observed import is_current, is_supervised, read_observed
-from scanflow.backends.local.services.state.report import record_of
-from scanflow.backends.local.services.supervisor.attempts import newest
+from scanflow.backends.local.services.state.report import build_record
+from scanflow.backends.local.services.supervisor.attempts import list_newest_attempts
 from scanflow.backends.log_files import FileLogs
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_desired import DesiredState, once
@@ -53,9 +52,12 @@ class LocalServices:
         program: tuple[str, ...] = ("-m", "scanflow_serving"),
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """``log_predictions``: ``module:function`` that takes a file of predictions to the tracker, called by the
+        """Create the backend.
+
+        ``log_predictions``: ``module:function`` that uploads a file of predictions to the tracker, called by the
         recorder as ``function(home=…, tracker_uri=…, app=…, team=…, service=…, file=…, metrics=…, tags=…)``. None: no
-        predictions are recorded. ``timeout_s``: longest that a change is waited for."""
+        predictions are recorded. ``timeout_s``: longest wait for a change.
+        """
         self._settings = settings
         self._home = Home(settings.home.expanduser().absolute())
         self._folders = ServicesHome(self._home.path / "services")
@@ -64,86 +66,86 @@ class LocalServices:
         self._builder = ServiceSpecBuilder(self._home, self._folders, fetch)
 
     def check(self, app: Application, workflow: Workflow) -> None:
-        """Refuse at once what would fail later: a field that cannot be honoured, a missing file, too many cores."""
+        """Raise errors that would occur later: unsupported fields, missing files, too many cores."""
         self._builder.check(app, workflow, None)
 
     def plan(self, app: Application, workflow: Workflow) -> Plan:
-        """Check a workflow, and return where its instances would be placed beside the other services."""
+        """Check a workflow, and return the placement of its instances beside the other services."""
         self.check(app, workflow)
         return plan_online(self._home.path, workflow)
 
     def deploy(
         self, deployment: Deployment, *, key: str | None = None, observe: ServiceObserver = lambda _: None
     ) -> ServiceRecord:
-        """Start a service, or change it to this definition; return it once that is in effect.
+        """Start a service or change its definition; return it once the change is in effect.
 
         Raises:
-            UsageError: it cannot be; what served before serves on.
-            UnavailableError: it takes too long; it goes on.
+            UsageError: the change failed; the previous definition is served on.
+            UnavailableError: it takes too long; it continues in the background.
         """
         app, workflow, sizing = deployment.app, deployment.online, deployment.sizing
         shape = None if sizing is None else changed_shape(shape_of(workflow), sizing)
         self._builder.check(app, workflow, shape)
         folder = self._folders.service(workflow.name)
         self._check_owner(folder, app, workflow)
-        made = self._builder.definition(
+        spec = self._builder.definition(
             app,
             workflow,
             source=deployment.source,
             shape=shape,
             tell=lambda text: observe(Progress(service=workflow.name, text=text)),
         )
-        recorder = self._recorder(folder, app, made.serving)
+        recorder = self._recorder(folder, app, spec.serving)
 
-        def deployed(before: DesiredState | None) -> DesiredState:
-            return self._deployed(before, made, recorder, deployment.port or made.serving.port)
+        def build_desired(before: DesiredState | None) -> DesiredState:
+            return self._build_desired(before, spec, recorder, deployment.port or spec.serving.port)
 
-        return self._change(folder, deployed, key, observe, inside=hold_lock(self._folders.lock))
+        return self._change(folder, build_desired, key, observe, inside=hold_lock(self._folders.lock))
 
     def _check_owner(self, folder: ServiceFolder, app: Application, workflow: Workflow) -> None:
         desired = read_desired(folder)
         if desired is not None and not desired.deleted:
-            own = desired.definition
-            if (own.app, own.team) != (app.name, app.team):
+            owner = desired.definition
+            if (owner.app, owner.team) != (app.name, app.team):
                 raise InvalidError(
-                    f"A service {workflow.name!r} is deployed already, by the application {own.app!r} of team "
-                    f"{own.team!r}. Rename this workflow, or delete that one: scanflow delete {workflow.name}"
+                    f"A service {workflow.name!r} is deployed already, by the application {owner.app!r} of team "
+                    f"{owner.team!r}. Rename this workflow, or delete that one: scanflow delete {workflow.name}"
                 )
         elif desired is not None:
             raise UnavailableError(f"The service {workflow.name!r} is being deleted. Try again in a moment.")
 
-    def _deployed(
-        self, before: DesiredState | None, made: ServiceSpec, recorder: tuple[str, ...], asked: int | None
+    def _build_desired(
+        self, previous: DesiredState | None, spec: ServiceSpec, recorder: tuple[str, ...], requested_port: int | None
     ) -> DesiredState:
-        if before is None or before.settled == 0:
-            generation, had, had_grpc = (
-                (1, None, None) if before is None else (before.generation + 1, before.port, before.grpc_port)
+        if previous is None or previous.settled == 0:
+            generation, previous_port, previous_grpc_port = (
+                (1, None, None) if previous is None else (previous.generation + 1, previous.port, previous.grpc_port)
             )
-            taken = taken_ports(self._folders, made.workflow)
-            port = _port(asked, had, taken, "HTTP")
-            grpc_port = made.serving.grpc_port
+            taken = taken_ports(self._folders, spec.workflow)
+            port = _port(requested_port, previous_port, taken, "HTTP")
+            grpc_port = spec.serving.grpc_port
             return DesiredState(
-                name=made.workflow,
+                name=spec.workflow,
                 port=port,
-                grpc_port=None if grpc_port == 0 else _port(grpc_port, had_grpc, {*taken, port}, "gRPC"),
+                grpc_port=None if grpc_port == 0 else _port(grpc_port, previous_grpc_port, {*taken, port}, "gRPC"),
                 created=time.time(),
                 generation=generation,
-                definition=made.numbered(generation),
+                definition=spec.numbered(generation),
                 recorder=recorder,
                 program=self._program,
             )
-        if asked not in {None, before.port}:
+        if requested_port not in {None, previous.port}:
             raise UsageError(
-                f"The service {before.name!r} listens on port {before.port}, which its callers know; it cannot move to "
-                f"{asked}. Delete it first: scanflow delete {before.name}"
+                f"The service {previous.name!r} listens on port {previous.port}, which its callers know; it cannot "
+                f"move to {requested_port}. Delete it first: scanflow delete {previous.name}"
             )
-        changed = before.redeployed(made)
-        return changed.model_copy(update={"recorder": recorder, "program": self._program})
+        redeployed = previous.redeployed(spec)
+        return redeployed.model_copy(update={"recorder": recorder, "program": self._program})
 
     def _recorder(self, folder: ServiceFolder, app: Application, serving: Serving) -> tuple[str, ...]:
         if serving.record <= 0 or app.tracker is None or self._log_predictions is None:
             return ()
-        given = {
+        options = {
             "home": str(self._home.path),
             "app": app.name,
             "team": app.team,
@@ -151,33 +153,33 @@ class LocalServices:
             "service": folder.path.name,
         }
         module = "scanflow.backends.recorder"
-        return (sys.executable, "-m", module, str(folder.recorded), self._log_predictions, json.dumps(given))
+        return (sys.executable, "-m", module, str(folder.recorded), self._log_predictions, json.dumps(options))
 
     # Looking
 
     def services(self, *, instances: bool = True) -> list[ServiceRecord]:  # noqa: ARG002  its folder has them
-        """Return all services, by name, as they stand. Nothing is started by that."""
-        found = []
+        """Return all services, by name. Starts nothing."""
+        records = []
         for name in self._folders.names():
             try:
-                found.append(self._record(self._folders.service(name)))
+                records.append(self._record(self._folders.service(name)))
             except NotFoundError:
-                continue  # deleted while we looked
-        return found
+                continue  # deleted meanwhile
+        return records
 
     def service(self, name: str) -> ServiceRecord:
-        """Return one service; its supervisor is started if there is none.
+        """Return one service; starts its supervisor if there is none.
 
         Raises:
             NotFoundError: there is none of that name.
         """
-        folder = self._watched(name)
+        folder = self._ensure_watched(name)
         state = read_observed(folder)
         explanation = None if state is None else state.explanation
         return self._record(folder).model_copy(update={"explanation": explanation})
 
-    def _watched(self, name: str) -> ServiceFolder:
-        """Return the folder of a service that has a supervisor by now, which has reported."""
+    def _ensure_watched(self, name: str) -> ServiceFolder:
+        """Return the folder of a service, once it has a supervisor that has reported."""
         folder = self._folder(name)
         desired = read_desired(folder)
         if desired is not None and not desired.hopeless and rollout.ensure_supervisor(folder):
@@ -185,7 +187,7 @@ class LocalServices:
         return folder
 
     def logs(self, name: str, instance: str | None = None) -> FileLogs:
-        """Return a reader of what the instances, or one of them, wrote; ``supervisor`` is one when named.
+        """Return a reader of the logs of all instances, or of one; ``supervisor`` names the supervisor's.
 
         Raises:
             NotFoundError: there is no such service or instance.
@@ -196,11 +198,15 @@ class LocalServices:
         folder = self._folder(name)
         if instance == "supervisor":
             return [("supervisor", folder.log)]
-        found = dict(newest(folder))
-        if instance is not None and instance not in found:
-            raise NotFoundError(f"{name!r} has no instance {instance!r}.{did_you_mean(instance, found)}")
-        chosen = found if instance is None else {instance: found[instance]}
-        return [(one, path / log) for one, path in chosen.items() for log in ("stdout.log", "stderr.log")]
+        attempts = dict(list_newest_attempts(folder))
+        if instance is not None and instance not in attempts:
+            raise NotFoundError(f"{name!r} has no instance {instance!r}.{did_you_mean(instance, attempts)}")
+        selected = attempts if instance is None else {instance: attempts[instance]}
+        return [
+            (instance_name, path / log)
+            for instance_name, path in selected.items()
+            for log in ("stdout.log", "stderr.log")
+        ]
 
     def client(self, name: str) -> None:
         """Return nothing: callers connect to the address in the service's record."""
@@ -218,11 +224,11 @@ class LocalServices:
             observe(Progress(service=name, text=f"fetching {change.model}"))
             files = self._fetch(change.model)
 
-        def changed(found: DesiredState | None) -> DesiredState:
-            stored = service_transitions.changeable(found, name)
-            return service_transitions.applied(stored, change, files, if_there(self._recall), self._builder.complete)
+        def apply_change(stored: DesiredState | None) -> DesiredState:
+            desired = service_transitions.changeable(stored, name)
+            return service_transitions.applied(desired, change, files, if_there(self._recall), self._builder.complete)
 
-        return self._change(folder, changed, key, observe)
+        return self._change(folder, apply_change, key, observe)
 
     def _change(
         self,
@@ -233,10 +239,10 @@ class LocalServices:
         *,
         inside: AbstractContextManager[None] | None = None,
     ) -> ServiceRecord:
-        """Change what is wanted, unless that was asked for with this key before; return it once it is in effect."""
+        """Change the desired state, unless the key was used before; return the service once it is in effect."""
         watcher = rollout.Watcher(folder, observe)
         with inside or nullcontext():
-            after = change_stored(folder, once(key, make))
+            after = update_desired(folder, once(key, make))
         assert after is not None
         record = rollout.wait_until_settled(folder, after.wanted_with(key), watcher, self._timeout_s)
         keep_shapes(after.definition, self._remember, observe)
@@ -246,10 +252,10 @@ class LocalServices:
         return None
 
     def delete(self, name: str, *, observe: ServiceObserver = lambda _: None, timeout_s: float = 120.0) -> None:
-        """End a service, and remove all that there is of it.
+        """Stop a service, and delete its folder.
 
         Raises:
-            UsageError: another service has it for its backup.
+            UsageError: it is the backup of another service.
         """
         folder = self._folder(name)
         for other in self.services():
@@ -258,7 +264,9 @@ class LocalServices:
                     f"{name!r} is the backup of {other.name!r}. Delete that first: scanflow delete {other.name}"
                 )
         watcher = rollout.Watcher(folder, observe)
-        change_stored(folder, lambda found: None if found is None else found.model_copy(update={"deleted": True}))
+        update_desired(
+            folder, lambda desired: None if desired is None else desired.model_copy(update={"deleted": True})
+        )
         rollout.wait_until_gone(folder, watcher, timeout_s)
         shutil.rmtree(folder.path, ignore_errors=True)
 
@@ -277,16 +285,16 @@ class LocalServices:
             raise NotFoundError(f"There is no service {folder.path.name!r}.")
         state = read_observed(folder)
         if state is None or (not desired.settled and state.record.generation < desired.generation):
-            # Nothing that was seen before holds of the first deployment, or of another try at it.
-            return record_of(desired, folder, count=desired.definition.shape.instances)
+            # An older observed state is not valid for the first deployment, or a retry of it.
+            return build_record(desired, folder, count=desired.definition.shape.instances)
         record = state.record
         if not is_current(folder, state) and not is_supervised(folder) and not desired.hopeless:
             return record.model_copy(update={"state": "unsupervised"})
         return record
 
 
-def _port(asked: int | None, had: int | None, taken: set[int], what: str) -> int:
-    """Return the port a service had, if it may keep that, or a free one."""
-    if had and asked in {None, had}:
-        return had
-    return choose_port(asked, host="127.0.0.1", taken=taken, what=what)
+def _port(requested: int | None, previous: int | None, taken: set[int], what: str) -> int:
+    """Return the service's previous port, if it can keep it, or a free one."""
+    if previous and requested in {None, previous}:
+        return previous
+    return choose_port(requested, host="127.0.0.1", taken=taken, what=what)

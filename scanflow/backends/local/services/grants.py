@@ -1,7 +1,7 @@
-"""Which cores each instance of a service gets: :mod:`scanflow.placement`, with what other services hold already.
+"""CPU grants of instances: :mod:`scanflow.placement`, with the grants of other services.
 
-Services of one home choose one at a time, under the home's lock. CPUs that nobody has are preferred, then those that
-are shared; the old and the new instances of a service that is replaced share CPUs only where there are no others.
+Services of one home choose one at a time, under the home's lock. Unused CPUs are preferred, then shared ones; old and
+new instances of a service that is replaced share CPUs only if there are no others.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ class _Grants:
 
 @dataclass(frozen=True, slots=True)
 class UsedCpus:
-    """The CPUs that instances hold."""
+    """The CPUs that instances use."""
 
     exclusive: tuple[Grant, ...] = ()  # grants that no other pinned instance may share
     shared: tuple[Grant, ...] = ()
 
 
-def planned(topology: Topology, shape: Shape, count: int, others: UsedCpus) -> tuple[Grant, ...]:
-    """Return the grants of ``count`` instances of that shape, beside those of ``others``.
+def plan_grants(topology: Topology, shape: Shape, count: int, used: UsedCpus) -> tuple[Grant, ...]:
+    """Return the grants of ``count`` instances of a shape, beside the ``used`` CPUs.
 
-    With ``any``, the least used CPUs are shared with whoever else is there; otherwise they are an instance's own.
+    With affinity ``any``, the least used CPUs are shared with others; else they are exclusive.
 
     Raises:
         InvalidError: there are not enough; the message says how many there are.
     """
     shared = shape.affinity == "any"
 
-    def beside(grants: Sequence[Grant]) -> tuple[Grant, ...]:
+    def place_beside(grants: Sequence[Grant]) -> tuple[Grant, ...]:
         return place(
             topology,
             count,
@@ -57,24 +57,24 @@ def planned(topology: Topology, shape: Shape, count: int, others: UsedCpus) -> t
         )
 
     try:
-        return beside([*others.exclusive, *others.shared])
+        return place_beside([*used.exclusive, *used.shared])
     except InvalidError:
-        if shared or not others.shared:
+        if shared or not used.shared:
             raise
-        return beside(others.exclusive)
+        return place_beside(used.exclusive)
 
 
-def threads_of(topology: Topology, shape: Shape, env: dict[str, str]) -> dict[str, str]:
-    """Return the thread variables of an instance; the user's own are among them."""
+def derive_thread_variables(topology: Topology, shape: Shape, env: dict[str, str]) -> dict[str, str]:
+    """Return the thread variables of an instance, with the user's own as overrides."""
     cores = shape.cores or (1.0 if shape.affinity != "any" else float(topology.effective_count))
-    known = {*POOLS, "TF_NUM_INTEROP_THREADS", "TF_NUM_INTRAOP_THREADS"}
+    variable_names = {*POOLS, "TF_NUM_INTEROP_THREADS", "TF_NUM_INTRAOP_THREADS"}
     overrides = {} if shape.pool_threads is None else dict.fromkeys(POOLS, str(shape.pool_threads))
-    overrides |= {name: value for name, value in env.items() if name in known}
+    overrides |= {name: value for name, value in env.items() if name in variable_names}
     check_overrides(overrides, cores)
     return thread_variables(cores, overrides)
 
 
-def choose(
+def choose_grant(
     folder: ServiceFolder,
     topology: Topology,
     shape: Shape,
@@ -82,70 +82,69 @@ def choose(
     own: Sequence[Grant],
     leaving: Sequence[Grant] = (),
 ) -> Grant:
-    """Choose and write down the grant of one more instance of a service of ``count``.
+    """Choose and record the grant of one more instance of a service of ``count``.
 
-    ``own``: grants of the instances that stay; ``leaving``: of those that are replaced, avoided where that is possible.
+    ``own``: grants of the instances that stay; ``leaving``: of those that are replaced, avoided if possible.
 
     Raises:
         InvalidError: there are not enough cores.
-        UnavailableError: the choice cannot be written down.
+        UnavailableError: the choice cannot be recorded.
     """
     home, shared = ServicesHome(folder.path.parent), shape.affinity == "any"
     with hold_lock(home.lock):
-        others = grants_of_others(home, folder.path.name)
+        used = read_used_cpus(home, folder.path.name)
         if shared:
-            chosen = _shared(topology, shape, max(count, 1), own, others, leaving)
+            grant = _choose_shared_grant(topology, shape, max(count, 1), own, used, leaving)
         else:
             try:
-                chosen = _exclusive(topology, shape, count, own, others, leaving)
+                grant = _choose_exclusive_grant(topology, shape, count, own, used, leaving)
             except InvalidError:
-                chosen = _exclusive(topology, shape, count, own, others, ())
-        write_atomically(folder.grants, encode(_Grants(shared, (*own, chosen))))
-        return chosen
+                grant = _choose_exclusive_grant(topology, shape, count, own, used, ())
+        write_atomically(folder.grants, encode(_Grants(shared, (*own, grant))))
+        return grant
 
 
-def _shared(
-    topology: Topology, shape: Shape, count: int, own: Sequence[Grant], others: UsedCpus, leaving: Sequence[Grant]
+def _choose_shared_grant(
+    topology: Topology, shape: Shape, count: int, own: Sequence[Grant], used: UsedCpus, leaving: Sequence[Grant]
 ) -> Grant:
-    """Return the CPUs that all instances of a service share: those of its others, while they are as many as needed."""
+    """Return the CPUs that all instances of a service share: the existing grant, if it has the right size."""
     if shape.cores is not None:
         needed = min(math.ceil(count * shape.cores), topology.effective_count)
         if own and len(own[0].cpus) == needed:
             return own[0]
-    return planned(topology, shape, count, UsedCpus(others.exclusive, (*others.shared, *leaving)))[0]
+    return plan_grants(topology, shape, count, UsedCpus(used.exclusive, (*used.shared, *leaving)))[0]
 
 
-def _exclusive(
-    topology: Topology, shape: Shape, count: int, own: Sequence[Grant], others: UsedCpus, leaving: Sequence[Grant]
+def _choose_exclusive_grant(
+    topology: Topology, shape: Shape, count: int, own: Sequence[Grant], used: UsedCpus, leaving: Sequence[Grant]
 ) -> Grant:
-    beside = UsedCpus((*others.exclusive, *own, *leaving), others.shared)
-    # The first of them is placed as all of them together would be.
-    return planned(topology, shape, 1 if own else max(count, 1), beside)[0]
+    avoided = UsedCpus((*used.exclusive, *own, *leaving), used.shared)
+    # The first instance is placed as all of them together would be.
+    return plan_grants(topology, shape, 1 if own else max(count, 1), avoided)[0]
 
 
-def grants_of_others(home: ServicesHome, name: str) -> UsedCpus:
-    found = [_read(home.service(other).grants) for other in home.names() if other != name]
+def read_used_cpus(home: ServicesHome, name: str) -> UsedCpus:
+    records = [_read(home.service(other).grants) for other in home.names() if other != name]
     exclusive, shared = (
-        [grant for one in found if one.shared is kind for grant in one.grants] for kind in (False, True)
+        [grant for record in records if record.shared is kind for grant in record.grants] for kind in (False, True)
     )
     return UsedCpus(tuple(exclusive), tuple(shared))
 
 
-def service_cpus(home: ServicesHome) -> dict[str, tuple[int, ...]]:
-    """Return the CPUs that the instances of each service hold, by its name; those that hold none are left out."""
-    found = {
-        name: {cpu for one in _read(home.service(name).grants).grants for cpu in one.cpus} for name in home.names()
+def read_service_cpus(home: ServicesHome) -> dict[str, tuple[int, ...]]:
+    """Return the CPUs of each service's instances, by its name; services without CPUs are left out."""
+    cpus_by_service = {
+        name: {cpu for grant in _read(home.service(name).grants).grants for cpu in grant.cpus} for name in home.names()
     }
-    return {name: tuple(sorted(cpus)) for name, cpus in found.items() if cpus}
+    return {name: tuple(sorted(cpus)) for name, cpus in cpus_by_service.items() if cpus}
 
 
-def cpus_avoiding(home: ServicesHome, services: Sequence[str], topology: Topology) -> tuple[int, ...]:
-    """Return the CPUs for what is to be apart from these services: on cores that none of their instances has; else
-    CPUs that none has; else all there are."""
-    held = {cpu for name in services for grant in _read(home.service(name).grants).grants for cpu in grant.cpus}
+def find_cpus_apart_from(home: ServicesHome, services: Sequence[str], topology: Topology) -> tuple[int, ...]:
+    """Return the CPUs for a step that avoids these services: those on unused cores; else unused ones; else all."""
+    used = {cpu for name in services for grant in _read(home.service(name).grants).grants for cpu in grant.cpus}
     cpus = topology.effective_cpus
-    free = [cpu for cpu in cpus if cpu not in held]
-    whole = [cpu for cpu in free if held.isdisjoint(topology.core_of[cpu].cpus)]
+    free = [cpu for cpu in cpus if cpu not in used]
+    whole = [cpu for cpu in free if used.isdisjoint(topology.core_of[cpu].cpus)]
     return tuple(whole or free or cpus)
 
 

@@ -8,7 +8,7 @@ from scanflow.app.application import Application
 from scanflow.app.plan import Plan
 from scanflow.app.workflow import Workflow
 from scanflow.backends.local.services.layout import ServicesHome
-from scanflow.backends.local.services.state.report import record_of
+from scanflow.backends.local.services.state.report import build_record
 from scanflow.backends.port import LogReader
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_desired import DesiredState
@@ -75,7 +75,7 @@ class Ruled:
 
     def service(self, name: str) -> ServiceRecord:
         stored = self._stored(name)
-        return record_of(stored, self.folders.service(name), count=stored.definition.shape.instances)
+        return build_record(stored, self.folders.service(name), count=stored.definition.shape.instances)
 
     def change(
         self,

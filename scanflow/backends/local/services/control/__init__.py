@@ -1,1 +1,1 @@
-"""How processes speak to a supervisor and to instances."""
+"""Control connections to supervisors and instances."""

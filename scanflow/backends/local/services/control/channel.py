@@ -1,4 +1,4 @@
-"""One control connection, without ever waiting for the other side: what does not fit now is sent later."""
+"""A non-blocking control connection: messages that do not fit into the socket now are sent later."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_AT_ONCE = 64
 
 
 class Channel:
-    """A connected control socket. What was asked is remembered until it is answered."""
+    """A connected control socket. Requests are stored until they are answered."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -30,8 +30,8 @@ class Channel:
         self._outbox: deque[tuple[ControlMessage, list[int]]] = deque()
 
     @classmethod
-    def to(cls, path: Path) -> Self | None:
-        """Return a channel to who listens there; None: nobody does yet."""
+    def connect(cls, path: Path) -> Self | None:
+        """Return a channel to the listener at the path; None: there is none yet."""
         try:
             return cls(seqpacket.connect(path))
         except OSError:
@@ -39,60 +39,60 @@ class Channel:
 
     @property
     def behind(self) -> bool:
-        """Whether there are messages that did not fit yet."""
+        """Whether there are unsent messages."""
         return bool(self._outbox)
 
     def fileno(self) -> int:
         return self._sock.fileno()
 
     def watch(self, selector: selectors.BaseSelector, read: Callable[[], object]) -> None:
-        """Have ``read`` called whenever something comes, until this is closed."""
+        """Have ``read`` called whenever data arrives, until the channel is closed."""
         selector.register(self, selectors.EVENT_READ, read)
         self._selector = selector
 
     def ask(self, kind: Any, body: dict[str, Any] | None = None, *, fds: Sequence[int] = (), key: str = "") -> None:
-        """Send a message that is to be answered. The files stay the caller's."""
+        """Send a request. The files stay the caller's."""
         message = ControlMessage(kind=kind, key=key or f"#{next(self._numbers)}", body=body or {})
         self._unanswered[message.key] = message
         self._outbox.append((message, [os.dup(fd) for fd in fds]))
         self.flush()
 
-    def awaits(self, kind: str) -> bool:
-        """Say whether a message of that kind waits for its answer."""
-        return any(asked.kind == kind for asked in self._unanswered.values())
+    def is_awaiting(self, kind: str) -> bool:
+        """Return whether a request of that kind is unanswered."""
+        return any(request.kind == kind for request in self._unanswered.values())
 
     def flush(self) -> None:
-        """Send what fits now of what did not before."""
+        """Send as many unsent messages as fit now."""
         while self._outbox:
             message, fds = self._outbox[0]
             try:
                 seqpacket.send(self._sock, message, fds)
             except BlockingIOError:
                 return
-            except OSError:  # the other side is gone: reading tells that
+            except OSError:  # the peer is gone: reading reports that
                 pass
             self._outbox.popleft()
             seqpacket.close_all(fds)
 
-    def answers(self) -> tuple[list[tuple[ControlMessage, dict[str, Any]]], bool]:
-        """Return what was answered, each with the body of its reply; and whether the other side is still there."""
-        found: list[tuple[ControlMessage, dict[str, Any]]] = []
+    def receive_answers(self) -> tuple[list[tuple[ControlMessage, dict[str, Any]]], bool]:
+        """Return the answered requests, each with the body of its reply, and whether the peer is still connected."""
+        answers: list[tuple[ControlMessage, dict[str, Any]]] = []
         for _ in range(_MOST_AT_ONCE):
             try:
-                came = seqpacket.receive(self._sock)
+                packet = seqpacket.receive(self._sock)
             except BlockingIOError:
                 break
             except InvalidError:
                 continue
             except OSError:
-                return found, False
-            if came is None:
-                return found, False
-            reply, fds = came
+                return answers, False
+            if packet is None:
+                return answers, False
+            reply, fds = packet
             seqpacket.close_all(fds)
-            if reply.kind == "reply" and (asked := self._unanswered.pop(reply.key, None)) is not None:
-                found.append((asked, reply.body))
-        return found, True
+            if reply.kind == "reply" and (request := self._unanswered.pop(reply.key, None)) is not None:
+                answers.append((request, reply.body))
+        return answers, True
 
     def close(self) -> None:
         if self._selector is not None:

@@ -1,6 +1,6 @@
-"""What a command does with a supervisor: start it, have it look, and wait until a change is in effect.
+"""Commands to a supervisor: start it, wake it, and wait until a change is in effect.
 
-A supervisor is started under a shim that keeps it running. Waiting is bounded, and reports what happens meanwhile.
+A supervisor is started under a shim that restarts it. Waiting has a time limit, and reports events meanwhile.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _POLL_S = 0.02
 _PATIENCE_S = 20.0  # until a supervisor has started
 _AGAIN_S = 1.0
 _START_S = 5.0
-_BACK_S = 30.0  # how long to wait until what served before serves again
+_BACK_S = 30.0  # longest wait until the previous definition is served again
 
 
 def start_supervisor(folder: ServiceFolder, *, inherit: Sequence[int] = ()) -> None:
     """Start a shim with a supervisor, which ends at once if there is one already.
 
-    ``inherit``: open sockets that all processes of the service are to have, under these numbers.
+    ``inherit``: open sockets that all processes of the service inherit, under these numbers.
 
     Raises:
         UnavailableError: no process can be started.
@@ -55,30 +55,30 @@ def start_supervisor(folder: ServiceFolder, *, inherit: Sequence[int] = ()) -> N
 
 
 def ensure_supervisor(folder: ServiceFolder) -> bool:
-    """Make sure that a supervisor watches a service; say whether none did.
+    """Ensure that a service has a supervisor; return whether it had none.
 
     Raises:
-        UnavailableError: no supervisor came to life; the message says where its log is.
+        UnavailableError: the supervisor did not start; the message has its log's path.
     """
     if is_supervised(folder):
         return False
-    give_up, again = time.monotonic() + _PATIENCE_S, 0.0
-    while not poke(folder):
+    deadline, again = time.monotonic() + _PATIENCE_S, 0.0
+    while not wake_supervisor(folder):
         now = time.monotonic()
-        if now > give_up:
+        if now > deadline:
             raise UnavailableError(
                 f"The supervisor of {folder.path.name!r} did not start within {_PATIENCE_S:.0f} s. See its log: "
                 f"{str(folder.log)!r}"
             )
-        if now >= again and not is_supervised(folder):  # an earlier shim may have been about to end
+        if now >= again and not is_supervised(folder):  # an earlier shim may have been ending
             start_supervisor(folder)
             again = now + _AGAIN_S
         time.sleep(_POLL_S)
     return True
 
 
-def poke(folder: ServiceFolder) -> bool:
-    """Have the supervisor look at once, and say whether there is one; otherwise it looks within a second."""
+def wake_supervisor(folder: ServiceFolder) -> bool:
+    """Wake the supervisor, which otherwise polls every second; return whether there is one."""
     try:
         seqpacket.connect(folder.socket).close()
     except OSError:
@@ -87,14 +87,14 @@ def poke(folder: ServiceFolder) -> bool:
 
 
 class Watcher:
-    """Reports to an observer what a supervisor does, each event once, from now on."""
+    """Reports a supervisor's new events to an observer, each once."""
 
     def __init__(self, folder: ServiceFolder, observe: ServiceObserver) -> None:
         self._folder, self._observe = folder, observe
         state = read_observed(folder)
         self._seen = state.events[-1].number if state and state.events else 0
 
-    def look(self) -> ServiceRecord | None:
+    def report_events(self) -> ServiceRecord | None:
         state = read_observed(self._folder)
         for event in state.events if state else ():
             if event.number > self._seen:
@@ -107,27 +107,27 @@ def wait_until_settled(folder: ServiceFolder, generation: int, watcher: Watcher,
     """Return the service once a change is in effect, or a newer one is.
 
     Raises:
-        UsageError: it could not be; what served before serves on.
-        UnavailableError: it takes too long; it is not given up by that.
+        UsageError: the change failed; the previous definition is served on.
+        UnavailableError: it takes too long; it continues in the background.
         NotFoundError: the service was deleted meanwhile.
     """
-    name, give_up = folder.path.name, time.monotonic() + timeout_s
+    name, deadline = folder.path.name, time.monotonic() + timeout_s
     failed_at: float | None = None
-    poke(folder)
+    wake_supervisor(folder)
     while True:
         desired = read_desired(folder)
         if desired is None or desired.deleted:
             raise NotFoundError(f"The service {name!r} was deleted meanwhile.")
-        record = watcher.look()
+        record = watcher.report_events()
         if desired.failed is not None and desired.failed.generation >= generation:
             failed_at = failed_at or time.monotonic()
             over = desired.in_effect or (desired.hopeless and not is_supervised(folder))
             if over or time.monotonic() - failed_at > _BACK_S:
-                watcher.look()
-                raise UsageError(_why(desired))
+                watcher.report_events()
+                raise UsageError(_describe_failure(desired))
         elif record is not None and min(desired.settled, record.settled) >= generation:
             return record
-        if time.monotonic() > give_up:
+        if time.monotonic() > deadline:
             raise UnavailableError(
                 f"The change of {name!r} is not in effect after {timeout_s:.0f} s; it goes on. Watch it: scanflow "
                 f"services {name}"
@@ -138,37 +138,37 @@ def wait_until_settled(folder: ServiceFolder, generation: int, watcher: Watcher,
 
 
 def wait_until_reported(folder: ServiceFolder, patience_s: float = 10.0) -> None:
-    """Return once a supervisor that has just begun has reported, or after ``patience_s``."""
-    give_up = time.monotonic() + patience_s
-    while not is_current(folder, read_observed(folder)) and time.monotonic() < give_up:
+    """Return once a new supervisor has reported, or after ``patience_s``."""
+    deadline = time.monotonic() + patience_s
+    while not is_current(folder, read_observed(folder)) and time.monotonic() < deadline:
         time.sleep(_POLL_S)
 
 
 def wait_until_gone(folder: ServiceFolder, watcher: Watcher, timeout_s: float) -> None:
-    """Return once nothing of a deleted service runs any more.
+    """Return once all processes of a deleted service have ended.
 
     Raises:
         UnavailableError: it takes too long.
     """
-    give_up, next_start = time.monotonic() + timeout_s, 0.0
-    poke(folder)
-    # A supervisor that has ended everything takes its socket away: then, and only then, nothing is left.
+    deadline, next_start = time.monotonic() + timeout_s, 0.0
+    wake_supervisor(folder)
+    # A supervisor removes its socket when it has ended everything: only then nothing is left.
     while (watched := is_supervised(folder)) or folder.socket.exists():
-        watcher.look()
+        watcher.report_events()
         now = time.monotonic()
-        if now > give_up:
+        if now > deadline:
             raise UnavailableError(
                 f"The service {folder.path.name!r} did not end within {timeout_s:.0f} s. Try again: scanflow delete "
                 f"{folder.path.name}"
             )
         if not watched and now >= next_start:
-            start_supervisor(folder)  # which ends what there is, and then itself
+            start_supervisor(folder)  # it ends all processes, and then itself
             next_start = now + _START_S
         time.sleep(_POLL_S)
-    watcher.look()
+    watcher.report_events()
 
 
-def _why(desired: DesiredState) -> str:
+def _describe_failure(desired: DesiredState) -> str:
     assert desired.failed is not None
     reason = desired.failed.reason.rstrip(".")
     if desired.hopeless:

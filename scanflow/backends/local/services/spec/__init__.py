@@ -1,1 +1,1 @@
-"""What a service is: from an application to definitions, and the changes of them."""
+"""Service specs: built from applications."""

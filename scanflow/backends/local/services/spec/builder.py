@@ -1,4 +1,4 @@
-"""From an application to a service's definition on this machine: files found, models fetched, cores counted."""
+"""Builder of service specs on this machine: resolves files, fetches models, checks cores and memory."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from scanflow.app.serving import Serving
 from scanflow.app.workflow import Workflow
 from scanflow.backends.local import environments
 from scanflow.backends.local.layout import Home
-from scanflow.backends.local.services.grants import grants_of_others, planned, threads_of
+from scanflow.backends.local.services.grants import derive_thread_variables, plan_grants, read_used_cpus
 from scanflow.backends.local.services.layout import ServicesHome
-from scanflow.backends.local.services.spec.supported import check_supported, requirements_of
+from scanflow.backends.local.services.spec.supported import check_supported, find_requirements
 from scanflow.backends.service_records import Shape
 from scanflow.backends.service_spec import Fetch, ServiceSpec, fingerprint, nodes_of, scaling_of
 from scanflow.backends.shapes import shape_of
@@ -28,17 +28,17 @@ from scanflow.wire import ModelFiles, Revision
 
 
 class ServiceSpecBuilder:
-    """Makes definitions for one home."""
+    """Builds service specs for one home."""
 
     def __init__(self, home: Home, services: ServicesHome, fetch: Fetch) -> None:
         self._home, self._services, self._fetch = home, services, fetch
 
     def check(self, app: Application, workflow: Workflow, shape: Shape | None) -> None:
-        """Refuse what would fail later.
+        """Raise errors that would occur later.
 
         Raises:
-            UsageError: a field that cannot be honoured, a missing file, a thread variable beyond the cores, more cores
-                than there are.
+            UsageError: an unsupported field, a missing file, a thread variable beyond the cores, more cores than there
+                are.
         """
         if workflow.type != "online":
             raise UsageError(f"Workflow {workflow.name!r} is of type {workflow.type!r}: it is run, not served.")
@@ -50,8 +50,8 @@ class ServiceSpecBuilder:
                 " Give it one: tracker=sf.Tracker()"
             )
         nodes_of(app, workflow, lambda uri: ModelFiles(name=uri, version=0, path=""))
-        requirements_of(app, workflow)
-        self._fitted(workflow.name, shape or shape_of(workflow), scaling_of(workflow), dict(serving.env))
+        find_requirements(app, workflow)
+        self._fit_shape(workflow.name, shape or shape_of(workflow), scaling_of(workflow), dict(serving.env))
 
     def definition(
         self,
@@ -79,24 +79,24 @@ class ServiceSpecBuilder:
             code=fingerprint(Path(app.app_dir).resolve()),
             deployment=1,
             serves=1,
-            shape=self._fitted(workflow.name, shape or shape_of(workflow), scaling, env),
+            shape=self._fit_shape(workflow.name, shape or shape_of(workflow), scaling, env),
             revisions=(Revision(id="r1", nodes=nodes_of(app, workflow, fetch)),),
             scaling=scaling,
             serving=serving,
             tracker_uri=app.tracker.uri if app.tracker else None,
             python=str(self._python(app, workflow, tell)),
             aliases=tuple(
-                one.name
-                for one in app.workflows
-                if one.type == "online" and (one.serving or Serving()).backup == workflow.name
+                other.name
+                for other in app.workflows
+                if other.type == "online" and (other.serving or Serving()).backup == workflow.name
             ),
         )
 
     def complete(self, definition: ServiceSpec, shape: Shape) -> Shape:
-        """Return a shape with its thread variables, checked against this machine."""
-        return self._fitted(definition.workflow, shape, definition.scaling, dict(definition.serving.env))
+        """Return a shape with its thread variables, after checking that it fits this machine."""
+        return self._fit_shape(definition.workflow, shape, definition.scaling, dict(definition.serving.env))
 
-    def _fitted(self, name: str, shape: Shape, scaling: Scaling | None, env: dict[str, str]) -> Shape:
+    def _fit_shape(self, name: str, shape: Shape, scaling: Scaling | None, env: dict[str, str]) -> Shape:
         topology = read_topology()
         most = max(shape.instances, 1 if scaling is None else scaling.max)
         memory = this_machine().memory_bytes
@@ -106,30 +106,32 @@ class ServiceSpecBuilder:
                 f"grants {format_memory(memory)}. Write fewer instances, or less memory."
             )
         try:
-            planned(topology, shape, most, grants_of_others(self._services, name))
-            threads = threads_of(topology, shape, env)
+            plan_grants(topology, shape, most, read_used_cpus(self._services, name))
+            threads = derive_thread_variables(topology, shape, env)
         except InvalidError as error:
             raise InvalidError(f"{name!r}: {error}") from error
         return shape.model_copy(update={"threads": threads})
 
     def _python(self, app: Application, workflow: Workflow, tell: Callable[[str], None]) -> Path:
-        """Return the interpreter of the instances, with its environment made if it has one of its own."""
-        files = requirements_of(app, workflow)
+        """Return the interpreter of the instances; creates its environment if they have their own."""
+        files = find_requirements(app, workflow)
         if not files:
             return Path(sys.executable)
         lines = files[0].read_text(encoding="utf-8").splitlines()
-        wanted = environments.normalise_requirements(lines, with_runtime=True, runtime=environments.SERVING_RUNTIME)
-        python = environments.environment_python(self._home.environments, wanted)
+        requirements = environments.normalise_requirements(
+            lines, with_runtime=True, runtime=environments.SERVING_RUNTIME
+        )
+        python = environments.environment_python(self._home.environments, requirements)
         if not environments.is_ready(python):
             tell("its environment is being made")
-            environments.make_environment(python, wanted, base=files[0].parent, patience=environments.Patience())
+            environments.make_environment(python, requirements, base=files[0].parent, patience=environments.Patience())
         return python
 
 
 def plan_online(home: Path, workflow: Workflow) -> Plan:
-    """Return the plan of an online workflow beside what is deployed in this home."""
+    """Return the plan of an online workflow beside the services of this home."""
     shape, topology = shape_of(workflow), read_topology()
-    others = grants_of_others(ServicesHome(home / "services"), workflow.name)
+    used = read_used_cpus(ServicesHome(home / "services"), workflow.name)
     instances = tuple(
         PlannedInstance(
             name=str(number),
@@ -138,7 +140,7 @@ def plan_online(home: Path, workflow: Workflow) -> Plan:
             memory_nodes=grant.memory_nodes,
             threads=pool_size(grant.cores),
         )
-        for number, grant in enumerate(planned(topology, shape, shape.instances, others), 1)
+        for number, grant in enumerate(plan_grants(topology, shape, shape.instances, used), 1)
     )
     return plan_graph(
         workflow,

@@ -1,4 +1,4 @@
-"""What of an online workflow this backend cannot honour."""
+"""Checks of online workflows for fields that this backend does not support."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from scanflow.app_files import AppFiles
 from scanflow.errors import UnsupportedError
 
 
-def requirements_of(app: Application, workflow: Workflow) -> tuple[Path, ...]:
-    """Return the file of what the instances' environment must hold, if any: there is one for all nodes."""
+def find_requirements(app: Application, workflow: Workflow) -> tuple[Path, ...]:
+    """Return the requirements file of the instances' environment, if any: all nodes share one."""
     places = AppFiles(app, workflow)
-    found = {
+    services_by_file = {
         places.find(service.requirements, service.name): service
         for service in workflow.services
         if service.requirements is not None
     }
-    if len(found) > 1:
-        first, second = (service.name for service in list(found.values())[:2])
+    if len(services_by_file) > 1:
+        first, second = (service.name for service in list(services_by_file.values())[:2])
         raise UnsupportedError(
             f"Workflow {workflow.name!r}: the embedded backend cannot honour requirements: {first!r} and {second!r} "
             "name different ones, and all nodes of a workflow run in one process. Write all into one file, or make two "
             "workflows."
         )
-    return tuple(found)
+    return tuple(services_by_file)
 
 
 def check_supported(app: Application, workflow: Workflow) -> None:
-    """Refuse what this backend cannot honour."""
+    """Reject fields that this backend does not support."""
     for node in workflow.services:
         affinity = node.affinity if isinstance(node.affinity, Affinity) else Affinity()
         problems = {
@@ -43,7 +43,7 @@ def check_supported(app: Application, workflow: Workflow) -> None:
             if problem:
                 raise UnsupportedError(f"Service {node.name!r}: the embedded backend cannot honour {field}: {problem}")
     backup = (workflow.serving or Serving()).backup
-    online = {one.name: one for one in app.workflows if one.type == "online"}
+    online = {other.name: other for other in app.workflows if other.type == "online"}
     if backup in online and (online[backup].serving or Serving()).backup is not None:
         raise UnsupportedError(
             f"Workflow {workflow.name!r}: the embedded backend cannot honour serving.backup: {backup!r} has a backup "

@@ -1,1 +1,1 @@
-"""What is wanted of a service, and how it stands: the files that commands and its supervisor share."""
+"""The desired and observed state of a service: files shared by commands and its supervisor."""

@@ -1,4 +1,4 @@
-"""What is wanted of a service, as kept in its folder: ``service.json``, replaced as a whole under a lock."""
+"""The desired state of a service in its folder: ``service.json``, replaced atomically under a lock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scanflow.processes.files import hold_lock, write_atomically
 
 def read_desired(folder: ServiceFolder) -> DesiredState | None:
     try:
-        return _parsed(folder.desired.read_bytes())
+        return _parse(folder.desired.read_bytes())
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -23,12 +23,14 @@ def read_desired(folder: ServiceFolder) -> DesiredState | None:
 
 
 @lru_cache(maxsize=64)  # it is read each second, and seldom changes
-def _parsed(text: bytes) -> DesiredState:
+def _parse(text: bytes) -> DesiredState:
     return DesiredState.model_validate_json(text)
 
 
-def change(folder: ServiceFolder, make: Callable[[DesiredState | None], DesiredState | None]) -> DesiredState | None:
-    """Replace what is wanted by what ``make`` returns for it; None from it: leave it. Returns what it then is.
+def update_desired(
+    folder: ServiceFolder, make: Callable[[DesiredState | None], DesiredState | None]
+) -> DesiredState | None:
+    """Replace the desired state by the result of ``make``, unless that is None; return the resulting state.
 
     Raises:
         UnavailableError: another process holds the lock for too long, or the disk cannot be written.
@@ -42,11 +44,11 @@ def change(folder: ServiceFolder, make: Callable[[DesiredState | None], DesiredS
         return after
 
 
-def taken_ports(home: ServicesHome, but: str) -> set[int]:
-    """Return the ports of all services of this home but one, also of those that are not running."""
-    found: set[int] = set()
+def taken_ports(home: ServicesHome, excluded: str) -> set[int]:
+    """Return the ports of all services of this home but one, including stopped ones."""
+    ports: set[int] = set()
     for name in home.names():
-        desired = None if name == but else read_desired(home.service(name))
+        desired = None if name == excluded else read_desired(home.service(name))
         if desired is not None:
-            found |= {desired.port, *([desired.grpc_port] if desired.grpc_port else [])}
-    return found
+            ports |= {desired.port, *([desired.grpc_port] if desired.grpc_port else [])}
+    return ports

@@ -1,4 +1,4 @@
-"""How a service stands, as its supervisor saw it last: ``state.json``, for commands to read."""
+"""The observed state of a service, written by its supervisor: ``state.json``."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ EVENTS_KEPT = 100
 class ServiceEvent(BaseModel):
     model_config = ConfigDict(frozen=True)
 
-    number: int  # counts up, also over supervisors
+    number: int  # consecutive, also across supervisors
     at: float  # seconds since the epoch
     text: str
 
 
 class ObservedState(BaseModel):
-    """All that a supervisor reports."""
+    """The report of a supervisor."""
 
     model_config = ConfigDict(frozen=True)
 
     record: ServiceRecord
     events: tuple[ServiceEvent, ...] = ()
     explanation: Explanation | None = None
-    by: int = 0  # the process id of the supervisor that saw it so
+    by: int = 0  # the process id of the reporting supervisor
 
 
 def read_observed(folder: ServiceFolder) -> ObservedState | None:
     try:
-        return _parsed(folder.state.read_bytes())
+        return _parse(folder.state.read_bytes())
     except (FileNotFoundError, ValueError):
         return None
 
 
 @lru_cache(maxsize=64)  # it is read each second, and seldom changes
-def _parsed(text: bytes) -> ObservedState:
+def _parse(text: bytes) -> ObservedState:
     return ObservedState.model_validate_json(text)
 
 
@@ -48,24 +48,24 @@ def write_observed(folder: ServiceFolder, state: ObservedState) -> None:
     write_atomically(folder.state, state.model_dump_json().encode())
 
 
-def tell_the_same(one: ObservedState, other: ObservedState) -> bool:
-    """Say whether nothing but time has passed between two."""
+def is_equal_ignoring_time(first: ObservedState, second: ObservedState) -> bool:
+    """Return whether two states differ only in the time of their explanation."""
 
-    def timeless(state: ObservedState) -> ObservedState:
+    def drop_time(state: ObservedState) -> ObservedState:
         if state.explanation is None:
             return state
         return state.model_copy(update={"explanation": state.explanation.model_copy(update={"at": 0.0})})
 
-    return timeless(one) == timeless(other)
+    return drop_time(first) == drop_time(second)
 
 
 def is_supervised(folder: ServiceFolder) -> bool:
-    """Say whether a supervisor lives, or a shim that starts it again."""
+    """Return whether a supervisor runs, or a shim that restarts it."""
     return is_locked(folder.supervised) or is_locked(folder.shim)
 
 
 def is_current(folder: ServiceFolder, state: ObservedState | None) -> bool:
-    """Say whether this was reported by the supervisor that lives."""
+    """Return whether the state was reported by the running supervisor."""
     if state is None or not is_locked(folder.supervised):
         return False
     try:

@@ -1,4 +1,4 @@
-"""From what a supervisor knows to the record that people and programs get. Pure."""
+"""Service records from a supervisor's state. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scanflow.backends.service_records import InstanceRecord, ServiceRecord, Ser
 from scanflow.backends.service_reports import report, report_revision
 
 
-def record_of(
+def build_record(
     desired: DesiredState,
     folder: ServiceFolder,
     *,
@@ -23,65 +23,65 @@ def record_of(
     backup_active: bool = False,
 ) -> ServiceRecord:
     window = window or MetricsWindow(0.0)
-    known = sorted(instances, key=lambda one: (len(one.name), one.name))
-    errors = [one.error for one in known if one.error and one.phase in {"waiting", "failed"}]
+    ordered = sorted(instances, key=lambda instance: (len(instance.name), instance.name))
+    errors = [instance.error for instance in ordered if instance.error and instance.phase in {"waiting", "failed"}]
     return report(
         desired,
         window,
-        state=_state(desired, known, count, backup_active=backup_active),
+        state=_state(desired, ordered, count, backup_active=backup_active),
         url=f"http://{desired.host}:{desired.port}",
         grpc=f"{desired.host}:{desired.grpc_port}" if desired.grpc_port else None,
         count=count,
-        ready=sum(one.phase == "ready" for one in known),
-        instances=[_instance(one, desired.name) for one in known],
+        ready=sum(instance.phase == "ready" for instance in ordered),
+        instances=[_instance(instance, desired.name) for instance in ordered],
         revisions=[
-            report_revision(one, place, window, window.lately(one.id))
-            for place, one in enumerate(desired.definition.revisions)
+            report_revision(revision, place, window, window.lately(revision.id))
+            for place, revision in enumerate(desired.definition.revisions)
         ],
         problem=errors[0] if errors else None,
     ).with_details(folder=str(folder.path))
 
 
-def _state(desired: DesiredState, known: list[Instance], count: int, *, backup_active: bool) -> ServiceState:
+def _state(desired: DesiredState, instances: list[Instance], count: int, *, backup_active: bool) -> ServiceState:
     if desired.hopeless:
         return "failed"
     if backup_active:
         return "backup"
-    ready = sum(one.phase == "ready" for one in known)
-    if count == 0 and not any(one.alive for one in known):
+    ready = sum(instance.phase == "ready" for instance in instances)
+    if count == 0 and not any(instance.alive for instance in instances):
         return "idle"
     if ready >= count > 0:
         return "ready"
     if ready:
         return "degraded" if desired.settled else "starting"
-    if known and all(one.phase == "failed" for one in known):
+    if instances and all(instance.phase == "failed" for instance in instances):
         return "failed"
-    restarting = any(one.phase == "waiting" or one.restarts for one in known)
+    restarting = any(instance.phase == "waiting" or instance.restarts for instance in instances)
     return "degraded" if restarting else "starting"
 
 
-def _instance(one: Instance, service: str) -> InstanceRecord:
+def _instance(instance: Instance, service: str) -> InstanceRecord:
     error = None
-    if one.error is not None:
-        error = f"{one.error}. Its log: scanflow logs {service} --instance {one.name}"
-    elif unwell := one.state.get("unwell"):
-        error = str(unwell)
+    if instance.error is not None:
+        error = f"{instance.error}. Its log: scanflow logs {service} --instance {instance.name}"
+    elif problem := instance.state.get("unwell"):
+        error = str(problem)
     now = time.monotonic()
     return InstanceRecord(
-        instance=one.name,
-        state=one.phase,
-        began=round(time.time() - (now - one.began), 1) if one.alive else None,
-        restarts=one.restarts,
-        cores=one.cores,
-        threads=_whole(one.state.get("threads")) or (one.usage.threads if one.usage else None),
-        rss_bytes=one.usage.rss_bytes if one.usage else None,
-        cpu_share=None if one.cpu_share is None else round(one.cpu_share, 2),
-        in_flight=_whole(one.state.get("in_flight")) or 0,
+        instance=instance.name,
+        state=instance.phase,
+        began=round(time.time() - (now - instance.began), 1) if instance.alive else None,
+        restarts=instance.restarts,
+        cores=instance.cores,
+        threads=_whole(instance.state.get("threads")) or (instance.usage.threads if instance.usage else None),
+        rss_bytes=instance.usage.rss_bytes if instance.usage else None,
+        cpu_share=None if instance.cpu_share is None else round(instance.cpu_share, 2),
+        in_flight=_whole(instance.state.get("in_flight")) or 0,
         error=error,
     ).with_details(
-        pid=one.pid,
-        cpus=list(one.cpus),
-        memory_nodes=list(one.state.get("memory_nodes") or one.template.grant.memory_nodes),
+        pid=instance.pid,
+        cpus=list(instance.cpus),
+        memory_nodes=list(instance.state.get("memory_nodes") or instance.template.grant.memory_nodes),
     )
 
 

@@ -1,1 +1,1 @@
-"""The process that keeps one service as it is wanted."""
+"""The process that reconciles one service with its desired state."""

@@ -1,9 +1,9 @@
-"""The small process that keeps one service as it is wanted: ``python -m …services.supervisor FOLDER``.
+"""The supervisor of one service: ``python -m …services.supervisor FOLDER``.
 
-One loop, no threads: it waits for sockets, pipes and the clock, looks at everything, asks
-:func:`~scanflow.backends.local.services.supervisor.reconcile.reconcile` what to do, and does it. Nothing it knows is
-lost with it: what is wanted is in ``service.json``, what runs is in the attempts' folders, instances report the rest
-when asked, and the shim, which starts it again, holds the listening socket.
+One loop, no threads: it waits for sockets, pipes and the clock, observes everything, computes the actions by
+:func:`~scanflow.backends.local.services.supervisor.reconcile.reconcile`, and performs them. It has no state of its own:
+the desired state is in ``service.json``, processes are in the attempts' folders, instances report the rest, and the
+shim, which restarts it, holds the listening socket.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ from scanflow.processes.shims import Shims
 _log = logging.getLogger(__name__)
 
 PATIENCE_S = 2.0
-LOG_BYTES = 1_000_000  # a larger log is begun again
+LOG_BYTES = 1_000_000  # a larger log is truncated
 IDLE_S = 1.0  # longest that the loop sleeps
-RESTART = 1  # the exit code that has the shim start another supervisor; with 0 it does not
+RESTART = 1  # the exit code after which the shim restarts the supervisor; after 0 it does not
 
 
 class Supervisor:
-    """The loop around one :class:`ServiceController`: what wakes it, and when it looks again."""
+    """The event loop around one :class:`ServiceController`."""
 
     def __init__(self, folder: ServiceFolder, desired: DesiredState, shims: Shims, stopping: threading.Event) -> None:
-        self._stopping = stopping  # what ends the loop; instances run on
+        self._stopping = stopping  # ends the loop; instances run on
         self._selector = selectors.DefaultSelector()
-        self._door = seqpacket.listen(folder.socket)
-        self._selector.register(self._door, selectors.EVENT_READ, self._accept)
+        self._listener = seqpacket.listen(folder.socket)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self.service = ServiceController(folder, desired, shims, self._selector)
-        self._selector.register(shims, selectors.EVENT_READ, _nothing)
+        self._selector.register(shims, selectors.EVENT_READ, _ignore_event)
 
     def run(self) -> bool:
-        """Watch the service until there is nothing left of it; say whether that is so."""
+        """Run the loop until the service has ended, and return whether it has."""
         self.service.adopt()
         while not (self._stopping.is_set() or self.service.shims.has_lost_shim):
             try:
                 if self.service.tick():
                     return True
-            except (ScanflowError, OSError) as error:  # a full disk, most of the time: what serves goes on serving
+            except (ScanflowError, OSError) as error:  # mostly a full disk: instances serve on
                 _log.warning("%s", error)
                 self._wait(IDLE_S)
                 continue
@@ -66,26 +66,26 @@ class Supervisor:
 
     def close(self) -> None:
         self.service.close()
-        self._door.close()
+        self._listener.close()
         self._selector.close()
 
     def _wait(self, pause_s: float) -> None:
-        callers = self.service.callers()
+        callers = self.service.get_watched_socket()
         if callers is not None:
-            self._selector.register(callers, selectors.EVENT_READ, _nothing)
+            self._selector.register(callers, selectors.EVENT_READ, _ignore_event)
         for key, _ in self._selector.select(min(pause_s, IDLE_S)):
             key.data()
         if callers is not None:
             self._selector.unregister(callers)
 
     def _accept(self) -> None:
-        """Be woken by a process that changed what is wanted, or asks whether there is a supervisor."""
-        while (peer := seqpacket.accept(self._door)) is not None:
+        """Accept connections of processes that changed the desired state or check for a supervisor."""
+        while (peer := seqpacket.accept(self._listener)) is not None:
             peer.close()
 
 
-def _nothing() -> None:
-    """Be woken: the loop looks at everything anyway."""
+def _ignore_event() -> None:
+    """Do nothing: the event wakes the loop, which checks everything."""
 
 
 def main(arguments: list[str]) -> int:
@@ -96,11 +96,11 @@ def main(arguments: list[str]) -> int:
         signal.signal(number, lambda *_: stopping.set())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        # A bare descriptor, which only the end of the process closes: where the lock is free, no supervisor is left.
+        # A bare descriptor, which only the end of the process closes: if the lock is free, there is no supervisor.
         lock = os.open(folder.supervised, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except FileNotFoundError:
         return 0  # deleted meanwhile
-    if not _taken(lock) or (desired := read_desired(folder)) is None:
+    if not _take_lock(lock) or (desired := read_desired(folder)) is None:
         return 0
     try:
         os.truncate(lock, 0)
@@ -115,7 +115,7 @@ def main(arguments: list[str]) -> int:
         supervisor = Supervisor(folder, desired, shims, stopping)
         try:
             done = supervisor.run()
-            if shims.has_lost_shim:  # nothing can be started any more, nor would this process be started again
+            if shims.has_lost_shim:  # nothing can be started any more, nor would this process be restarted
                 _log.error("the shim was killed: starting another")
                 start_supervisor(folder, inherit=[shared.number for shared in supervisor.service.sockets])
         finally:
@@ -127,11 +127,11 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _taken(lock: int) -> bool:
-    """Take the lock, unless another supervisor has it; a process that only looks holds it for an instant."""
-    give_up = time.monotonic() + PATIENCE_S
+def _take_lock(lock: int) -> bool:
+    """Take the lock, unless another supervisor holds it; ``is_locked`` holds it for an instant."""
+    deadline = time.monotonic() + PATIENCE_S
     while not try_lock(lock, fcntl.LOCK_EX):
-        if time.monotonic() > give_up:
+        if time.monotonic() > deadline:
             return False
         time.sleep(0.02)
     return True

@@ -1,7 +1,7 @@
-"""The folder of one start of an instance: what it is started with, how it went, and its logs.
+"""Attempt folders of instances: their specs, exits and logs.
 
-``instances/<name>/<number>/`` is a shim's attempt folder (:mod:`scanflow.processes.shim`) with what the instance
-reads (``instance.json``, ``desired.json``) and what its supervisor needs to know it again (``template.json``).
+``instances/<name>/<number>/`` is a shim's attempt folder (:mod:`scanflow.processes.shim`) with the instance's input
+(``instance.json``, ``desired.json``) and what a later supervisor needs to adopt it (``template.json``).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from scanflow.private import private_folder, write_private
 from scanflow.processes.shims import Exit, Spec, create_attempt_folder
 from scanflow.wire import DRAIN_IDLE_S, InstanceSpec, Recording, decode, encode
 
-CONFIGURATION = 78  # the exit code of an instance that will not get better by being started again
-KEPT = 3  # attempts of an instance whose logs are kept
-LOG_BYTES = 8 * 1024 * 1024  # A log larger than this is moved aside, and started again
-HEALTHY_S = 60.0  # what was well for so long starts with a clean record
+CONFIGURATION = 78  # the exit code of an instance with a configuration error: a restart would not help
+KEPT = 3  # attempts of an instance that are retained
+LOG_BYTES = 8 * 1024 * 1024  # a larger log is rotated
+HEALTHY_S = 60.0  # an instance that ran for so long counts as healthy
 LONGEST_PAUSE_S = 30.0
 
 _DRAIN_EXTRA_S = DRAIN_IDLE_S + 10.0
@@ -33,15 +33,15 @@ _DRAIN_EXTRA_S = DRAIN_IDLE_S + 10.0
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """What a supervisor must know of an instance that an earlier one started."""
+    """What a supervisor needs to adopt an instance."""
 
     spec_hash: str
     cores: float
     grant: Grant
 
 
-def make_attempt(folder: ServiceFolder, desired: DesiredState, name: str, template: Template) -> Path:
-    """Write the folder of an instance's next attempt, ready for its shim."""
+def create_attempt(folder: ServiceFolder, desired: DesiredState, name: str, template: Template) -> Path:
+    """Create the folder of an instance's next attempt, ready for its shim."""
     path, definition = next_attempt(folder.attempts(name)), desired.definition
     spec = _spec(folder, desired, name, path, template.grant)
     command = Spec(
@@ -87,7 +87,7 @@ def _spec(folder: ServiceFolder, desired: DesiredState, name: str, path: Path, g
         host=desired.host,
         app_dir=definition.app_dir,
         auth=definition.serving.auth or "",
-        # Without limits an instance inherits the mask it would get here; narrowing it would only pin it for no one.
+        # Without limits an instance inherits its supervisor's mask.
         cpus=() if shape.affinity == "any" and shape.cores is None else grant.cpus,
         memory_nodes=grant.memory_nodes if shape.affinity in {"cpumem", "cpumempin"} else (),
         pin_threads=shape.affinity == "cpumempin",
@@ -99,22 +99,26 @@ def _spec(folder: ServiceFolder, desired: DesiredState, name: str, path: Path, g
     )
 
 
-def numbers(own: Path) -> list[int]:
+def list_attempt_numbers(own: Path) -> list[int]:
     if not own.is_dir():
         return []
     return sorted(int(path.name) for path in own.iterdir() if path.name.isdecimal())
 
 
 def next_attempt(own: Path) -> Path:
-    return own / str(max(numbers(own), default=0) + 1)
+    return own / str(max(list_attempt_numbers(own), default=0) + 1)
 
 
-def newest(folder: ServiceFolder) -> list[tuple[str, Path]]:
-    """Return each instance there ever was, by name, with its last attempt."""
+def list_newest_attempts(folder: ServiceFolder) -> list[tuple[str, Path]]:
+    """Return the last attempt of every instance, past ones included, by name."""
     if not folder.instances.is_dir():
         return []
-    found = [(own.name, own / str(tries[-1])) for own in folder.instances.iterdir() if (tries := numbers(own))]
-    return sorted(found, key=lambda one: (len(one[0]), one[0]))
+    attempts = [
+        (own.name, own / str(numbers[-1]))
+        for own in folder.instances.iterdir()
+        if (numbers := list_attempt_numbers(own))
+    ]
+    return sorted(attempts, key=lambda attempt: (len(attempt[0]), attempt[0]))
 
 
 def read_template(path: Path) -> Template | None:
@@ -124,15 +128,15 @@ def read_template(path: Path) -> Template | None:
         return None
 
 
-def started(path: Path) -> dict[str, Any] | None:
+def read_started(path: Path) -> dict[str, Any] | None:
     try:
-        found: dict[str, Any] = json.loads((path / "started").read_bytes())
+        record: dict[str, Any] = json.loads((path / "started").read_bytes())
     except (OSError, ValueError):
         return None
-    return found
+    return record
 
 
-def failure_of(path: Path, exit_: Exit) -> str:
+def describe_failure(path: Path, exit_: Exit) -> str:
     try:
         reason = str(json.loads((path / "failure.json").read_bytes())["error"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -149,26 +153,26 @@ def failure_of(path: Path, exit_: Exit) -> str:
     return f"it ended with exit code {exit_.exit_code}" + (f": {last}" if last else "")
 
 
-def failures_in_a_row(lives_s: Sequence[float]) -> int:
-    """Return how many of the last lives, oldest first, were too short to count as healthy."""
+def count_failures_in_a_row(lives_s: Sequence[float]) -> int:
+    """Return how many of the last lifetimes, oldest first, were too short to count as healthy."""
     return next((count for count, life in enumerate(reversed(lives_s)) if life >= HEALTHY_S), len(lives_s))
 
 
 def pause_s(failures: int) -> float:
-    """Return how long to wait after so many ends in a row: 0, 0, 0.5, 1, 2, 4 … 30 seconds."""
+    """Return the pause before a restart after so many failures in a row: 0, 0, 0.5, 1, 2, 4 … 30 seconds."""
     return 0.0 if failures <= 1 else min(LONGEST_PAUSE_S, 0.5 * 2.0 ** min(failures - 2, 16))
 
 
 def prune(own: Path) -> None:
     """Remove the oldest attempts of an instance."""
-    for number in numbers(own)[:-KEPT]:
+    for number in list_attempt_numbers(own)[:-KEPT]:
         shutil.rmtree(own / str(number), ignore_errors=True)
 
 
 def limit_logs(path: Path, *, at_most: int = LOG_BYTES) -> None:
-    """Move a log that has grown too large aside as ``….1``, and start it again.
+    """Rotate a log that has grown too large: copy it to ``….1``, and truncate it.
 
-    Its writer appends, so that it goes on at the new end. Lines written between the two steps are lost.
+    Its writer appends, so it continues at the new end. Lines written between the two steps are lost.
     """
     for name in ("stdout.log", "stderr.log"):
         log = path / name

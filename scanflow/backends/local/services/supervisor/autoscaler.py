@@ -1,8 +1,8 @@
-"""How many instances a service should have: a pure decision, and the memory around it.
+"""The autoscaler: a pure scaling decision, and its state.
 
-The formula is that of Kubernetes' HorizontalPodAutoscaler, ``ceil(ready x sample / target)``, so that the same rule
-means the same there: within the tolerance nothing changes, instances are added at once, and they are taken away once
-fewer were enough for the stabilization window. A latency is in no proportion to the instances: it is predicted.
+The formula is that of Kubernetes' HorizontalPodAutoscaler, ``ceil(ready x sample / target)``: within the tolerance
+nothing changes, instances are added at once, and they are removed once fewer were enough for the stabilization window.
+Latency is not proportional to the number of instances: it is predicted.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from scanflow.backends.service_spec import ServiceSpec
 from scanflow.placement.scaling import Load, Recommendation, recommend, stabilised
 
 _BY_HAND = Scaling(metric="queue", target=1, min=0, max=1)
-"""A service that was scaled to zero by hand: its first request wakes it, and it sleeps again when it is left alone."""
+"""A service that was scaled to zero by hand: its first request wakes it, and it is scaled to zero again when idle."""
 
 
 class Autoscaler:
-    """How many instances there should be: as many as the shape says, or what the rule decides."""
+    """The desired number of instances: the shape's, or the decision of the scaling rule."""
 
     def __init__(self, definition: ServiceSpec, now: float, count: int | None) -> None:
         self._last: Explanation | None = None
@@ -31,14 +31,14 @@ class Autoscaler:
         self.begin(definition, now, count=count)
 
     def begin(self, definition: ServiceSpec, now: float, *, count: int | None = None) -> None:
-        """Start from what a definition says, or from ``count``, what an earlier supervisor had decided."""
+        """Start from a definition, or from ``count``, the decision of an earlier supervisor."""
         self._service, instances = definition.workflow, definition.shape.instances
         self._scaling = scaling = definition.scaling or (None if instances else _BY_HAND)
         if scaling is None:
             self.count = instances
         elif count is not None:
             self.count = min(max(count, scaling.min), scaling.max)
-        else:  # even what may sleep is started once, so that what cannot start is known now
+        else:  # a service that may be scaled to zero is started once, so that errors are found now
             self.count = min(max(instances, scaling.min, 1), scaling.max)
         self._looked = now
         if count is None or not self._past:
@@ -47,47 +47,54 @@ class Autoscaler:
     def due(self, now: float) -> bool:
         return self._scaling is not None and now - self._looked >= cast("float", self._scaling.polling)
 
-    def look(self, window: MetricsWindow, ready: list[Instance], now: float, wall: float) -> str | None:
-        """Decide again; return what changed, in words. ``wall``: seconds since the epoch."""
+    def update(self, window: MetricsWindow, ready: list[Instance], now: float, wall: float) -> str | None:
+        """Decide again; return a description of a change. ``wall``: seconds since the epoch."""
         scaling = self._scaling
         assert scaling is not None
         self._looked = now
         polling = cast("float", scaling.polling)
-        seen = Observation(
+        observation = Observation(
             at=now,
             sample=window.sample(
                 scaling.metric,
                 max(polling, 1.0),
-                queues=[float(one.state.get("queue") or 0) for one in ready],
-                cpu_shares=[one.cpu_share for one in ready if one.cpu_share is not None],
+                queues=[float(instance.state.get("queue") or 0) for instance in ready],
+                cpu_shares=[instance.cpu_share for instance in ready if instance.cpu_share is not None],
             ),
             ready=len(ready),
             active=max(window.active, self._changed),
             load=window.load(len(ready), polling),
         )
-        made = decide(scaling, self.count, seen, self._past)
+        decision = decide(scaling, self.count, observation, self._past)
         oldest = now - cast("float", scaling.stabilization_window_s)
-        self._past = [*(one for one in self._past if one.at > oldest), made.recommended]
-        self._last = self._explained(made.wanted, made.formula, made.words, seen.sample, wall)
-        if made.wanted == self.count:
+        self._past = [
+            *(recommendation for recommendation in self._past if recommendation.at > oldest),
+            decision.recommended,
+        ]
+        self._last = self._build_explanation(
+            decision.wanted, decision.formula, decision.words, observation.sample, wall
+        )
+        if decision.wanted == self.count:
             return None
-        said = f"scaling from {self.count} to {made.wanted}: {made.formula}"
-        self.count, self._changed = made.wanted, now
-        return said
+        message = f"scaling from {self.count} to {decision.wanted}: {decision.formula}"
+        self.count, self._changed = decision.wanted, now
+        return message
 
     def wake(self, now: float) -> None:
-        """Have one instance, since a client waits."""
+        """Scale from zero to one instance, since a client waits."""
         if self.count == 0:
             self.count, self._changed = 1, now
 
     def explanation(self, wall: float) -> Explanation:
-        """Return the last decision, or why there is none."""
+        """Return the last decision, or the reason that there is none."""
         if self._last is not None and self._scaling is not None:
             return self._last
         why = "stay: nothing was measured yet" if self._scaling else "stay: it has no scaling"
-        return self._explained(self.count, f"{self.count}", why, None, wall)
+        return self._build_explanation(self.count, f"{self.count}", why, None, wall)
 
-    def _explained(self, wanted: int, formula: str, words: str, sample: float | None, wall: float) -> Explanation:
+    def _build_explanation(
+        self, wanted: int, formula: str, words: str, sample: float | None, wall: float
+    ) -> Explanation:
         scaling = self._scaling
         return Explanation(
             service=self._service,
@@ -105,15 +112,15 @@ class Autoscaler:
 
 
 class Observation(NamedTuple):
-    """What a service was seen to do, in seconds on any clock."""
+    """A sample of a service's load, in seconds on any clock."""
 
     at: float
     sample: float | None
-    """The metric's value for each instance that is ready; None: nothing was measured, which counts as nothing to do."""
+    """The metric's value per ready instance; None: not measured, which counts as no load."""
 
     ready: int
     active: float
-    """When a request was last seen, or the number of instances last changed."""
+    """The time of the last request, or of the last change of the number of instances."""
 
     load: Load | None = None
 
@@ -125,14 +132,16 @@ class ScalingDecision(NamedTuple):
     recommended: Recommendation
 
 
-def decide(scaling: Scaling, instances: int, seen: Observation, past: Sequence[Recommendation] = ()) -> ScalingDecision:
-    """Return how many instances there should be, and why. Pure.
+def decide(
+    scaling: Scaling, instances: int, observation: Observation, past: Sequence[Recommendation] = ()
+) -> ScalingDecision:
+    """Return the desired number of instances, and the reason. Pure.
 
-    ``past``: what was recommended in the stabilization window. No instance at all is for a service that has seen no
-    request for the cool-down; the first request ends that, and not this function.
+    ``past``: the recommendations in the stabilization window. A service without requests for the cool-down is scaled to
+    zero; the first request scales it up again, not this function.
     """
-    idle = seen.at - seen.active
-    recommended, formula = _recommended(scaling, instances, seen, past)
+    idle = observation.at - observation.active
+    recommended, formula = _compute_recommendation(scaling, instances, observation, past)
     raw = recommended.instances
     least = scaling.min if instances == 0 else max(scaling.min, 1)
     bounded = min(max(raw, least), scaling.max)
@@ -149,35 +158,37 @@ def decide(scaling: Scaling, instances: int, seen: Observation, past: Sequence[R
     return ScalingDecision(wanted, formula, words, recommended)
 
 
-def _recommended(
-    scaling: Scaling, instances: int, seen: Observation, past: Sequence[Recommendation]
+def _compute_recommendation(
+    scaling: Scaling, instances: int, observation: Observation, past: Sequence[Recommendation]
 ) -> tuple[Recommendation, str]:
-    """Return what the formula asks for, without bounds and waiting."""
+    """Return the recommendation of the formula, without bounds and stabilization."""
     if instances == 0:
-        return Recommendation(seen.at, 0), "0: the first request wakes an instance"
-    if seen.ready == 0:
-        return Recommendation(seen.at, instances), f"{instances}: none is ready"
-    value, up, down = max(0.0, seen.sample or 0.0), scaling.up_threshold, scaling.down_threshold
-    given = scaling.up is not None or scaling.down is not None
-    predicted = scaling.metric == "p95" and seen.load is not None
-    if down <= value <= up and (given or not predicted):
-        return Recommendation(seen.at, instances), f"{value:g} is between {down:g} and {up:g}: {instances}"
-    if predicted and seen.load is not None:
-        found = recommend(
-            seen.load,
+        return Recommendation(observation.at, 0), "0: the first request wakes an instance"
+    if observation.ready == 0:
+        return Recommendation(observation.at, instances), f"{instances}: none is ready"
+    value, up, down = max(0.0, observation.sample or 0.0), scaling.up_threshold, scaling.down_threshold
+    has_thresholds = scaling.up is not None or scaling.down is not None
+    is_predicted = scaling.metric == "p95" and observation.load is not None
+    if down <= value <= up and (has_thresholds or not is_predicted):
+        return Recommendation(observation.at, instances), f"{value:g} is between {down:g} and {up:g}: {instances}"
+    if is_predicted and observation.load is not None:
+        recommendation = recommend(
+            observation.load,
             instances,
             past,
-            now=seen.at,
+            now=observation.at,
             target_p95_s=scaling.target,
             most=scaling.max,
             tolerance=scaling.tolerance,
         )
-        at = f"{seen.load.rate:.3g} requests/s, p95 {value:.3g} s on {seen.ready}"
-        formula = f"{found.instances} for p95 {scaling.target:g} s: {at}"
-        return found, formula
-    # A sample far beyond the bounds must not make a number that no integer holds.
-    needed = math.ceil(min(seen.ready * value / scaling.target, 1e9))
-    formula = f"ceil({seen.ready} x {value:g} / {scaling.target:g}) = {needed}"
+        at = f"{observation.load.rate:.3g} requests/s, p95 {value:.3g} s on {observation.ready}"
+        formula = f"{recommendation.instances} for p95 {scaling.target:g} s: {at}"
+        return recommendation, formula
+    # Limit the number: a sample far beyond the bounds would overflow.
+    needed = math.ceil(min(observation.ready * value / scaling.target, 1e9))
+    formula = f"ceil({observation.ready} x {value:g} / {scaling.target:g}) = {needed}"
     if value > up:
-        return Recommendation(seen.at, max(needed, instances if seen.ready < instances else instances + 1)), formula
-    return Recommendation(seen.at, min(needed, instances)), formula
+        return Recommendation(
+            observation.at, max(needed, instances if observation.ready < instances else instances + 1)
+        ), formula
+    return Recommendation(observation.at, min(needed, instances)), formula

@@ -1,4 +1,4 @@
-"""The backup of a service: its instances accept from this service's listening socket while no own instance is ready."""
+"""Failover to a backup service: its instances accept from this service's socket while no own instance is ready."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from scanflow.backends.local.services.control.rollout import start_supervisor
 from scanflow.backends.local.services.layout import ServiceFolder, ServicesHome
 from scanflow.backends.local.services.state.desired import read_desired
 from scanflow.backends.local.services.state.observed import is_supervised
-from scanflow.backends.local.services.supervisor.attempts import newest
+from scanflow.backends.local.services.supervisor.attempts import list_newest_attempts
 from scanflow.backends.service_decisions import Failover, look
 from scanflow.errors import ScanflowError
 
 _LOOK_S = 0.5
-_ROUSE_S = 2.0
+_WAKE_S = 2.0
 
 
 @dataclass(slots=True)
@@ -30,10 +30,10 @@ class _Lender:
 
 
 class Backup:
-    """The connections to the backup's instances, if there is a backup, and the decision when they answer.
+    """The connections to the instances of the backup, if there is one, and the failover decision.
 
-    They listen for as long as the connection over which they were asked lasts, so a supervisor that is killed leaves
-    nothing behind.
+    They listen as long as the connection lasts over which they were requested to, so a killed supervisor leaves nothing
+    behind.
     """
 
     def __init__(self, folder: ServiceFolder, selector: BaseSelector) -> None:
@@ -41,15 +41,15 @@ class Backup:
         self._name: str | None = None
         self._failover = Failover()
         self._lenders: dict[Path, _Lender] = {}
-        self._looked = self._roused = 0.0
+        self._looked = self._last_wake = 0.0
 
     @property
     def active(self) -> bool:
         return self._failover.active == "backup"
 
     @property
-    def answers(self) -> bool:
-        return any(one.listens and one.ready for one in self._lenders.values())
+    def is_answering(self) -> bool:
+        return any(lender.listens and lender.ready for lender in self._lenders.values())
 
     def look(
         self,
@@ -61,21 +61,20 @@ class Backup:
         listener: socket.socket | None,
         now: float,
     ) -> str | None:
-        """Decide again who answers, and have that done; return what changed, in words. Without a ``name`` there is no
-        backup."""
+        """Decide on failover, and apply it; return a description of a change. Without a ``name`` there is no backup."""
         if name != self._name:
             self.close()
             self._name, self._failover = name, Failover()
         if name is None:
             return None
         self._find(name, now)
-        before = self._failover
-        able = any(one.ready for one in self._lenders.values())
-        self._failover = look(before, ready=ready, wanted=wanted, backup=able, hand_back_after=hand_back_after)
+        previous = self._failover
+        able = any(lender.ready for lender in self._lenders.values())
+        self._failover = look(previous, ready=ready, wanted=wanted, backup=able, hand_back_after=hand_back_after)
         if not able and wanted and not ready:
-            self._rouse(name, now)
+            self._wake_backup(name, now)
         self.lend(listener)
-        if self._failover.active == before.active:
+        if self._failover.active == previous.active:
             return None
         return (
             f"the backup {name!r} takes over: no instance is ready"
@@ -86,42 +85,42 @@ class Backup:
     def _find(self, name: str, now: float) -> None:
         if now - self._looked >= _LOOK_S:
             self._looked = now
-            for _, path in newest(self._home.service(name)):
-                if path not in self._lenders and (channel := Channel.to(path / "control")) is not None:
+            for _, path in list_newest_attempts(self._home.service(name)):
+                if path not in self._lenders and (channel := Channel.connect(path / "control")) is not None:
                     self._lenders[path] = _Lender(channel)
                     channel.watch(self._selector, partial(self._receive, path))
-        for one in self._lenders.values():
-            one.channel.flush()
-            if now - one.looked >= _LOOK_S and not one.channel.awaits("state"):
-                one.looked = now
-                one.channel.ask("state")
+        for lender in self._lenders.values():
+            lender.channel.flush()
+            if now - lender.looked >= _LOOK_S and not lender.channel.is_awaiting("state"):
+                lender.looked = now
+                lender.channel.ask("state")
 
     def lend(self, listener: socket.socket | None) -> None:
-        """Have the backup's instances that are ready by now accept too, if the backup is to answer."""
-        for one in self._lenders.values():
-            if self.active and one.ready and not one.listens and listener is not None:
-                one.channel.ask("listen", key=self._service, fds=[listener.fileno()])
-                one.listens = True
-            elif one.listens and not self.active:
-                one.channel.ask("ignore", key=self._service)
-                one.listens = False
+        """Have the backup's ready instances accept requests, if failover is active."""
+        for lender in self._lenders.values():
+            if self.active and lender.ready and not lender.listens and listener is not None:
+                lender.channel.ask("listen", key=self._service, fds=[listener.fileno()])
+                lender.listens = True
+            elif lender.listens and not self.active:
+                lender.channel.ask("ignore", key=self._service)
+                lender.listens = False
 
     def _receive(self, path: Path) -> None:
-        one = self._lenders[path]
-        answers, there = one.channel.answers()
-        for asked, body in answers:
-            if asked.kind == "state":
-                one.ready = bool(body.get("ready"))
-            elif asked.kind == "listen" and "error" in body:
-                one.listens = False
-        if not there:
+        lender = self._lenders[path]
+        replies, is_connected = lender.channel.receive_answers()
+        for request, body in replies:
+            if request.kind == "state":
+                lender.ready = bool(body.get("ready"))
+            elif request.kind == "listen" and "error" in body:
+                lender.listens = False
+        if not is_connected:
             self._lenders.pop(path).channel.close()
 
-    def _rouse(self, name: str, now: float) -> None:
-        """Have a backup that sleeps, or that nobody watches, get ready: a connection to its port wakes it."""
-        if now - self._roused < _ROUSE_S:
+    def _wake_backup(self, name: str, now: float) -> None:
+        """Wake a backup that is scaled to zero by a connection to its port; start its supervisor if there is none."""
+        if now - self._last_wake < _WAKE_S:
             return
-        self._roused = now
+        self._last_wake = now
         folder = self._home.service(name)
         try:
             desired = read_desired(folder)

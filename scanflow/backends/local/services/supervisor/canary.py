@@ -1,4 +1,4 @@
-"""Whether a canary is promoted, taken back, or watched on; where the counters stood when that began is kept on disk."""
+"""Canary analysis; the counters at its start are stored on disk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scanflow.processes.files import write_atomically
 
 
 class _Beginning(BaseModel):
-    """Where the counters stood when the analysis of a canary began."""
+    """The counters at the start of a canary analysis."""
 
     revision: str
     began: float  # seconds since the epoch
@@ -21,17 +21,17 @@ class _Beginning(BaseModel):
 
 
 class CanaryAnalysis:
-    """The analysis of the canary that there is now, if any."""
+    """The analysis of the current canary, if any."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._beginning: _Beginning | None = None
 
     def verdict(self, definition: ServiceSpec, totals: Totals, wall: float) -> Verdict | None:
-        """Return what becomes of the canary; None: none is to be analysed. ``wall``: seconds since the epoch.
+        """Return the decision on the canary; None: there is none to analyse. ``wall``: seconds since the epoch.
 
         Raises:
-            UnavailableError: the beginning of the analysis cannot be written down.
+            UnavailableError: the start of the analysis cannot be stored.
         """
         canary = definition.canary
         if canary is None or definition.policy is None:
@@ -42,8 +42,8 @@ class CanaryAnalysis:
             beginning = _Beginning(revision=canary.id, began=wall, before={name: totals.of(name) for name in names})
             write_atomically(self._path, beginning.model_dump_json().encode())
         self._beginning = beginning
-        current, other = (between(beginning.before.get(name, RevisionStats()), totals.of(name)) for name in names)
-        return analyse(definition.policy, current=current, canary=other, elapsed_s=wall - beginning.began)
+        current, trial = (between(beginning.before.get(name, RevisionStats()), totals.of(name)) for name in names)
+        return analyse(definition.policy, current=current, canary=trial, elapsed_s=wall - beginning.began)
 
     def _read(self) -> _Beginning | None:
         try:

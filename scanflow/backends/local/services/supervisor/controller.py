@@ -1,6 +1,6 @@
-"""One service in the hands of its supervisor: what it sees, what it decides by the pure functions beside, what it does.
+"""The controller of one service: observes, decides by pure functions, and acts.
 
-Nothing here waits. :meth:`Service.tick` is called whenever something happened, and once a second.
+Nothing here blocks. :meth:`ServiceController.tick` is called at every event, and once a second.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from socket import socket
 
 from scanflow.backends.local.services.layout import ServiceFolder
 from scanflow.backends.local.services.state import observed
-from scanflow.backends.local.services.state.desired import change, read_desired
-from scanflow.backends.local.services.state.report import record_of
+from scanflow.backends.local.services.state.desired import read_desired, update_desired
+from scanflow.backends.local.services.state.report import build_record
 from scanflow.backends.local.services.supervisor.attempts import limit_logs
 from scanflow.backends.local.services.supervisor.autoscaler import Autoscaler
 from scanflow.backends.local.services.supervisor.backup import Backup
@@ -27,12 +27,12 @@ from scanflow.backends.local.services.supervisor.listener import (
     LISTEN_FD,
     Refuser,
     SharedSocket,
-    listening_socket,
-    reserving_socket,
+    open_listening_socket,
+    open_reserving_socket,
 )
 from scanflow.backends.local.services.supervisor.metrics import ServiceMetrics, memory_is_short
 from scanflow.backends.local.services.supervisor.pool import EAGER_S, InstancePool
-from scanflow.backends.local.services.supervisor.reconcile import InstanceAction, PoolTarget, reconcile, settled
+from scanflow.backends.local.services.supervisor.reconcile import InstanceAction, PoolTarget, is_settled, reconcile
 from scanflow.backends.local.services.supervisor.recorder_process import RecorderProcess
 from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_metrics import MetricsWindow
@@ -44,18 +44,18 @@ from scanflow.wire import SHORT_IDLE_S
 
 _log = logging.getLogger(__name__)
 
-HOLD_S = 10.0  # longest that a connection waits for an instance, where requests have no shorter deadline
-RECORDER_S = 30.0  # longest that a service that is being deleted waits for its predictions to be taken to the tracker
+HOLD_S = 10.0  # longest wait of a connection for an instance, unless requests have a shorter deadline
+RECORDER_S = 30.0  # longest wait of a service that is being deleted for the upload of its predictions
 
 
 class IntervalGate:
-    """What is done every so many seconds, in a loop that comes by more often."""
+    """Limits actions of a loop to fixed intervals."""
 
     def __init__(self) -> None:
         self._last: dict[str, float] = {}
 
     def due(self, what: str, every_s: float, now: float) -> bool:
-        """Say whether it is time for it again, and take it as done."""
+        """Return whether the interval has passed, and start the next one if so."""
         if now - self._last.get(what, float("-inf")) < every_s:
             return False
         self._last[what] = now
@@ -64,18 +64,20 @@ class IntervalGate:
 
 class ServiceController:
     def __init__(self, folder: ServiceFolder, desired: DesiredState, shims: Shims, selector: BaseSelector) -> None:
-        """``selector`` calls what is registered with it whenever there is something to read."""
+        """``selector`` calls the callbacks registered with it."""
         now = time.monotonic()
         self.folder, self.desired, self.shims = folder, desired, shims
-        before = observed.read_observed(folder)
-        self._events = deque(before.events if before else (), maxlen=observed.EVENTS_KEPT)
-        self.listener = SharedSocket(LISTEN_FD, listening_socket)
-        self._grpc_port = SharedSocket(GRPC_FD, reserving_socket)
+        previous = observed.read_observed(folder)
+        self._events = deque(previous.events if previous else (), maxlen=observed.EVENTS_KEPT)
+        self.listener = SharedSocket(LISTEN_FD, open_listening_socket)
+        self._grpc_port = SharedSocket(GRPC_FD, open_reserving_socket)
         self._metrics = ServiceMetrics(folder.counted)
         self._window = MetricsWindow(now)
-        self.pool = InstancePool(folder, shims, self._metrics, selector, self._say)
-        same = before is not None and before.record.generation == desired.generation and before.record.settled
-        count = before.record.shape.instances if before and same else None
+        self.pool = InstancePool(folder, shims, self._metrics, selector, self._log_event)
+        is_unchanged = (
+            previous is not None and previous.record.generation == desired.generation and previous.record.settled
+        )
+        count = previous.record.shape.instances if previous and is_unchanged else None
         self.autoscaler = Autoscaler(desired.definition, now, count)
         self._backup = Backup(folder, selector)
         self._refuser = Refuser(folder.path.name)
@@ -93,14 +95,14 @@ class ServiceController:
     # Beginning and end
 
     def adopt(self) -> None:
-        """Take over what an earlier supervisor left."""
+        """Adopt the processes of an earlier supervisor."""
         private_folder(self.folder.recorded)
         self.pool.adopt(self.desired, time.monotonic(), time.time())
         self.recording.adopt()
-        self._say("supervisor restarted" if self.pool.alive else "supervisor started")
+        self._log_event("supervisor restarted" if self.pool.alive else "supervisor started")
 
     def close(self) -> None:
-        """Let go of everything; instances run on."""
+        """Close all connections; instances run on."""
         self.pool.close()
         self._backup.close()
         self._refuser.close()
@@ -108,31 +110,31 @@ class ServiceController:
     # The one step
 
     def tick(self) -> bool:
-        """Look at everything and act; say whether there is nothing left to do, ever.
+        """Observe and act; return whether the service has ended.
 
         Raises:
-            ScanflowError: something could not be done now; the next step tries again.
+            ScanflowError: an action failed; the next call retries it.
             OSError: the same.
         """
         now = time.monotonic()
-        self._reread(now)
+        self._load_desired(now)
         for path, exit_ in self.shims.wait(0):
             self._dirty = True
-            if not self.pool.ended(path, exit_, now, retry=self.desired.in_effect):
-                self.recording.ended(path, exit_, now)
-        serving = self.desired.settled > 0 and (bool(self.pool.ready) or self._backup.answers)
-        self.pool.look(now, eager=self._eager, serving=serving)
+            if not self.pool.record_exit(path, exit_, now, retry=self.desired.in_effect):
+                self.recording.record_exit(path, exit_, now)
+        serving = self.desired.settled > 0 and (bool(self.pool.ready) or self._backup.is_answering)
+        self.pool.poll(now, eager=self._eager, serving=serving)
         self._decide(now)
-        wanted = self._wanted()
+        target = self._compute_target()
         if self._listen(now):
-            self._act(wanted, now)
+            self._act(target, now)
         self._wake(now)
         self._refuse(now)
-        if not self.desired.in_effect and not self.desired.hopeless and settled(wanted, self.pool.known, now):
+        if not self.desired.in_effect and not self.desired.hopeless and is_settled(target, self.pool.instances, now):
             self._settle()
         self._report(now)
-        self.recording.look(self.desired, now)
-        return self._over(now)
+        self.recording.start_if_due(self.desired, now)
+        return self._is_finished(now)
 
     @property
     def _stopping(self) -> bool:
@@ -144,28 +146,28 @@ class ServiceController:
 
     @property
     def _eager(self) -> bool:
-        """Whether something is expected to change any moment."""
+        """Whether a change is in progress."""
         return not self.desired.in_effect and not self._stopping
 
     def pause_s(self) -> float:
-        """Return how long nothing needs to be looked at, if nothing happens."""
-        moving = any(one.phase in {"starting", "draining"} for one in self.pool.known)
+        """Return the time until the next check, if there is no event."""
+        moving = any(instance.phase in {"starting", "draining"} for instance in self.pool.instances)
         if self._eager or moving or self.pool.behind or self._refuser.busy:
             return EAGER_S
         now = time.monotonic()
-        due = [one.due - now for one in self.pool.known if one.phase == "waiting"]
+        due = [instance.due - now for instance in self.pool.instances if instance.phase == "waiting"]
         return max(0.0, min(due, default=1.0))
 
     @property
     def sockets(self) -> list[SharedSocket]:
-        """Those that are open."""
+        """The open sockets."""
         return [shared for shared in (self.listener, self._grpc_port) if shared.sock is not None]
 
-    def callers(self) -> socket | None:
-        """Return the listening socket where this process is to look at it: asleep, or refusing."""
+    def get_watched_socket(self) -> socket | None:
+        """Return the listening socket if this process has to watch it: while scaled to zero, or refusing."""
         return self.listener.sock if self._asleep or self._refusing(time.monotonic()) else None
 
-    def _over(self, now: float) -> bool:
+    def _is_finished(self, now: float) -> bool:
         if not self._stopping or self.pool.alive:
             return False
         self._closing_since = self._closing_since or now
@@ -178,32 +180,32 @@ class ServiceController:
 
     # What is wanted
 
-    def _reread(self, now: float) -> None:
+    def _load_desired(self, now: float) -> None:
         try:
             stat = self.folder.desired.stat()
         except FileNotFoundError:
-            self._become(self.desired.model_copy(update={"deleted": True}), now)
+            self._update_desired(self.desired.model_copy(update={"deleted": True}), now)
             return
         if (stat.st_ino, stat.st_mtime_ns) != self._seen_file:
             desired = read_desired(self.folder)
             self._seen_file = (stat.st_ino, stat.st_mtime_ns)
             if desired is not None:
-                self._become(desired, now)
+                self._update_desired(desired, now)
 
-    def _become(self, desired: DesiredState, now: float) -> None:
-        before, self.desired = self.desired, desired
-        if desired.deleted and not before.deleted:
-            self._say("the service is being deleted")
-        if desired.generation == before.generation:
+    def _update_desired(self, desired: DesiredState, now: float) -> None:
+        previous, self.desired = self.desired, desired
+        if desired.deleted and not previous.deleted:
+            self._log_event("the service is being deleted")
+        if desired.generation == previous.generation:
             return
         self._dirty = True
-        was, is_ = before.definition, desired.definition
-        if (was.shape.instances, was.deployment) != (is_.shape.instances, is_.deployment):
-            self.autoscaler.begin(is_, now)
-        elif was.scaling != is_.scaling:
-            self.autoscaler.begin(is_, now, count=self.autoscaler.count)
+        old, new = previous.definition, desired.definition
+        if (old.shape.instances, old.deployment) != (new.shape.instances, new.deployment):
+            self.autoscaler.begin(new, now)
+        elif old.scaling != new.scaling:
+            self.autoscaler.begin(new, now, count=self.autoscaler.count)
 
-    def _wanted(self) -> PoolTarget:
+    def _compute_target(self) -> PoolTarget:
         definition = self.desired.definition
         return PoolTarget(
             spec_hash=definition.spec_hash,
@@ -215,26 +217,26 @@ class ServiceController:
         )
 
     def _change(self, make: Callable[[DesiredState], DesiredState]) -> None:
-        """Change what is wanted, unless another process did meanwhile."""
+        """Change the desired state, unless another process did meanwhile."""
         generation = self.desired.generation
 
-        def changed(found: DesiredState | None) -> DesiredState | None:
-            return None if found is None or found.generation != generation or found.deleted else make(found)
+        def change_if_current(desired: DesiredState | None) -> DesiredState | None:
+            return None if desired is None or desired.generation != generation or desired.deleted else make(desired)
 
-        after = change(self.folder, changed)
+        after = update_desired(self.folder, change_if_current)
         if after is not None:
-            self._become(after, time.monotonic())
+            self._update_desired(after, time.monotonic())
         self._dirty = True
 
     def _settle(self) -> None:
         self._change(DesiredState.settle)
         if self.desired.in_effect:
-            self._say(f"change {self.desired.generation} is in effect")
+            self._log_event(f"change {self.desired.generation} is in effect")
 
-    def _give_up(self, reason: str) -> None:
+    def _revert_change(self, reason: str) -> None:
         generation = self.desired.generation
         self._change(lambda desired: desired.give_up(reason))
-        self._say(f"rollout {generation} failed and was reverted: {reason}")
+        self._log_event(f"rollout {generation} failed and was reverted: {reason}")
 
     # Looking and deciding
 
@@ -242,30 +244,30 @@ class ServiceController:
         if self._gate.due("usage", 2.0, now):
             self._measure(now)
         if self._gate.due("logs", 10.0, now):
-            for one in self.pool.alive:
-                limit_logs(one.path)
+            for instance in self.pool.alive:
+                limit_logs(instance.path)
         if not self._stopping and self.autoscaler.due(now):
             self._measure(now)
-            if said := self.autoscaler.look(self._window, self.pool.ready, now, time.time()):
-                self._say(said)
+            if message := self.autoscaler.update(self._window, self.pool.ready, now, time.time()):
+                self._log_event(message)
         if self._gate.due("look", 1.0, now):
             self._fail_over(now)
             self._analyse_canary()
         elif self._backup.active or not self.pool.ready:
             self._backup.lend(self.listener.sock)
             if not self.pool.ready and not self._backup.active:
-                self._fail_over(now)  # nobody answers: not a second longer
+                self._fail_over(now)  # no instance answers: fail over at once
 
     def _measure(self, now: float) -> None:
-        for one in self.pool.alive:
-            one.measure(now)
-        self._window.look(self._metrics.totals, now, in_flight=sum(one.in_flight for one in self.pool.ready))
+        for instance in self.pool.alive:
+            instance.measure(now)
+        self._window.look(self._metrics.totals, now, in_flight=sum(instance.in_flight for instance in self.pool.ready))
         if self.autoscaler.count and not self.pool.ready:
-            self._window.active = now  # whoever woke the service still waits
+            self._window.active = now  # the request that woke the service still waits
 
     def _fail_over(self, now: float) -> None:
         definition = self.desired.definition
-        said = self._backup.look(
+        message = self._backup.look(
             None if self._stopping else definition.serving.backup,
             ready=len(self.pool.ready),
             wanted=self.autoscaler.count if self.desired.settled and not self._stopping else 0,
@@ -273,8 +275,8 @@ class ServiceController:
             listener=self.listener.sock,
             now=now,
         )
-        if said is not None:
-            self._say(said)
+        if message is not None:
+            self._log_event(message)
 
     def _analyse_canary(self) -> None:
         definition = self.desired.definition
@@ -283,76 +285,80 @@ class ServiceController:
         verdict = self._canary.verdict(definition, self._window.totals, time.time())
         if verdict is None or verdict.decision == "wait":
             return
-        promoted = verdict.decision == "promote"
-        chosen = definition.canary if promoted else definition.current
-        self._change(lambda desired: desired.serve_only(chosen, replaces=promoted))
-        self._say(f"canary {definition.canary.id} is {'promoted' if promoted else 'taken back'}: {verdict.reason}")
+        is_promoted = verdict.decision == "promote"
+        revision = definition.canary if is_promoted else definition.current
+        self._change(lambda desired: desired.serve_only(revision, replaces=is_promoted))
+        self._log_event(
+            f"canary {definition.canary.id} is {'promoted' if is_promoted else 'taken back'}: {verdict.reason}"
+        )
 
     # Acting
 
-    def _act(self, wanted: PoolTarget, now: float) -> None:
-        refused = next((one for one in self.pool.known if one.refused is not None), None)
-        if refused is not None:
-            why, refused.refused = refused.refused, None
-            if wanted.changing:
-                self._give_up(f"instance {refused.name} cannot serve it: {why}")
+    def _act(self, target: PoolTarget, now: float) -> None:
+        refusing = next((instance for instance in self.pool.instances if instance.refusal is not None), None)
+        if refusing is not None:
+            why, refusing.refusal = refusing.refusal, None
+            if target.changing:
+                self._revert_change(f"instance {refusing.name} cannot serve it: {why}")
                 return
-        for action in reconcile(wanted, self.pool.known, now):
-            self._do(action, wanted, now)
+        for action in reconcile(target, self.pool.instances, now):
+            self._perform(action, target, now)
 
-    def _do(self, action: InstanceAction, wanted: PoolTarget, now: float) -> None:
-        one = self.pool.all.get(action.name)
+    def _perform(self, action: InstanceAction, target: PoolTarget, now: float) -> None:
+        instance = self.pool.by_name.get(action.name)
         self._dirty = True
         if action.kind == "start":
-            self._start(action.name, wanted, now)
+            self._start(action.name, target, now)
         elif action.kind == "give up":
-            self._give_up(self._blame(wanted))
-        elif one is None:
+            self._revert_change(self._explain_failure(target))
+        elif instance is None:
             return
         elif action.kind == "apply":
-            self.pool.apply(one, self.desired)
+            self.pool.apply(instance, self.desired)
         elif action.kind == "drain":
-            short = one.usage is not None and memory_is_short(one.usage.rss_bytes)
+            short = instance.usage is not None and memory_is_short(instance.usage.rss_bytes)
             why = f": memory is short, so it keeps idle connections for {SHORT_IDLE_S:g} s only" if short else ""
-            self._say(f"instance {one.name} is draining{why}")
-            # With the service goes whoever would take a request in its place.
-            self.pool.drain(one, now, idle_s=SHORT_IDLE_S if short or self._stopping else None)
+            self._log_event(f"instance {instance.name} is draining{why}")
+            # If the service stops, no other instance takes over its connections.
+            self.pool.drain(instance, now, idle_s=SHORT_IDLE_S if short or self._stopping else None)
         elif action.kind == "forget":
-            self.pool.forget(one.name)
-        elif action.kind == "kill" or one.phase == "draining":
-            self._end(one)
+            self.pool.forget(instance.name)
+        elif action.kind == "kill" or instance.phase == "draining":
+            self._end(instance)
         else:
-            one.enter("draining", now)
-            one.stop()
+            instance.enter("draining", now)
+            instance.stop()
 
-    def _end(self, one: Instance) -> None:
-        """End a process that does not answer, or does not go."""
-        if not one.stuck:
-            self._say(f"instance {one.name} does not answer: it is ended")
-        one.stuck = True  # also where it is asked to stop below, between its death and its shim's report
-        one.find_process()
-        if not one.kill():  # no process is known: it never began, or its shim was killed with it
-            one.stop()
-            if one.phase == "draining":
-                self.pool.forget(one.name)
+    def _end(self, instance: Instance) -> None:
+        """Kill an instance that does not answer or does not end."""
+        if not instance.stuck:
+            self._log_event(f"instance {instance.name} does not answer: it is ended")
+        instance.stuck = True  # also if it is requested to stop below, between its death and its shim's report
+        instance.find_process()
+        if not instance.kill():  # there is no process: it never started, or its shim was killed with it
+            instance.stop()
+            if instance.phase == "draining":
+                self.pool.forget(instance.name)
 
-    def _start(self, name: str, wanted: PoolTarget, now: float) -> None:
+    def _start(self, name: str, target: PoolTarget, now: float) -> None:
         if now < self._retry_at:
             return
         try:
-            self.pool.start(self.desired, name, self._topology, count=wanted.count, now=now)
+            self.pool.start(self.desired, name, self._topology, count=target.count, now=now)
         except ScanflowError as error:
             self._retry_at = now + 5.0
-            if wanted.changing:
-                self._give_up(str(error))
+            if target.changing:
+                self._revert_change(str(error))
             else:
-                self._say(f"instance {name} cannot be started: {error}")
+                self._log_event(f"instance {name} cannot be started: {error}")
 
-    def _blame(self, wanted: PoolTarget) -> str:
-        """Return why a change cannot come into effect."""
-        bad = [one for one in self.pool.known if one.spec_hash == wanted.spec_hash and one.error]
-        bad.sort(key=lambda one: one.phase != "failed")
-        return f"instance {bad[0].name}: {bad[0].error}" if bad else "its instances do not become ready"
+    def _explain_failure(self, target: PoolTarget) -> str:
+        """Return the reason that a change failed."""
+        failing = [
+            instance for instance in self.pool.instances if instance.spec_hash == target.spec_hash and instance.error
+        ]
+        failing.sort(key=lambda instance: instance.phase != "failed")
+        return f"instance {failing[0].name}: {failing[0].error}" if failing else "its instances do not become ready"
 
     # The listening socket
 
@@ -368,9 +374,9 @@ class ServiceController:
                 self._share(self._grpc_port, self.desired.grpc_port)
         except ScanflowError as error:
             if self.desired.settled == 0:
-                self._give_up(str(error))
+                self._revert_change(str(error))
             elif self._gate.due("port", 10.0, now):
-                self._say(str(error))
+                self._log_event(str(error))
             return self.desired.hopeless
         return True
 
@@ -380,7 +386,7 @@ class ServiceController:
 
     def _wake(self, now: float) -> None:
         if self._asleep and self.listener.waiting:
-            self._say("a request came: starting an instance")
+            self._log_event("a request came: starting an instance")
             self.autoscaler.wake(now)
 
     def _refusing(self, now: float) -> bool:
@@ -388,8 +394,8 @@ class ServiceController:
         return self._unanswered_since is not None and now - self._unanswered_since >= limit_s
 
     def _refuse(self, now: float) -> None:
-        """Answer in place of the instances where none has been ready for too long."""
-        if self.pool.ready or self._backup.answers or self._asleep or self._stopping:
+        """Answer 503 if no instance has been ready for too long."""
+        if self.pool.ready or self._backup.is_answering or self._asleep or self._stopping:
             self._unanswered_since = None
         elif self._unanswered_since is None:
             self._unanswered_since = now
@@ -399,7 +405,7 @@ class ServiceController:
 
     # Reporting
 
-    def _say(self, text: str) -> None:
+    def _log_event(self, text: str) -> None:
         _log.info("%s", text)
         number = self._events[-1].number + 1 if self._events else 1
         self._events.append(observed.ServiceEvent(number=number, at=time.time(), text=text))
@@ -408,11 +414,11 @@ class ServiceController:
     def _report(self, now: float, *, surely: bool = False) -> None:
         if not (surely or self._dirty or self._gate.due("report", 2.0, now)):
             return
-        record = record_of(
+        record = build_record(
             self.desired,
             self.folder,
             count=0 if self._stopping else self.autoscaler.count,
-            instances=self.pool.known,
+            instances=self.pool.instances,
             window=self._window,
             backup_active=self._backup.active,
         )
@@ -420,12 +426,12 @@ class ServiceController:
         state = observed.ObservedState(
             record=record, events=tuple(self._events), explanation=explanation, by=os.getpid()
         )
-        if not surely and self._reported is not None and observed.tell_the_same(state, self._reported):
+        if not surely and self._reported is not None and observed.is_equal_ignoring_time(state, self._reported):
             self._dirty = False
             return
         try:
             observed.write_observed(self.folder, state)
             self._dirty, self._reported = False, state
-        except ScanflowError as error:  # a full disk: what serves goes on serving
+        except ScanflowError as error:  # a full disk: instances serve on
             if self._gate.due("unwritten", 10.0, now):
                 _log.warning("%s", error)

@@ -1,4 +1,4 @@
-"""One instance as its supervisor knows it: a process under a shim, spoken to over its control socket."""
+"""An instance in its supervisor: a process under a shim, with a control socket."""
 
 from __future__ import annotations
 
@@ -9,46 +9,51 @@ from pathlib import Path
 from typing import Any, Literal
 
 from scanflow.backends.local.services.control.channel import Channel
-from scanflow.backends.local.services.supervisor.attempts import Template, failures_in_a_row, pause_s, started
+from scanflow.backends.local.services.supervisor.attempts import (
+    Template,
+    count_failures_in_a_row,
+    pause_s,
+    read_started,
+)
 from scanflow.backends.local.services.supervisor.metrics import Usage, read_usage
 from scanflow.cpu_priority import yield_cpu
 from scanflow.processes.identity import read_start_time
 from scanflow.processes.shims import stop_attempt
 
 Phase = Literal["starting", "ready", "draining", "waiting", "failed"]
-"""``waiting`` (to be started again) and ``failed`` have no process."""
+"""``waiting`` (to be restarted) and ``failed`` have no process."""
 
 _LIVES_KEPT = 10
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Instance:
-    """Everything known of one instance. Times are on the monotonic clock where nothing else is said."""
+    """The state of one instance. Times are on the monotonic clock unless stated otherwise."""
 
     name: str
     template: Template
     path: Path  # the folder of its attempt
     phase: Phase = "starting"
-    since: float = 0.0  # when this phase began
-    began: float = 0.0  # when this attempt began
+    since: float = 0.0  # start of this phase
+    began: float = 0.0  # start of this attempt
     pid: int | None = None
     channel: Channel | None = None
-    state: dict[str, Any] = field(default_factory=dict)  # what it said last about itself
-    looked: float = 0.0  # when it was asked last,
-    metered: float = 0.0  # when it was asked for its metrics last,
-    answered: float = 0.0  # when it answered last
-    serves: int = 0  # the generation; 0: none yet
+    state: dict[str, Any] = field(default_factory=dict)  # its last report
+    looked: float = 0.0  # time of the last state request
+    metered: float = 0.0  # time of the last metrics request
+    answered: float = 0.0  # time of the last answer
+    serves: int = 0  # the generation it serves; 0: none yet
     was_ready: bool = False  # now, or in an earlier attempt
-    lives: list[float] = field(default_factory=list)  # seconds that its attempts lived
-    due: float = 0.0  # when it is started again
+    lives: list[float] = field(default_factory=list)  # lifetimes of its attempts in seconds
+    due: float = 0.0  # time of the next restart
     restarts: int = 0
     error: str | None = None
-    stuck: bool = False  # whether it was ended because it answered no more
+    stuck: bool = False  # whether it was killed because it did not answer
     usage: Usage | None = None
     used_at: float = 0.0
     cpu_share: float | None = None
-    behind: bool = False  # whether others come first on the CPUs, since they answer callers and this one only starts
-    refused: str | None = None  # why it did not take what it was asked to serve
+    behind: bool = False  # whether its CPU priority is lowered while it starts, in favour of serving instances
+    refusal: str | None = None  # why it did not take what it was asked to serve
 
     @property
     def spec_hash(self) -> str:
@@ -60,26 +65,26 @@ class Instance:
 
     @property
     def alive(self) -> bool:
-        """Whether there is a process, or will be any moment."""
+        """Whether it has a process, or is about to."""
         return self.phase in {"starting", "ready", "draining"}
 
     @property
     def failures(self) -> int:
-        """Ends in a row that came too early."""
-        return failures_in_a_row(self.lives)
+        """The number of failures in a row."""
+        return count_failures_in_a_row(self.lives)
 
     @property
     def in_flight(self) -> int:
-        """Requests that it has not answered."""
+        """The number of unanswered requests."""
         return int(self.state.get("in_flight") or 0)
 
     @property
     def applying(self) -> bool:
-        """Whether it was asked to serve another generation, and has not answered."""
-        return self.channel is not None and self.channel.awaits("apply")
+        """Whether it is applying another generation."""
+        return self.channel is not None and self.channel.is_awaiting("apply")
 
     def silent_s(self, now: float) -> float:
-        """Return for how long it has not answered."""
+        """Return the time since its last answer."""
         return max(0.0, now - self.answered) if self.channel else now - max(self.since, self.answered)
 
     def enter(self, phase: Phase, now: float) -> None:
@@ -87,15 +92,15 @@ class Instance:
             self.phase, self.since = phase, now
 
     def find_process(self) -> None:
-        """Learn the process id, once its shim has written it down."""
-        if self.pid is None and (found := started(self.path)) is not None:
-            self.pid = int(found["pid"])
+        """Read the process id, once its shim has recorded it."""
+        if self.pid is None and (record := read_started(self.path)) is not None:
+            self.pid = int(record["pid"])
 
-    def reported(self, state: dict[str, Any], now: float) -> None:
-        """Take note of what it said about itself."""
+    def update_state(self, state: dict[str, Any], now: float) -> None:
+        """Update the phase from the instance's report."""
         self.state, self.answered = state, now
         self.serves = int(state.get("generation") or 0)
-        if state.get("draining"):  # asked by another process than this
+        if state.get("draining"):  # requested by another process
             self.enter("draining", now)
         elif self.phase == "starting" and state.get("ready"):
             self.enter("ready", now)
@@ -115,28 +120,28 @@ class Instance:
             self.cpu_share = spent / ((now - self.used_at) * cores)
         self.usage, self.used_at = usage, now
 
-    def ended(self, now: float, reason: str | None, *, again: bool) -> None:
-        self.hang_up()
+    def record_exit(self, now: float, reason: str | None, *, restart: bool) -> None:
+        self.disconnect()
         self.lives = [*self.lives, now - self.began][-_LIVES_KEPT:]
         self.error, self.pid, self.state, self.usage, self.serves = reason, None, {}, None, 0
         self.due = now + pause_s(self.failures)
-        self.phase, self.since = "waiting" if again else "failed", now
+        self.phase, self.since = "waiting" if restart else "failed", now
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         if self.channel is not None:
             self.channel.close()
             self.channel = None
 
     def kill(self) -> bool:
-        """End the process at once, if it is there still and no other has its number; say whether it was."""
-        found = started(self.path)
-        if self.pid is None or found is None or not found["birth"] or found["birth"] != read_start_time(self.pid):
+        """Kill the process, if it still runs and its id was not reused; return whether it did."""
+        record = read_started(self.path)
+        if self.pid is None or record is None or not record["birth"] or record["birth"] != read_start_time(self.pid):
             return False
         os.kill(self.pid, signal.SIGKILL)
         return True
 
     def stop(self) -> None:
-        """Ask it to end; its shim ends it when it does not."""
+        """Request it to end; its shim kills it after the grace period."""
         stop_attempt(self.path)
 
     @property

@@ -1,8 +1,8 @@
-"""The sockets of a service: bound once, inherited by all of its processes, closed when the service ends.
+"""The sockets of a service: bound once, inherited by all its processes, closed when the service ends.
 
-Instances accept from the one for HTTP, so that connections wait in one queue whoever comes and goes. The supervisor
-looks at the queue to wake a sleeping service, and answers 503 where nobody else will. For gRPC each instance binds a
-socket of its own to the same port: the service's own keeps it from others while no instance is there.
+Instances accept from the HTTP socket, so that connections wait in one queue while instances come and go. The supervisor
+watches the queue to wake a service that is scaled to zero, and answers 503 if no instance does. For gRPC each instance
+binds its own socket to the same port, which the service's own socket reserves while there is no instance.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from scanflow.errors import UnavailableError
 
-LISTEN_FD = 50  # the descriptor under which all processes of a service have the listening socket ...
-GRPC_FD = 51  # ... and the one that reserves its port for gRPC
+LISTEN_FD = 50  # the descriptor of the listening socket in all processes of a service ...
+GRPC_FD = 51  # ... and of the socket that reserves its port for gRPC
 _BACKLOG = 4096
 _RETRY_AFTER_S = 5
 _LINGER_S = 2.0
@@ -25,38 +25,38 @@ _MOST_AT_ONCE = 64
 _MOST_OPEN = 256
 
 
-def listening_socket(host: str, port: int) -> socket.socket:
-    """Return a socket that listens there, non-blocking."""
-    return _bound_socket(host, port, listens=True)
+def open_listening_socket(host: str, port: int) -> socket.socket:
+    """Return a non-blocking listening socket."""
+    return _bind_socket(host, port, listens=True)
 
 
-def reserving_socket(host: str, port: int) -> socket.socket:
-    """Return a socket that does not listen there, and leaves that to sockets with ``SO_REUSEPORT`` alone."""
-    made = _bound_socket(host, port, listens=False)
-    # Needed to bind what was closed a moment ago; kept, it would let anybody listen.
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
-    return made
+def open_reserving_socket(host: str, port: int) -> socket.socket:
+    """Return a socket that reserves the port for listening sockets with ``SO_REUSEPORT``."""
+    sock = _bind_socket(host, port, listens=False)
+    # Needed to bind a port that was closed a moment ago; if it stayed set, any socket could listen.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+    return sock
 
 
-def _bound_socket(host: str, port: int, *, listens: bool) -> socket.socket:
-    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+def _bind_socket(host: str, port: int, *, listens: bool) -> socket.socket:
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, not listens)
-        made.bind((host, port))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, not listens)
+        sock.bind((host, port))
         if listens:
-            made.listen(_BACKLOG)  # of two sockets that are bound to a port, only one may
-        made.setblocking(False)
+            sock.listen(_BACKLOG)  # two sockets may be bound to the port, only one may listen
+        sock.setblocking(False)
     except OSError as error:
-        made.close()
+        sock.close()
         raise UnavailableError(
             f"The port {port} of {host} cannot be listened on: {error.strerror}. Who has it: ss -ltnp 'sport = {port}'"
         ) from error
-    return made
+    return sock
 
 
 class SharedSocket:
-    """A socket of one service under its number, as its supervisor has it."""
+    """A socket of one service in its supervisor, under a fixed descriptor."""
 
     def __init__(self, number: int, make: Callable[[str, int], socket.socket]) -> None:
         self.number, self._make = number, make
@@ -68,36 +68,36 @@ class SharedSocket:
         self.sock.setblocking(False)
 
     def open(self, host: str, port: int) -> bool:
-        """Bind it there; say whether the socket is a new one."""
+        """Bind the socket; return whether it is a new one."""
         if self.sock is not None and self.sock.getsockname()[1] == port:
             return False
         self.close()
-        with self._make(host, port) as made:
-            os.dup2(made.fileno(), self.number, inheritable=False)
+        with self._make(host, port) as sock:
+            os.dup2(sock.fileno(), self.number, inheritable=False)
         self.sock = socket.socket(fileno=self.number)
         return True
 
     @property
     def waiting(self) -> bool:
-        """Whether a client waits to be accepted."""
+        """Whether a connection waits to be accepted."""
         return self.sock is not None and bool(select.select([self.sock], [], [], 0)[0])
 
     def close(self) -> None:
-        """Let go of the socket; it stays bound in the processes that have it."""
+        """Close the socket; it stays bound in processes that inherited it."""
         if self.sock is not None:
             self.sock.close()
             self.sock = None
 
 
 @dataclass(slots=True)
-class _Refused:
+class _Connection:
     sock: socket.socket
     until: float
     answered: bool = False
 
 
 class Refuser:
-    """Accepts in place of the instances, and answers 503, while none of them will."""
+    """Accepts connections and answers 503 while no instance does."""
 
     def __init__(self, service: str) -> None:
         body = json.dumps(
@@ -112,7 +112,7 @@ class Refuser:
             b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\n"
             b"Retry-After: %d\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (_RETRY_AFTER_S, len(body), body)
         )
-        self._open: list[_Refused] = []
+        self._open: list[_Connection] = []
 
     @property
     def busy(self) -> bool:
@@ -127,25 +127,25 @@ class Refuser:
             except OSError:
                 return
             sock.setblocking(False)
-            self._open.append(_Refused(sock, now + _LINGER_S))
+            self._open.append(_Connection(sock, now + _LINGER_S))
 
     def serve(self, now: float) -> None:
-        """Answer what was asked, and close what has been read to its end: unread bytes would reset the answer."""
-        kept = []
-        for one in self._open:
-            if self._serve(one) and now < one.until:
-                kept.append(one)
+        """Answer requests, and close connections that were read to their end: unread bytes would reset the answer."""
+        remaining = []
+        for connection in self._open:
+            if self._serve(connection) and now < connection.until:
+                remaining.append(connection)
             else:
-                one.sock.close()
-        self._open = kept
+                connection.sock.close()
+        self._open = remaining
 
-    def _serve(self, one: _Refused) -> bool:
+    def _serve(self, connection: _Connection) -> bool:
         try:
-            while came := one.sock.recv(65536):
-                if not one.answered and came:
-                    one.answered = True
-                    one.sock.sendall(self._response)
-                    one.sock.shutdown(socket.SHUT_WR)
+            while data := connection.sock.recv(65536):
+                if not connection.answered and data:
+                    connection.answered = True
+                    connection.sock.sendall(self._response)
+                    connection.sock.shutdown(socket.SHUT_WR)
         except BlockingIOError:
             return True
         except OSError:
@@ -153,6 +153,6 @@ class Refuser:
         return False
 
     def close(self) -> None:
-        for one in self._open:
-            one.sock.close()
+        for connection in self._open:
+            connection.sock.close()
         self._open = []

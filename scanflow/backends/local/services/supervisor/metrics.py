@@ -1,4 +1,4 @@
-"""What the instances of a service did, also those that are gone: their samples, kept in a file."""
+"""Metrics of a service's instances; those of ended ones are stored in a file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Usage:
 
 
 class ServiceMetrics:
-    """The samples of all instances; what those that are gone counted is kept in a file, also for later supervisors."""
+    """The samples of all instances; counters of ended ones are stored in a file, also for later supervisors."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -42,8 +42,8 @@ class ServiceMetrics:
         except (ValueError, TypeError, AttributeError):
             return
 
-    def ended(self, instance: str) -> None:
-        """Keep what an instance that is gone had counted."""
+    def retire(self, instance: str) -> None:
+        """Store the counters of an instance that has ended."""
         for key, value in self._live.pop(instance, {}).items():
             if key[0].endswith(_COUNTERS):
                 self._gone[key] = self._gone.get(key, 0.0) + value
@@ -52,8 +52,8 @@ class ServiceMetrics:
         except ScanflowError:
             pass  # a full disk: a later supervisor counts less
 
-    def others(self, instance: str) -> list[list[Any]]:
-        """Return the sums of all other instances, gone ones included, as an instance takes them for ``/metrics``."""
+    def sum_others(self, instance: str) -> list[list[Any]]:
+        """Return the sums of all other instances, ended ones included, for an instance's ``/metrics``."""
         return format_samples(summed([self._gone, *(own for name, own in self._live.items() if name != instance)]))
 
     @property
@@ -71,10 +71,10 @@ def read_usage(pid: int) -> Usage | None:
 
 
 def memory_is_short(rss_bytes: int) -> bool:
-    """Say whether another process of that size would hardly fit beside those there are."""
+    """Return whether the available memory is less than the size of another such process."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, ValueError, LookupError, StopIteration):  # this system does not say
+    except (OSError, ValueError, LookupError, StopIteration):  # not available on this system
         return False
     return available < rss_bytes

@@ -1,4 +1,4 @@
-"""The instances of a service: started, adopted, asked how they are, and remembered when they end."""
+"""The instance pool of a service: starts, adopts, polls and drains instances, and records their exits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from selectors import BaseSelector
 from typing import Any
 
 from scanflow.backends.local.services.control.channel import Channel
-from scanflow.backends.local.services.grants import choose
+from scanflow.backends.local.services.grants import choose_grant
 from scanflow.backends.local.services.layout import ServiceFolder
 from scanflow.backends.local.services.supervisor import attempts
 from scanflow.backends.local.services.supervisor.instance import Instance
@@ -24,221 +24,230 @@ from scanflow.placement.topology import Topology
 from scanflow.processes.shims import Exit, Shims, stop_attempt
 from scanflow.wire import ControlMessage, encode
 
-LOOK_S = 1.0  # between two looks at an instance that is ready ...
-EAGER_S = 0.05  # ... and at one that is expected to change any moment.
-METRICS_S = 0.25  # least time between two readings of an instance's metrics
-BEHIND_S = 20.0  # longest that an instance which starts leaves the CPUs to those that answer callers
-Say = Callable[[str], None]
+LOOK_S = 1.0  # polling interval of ready instances ...
+EAGER_S = 0.05  # ... and of those that are changing
+METRICS_S = 0.25  # shortest interval between two metrics requests to an instance
+BEHIND_S = 20.0  # longest time that a starting instance runs with lowered CPU priority
+LogEvent = Callable[[str], None]
 
 
 class InstancePool:
-    """All instances of one service that have a process, or wait for another."""
+    """All instances of one service that have a process, or wait for a restart."""
 
     def __init__(
-        self, folder: ServiceFolder, shims: Shims, metrics: ServiceMetrics, selector: BaseSelector, say: Say
+        self, folder: ServiceFolder, shims: Shims, metrics: ServiceMetrics, selector: BaseSelector, log_event: LogEvent
     ) -> None:
-        self._folder, self._shims, self._metrics, self._selector, self._say = folder, shims, metrics, selector, say
-        self.all: dict[str, Instance] = {}
+        self._folder, self._shims, self._metrics, self._selector, self._log_event = (
+            folder,
+            shims,
+            metrics,
+            selector,
+            log_event,
+        )
+        self.by_name: dict[str, Instance] = {}
         self._by_path: dict[Path, Instance] = {}
 
     # What is there
 
     @property
-    def known(self) -> list[Instance]:
-        return list(self.all.values())
+    def instances(self) -> list[Instance]:
+        return list(self.by_name.values())
 
     @property
     def ready(self) -> list[Instance]:
-        """Those that answer requests."""
-        return [one for one in self.known if one.phase == "ready" and one.channel is not None]
+        """The ready instances."""
+        return [instance for instance in self.instances if instance.phase == "ready" and instance.channel is not None]
 
     @property
     def alive(self) -> list[Instance]:
-        return [one for one in self.known if one.alive]
+        return [instance for instance in self.instances if instance.alive]
 
     @property
     def behind(self) -> bool:
-        return any(one.channel is not None and one.channel.behind for one in self.known)
+        return any(instance.channel is not None and instance.channel.behind for instance in self.instances)
 
     # Coming and going
 
     def adopt(self, desired: DesiredState, now: float, wall: float) -> None:
-        """Take over what an earlier supervisor left; ``wall``: seconds since the epoch."""
+        """Adopt the instances of an earlier supervisor; ``wall``: seconds since the epoch."""
         spec_hash = desired.definition.spec_hash
-        for name, path in attempts.newest(self._folder):
+        for name, path in attempts.list_newest_attempts(self._folder):
             template = attempts.read_template(path)
-            ended = self._shims.adopt(path) if (path / "alive").exists() else Exit(exit_code=None, reason="void")
+            exit_ = self._shims.adopt(path) if (path / "alive").exists() else Exit(exit_code=None, reason="void")
             if template is None:
-                if ended is None:  # nothing can be known of it
+                if exit_ is None:  # nothing can be known of it
                     stop_attempt(path)
                 continue
-            one = Instance(name=name, template=template, path=path, since=now, began=now)
-            found = attempts.started(path)
-            if ended is None:
-                one.began = one.since = now - max(0.0, wall - float(found["began"] if found else wall))
-                self._enter(one)
-                self._say(f"instance {name} is adopted")
-            elif template.spec_hash == spec_hash and ended.exit_code != 0 and ended.reason not in {"void", "stopped"}:
-                self.all[name] = one
-                self._ended(one, ended, now, retry=desired.in_effect)
+            instance = Instance(name=name, template=template, path=path, since=now, began=now)
+            record = attempts.read_started(path)
+            if exit_ is None:
+                instance.began = instance.since = now - max(0.0, wall - float(record["began"] if record else wall))
+                self._register(instance)
+                self._log_event(f"instance {name} is adopted")
+            elif template.spec_hash == spec_hash and exit_.exit_code != 0 and exit_.reason not in {"void", "stopped"}:
+                self.by_name[name] = instance
+                self._record_exit(instance, exit_, now, retry=desired.in_effect)
 
     def start(self, desired: DesiredState, name: str, topology: Topology, *, count: int, now: float) -> None:
-        """Start an instance, or again one that ended.
+        """Start an instance, or restart one that ended.
 
         Raises:
             InvalidError: there are not enough cores.
             UnavailableError: the disk cannot be written.
         """
         spec_hash, shape = desired.definition.spec_hash, desired.definition.shape
-        before = self.all.get(name)
-        if before is not None and before.spec_hash == spec_hash:
-            template = before.template
+        previous = self.by_name.get(name)
+        if previous is not None and previous.spec_hash == spec_hash:
+            template = previous.template
         else:
-            before, others = None, [one for one in self.known if one.name != name]
-            own, leaving = grants_beside(others, spec_hash)
-            grant = choose(self._folder, topology, shape, count, own, leaving)
+            previous, others = None, [instance for instance in self.instances if instance.name != name]
+            own, leaving = split_grants(others, spec_hash)
+            grant = choose_grant(self._folder, topology, shape, count, own, leaving)
             template = attempts.Template(spec_hash, shape.cores or 1.0, grant)
         try:
-            path = attempts.make_attempt(self._folder, desired, name, template)
+            path = attempts.create_attempt(self._folder, desired, name, template)
         except OSError as error:
             raise disk_error(error, self._folder.attempts(name)) from error
-        one = Instance(name=name, template=template, path=path, since=now, began=now)
-        if before is not None:
-            one.lives, one.restarts = before.lives, before.restarts + 1
-            one.was_ready, one.error = before.was_ready, before.error
-        self._enter(one)
+        instance = Instance(name=name, template=template, path=path, since=now, began=now)
+        if previous is not None:
+            instance.lives, instance.restarts = previous.lives, previous.restarts + 1
+            instance.was_ready, instance.error = previous.was_ready, previous.error
+        self._register(instance)
         self._shims.start(path)
         attempts.prune(path.parent)
-        self._say(f"instance {name} is starting" + (" again" if one.restarts else ""))
+        self._log_event(f"instance {name} is starting" + (" again" if instance.restarts else ""))
 
-    def ended(self, path: Path, exit_: Exit, now: float, *, retry: bool) -> bool:
-        """Take note that a process ended; say whether it was an instance's.
+    def record_exit(self, path: Path, exit_: Exit, now: float, *, retry: bool) -> bool:
+        """Record the exit of a process; return whether it was an instance's.
 
-        ``retry``: start it again also where its configuration seems to be wrong, since it has served before.
+        ``retry``: restart it also after a configuration error, since it has served before.
         """
-        one = self._by_path.pop(path, None)
-        if one is None:
+        instance = self._by_path.pop(path, None)
+        if instance is None:
             return False
-        if self.all.get(one.name) is one:
-            self._ended(one, exit_, now, retry=retry)
-            if one.phase == "waiting" and one.error is None:
-                del self.all[one.name]
+        if self.by_name.get(instance.name) is instance:
+            self._record_exit(instance, exit_, now, retry=retry)
+            if instance.phase == "waiting" and instance.error is None:
+                del self.by_name[instance.name]
         return True
 
     def forget(self, name: str) -> None:
-        self.all.pop(name, None)
+        self.by_name.pop(name, None)
 
-    def _enter(self, one: Instance) -> None:
-        self.all[one.name] = one
-        self._by_path[one.path] = one
+    def _register(self, instance: Instance) -> None:
+        self.by_name[instance.name] = instance
+        self._by_path[instance.path] = instance
 
-    def _ended(self, one: Instance, exit_: Exit, now: float, *, retry: bool) -> None:
-        if one.channel is not None:
-            self._receive(one, one.channel)  # it may have reported its last figures
-        self._metrics.ended(str(one.path))
+    def _record_exit(self, instance: Instance, exit_: Exit, now: float, *, retry: bool) -> None:
+        if instance.channel is not None:
+            self._receive(instance, instance.channel)  # it may have reported its last metrics
+        self._metrics.retire(str(instance.path))
         if exit_.seconds is not None:
-            one.began = now - exit_.seconds
-        if one.phase == "draining" or (exit_.reason in {"void", "stopped"} and not one.stuck):
-            one.ended(now, None, again=True)
-            self._say(f"instance {one.name} has ended")
+            instance.began = now - exit_.seconds
+        if instance.phase == "draining" or (exit_.reason in {"void", "stopped"} and not instance.stuck):
+            instance.record_exit(now, None, restart=True)
+            self._log_event(f"instance {instance.name} has ended")
             return
-        reason = "it did not answer any more" if one.stuck else attempts.failure_of(one.path, exit_)
-        again = retry or one.was_ready or exit_.exit_code != attempts.CONFIGURATION
-        one.ended(now, reason, again=again)
-        pause = f", and starts again in {one.due - now:.2g} s" if one.due > now else ", and starts again"
-        self._say(f"instance {one.name} ended: {reason}{pause if again else ''}")
+        reason = "it did not answer any more" if instance.stuck else attempts.describe_failure(instance.path, exit_)
+        restart = retry or instance.was_ready or exit_.exit_code != attempts.CONFIGURATION
+        instance.record_exit(now, reason, restart=restart)
+        pause = f", and starts again in {instance.due - now:.2g} s" if instance.due > now else ", and starts again"
+        self._log_event(f"instance {instance.name} ended: {reason}{pause if restart else ''}")
 
     # Talking
 
-    def look(self, now: float, *, eager: bool, serving: bool) -> None:
-        """Ask all of them how they are, where that is due; those that change, and with ``eager`` all, often.
+    def poll(self, now: float, *, eager: bool, serving: bool) -> None:
+        """Request the state of all instances when due; of those that change, and with ``eager`` of all, often.
 
-        ``serving``: whether requests are being answered, here or by the backup, before which no instance that starts
-        comes on the CPUs.
+        ``serving``: whether requests are being answered, here or by the backup, so that starting instances get a lower
+        CPU priority.
         """
-        for one in self.alive:
-            one.find_process()
-            one.yield_cpu(serving and one.phase == "starting" and now - one.began < BEHIND_S)
-            if one.channel is None:
-                self._connect(one, now)
-            if one.channel is None:
+        for instance in self.alive:
+            instance.find_process()
+            instance.yield_cpu(serving and instance.phase == "starting" and now - instance.began < BEHIND_S)
+            if instance.channel is None:
+                self._connect(instance, now)
+            if instance.channel is None:
                 continue
-            one.channel.flush()
-            if one.channel.awaits("state"):
+            instance.channel.flush()
+            if instance.channel.is_awaiting("state"):
                 continue
-            often = eager or one.phase in {"starting", "draining"}
-            if now - one.looked >= (EAGER_S if often else LOOK_S) - 0.001:
-                one.looked = now
-                one.channel.ask("state", self._metrics_request(one, now) | self._fair_share(one))
+            often = eager or instance.phase in {"starting", "draining"}
+            if now - instance.looked >= (EAGER_S if often else LOOK_S) - 0.001:
+                instance.looked = now
+                instance.channel.ask("state", self._metrics_request(instance, now) | self._fair_share(instance))
 
     def _fair_share(self, instance: Instance) -> dict[str, Any]:
-        """Return how many busy connections a ready instance has when all ready ones have as many."""
+        """Return the average number of busy connections per ready instance."""
         if instance.phase != "ready":
             return {}
         busy = [int(ready.state.get("busy_connections") or 0) for ready in self.ready]
         return {"fair_share": ceil(sum(busy) / len(busy)) if len(busy) > 1 else None}
 
-    def _metrics_request(self, one: Instance, now: float) -> dict[str, Any]:
-        if one.phase == "starting" or now - one.metered < METRICS_S:
+    def _metrics_request(self, instance: Instance, now: float) -> dict[str, Any]:
+        if instance.phase == "starting" or now - instance.metered < METRICS_S:
             return {}
-        one.metered = now
-        return {"metrics": True, "others": self._metrics.others(str(one.path))}
+        instance.metered = now
+        return {"metrics": True, "others": self._metrics.sum_others(str(instance.path))}
 
-    def _connect(self, one: Instance, now: float) -> None:
-        channel = one.channel = Channel.to(one.path / "control")
+    def _connect(self, instance: Instance, now: float) -> None:
+        channel = instance.channel = Channel.connect(instance.path / "control")
         if channel is not None:
-            one.answered = now
-            channel.watch(self._selector, partial(self._receive, one, channel))
+            instance.answered = now
+            channel.watch(self._selector, partial(self._receive, instance, channel))
 
-    def _receive(self, one: Instance, channel: Channel) -> None:
-        answers, there = channel.answers()
+    def _receive(self, instance: Instance, channel: Channel) -> None:
+        replies, is_connected = channel.receive_answers()
         now = time.monotonic()
-        for asked, body in answers:
-            self._answered(one, asked, body, now)
-        if not there and one.channel is channel:
-            one.hang_up()
+        for request, body in replies:
+            self._handle_answer(instance, request, body, now)
+        if not is_connected and instance.channel is channel:
+            instance.disconnect()
 
-    def _answered(self, one: Instance, asked: ControlMessage, body: dict[str, Any], now: float) -> None:
+    def _handle_answer(self, instance: Instance, request: ControlMessage, body: dict[str, Any], now: float) -> None:
         error = body.get("error")
-        if asked.kind == "state" and error is None:
-            before = one.phase
+        if request.kind == "state" and error is None:
+            phase = instance.phase
             if "metrics" in body:
-                self._metrics.report(str(one.path), body.pop("metrics"))
-            one.reported(body, now)
-            if before == "starting" and one.phase == "ready":
-                where = f" on core {', '.join(map(str, one.cpus))}" if one.cpus and one.template.grant.cpus else ""
-                self._say(f"instance {one.name} is ready{where} ({now - one.began:.1f} s)")
-        elif asked.kind == "apply":
-            one.answered = now
+                self._metrics.report(str(instance.path), body.pop("metrics"))
+            instance.update_state(body, now)
+            if phase == "starting" and instance.phase == "ready":
+                where = (
+                    f" on core {', '.join(map(str, instance.cpus))}"
+                    if instance.cpus and instance.template.grant.cpus
+                    else ""
+                )
+                self._log_event(f"instance {instance.name} is ready{where} ({now - instance.began:.1f} s)")
+        elif request.kind == "apply":
+            instance.answered = now
             if error is None:
-                one.serves = max(one.serves, int(asked.body.get("generation", 0)))
+                instance.serves = max(instance.serves, int(request.body.get("generation", 0)))
             else:
-                one.refused = str(error)
+                instance.refusal = str(error)
 
-    def apply(self, one: Instance, desired: DesiredState) -> None:
-        if one.channel is not None:
+    def apply(self, instance: Instance, desired: DesiredState) -> None:
+        if instance.channel is not None:
             body: dict[str, Any] = json.loads(encode(desired.definition.desired))
-            one.refused = None
-            one.channel.ask("apply", body)
+            instance.refusal = None
+            instance.channel.ask("apply", body)
 
-    def drain(self, one: Instance, now: float, *, idle_s: float | None) -> None:
-        """Have an instance finish; ``idle_s``: how long it keeps connections that are not used, if not as long as it
-        was started with."""
-        one.enter("draining", now)
-        if one.channel is not None:
-            one.channel.ask("drain", {} if idle_s is None else {"idle_s": idle_s})
+    def drain(self, instance: Instance, now: float, *, idle_s: float | None) -> None:
+        """Drain an instance; ``idle_s``: how long it keeps idle connections, instead of its configured time."""
+        instance.enter("draining", now)
+        if instance.channel is not None:
+            instance.channel.ask("drain", {} if idle_s is None else {"idle_s": idle_s})
         else:
-            one.stop()
+            instance.stop()
 
     def close(self) -> None:
-        """Let go of all of them; they run on."""
-        for one in self.known:
-            one.hang_up()
+        """Close all connections; instances run on."""
+        for instance in self.instances:
+            instance.disconnect()
 
 
-def grants_beside(others: Sequence[Instance], spec_hash: str) -> tuple[list[Grant], list[Grant]]:
-    """Return the grants beside which an instance of a specification is placed: of those that stay, and of those that
-    leave. One that drains leaves, also where it is of that specification: as when a service is cut back."""
-    staying = [one for one in others if one.spec_hash == spec_hash and one.phase != "draining"]
-    leaving = [one for one in others if one not in staying and one.alive]
-    return [one.template.grant for one in staying], [one.template.grant for one in leaving]
+def split_grants(others: Sequence[Instance], spec_hash: str) -> tuple[list[Grant], list[Grant]]:
+    """Return the grants of other instances: of those that stay, and of those that leave. A draining instance leaves,
+    also if it has the same spec hash, as when a service is scaled down."""
+    staying = [instance for instance in others if instance.spec_hash == spec_hash and instance.phase != "draining"]
+    leaving = [instance for instance in others if instance not in staying and instance.alive]
+    return [instance.template.grant for instance in staying], [instance.template.grant for instance in leaving]

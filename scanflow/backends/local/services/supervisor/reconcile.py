@@ -1,11 +1,10 @@
-"""What a supervisor does next. Pure: from what is wanted and what is there to actions; it is asked again after each.
+"""Reconciliation: from the target and the observed instances to the next actions. Pure.
 
-Level-triggered: nothing here remembers. A supervisor that was killed, and one that was not, see the same instances and
-decide the same.
+Level-triggered and stateless: a restarted supervisor sees the same instances and decides the same.
 
-*Replacing instances* (another shape, another deployment) goes by starting new instances and draining old ones. An
-old one goes only if what answers without it has as many cores as are wanted in the end, or all new ones are ready: so
-there is never less than there will be, and requests are answered at every moment.
+*Replacing instances* (another shape, another deployment) starts new instances and drains old ones. An old one is
+drained only if the remaining ready ones have as many cores as the target, or all new ones are ready, so that the
+capacity never falls below the target's.
 """
 
 from __future__ import annotations
@@ -18,131 +17,138 @@ from typing import Literal
 from scanflow.backends.local.services.supervisor.instance import Instance, Phase
 from scanflow.wire import DRAIN_IDLE_S
 
-SILENT_S = 9.0  # three looks, three seconds apart, without an answer: the instance is taken for stuck
-APPLY_SILENT_S = 60.0  # while it loads a model; a library that is being imported may hold the interpreter for long
-START_S = 300.0  # longest from its start until an instance is ready
-DRAIN_S = DRAIN_IDLE_S + 15.0  # beyond its deadline for requests, how long an instance may take to go
-LEAVING_S = 2.0  # so long a change waits for those that leave, whose connections may all be idle
-TRIES = 3  # failed starts of an instance until a change is given up
+SILENT_S = 9.0  # an instance that has not answered for so long counts as stuck
+APPLY_SILENT_S = 60.0  # the same while it loads a model, as an import may block the interpreter
+START_S = 300.0  # longest start of an instance
+DRAIN_S = DRAIN_IDLE_S + 15.0  # longest drain of an instance, beyond its deadline for requests
+LEAVING_S = 2.0  # how long a change waits for draining instances, whose connections may all be idle
+TRIES = 3  # failed starts of an instance until a change is reverted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolTarget:
-    """What there should be."""
+    """The desired state of the instance pool."""
 
-    spec_hash: str  # what an instance must have been started with
+    spec_hash: str  # of the spec that instances are started with
     count: int
-    serves: int  # the generation of what each should serve
-    cores: float  # of one instance; 1 where it is not limited
+    serves: int  # the generation that each should serve
+    cores: float  # of one instance; 1 if it is not limited
     deadline_s: float = 30.0
-    changing: bool = False  # whether a change is not in effect yet, so that it can be given up
+    changing: bool = False  # whether a change is in progress, which can be reverted
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceAction:
-    """One thing to do.
+    """One action.
 
-    ``start`` a new instance of this name, or one that waits; ``apply`` the wanted generation to it; ``drain`` it;
-    ``kill`` it, since it does not answer; ``end`` it, since it will not go or never was of use; ``forget`` it, since it
-    has no process and is not wanted; ``give up`` the change, since it cannot come into effect.
+    ``start`` a new instance of this name, or one that waits; ``apply`` the target's generation to it; ``drain`` it;
+    ``kill`` it, since it does not answer; ``end`` it, since it does not drain or was never ready; ``forget`` it, since
+    it has no process and is surplus; ``give up`` the change, since it failed.
     """
 
     kind: Literal["start", "apply", "drain", "kill", "end", "forget", "give up"]
     name: str = ""
 
 
-def reconcile(wanted: PoolTarget, instances: Sequence[Instance], now: float) -> list[InstanceAction]:
-    actions = [action for one in instances if (action := _unwell(wanted, one, now)) is not None]
-    alive = [one for one in instances if one.phase != "draining"]
-    new = [one for one in alive if one.spec_hash == wanted.spec_hash]
-    old = [one for one in alive if one.spec_hash != wanted.spec_hash]
+def reconcile(target: PoolTarget, instances: Sequence[Instance], now: float) -> list[InstanceAction]:
+    actions = [action for instance in instances if (action := _check_health(target, instance, now)) is not None]
+    alive = [instance for instance in instances if instance.phase != "draining"]
+    new = [instance for instance in alive if instance.spec_hash == target.spec_hash]
+    old = [instance for instance in alive if instance.spec_hash != target.spec_hash]
     if (
-        wanted.changing
-        and wanted.count
-        and any(one.phase == "failed" or (not one.was_ready and one.failures >= TRIES) for one in new)
+        target.changing
+        and target.count
+        and any(
+            instance.phase == "failed" or (not instance.was_ready and instance.failures >= TRIES) for instance in new
+        )
     ):
         return [*actions, InstanceAction("give up")]
-    surplus = _surplus(wanted, new)
-    kept = [one for one in new if one not in surplus]
-    actions += [_remove(one) for one in surplus]
-    actions += [_remove(one) for one in _replaced(wanted, kept, old)]
-    actions += _starts(wanted, kept, old, {one.name for one in instances}, now)
-    if (behind := _next_to_apply(wanted, kept)) is not None:
-        actions.append(InstanceAction("apply", behind.name))
+    surplus = _select_surplus(target, new)
+    remaining = [instance for instance in new if instance not in surplus]
+    actions += [_plan_removal(instance) for instance in surplus]
+    actions += [_plan_removal(instance) for instance in _select_replaced(target, remaining, old)]
+    actions += _plan_starts(target, remaining, old, {instance.name for instance in instances}, now)
+    if (outdated := _next_to_apply(target, remaining)) is not None:
+        actions.append(InstanceAction("apply", outdated.name))
     return actions
 
 
-def settled(wanted: PoolTarget, instances: Sequence[Instance], now: float) -> bool:
-    """Say whether all that is wanted is there, and nothing else but what has nothing to do any more than to wait for
-    its idle connections."""
-    good = [
-        one
-        for one in instances
-        if one.spec_hash == wanted.spec_hash and one.phase == "ready" and one.serves >= wanted.serves
+def is_settled(target: PoolTarget, instances: Sequence[Instance], now: float) -> bool:
+    """Return whether the target is reached: all its instances are ready, and others only wait for idle connections."""
+    current = [
+        instance
+        for instance in instances
+        if instance.spec_hash == target.spec_hash and instance.phase == "ready" and instance.serves >= target.serves
     ]
-    return len(good) == wanted.count and all(one in good or _only_waits(one, now) for one in instances)
+    return len(current) == target.count and all(
+        instance in current or _is_only_waiting(instance, now) for instance in instances
+    )
 
 
-def _only_waits(one: Instance, now: float) -> bool:
-    return one.phase == "draining" and now - one.since > LEAVING_S and not one.in_flight
+def _is_only_waiting(instance: Instance, now: float) -> bool:
+    return instance.phase == "draining" and now - instance.since > LEAVING_S and not instance.in_flight
 
 
-def _unwell(wanted: PoolTarget, one: Instance, now: float) -> InstanceAction | None:
-    limit = APPLY_SILENT_S if one.applying else SILENT_S
-    if one.phase == "ready" and one.silent_s(now) > limit:
-        return InstanceAction("kill", one.name)
-    if one.phase == "starting" and now - one.since > START_S:
-        return InstanceAction("kill", one.name)
-    if one.phase == "draining" and now - one.since > wanted.deadline_s + DRAIN_S:
-        return InstanceAction("end", one.name)
+def _check_health(target: PoolTarget, instance: Instance, now: float) -> InstanceAction | None:
+    limit = APPLY_SILENT_S if instance.applying else SILENT_S
+    if instance.phase == "ready" and instance.silent_s(now) > limit:
+        return InstanceAction("kill", instance.name)
+    if instance.phase == "starting" and now - instance.since > START_S:
+        return InstanceAction("kill", instance.name)
+    if instance.phase == "draining" and now - instance.since > target.deadline_s + DRAIN_S:
+        return InstanceAction("end", instance.name)
     return None
 
 
-def _surplus(wanted: PoolTarget, new: Sequence[Instance]) -> list[Instance]:
-    """Return those of the right kind that are too many: what has no process first, then what is not ready."""
+def _select_surplus(target: PoolTarget, new: Sequence[Instance]) -> list[Instance]:
+    """Return the surplus instances: those without a process first, then those that are not ready."""
     order: dict[Phase, int] = {"failed": 0, "waiting": 1, "starting": 2, "ready": 3, "draining": 4}
-    ranked = sorted(new, key=lambda one: (order[one.phase], -_number(one.name)))
-    return ranked[: max(0, len(new) - wanted.count)]
+    ranked = sorted(new, key=lambda instance: (order[instance.phase], -_number(instance.name)))
+    return ranked[: max(0, len(new) - target.count)]
 
 
-def _remove(one: Instance) -> InstanceAction:
-    if one.phase in {"waiting", "failed"}:
-        return InstanceAction("forget", one.name)
-    return InstanceAction("end" if one.phase == "starting" and not one.was_ready else "drain", one.name)
+def _plan_removal(instance: Instance) -> InstanceAction:
+    if instance.phase in {"waiting", "failed"}:
+        return InstanceAction("forget", instance.name)
+    return InstanceAction("end" if instance.phase == "starting" and not instance.was_ready else "drain", instance.name)
 
 
-def _replaced(wanted: PoolTarget, new: Sequence[Instance], old: Sequence[Instance]) -> list[Instance]:
-    ready = [one for one in new if one.phase == "ready"]
-    done = len(ready) >= wanted.count
-    serving = [one for one in old if one.phase == "ready"]
-    gone = [one for one in old if one.phase != "ready"]
-    capacity = sum(one.cores for one in [*ready, *serving])
-    for one in sorted(serving, key=lambda one: -_number(one.name)):
-        if done or capacity - one.cores >= wanted.count * wanted.cores:
-            gone.append(one)
-            capacity -= one.cores
-    return gone
+def _select_replaced(target: PoolTarget, new: Sequence[Instance], old: Sequence[Instance]) -> list[Instance]:
+    ready = [instance for instance in new if instance.phase == "ready"]
+    is_complete = len(ready) >= target.count
+    serving = [instance for instance in old if instance.phase == "ready"]
+    replaced = [instance for instance in old if instance.phase != "ready"]
+    capacity = sum(instance.cores for instance in [*ready, *serving])
+    for instance in sorted(serving, key=lambda instance: -_number(instance.name)):
+        if is_complete or capacity - instance.cores >= target.count * target.cores:
+            replaced.append(instance)
+            capacity -= instance.cores
+    return replaced
 
 
-def _starts(
-    wanted: PoolTarget, new: Sequence[Instance], old: Sequence[Instance], taken: set[str], now: float
+def _plan_starts(
+    target: PoolTarget, new: Sequence[Instance], old: Sequence[Instance], taken: set[str], now: float
 ) -> list[InstanceAction]:
-    """Start what is missing: one at a time while others answer callers, since starting takes their CPU."""
-    actions = [InstanceAction("start", one.name) for one in new if one.phase == "waiting" and one.due <= now]
-    missing = wanted.count - len(new)
-    if any(one.phase == "ready" for one in old):
-        busy = len(actions) + sum(one.phase == "starting" for one in new)
+    """Plan the missing starts: one at a time while old instances serve, since starting takes their CPU."""
+    actions = [
+        InstanceAction("start", instance.name)
+        for instance in new
+        if instance.phase == "waiting" and instance.due <= now
+    ]
+    missing = target.count - len(new)
+    if any(instance.phase == "ready" for instance in old):
+        busy = len(actions) + sum(instance.phase == "starting" for instance in new)
         missing = min(missing, max(0, 1 - busy))
     free = (str(number) for number in count(1) if str(number) not in taken)
     return [*actions, *(InstanceAction("start", name) for name in islice(free, max(missing, 0)))]
 
 
-def _next_to_apply(wanted: PoolTarget, new: Sequence[Instance]) -> Instance | None:
-    """One after another, so that a version that cannot be loaded is met by one instance only."""
-    if any(one.applying for one in new):
+def _next_to_apply(target: PoolTarget, new: Sequence[Instance]) -> Instance | None:
+    """Return the next instance to apply the generation to: one by one, so that a bad version affects one only."""
+    if any(instance.applying for instance in new):
         return None
-    behind = [one for one in new if one.phase == "ready" and one.serves < wanted.serves]
-    return min(behind, key=lambda one: _number(one.name), default=None)
+    outdated = [instance for instance in new if instance.phase == "ready" and instance.serves < target.serves]
+    return min(outdated, key=lambda instance: _number(instance.name), default=None)
 
 
 def _number(name: str) -> int:

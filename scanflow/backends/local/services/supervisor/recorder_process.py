@@ -1,7 +1,7 @@
-"""The supervisor's side of recording: a process that takes files of predictions to the tracker while there are any.
+"""The supervisor's side of recording: a process that uploads files of predictions to the tracker.
 
-It is a process of its own since it needs the tracker's library, which is ten times the size of a supervisor; it ends
-when nothing is left to do.
+It is a process of its own since the tracker's library is ten times the size of a supervisor; it ends when all files are
+uploaded.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class RecorderProcess:
         self._due = 0.0
 
     def adopt(self) -> None:
-        if tries := attempts.numbers(self._folder.recorder):
-            path = self._folder.recorder / str(tries[-1])
+        if numbers := attempts.list_attempt_numbers(self._folder.recorder):
+            path = self._folder.recorder / str(numbers[-1])
             if (path / "alive").exists() and self._shims.adopt(path) is None:
                 self._running = path
 
@@ -33,10 +33,10 @@ class RecorderProcess:
 
     @property
     def waiting(self) -> bool:
-        """Whether there are predictions to be taken."""
+        """Whether there are files to be uploaded."""
         return next(self._folder.recorded.glob("*.npz"), None) is not None
 
-    def look(self, desired: DesiredState, now: float) -> None:
+    def start_if_due(self, desired: DesiredState, now: float) -> None:
         if self._running is None and desired.recorder and now >= self._due and self.waiting:
             path = attempts.next_attempt(self._folder.recorder)
             create_attempt_folder(path, Spec(argv=desired.recorder, cwd=str(self._folder.path)))
@@ -48,7 +48,7 @@ class RecorderProcess:
         if self._running is not None:
             stop_attempt(self._running)
 
-    def ended(self, path: Path, exit_: Exit, now: float) -> None:
+    def record_exit(self, path: Path, exit_: Exit, now: float) -> None:
         if path != self._running:
             return
         self._running = None
@@ -56,4 +56,4 @@ class RecorderProcess:
             self._lives = []
             return
         self._lives = [*self._lives, exit_.seconds or 0.0][-10:]
-        self._due = now + max(1.0, attempts.pause_s(attempts.failures_in_a_row(self._lives)))
+        self._due = now + max(1.0, attempts.pause_s(attempts.count_failures_in_a_row(self._lives)))
