@@ -330,7 +330,7 @@ class _Drive:
         outputs: dict[str, Any] = {}
         failure: Failure | None = None
         state: TaskState = "succeeded"
-        with logs["stdout"].captured(logs["stderr"]), keep_outputs(outputs):
+        with logs["stdout"].capture(logs["stderr"]), keep_outputs(outputs):
             try:
                 function = self._function(node)
                 result = function(**check_parameters(function, _copy(parameters), who=who))
