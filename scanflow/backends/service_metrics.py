@@ -162,7 +162,7 @@ def parsed(samples: Iterable[Any]) -> Samples:
 
 
 def format_samples(samples: Samples) -> list[list[Any]]:
-    """Return samples as JSON lists, the inverse of :func:`parsed`."""
+    """Return samples as JSON lists, as an instance takes them."""
     return [[name, dict(labels), value] for (name, labels), value in samples.items()]
 
 

@@ -43,7 +43,7 @@ def made_process(folder: ServiceFolder) -> tuple[RecorderProcess, list[Path]]:
 def test_nothing_is_started_where_nothing_was_recorded(folder: ServiceFolder) -> None:
     process, started = made_process(folder)
     process.start_if_due(DESIRED, now=0.0)
-    assert (process.waiting, process.running, started) == (False, False, [])
+    assert (process.has_files, process.running, started) == (False, False, [])
 
 
 def test_while_the_tracker_is_down_files_wait_and_are_tried_again_with_pauses_that_do_not_grow_for_ever(

@@ -139,8 +139,8 @@ class LocalServices:
                 f"The service {previous.name!r} listens on port {previous.port}, which its callers know; it cannot "
                 f"move to {requested_port}. Delete it first: scanflow delete {previous.name}"
             )
-        redeployed = previous.redeployed(spec)
-        return redeployed.model_copy(update={"recorder": recorder, "program": self._program})
+        state = previous.redeployed(spec)
+        return state.model_copy(update={"recorder": recorder, "program": self._program})
 
     def _recorder(self, folder: ServiceFolder, app: Application, serving: Serving) -> tuple[str, ...]:
         if serving.record <= 0 or app.tracker is None or self._log_predictions is None:

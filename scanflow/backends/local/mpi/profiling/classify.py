@@ -23,7 +23,7 @@ MEMORY_BYTES: Final = 1e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Measurements of a program, summed over its ranks."""
+    """Total measurements of a program over its ranks."""
 
     how: str
     """The measuring method, for people."""

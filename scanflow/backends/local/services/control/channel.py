@@ -38,7 +38,7 @@ class Channel:
             return None
 
     @property
-    def behind(self) -> bool:
+    def has_unsent(self) -> bool:
         """Whether there are unsent messages."""
         return bool(self._outbox)
 

@@ -152,7 +152,7 @@ class ServiceController:
     def pause_s(self) -> float:
         """Return the time until the next check, if there is no event."""
         moving = any(instance.phase in {"starting", "draining"} for instance in self.pool.instances)
-        if self._eager or moving or self.pool.behind or self._refuser.busy:
+        if self._eager or moving or self.pool.has_unsent or self._refuser.busy:
             return EAGER_S
         now = time.monotonic()
         due = [instance.due - now for instance in self.pool.instances if instance.phase == "waiting"]
@@ -171,7 +171,7 @@ class ServiceController:
         if not self._stopping or self.pool.alive:
             return False
         self._closing_since = self._closing_since or now
-        if self.recording.running or (self.desired.recorder and self.recording.waiting):
+        if self.recording.running or (self.desired.recorder and self.recording.has_files):
             if now - self._closing_since < RECORDER_S:
                 return False
             self.recording.stop()
@@ -385,7 +385,7 @@ class ServiceController:
             self.shims.hold(shared.number, shared.sock)
 
     def _wake(self, now: float) -> None:
-        if self._asleep and self.listener.waiting:
+        if self._asleep and self.listener.has_waiting:
             self._log_event("a request came: starting an instance")
             self.autoscaler.wake(now)
 

@@ -52,7 +52,9 @@ class Instance:
     usage: Usage | None = None
     used_at: float = 0.0
     cpu_share: float | None = None
-    behind: bool = False  # whether its CPU priority is lowered while it starts, in favour of serving instances
+    is_deprioritised: bool = (
+        False  # whether its CPU priority is lowered while it starts, in favour of serving instances
+    )
     refusal: str | None = None  # why it did not take what it was asked to serve
 
     @property
@@ -108,9 +110,9 @@ class Instance:
         elif self.phase == "ready" and not state.get("ready"):
             self.enter("starting", now)
 
-    def yield_cpu(self, behind: bool) -> None:
-        if self.pid is not None and behind != self.behind and yield_cpu(self.pid, behind):
-            self.behind = behind
+    def yield_cpu(self, deprioritise: bool) -> None:
+        if self.pid is not None and deprioritise != self.is_deprioritised and yield_cpu(self.pid, deprioritise):
+            self.is_deprioritised = deprioritise
 
     def measure(self, now: float) -> None:
         usage = None if self.pid is None else read_usage(self.pid)

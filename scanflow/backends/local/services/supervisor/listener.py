@@ -78,7 +78,7 @@ class SharedSocket:
         return True
 
     @property
-    def waiting(self) -> bool:
+    def has_waiting(self) -> bool:
         """Whether a connection waits to be accepted."""
         return self.sock is not None and bool(select.select([self.sock], [], [], 0)[0])
 

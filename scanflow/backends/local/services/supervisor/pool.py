@@ -63,8 +63,8 @@ class InstancePool:
         return [instance for instance in self.instances if instance.alive]
 
     @property
-    def behind(self) -> bool:
-        return any(instance.channel is not None and instance.channel.behind for instance in self.instances)
+    def has_unsent(self) -> bool:
+        return any(instance.channel is not None and instance.channel.has_unsent for instance in self.instances)
 
     # Coming and going
 

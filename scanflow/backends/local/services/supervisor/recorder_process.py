@@ -32,12 +32,12 @@ class RecorderProcess:
         return self._running is not None
 
     @property
-    def waiting(self) -> bool:
+    def has_files(self) -> bool:
         """Whether there are files to be uploaded."""
         return next(self._folder.recorded.glob("*.npz"), None) is not None
 
     def start_if_due(self, desired: DesiredState, now: float) -> None:
-        if self._running is None and desired.recorder and now >= self._due and self.waiting:
+        if self._running is None and desired.recorder and now >= self._due and self.has_files:
             path = attempts.next_attempt(self._folder.recorder)
             create_attempt_folder(path, Spec(argv=desired.recorder, cwd=str(self._folder.path)))
             self._running = path
