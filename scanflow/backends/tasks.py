@@ -124,7 +124,11 @@ def cut_down(definition: RunDefinition) -> RunDefinition:
         return definition
     workflow, (step, index) = definition.workflow, split_task(definition.step)
     spun = workflow.node(step)
-    if isinstance(spun, Executor) and spun.for_each is not None and not _differs(spun, definition.parameters):
+    if (
+        isinstance(spun, Executor)
+        and spun.for_each is not None
+        and not _has_item_parameters(spun, definition.parameters)
+    ):
         spun = spun.replace(for_each=None)
     if index is not None and (not isinstance(spun, Executor) or spun.for_each is None):
         raise UsageError(
@@ -138,7 +142,7 @@ def cut_down(definition: RunDefinition) -> RunDefinition:
     return replace(definition, workflow=reduced)
 
 
-def _differs(node: Executor, changed: Mapping[str, Any]) -> bool:
+def _has_item_parameters(node: Executor, changed: Mapping[str, Any]) -> bool:
     """Return whether the tasks of a fan-out still have different parameters after the changes."""
     touched = any(name in changed or f"{node.name}.{name}" in changed for name in node.parameters)
     return not touched or any(ref.step is None for ref in references_in(node.parameters))

@@ -127,7 +127,7 @@ class Lines:
     def append(self, text: str) -> None:
         with open_private(self._path, "ab") as file:
             # A line that was cut off by a kill is terminated first, so that only that one is lost.
-            torn = file.tell() > 0 and not _ends_well(self._path)
+            torn = file.tell() > 0 and not _ends_with_newline(self._path)
             os.write(file.fileno(), (b"\n" if torn else b"") + text.encode() + b"\n")
 
     def fresh(self) -> Iterator[str]:
@@ -144,7 +144,7 @@ class Lines:
             return
 
 
-def _ends_well(path: Path) -> bool:
+def _ends_with_newline(path: Path) -> bool:
     with path.open("rb") as file:
         file.seek(-1, os.SEEK_END)
         return file.read(1) == b"\n"

@@ -43,7 +43,7 @@ class LocalAgents:
 
     def start(self, agent: HostedAgent, *, observe: Callable[[str], object] = ignored) -> bool:  # noqa: ARG002
         job = self._job(agent.app, agent.name)
-        is_restart = _text(job.path / "told") == agent.version
+        is_restart = _read_text(job.path / "told") == agent.version
         if job.alive:
             if is_restart:
                 self._processes.note_alive(job)
@@ -51,7 +51,7 @@ class LocalAgents:
                 job.daemon.stop()
             return False
         if not is_restart:
-            _hand_over(agent, job)
+            _switch_team(agent, job)
             self._prepare(agent, job)
             self._processes.forget(job)
             job.reset_starts()
@@ -72,8 +72,8 @@ class LocalAgents:
             name=name,
             alive=alive,
             started=pid is not None,
-            version=_text(job.path / "told"),
-            code=_text(job.path / "code"),
+            version=_read_text(job.path / "told"),
+            code=_read_text(job.path / "code"),
             pid=pid,
             failure=failure if failure is not None or alive else _last_line(job.log),
             ailment=_read_error(_folder(job) / "ailment.json"),
@@ -83,7 +83,7 @@ class LocalAgents:
         folders = [
             path.parent for path in sorted(self._root.glob("*/*/attempts")) if not path.parent.name.startswith(".")
         ]
-        agents = [self.show(path.parent.name, _text(path / "team") or "default", path.name) for path in folders]
+        agents = [self.show(path.parent.name, _read_text(path / "team") or "default", path.name) for path in folders]
         return [agent for agent in agents if agent.alive]
 
     def logs(self, app: str, team: str, name: str) -> FileLogs:  # noqa: ARG002
@@ -121,7 +121,7 @@ def _folder(job: Job) -> Path:
     return job.path / "host"
 
 
-def _text(path: Path) -> str | None:
+def _read_text(path: Path) -> str | None:
     try:
         return path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
@@ -147,7 +147,7 @@ def _last_line(log: Path) -> str | None:
     return lines[-1] if traced and re.match(r"[A-Za-z_][\w.]*(: |$)", lines[-1]) else None
 
 
-def _hand_over(agent: HostedAgent, job: Job) -> None:
+def _switch_team(agent: HostedAgent, job: Job) -> None:
     """Switch an agent's folder to its team.
 
     The folder of another team's agent of that name is renamed until that team starts it again; the data of teams never

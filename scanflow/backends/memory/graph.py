@@ -73,7 +73,11 @@ class InferenceGraph:
         branches: dict[str, int] = {}
         for service in self._order:
             parents = sorted(self._parents[service.name], key=self._names.index)
-            active = [parent for parent in parents if parent in results and self._leads(parent, service.name, branches)]
+            active = [
+                parent
+                for parent in parents
+                if parent in results and self._is_branch_taken(parent, service.name, branches)
+            ]
             if parents and not active:
                 continue
             inputs = [results[parent] for parent in active] or [value]
@@ -89,7 +93,7 @@ class InferenceGraph:
     def _children(self, name: str) -> list[str]:
         return [child for child in self._names if name in self._parents[child]]
 
-    def _leads(self, parent: str, child: str, branches: Mapping[str, int]) -> bool:
+    def _is_branch_taken(self, parent: str, child: str, branches: Mapping[str, int]) -> bool:
         branch = branches.get(parent, _ALL)
         return branch == _ALL or self._children(parent)[branch] == child
 

@@ -184,7 +184,7 @@ class RunEngine:
         record = self._known.get(task.name)
         task.attempt = record.attempts if record else 0
         if record is not None and record.state == "succeeded":
-            self._count_off(task)
+            self._count_finished(task)
         elif record is not None and record.state == "running" and not task.node.in_process:
             self._adopt(task)
         else:
@@ -249,7 +249,7 @@ class RunEngine:
                 log_to=self._log_to,
                 key=self._launcher.key,
             )
-            self._hand_in(lambda: self._end_thread(task, outcome))
+            self._submit_callback(lambda: self._end_thread(task, outcome))
 
         self._pool.submit(work)
 
@@ -271,7 +271,7 @@ class RunEngine:
                 error = caught
             except OSError as caught:
                 error = disk_error(caught, python.path, then=f"scanflow resume {self._run.record.name}")
-            self._hand_in(lambda: self._unpark(python.path, self._clock() - began, error))
+            self._submit_callback(lambda: self._unpark(python.path, self._clock() - began, error))
 
         self._pool.submit(work)
 
@@ -338,7 +338,7 @@ class RunEngine:
             wait_s = retry.wait_s(task.failures)
             heapq.heappush(self._retries, (self._clock() + wait_s, id(task), task))
             self._journal.set_task(self._run, record)
-            self._observe(self._ended_event(record, retry_in_s=wait_s))
+            self._observe(self._build_end_event(record, retry_in_s=wait_s))
             return
         if record.state == "succeeded" and task.key is not None:
             self._journal.remember(task.key, self._run.record.name, self._folder.outputs_folder(task.name))
@@ -347,14 +347,14 @@ class RunEngine:
     def _end(self, task: _Task, record: TaskRecord) -> None:
         self._journal.set_task(self._run, record)
         if record.state == "succeeded":
-            self._count_off(task)
+            self._count_finished(task)
         elif record.state == "failed":
             self._failed = True
         elif record.state == "stopped":
             self._task_stopped = True
-        self._observe(self._ended_event(record))
+        self._observe(self._build_end_event(record))
 
-    def _count_off(self, task: _Task) -> None:
+    def _count_finished(self, task: _Task) -> None:
         step = self._steps[task.node.name]
         step.unfinished -= 1
         if step.unfinished == 0:
@@ -364,7 +364,7 @@ class RunEngine:
         while self._retries and self._retries[0][0] <= self._clock():
             self._queue.append(heapq.heappop(self._retries)[2])
 
-    def _hand_in(self, result: Callable[[], None]) -> None:
+    def _submit_callback(self, result: Callable[[], None]) -> None:
         """Queue a callback for the driving thread; called by worker threads."""
         self._done.put(result)
         self._shims.wake()
@@ -382,7 +382,7 @@ class RunEngine:
             )
         )
 
-    def _ended_event(self, record: TaskRecord, *, retry_in_s: float | None = None) -> TaskEnded:
+    def _build_end_event(self, record: TaskRecord, *, retry_in_s: float | None = None) -> TaskEnded:
         step = self._steps[record.step]
         return TaskEnded(
             run=self._run.record.name, record=record, width=step.width, left=step.unfinished, retry_in_s=retry_in_s

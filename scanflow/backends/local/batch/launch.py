@@ -171,7 +171,11 @@ class Launcher:
     def keep_functions(self) -> None:
         """Store functions that the running program or notebook defines by value, for later processes."""
         for node in self._workflow.steps:
-            if (file := self._by_value(node.target)) is not None and node.target is not None and node.target.call:
+            if (
+                (file := self._get_pickle_path(node.target)) is not None
+                and node.target is not None
+                and node.target.call
+            ):
                 private_folder(file.parent)
                 write_pickle(file, getattr(node.target.call, "function", node.target.call), self.key)
 
@@ -186,7 +190,7 @@ class Launcher:
             return function
         return load_function(str(target), self._files.function_file(target, node.name))
 
-    def _by_value(self, target: Target | None) -> Path | None:
+    def _get_pickle_path(self, target: Target | None) -> Path | None:
         """Return the file of a function stored by value: in the run's folder for this program's, else by digest."""
         module, _, name = (target or "").partition(":")
         if _DIGEST.fullmatch(module):
@@ -194,7 +198,7 @@ class Launcher:
         return self._folder.functions / f"{name}.pickle" if module == "__main__" else None
 
     def _find_stored_function(self, target: Target) -> Path | None:
-        file = self._by_value(target)
+        file = self._get_pickle_path(target)
         if file is not None and not file.exists():
             raise NotFoundError(
                 f"The function {str(target)!r} was defined by a program or notebook that is gone. "

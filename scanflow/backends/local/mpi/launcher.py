@@ -63,7 +63,7 @@ def _run(
     folder = output_dir() / RANKS
     prepare(folder, plan, notes)
     began = time.monotonic()
-    with _orderly_shutdown():
+    with _raise_on_sigterm():
         process = start(folder, plan, launcher, argv)
         try:
             problem = _watch(process, folder, job, began)
@@ -75,7 +75,7 @@ def _run(
 
 
 @contextmanager
-def _orderly_shutdown() -> Iterator[None]:
+def _raise_on_sigterm() -> Iterator[None]:
     """Make SIGTERM raise an exception inside the context, so that ``mpirun`` is ended, which ends its ranks: one that
     does not use MPI would not notice that ``mpirun`` is gone."""
 

@@ -30,7 +30,7 @@ from scanflow.backends.local.services.supervisor.listener import (
     open_listening_socket,
     open_reserving_socket,
 )
-from scanflow.backends.local.services.supervisor.metrics import ServiceMetrics, memory_is_short
+from scanflow.backends.local.services.supervisor.metrics import ServiceMetrics, is_memory_short
 from scanflow.backends.local.services.supervisor.pool import EAGER_S, InstancePool
 from scanflow.backends.local.services.supervisor.reconcile import InstanceAction, PoolTarget, is_settled, reconcile
 from scanflow.backends.local.services.supervisor.recorder_process import RecorderProcess
@@ -316,7 +316,7 @@ class ServiceController:
         elif action.kind == "apply":
             self.pool.apply(instance, self.desired)
         elif action.kind == "drain":
-            short = instance.usage is not None and memory_is_short(instance.usage.rss_bytes)
+            short = instance.usage is not None and is_memory_short(instance.usage.rss_bytes)
             why = f": memory is short, so it keeps idle connections for {SHORT_IDLE_S:g} s only" if short else ""
             self._log_event(f"instance {instance.name} is draining{why}")
             # If the service stops, no other instance takes over its connections.

@@ -70,7 +70,7 @@ def read_usage(pid: int) -> Usage | None:
     return Usage(cpu_seconds(stat), pages * _PAGE, int(stat[17]))
 
 
-def memory_is_short(rss_bytes: int) -> bool:
+def is_memory_short(rss_bytes: int) -> bool:
     """Return whether the available memory is less than the size of another such process."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()

@@ -175,16 +175,18 @@ class InstancePool:
             often = eager or instance.phase in {"starting", "draining"}
             if now - instance.looked >= (EAGER_S if often else LOOK_S) - 0.001:
                 instance.looked = now
-                instance.channel.ask("state", self._metrics_request(instance, now) | self._fair_share(instance))
+                instance.channel.ask(
+                    "state", self._build_metrics_request(instance, now) | self._compute_fair_share(instance)
+                )
 
-    def _fair_share(self, instance: Instance) -> dict[str, Any]:
+    def _compute_fair_share(self, instance: Instance) -> dict[str, Any]:
         """Return the average number of busy connections per ready instance."""
         if instance.phase != "ready":
             return {}
         busy = [int(ready.state.get("busy_connections") or 0) for ready in self.ready]
         return {"fair_share": ceil(sum(busy) / len(busy)) if len(busy) > 1 else None}
 
-    def _metrics_request(self, instance: Instance, now: float) -> dict[str, Any]:
+    def _build_metrics_request(self, instance: Instance, now: float) -> dict[str, Any]:
         if instance.phase == "starting" or now - instance.metered < METRICS_S:
             return {}
         instance.metered = now
