@@ -146,9 +146,9 @@ class MemoryBatch:
         run = _Run(record, cut)
         if cut.past is not None:
             past = self._run(cut.past)
-            for record in inputs_of_spin(cut, past.complete):
-                run.note(record)
-                run.outputs[record.task] = past.outputs.get(record.task, {})
+            for input_task in inputs_of_spin(cut, past.complete):
+                run.note(input_task)
+                run.outputs[input_task.task] = past.outputs.get(input_task.task, {})
         return self._runs.setdefault(run_name, run).complete
 
     def drive(
