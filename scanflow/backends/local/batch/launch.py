@@ -19,7 +19,7 @@ from scanflow.app_files import AppFiles
 from scanflow.backends import function_process
 from scanflow.backends.local.environments import environment_python, normalise_requirements
 from scanflow.backends.local.layout import Home, RunFolder
-from scanflow.backends.local.services.grants import find_cpus_apart_from
+from scanflow.backends.local.services.grants import find_cpus_avoiding
 from scanflow.backends.local.services.layout import ServicesHome
 from scanflow.backends.parameters import StepInputs
 from scanflow.backends.pickles import home_key, read_pickle, write_pickle
@@ -114,7 +114,7 @@ class Launcher:
             argv = [str(python.path), str(mainfile), *options(parameters, who=f"Executor {node.name!r}")]
         else:
             request, file = folder / "request.json", self._files.function_file(node.target, node.name)
-            by_value = self._find_stored_function(node.target)
+            by_value = self._find_pickled_function(node.target)
             function_process.FunctionRequest(
                 name=str(node.target),
                 who=f"Step {node.name!r}",
@@ -135,7 +135,7 @@ class Launcher:
     def _cpus(self, node: Executor) -> tuple[int, ...]:
         if not node.avoid_services:
             return ()
-        return find_cpus_apart_from(ServicesHome(self._home.path / "services"), node.avoid_services, read_topology())
+        return find_cpus_avoiding(ServicesHome(self._home.path / "services"), node.avoid_services, read_topology())
 
     def _path(self, by_value: Path | None) -> list[str]:
         """Return the module search path of a function. Loading a file adds its folder; by value there is none."""
@@ -163,7 +163,7 @@ class Launcher:
             elif (call := node.target.call) is not None:
                 check_parameters(call, node.parameters, who=f"Step {node.name!r}")
             elif _DIGEST.fullmatch(node.target.partition(":")[0]):
-                self._find_stored_function(node.target)
+                self._find_pickled_function(node.target)
             else:
                 self._files.function_file(node.target, node.name)
             self.python(node)
@@ -185,7 +185,7 @@ class Launcher:
             raise InternalError(f"The step {node.name!r} is not a function.")
         if target.call is not None:
             return target.call
-        if (file := self._find_stored_function(target)) is not None:
+        if (file := self._find_pickled_function(target)) is not None:
             function: Callable[..., Any] = read_pickle(file, self.key)
             return function
         return load_function(str(target), self._files.function_file(target, node.name))
@@ -197,7 +197,7 @@ class Launcher:
             return self._home.functions / module
         return self._folder.functions / f"{name}.pickle" if module == "__main__" else None
 
-    def _find_stored_function(self, target: Target) -> Path | None:
+    def _find_pickled_function(self, target: Target) -> Path | None:
         file = self._get_pickle_path(target)
         if file is not None and not file.exists():
             raise NotFoundError(
@@ -212,7 +212,7 @@ class Launcher:
         file = self._files.function_file(node.target, node.name)
         if file is not None:
             return file, str(node.target)
-        if node.target.call is None and (stored := self._find_stored_function(node.target)) is not None:
+        if node.target.call is None and (stored := self._find_pickled_function(node.target)) is not None:
             return stored, str(node.target)
         function = self.function(node)
         plain = getattr(function, "function", function)

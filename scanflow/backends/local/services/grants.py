@@ -139,7 +139,7 @@ def read_service_cpus(home: ServicesHome) -> dict[str, tuple[int, ...]]:
     return {name: tuple(sorted(cpus)) for name, cpus in cpus_by_service.items() if cpus}
 
 
-def find_cpus_apart_from(home: ServicesHome, services: Sequence[str], topology: Topology) -> tuple[int, ...]:
+def find_cpus_avoiding(home: ServicesHome, services: Sequence[str], topology: Topology) -> tuple[int, ...]:
     """Return the CPUs for a step that avoids these services: those on unused cores; else unused ones; else all."""
     used = {cpu for name in services for grant in _read(home.service(name).grants).grants for cpu in grant.cpus}
     cpus = topology.effective_cpus
