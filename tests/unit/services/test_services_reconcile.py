@@ -59,7 +59,7 @@ def one(
         answered=NOW - silent_s,
         due=NOW + due_s,
         lives=[1.0] * failures,
-        channel=cast("Channel", SimpleNamespace(awaits=lambda _: True)) if applying else None,
+        channel=cast("Channel", SimpleNamespace(is_awaiting=lambda _: True)) if applying else None,
         **more,
     )
 
