@@ -1,6 +1,6 @@
-"""What the author of an agent writes: sensors, rules, actuators and strategies.
+"""The authoring API of agents: sensors, rules, actuators and strategies.
 
-Every name is loaded when it is first used, so importing this package costs nothing.
+Names are imported lazily, so that importing this package costs nothing.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Load a name of the public face when it is first asked for."""
+    """Import a public name on first access."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,4 +1,4 @@
-"""What a strategy can want done, as values: a primitive (:class:`Act`), or a call to another agent (:class:`Call`)."""
+"""The actions of a strategy, as values: a primitive (:class:`Act`), or a call to another agent (:class:`Call`)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Call(Model):
     args: Annotated[Sequence[JSON], BeforeValidator(_plain_list), AfterValidator(as_tuple)] = ()
     kwargs: Parameters = Field(default_factory=Fixed)
     key: str = ""
-    """Idempotency key: the same is never called twice. Empty: each call counts."""
+    """Idempotency key: the same key is never called twice. Empty: each call counts."""
 
     @field_validator("agent")
     @classmethod
@@ -46,21 +46,24 @@ class Call(Model):
 
     @property
     def path(self) -> str:
-        """Where the agent is called: ``/sensors/NAME``."""
+        """The route of the sensor: ``/sensors/NAME``."""
         return f"/sensors/{self.sensor}"
 
     def payload(self) -> Mapping[str, JSON]:
         return {"args": list(self.args), "kwargs": dict(self.kwargs)}
 
     def __str__(self) -> str:
-        given = [*(repr(value) for value in self.args), *(f"{name}={value!r}" for name, value in self.kwargs.items())]
-        return f"{self.agent}.{self.sensor}({', '.join(given)})"
+        arguments = [
+            *(repr(value) for value in self.args),
+            *(f"{name}={value!r}" for name, value in self.kwargs.items()),
+        ]
+        return f"{self.agent}.{self.sensor}({', '.join(arguments)})"
 
 
 Doing: TypeAlias = Act | Call
-"""One thing that a strategy wants done."""
+"""One action of a strategy."""
 
 
 def call(agent: str, sensor: str, /, *args: Any, **kwargs: Any) -> Call:
-    """Return a call to ``sensor`` of ``agent``, with arguments that JSON can hold."""
+    """Return a call to ``sensor`` of ``agent``, with JSON-serializable arguments."""
     return Call(agent=agent, sensor=sensor, args=args, kwargs=kwargs)

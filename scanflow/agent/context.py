@@ -1,6 +1,6 @@
-"""What a sensor may ask for while it fires: whose agent it is, its parameters, the tracker, the services, the time.
+"""The context of a firing: the agent, its parameters, the tracker, the services and the clock.
 
-A sensor or actuator gets it as its parameter named ``context``; :func:`current` finds it from anywhere below.
+A sensor or actuator gets it as its parameter ``context``; :func:`current` returns it from anywhere in the call stack.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ if TYPE_CHECKING:
 
 class Services(Protocol):
     def services(self) -> list[ServiceRecord]:
-        """Return what is deployed, by name."""
+        """Return the deployed services, sorted by name."""
         ...
 
     def service(self, name: str) -> ServiceRecord:
-        """Return one deployed service; ``NotFoundError``: there is none of that name."""
+        """Return one deployed service; raise ``NotFoundError`` if there is none of that name."""
         ...
 
 
 class Caller(Protocol):
-    """Carries out what a sensor or actuator wants done; both return when it is accepted, not when it is over."""
+    """Carries out calls and primitives for a sensor or actuator. Both methods return on acceptance."""
 
     async def call(self, call: Call) -> JSON:
-        """Call a sensor of an agent, and return its answer."""
+        """Call a sensor of an agent and return its answer."""
         ...
 
     async def act(self, act: Act) -> JSON:
-        """Hand a primitive to the arbiter, and return its decision."""
+        """Submit a primitive to the arbiter and return its decision."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """What surrounds one firing."""
+    """The context of one firing."""
 
     app: str
     team: str
@@ -55,7 +55,7 @@ class Context:
     """Seconds since the epoch."""
 
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    """The agent's, and over those the sensor's own."""
+    """The agent's parameters, overridden by the sensor's own."""
 
     tracker: KnowledgeBase | None = None
     """The knowledge base. None: the application has no tracker."""
@@ -64,14 +64,14 @@ class Context:
     caller: Caller | None = None
     application: Application | None = None
     wanted: Callable[[], Sequence[Intent]] = tuple
-    """What the sensor's strategies wanted that the server had not answered when this firing began, the oldest first.
-    The server's own list has all the rest: what is in neither is not wanted."""
+    """Intents of the sensor's strategies that the server had not answered when this firing began, the oldest first.
+    The server lists all others."""
 
     loop: asyncio.AbstractEventLoop | None = None
-    """The event loop of the agent, which a plain function that runs in a thread hands its calls to."""
+    """The event loop of the agent, to which plain functions in threads submit their calls."""
 
     async def perform(self, doing: Doing) -> JSON:
-        """Carry out a call or a primitive, from inside an async sensor or actuator."""
+        """Carry out a call or a primitive from an async sensor or actuator."""
         if self.caller is None:
             raise UsageError(
                 f"{doing} cannot be done here: this context has no caller. Run the agent (scanflow up), or give "
@@ -80,7 +80,7 @@ class Context:
         return await (self.caller.call(doing) if isinstance(doing, Call) else self.caller.act(doing))
 
     def perform_soon(self, doing: Doing, *, patience_s: float = 60.0) -> JSON:
-        """Carry it out from inside a plain function that runs in a thread, waiting for at most ``patience_s``."""
+        """Carry out a call or a primitive from a plain function in a thread, waiting at most ``patience_s``."""
         if self.loop is None:
             raise UsageError(
                 f"{doing} cannot be done here: this context has no event loop. Run the agent (scanflow up), or write "
@@ -94,7 +94,7 @@ _current: ContextVar[Context | None] = ContextVar("scanflow_context", default=No
 
 @contextmanager
 def firing(context: Context) -> Iterator[Context]:
-    """Let ``context`` be the current one inside, for this task and what it starts."""
+    """Make ``context`` the current context of this task and of the tasks it starts."""
     token = _current.set(context)
     try:
         yield context
@@ -107,11 +107,11 @@ def current_or_none() -> Context | None:
 
 
 def current() -> Context:
-    """Return the context of the firing that this is called in; ``UsageError`` outside of one."""
-    found = _current.get()
-    if found is None:
+    """Return the context of the current firing; raise ``UsageError`` outside of one."""
+    context = _current.get()
+    if context is None:
         raise UsageError(
             "There is no context here: a sensor has one only while it fires. In a test, wrap the call in "
             "'with firing(Context(...)):'."
         )
-    return found
+    return context

@@ -1,32 +1,32 @@
-"""Errors as text that can be written down and sent, whatever users' code has made of them, their cause included."""
+"""Format errors of users' code as text that can be stored and sent, causes included."""
 
 from __future__ import annotations
 
 
 def encodable(text: str) -> str:
-    """Return a text without halves of characters, which no encoding has: each as ``\\ud83d``."""
+    """Escape lone surrogates, which no encoding has, as ``\\ud83d``."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def error_text(error: BaseException) -> str:
-    """Return an error's type and text, and those of its causes: ``RuntimeError: no data, by OSError: disk full``.
+    """Return the type and text of an error and its causes: ``RuntimeError: no data, by OSError: disk full``.
 
-    Of an error that has no text, or cannot say it, the type alone.
+    For an error without text, or whose ``__str__`` fails, the type alone.
     """
     parts: list[str] = []
     seen: set[int] = set()
-    found: BaseException | None = error
-    while found is not None and id(found) not in seen:
-        seen.add(id(found))
-        text = _text(found)
-        if not any(text and text in part for part in parts):  # else it was told with the one that it led to
-            parts.append(f"{type(found).__name__}: {text}" if text else type(found).__name__)
-        found = found.__cause__
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        text = _text(current)
+        if not any(text and text in part for part in parts):  # else the error that it led to has the text
+            parts.append(f"{type(current).__name__}: {text}" if text else type(current).__name__)
+        current = current.__cause__
     return encodable(", by ".join(parts))
 
 
-def shortened(text: str, most: int) -> str:
-    """Return at most ``most`` characters of a text: its beginning and its end, where the cause is."""
+def shorten(text: str, most: int) -> str:
+    """Shorten a text to at most ``most`` characters: its beginning and its end, where the cause is."""
     half = (most - 5) // 2
     return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"
 
@@ -34,5 +34,5 @@ def shortened(text: str, most: int) -> str:
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # noqa: BLE001  a user's own code, which must not end what tells of it
+    except Exception:  # noqa: BLE001  users' code, which must not break its own error report
         return ""

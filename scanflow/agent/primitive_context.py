@@ -1,5 +1,4 @@
-"""What a primitive works with while it is carried out: who runs and serves, the applications as they are wanted, and
-whom it acts for."""
+"""The context in which a primitive is carried out: the deployer, the stored applications, runs, and the owner."""
 
 from __future__ import annotations
 
@@ -19,131 +18,130 @@ if TYPE_CHECKING:
     from scanflow.deployer.port import Deployer, RunRequest
 
 REVERT = "/revert"
-"""How the idempotency key of an inverse ends that takes an action back."""
+"""The suffix of the idempotency key of an inverse that reverts an action."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrimitiveResult:
-    """What a primitive did."""
+    """The result of a primitive."""
 
     result: dict[str, Any]
     inverse: PrimitiveCall | None = None
-    """What would undo it; None: nothing does."""
+    """The call that undoes it. None: it cannot be undone."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptApplication:
-    """An application as it is wanted now."""
+    """The current desired state of an application."""
 
     application: Application
     source: Path | None = None
-    """The file it came from."""
+    """The file it was loaded from."""
 
     revision: int = 1
-    """Counts its changes."""
+    """Counts changes."""
 
 
 class Applications(Protocol):
-    """Where applications are kept as they are wanted. Safe to be called from several threads."""
+    """Stores the desired state of applications. Thread-safe."""
 
     def get(self, app: str, team: str) -> KeptApplication:
-        """Return one application, or raise ``NotFoundError``."""
+        """Return an application; raise ``NotFoundError`` if there is none."""
         ...
 
     def change(self, app: str, team: str, make: Callable[[Application], Application]) -> KeptApplication:
-        """Keep what ``make`` makes of the application as it is at that moment; nobody changes it meanwhile.
+        """Store what ``make`` returns for the current application, atomically.
 
-        What is as it was makes no new revision. ``make`` may not ask anything of where applications are kept.
+        An unchanged application gets no new revision. ``make`` must not access this store.
         """
         ...
 
 
 class Runs(Protocol):
-    """Who begins runs. The same key begins one run, however often it is asked for and whoever was killed meanwhile,
-    and whatever else has changed since."""
+    """Starts runs. The same key starts one run, however often it is requested, also across restarts."""
 
     def begun(self, key: str) -> RunRecord | None:
-        """Return the run that was begun for this key already; None: there is none."""
+        """Return the run that was started for a key; None: there is none."""
         ...
 
     def begin(self, request: RunRequest, *, key: str) -> RunRecord:
-        """Begin a run of a workflow, or of one step on what it was given in a past run; return it as it then stands."""
+        """Start a run of a workflow, or of one step on its inputs in a past run, and return its record."""
         ...
 
     def stop(self, run: str, task: str | None = None) -> RunRecord:
-        """Ask a run to stop, or only one task of it."""
+        """Request that a run, or one task of it, stops."""
         ...
 
     def show(self, run: str) -> RunRecord:
-        """Return a run with its tasks, also one that was begun this instant."""
+        """Return a run with its tasks, also one that was just started."""
         ...
 
     def job_planner(self) -> JobPlanner:
-        """Return what plans MPI jobs.
+        """Return the planner of MPI jobs.
 
         Raises:
-            UnsupportedError: nothing does, in this place.
+            UnsupportedError: the backend has none.
         """
         ...
 
     def newest(self, *, app: str, team: str, workflow: str, limit: int) -> list[RunRecord]:
-        """Return the newest runs of a workflow first."""
+        """Return the runs of a workflow, the newest first."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PrimitiveContext:
-    """What a primitive may use while it is carried out."""
+    """The context of one execution of a primitive."""
 
     deployer: Deployer
-    """What runs and serves. Changes of services are queued with those of people."""
+    """Runs workflows and deploys services. Changes of services are queued with those of people."""
 
     applications: Applications
     runs: Runs
     app: str
     team: str
     key: str = ""
-    """Idempotency key: the same for each attempt."""
+    """Idempotency key, the same for each attempt."""
 
     noted: PrimitiveCall | None = None
-    """The inverse that an earlier attempt has recorded, if one was cut off in the middle."""
+    """The inverse that an interrupted earlier attempt recorded, if any."""
 
     note: Callable[[PrimitiveCall], object] = lambda _: None
-    """Is given the inverse before anything is changed, so that it is known whatever happens then."""
+    """Records the inverse, before anything is changed."""
 
-    def kept(self) -> KeptApplication:
-        """Return the application that it is done for."""
+    def get_application(self) -> KeptApplication:
+        """Return the application that owns the action."""
         return self.applications.get(self.app, self.team)
 
     def workflow(self, name: str) -> tuple[KeptApplication, Workflow]:
         """Return the stored application, and one of its workflows."""
-        kept = self.kept()
-        return kept, kept.application.workflow(name)
+        stored = self.get_application()
+        return stored, stored.application.workflow(name)
 
     @property
     def reverting(self) -> bool:
-        """Whether it takes an action back; that may have been tried before, and nothing is recorded for it."""
+        """Whether it reverts an action; that may be a retry, and no inverse is recorded for it."""
         return self.key.endswith(REVERT)
 
     @property
     def tried(self) -> bool:
-        """Whether an earlier attempt may have been cut off."""
+        """Whether an earlier attempt may have been interrupted."""
         return self.noted is not None or self.reverting
 
     def keep(self, name: str, change: Callable[[Workflow], Workflow]) -> None:
-        """Change a workflow of that application, as it is wanted from now on. Other changes at that time are kept.
+        """Update a workflow of the stored application; concurrent changes are kept.
 
         Raises:
-            NotFoundError: the application, or the workflow in it, is not there any more.
+            NotFoundError: the application, or its workflow, does not exist any more.
         """
 
-        def changed(application: Application) -> Application:
+        def change_application(application: Application) -> Application:
             return application.with_workflow(change(application.workflow(name)))
 
-        self.applications.change(self.app, self.team, changed)
+        self.applications.change(self.app, self.team, change_application)
 
     def undo(self, primitive: str, arguments: Mapping[str, Any]) -> PrimitiveCall:
-        """Record what undoes the change that comes next, and return it; what an earlier attempt recorded stays."""
+        """Record and return the inverse of the next change; one that an earlier attempt recorded stays."""
         if self.noted is not None:
             return self.noted
         inverse = PrimitiveCall(primitive=primitive, arguments=dict(arguments))

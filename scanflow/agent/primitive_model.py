@@ -1,7 +1,7 @@
-"""A primitive declared once: its fields are its arguments, and it says what it writes and how it is carried out.
+"""The base class of primitives: the fields are the arguments; it declares what it writes and how it is carried out.
 
-The author of a strategy, the arbiter and the control plane use this one class. A package of a user's own adds one by an
-entry point::
+Strategy authors, the arbiter and the control plane share this class. Another package adds a primitive by an entry
+point::
 
     [project.entry-points."scanflow.primitives"]
     warm_cache = "my_package:WarmCache"
@@ -34,18 +34,18 @@ _TYPES: Mapping[Any, str] = {str: "text", int: "whole number", float: "number", 
 
 
 class Parameter(Model):
-    """A parameter of a primitive, as it is listed."""
+    """A parameter of a primitive, for listings."""
 
     name: str
     type: str
-    """In words: ``text``, ``whole number``, ``mapping``, ``any of cpu, cpumem``."""
+    """As text: ``text``, ``whole number``, ``mapping``, ``any of cpu, cpumem``."""
 
     required: bool
     what: str
 
 
 class Primitive(Model):
-    """One operation, as it is listed: ``scanflow strategies primitives``."""
+    """A primitive, for listings: ``scanflow strategies primitives``."""
 
     name: str
     layer: Layer
@@ -66,7 +66,7 @@ class Primitive(Model):
 
 
 class Act:
-    """A primitive with its arguments: what a strategy wants done. Made by :mod:`scanflow.agent.primitives`."""
+    """A primitive with its arguments: an action of a strategy. Built by :mod:`scanflow.agent.primitives`."""
 
     name: ClassVar[str]
     """As strategies write it: ``do.NAME(...)``."""
@@ -88,12 +88,12 @@ class Act:
 
     @property
     def workflow_kind(self) -> Kind | None:
-        """The kind of workflow that it is for; None: any that it has a row for."""
+        """The kind of workflow that it applies to; None: any kind that it has a row for."""
         return self.kind
 
     @property
     def target(self) -> str:
-        """What it changes: ``workflow/NAME``, ``service/NAME`` or ``run/NAME``."""
+        """The resource that it changes: ``workflow/NAME``, ``service/NAME`` or ``run/NAME``."""
         return f"{'service' if self.workflow_kind == 'online' else 'workflow'}/{self.workflow}"
 
     @property
@@ -102,15 +102,15 @@ class Act:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments, as JSON holds them; those that are left to their default None are not there."""
+        """The arguments as JSON values, without those that are None by default."""
         raise NotImplementedError
 
-    def said(self, argument: str) -> bool:
-        """Say whether an argument was given."""
+    def is_given(self, argument: str) -> bool:
+        """Return whether an argument was passed."""
         raise NotImplementedError
 
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
-        """Do it, and return what was done. Called again with the same key after a kill, it must be as if done once."""
+        """Execute the primitive. Idempotent: a retry with the same key must have no further effect."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it is carried out.")
 
     def __str__(self) -> str:
@@ -118,24 +118,26 @@ class Act:
 
 
 class AsWritten(dict[str, Any]):
-    """Arguments as JSON holds them, where null says something, and is not an argument that was left out."""
+    """Arguments as JSON values, where null is a value and not a missing argument."""
 
 
 class PrimitiveModel(Act, Model):
     """One operation. Subclass it: the fields are the arguments, the docstring's first sentence says what it does."""
 
     workflow: str = Field(kw_only=False)
-    """The name of the workflow, or service, that it is about."""
+    """The name of the workflow or service."""
 
     if not TYPE_CHECKING:  # type checkers keep the signature that is synthesised from the fields
 
-        def __init__(self, /, *args: Any, **given: Any) -> None:
-            given = dict(args[0]) if args and isinstance(args[0], AsWritten) else self._given(args, given)
+        def __init__(self, /, *args: Any, **arguments: Any) -> None:
+            arguments = (
+                dict(args[0]) if args and isinstance(args[0], AsWritten) else self._bind_arguments(args, arguments)
+            )
             try:
-                super().__init__(**given)
+                super().__init__(**arguments)
             except InvalidError as error:
                 if isinstance(error.__cause__, ValidationError):
-                    raise InvalidError(self._message(error.__cause__)) from None
+                    raise InvalidError(self._format_error(error.__cause__)) from None
                 raise
 
     @property
@@ -144,22 +146,22 @@ class PrimitiveModel(Act, Model):
         return {
             argument: dumped[argument]
             for name, argument in self._arguments().items()
-            if getattr(self, name) is not None or self.said(name)
+            if getattr(self, name) is not None or self.is_given(name)
         }
 
-    def said(self, argument: str) -> bool:
+    def is_given(self, argument: str) -> bool:
         return argument in self.model_fields_set
 
     @property
-    def of_inverses(self) -> list[str]:
-        """What was given of the arguments that only inverses have."""
-        return [name for name, field in type(self).model_fields.items() if field.init is False and self.said(name)]
+    def inverse_arguments(self) -> list[str]:
+        """The passed arguments that only inverses may have."""
+        return [name for name, field in type(self).model_fields.items() if field.init is False and self.is_given(name)]
 
     @classmethod
     def row(cls, kind: Kind | None = None, what: str = "", **changes: Any) -> Primitive:
-        """Return it as it is listed, for one kind of workflow."""
+        """Return its listing for one kind of workflow."""
         kind = kind or cls.kind
-        given: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "name": cls.name,
             "layer": cls.layer,
             "kind": kind,
@@ -169,7 +171,7 @@ class PrimitiveModel(Act, Model):
             "inverse": cls.reversible,
             "parameters": tuple(cls._parameters()),
         }
-        return Primitive(**{**given, **changes})
+        return Primitive(**{**fields, **changes})
 
     @classmethod
     def rows(cls) -> tuple[Primitive, ...]:
@@ -193,47 +195,47 @@ class PrimitiveModel(Act, Model):
         return {name: field.alias or name for name, field in cls.model_fields.items()}
 
     @classmethod
-    def _given(cls, args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    def _bind_arguments(cls, args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
         in_order = [name for name, field in cls.model_fields.items() if field.kw_only is False]
         if len(args) > len(in_order):
             names = ", ".join(in_order)
-            raise InvalidError(f"{cls._who()} takes {names} without a name, and the others by theirs: name=value.")
-        given = dict(zip(in_order, args, strict=False))
-        if doubled := sorted(given.keys() & named.keys()):
-            raise InvalidError(f"{cls._who()} was given {doubled[0]!r} twice. Remove one.")
-        return {**given, **named}
+            raise InvalidError(f"{cls._describe()} takes {names} without a name, and the others by theirs: name=value.")
+        arguments = dict(zip(in_order, args, strict=False))
+        if doubled := sorted(arguments.keys() & named.keys()):
+            raise InvalidError(f"{cls._describe()} was given {doubled[0]!r} twice. Remove one.")
+        return {**arguments, **named}
 
     @classmethod
-    def _message(cls, error: ValidationError) -> str:
-        return "\n".join(dict.fromkeys(cls._line(detail) for detail in error.errors(include_url=False)))
+    def _format_error(cls, error: ValidationError) -> str:
+        return "\n".join(dict.fromkeys(cls._format_detail(detail) for detail in error.errors(include_url=False)))
 
     @classmethod
-    def _line(cls, detail: ErrorDetails) -> str:
+    def _format_detail(cls, detail: ErrorDetails) -> str:
         argument = str(detail["loc"][0]) if detail["loc"] else ""
         names = cls._arguments()
         match detail["type"]:
             case "extra_forbidden" if len(detail["loc"]) == 1:
-                return f"{cls._who()} has no argument {argument!r}.{did_you_mean(argument, names.values())}"
+                return f"{cls._describe()} has no argument {argument!r}.{did_you_mean(argument, names.values())}"
             case "missing" if len(detail["loc"]) == 1:
-                return f"{cls._who()} needs the argument {argument!r}."
+                return f"{cls._describe()} needs the argument {argument!r}."
             case "value_error" if isinstance(cause := detail.get("ctx", {}).get("error"), InvalidError):
                 return str(cause)
             case kind if kind in _BOUNDS or (len(detail["loc"]) > 1 and not detail["type"].endswith("_type")):
                 where = ".".join(str(part) for part in detail["loc"])
                 reason = detail["msg"].replace("Input should", "it should")
-                return f"{cls._who()}: {where} cannot be {short(detail['input'])}: {reason}."
-        field = next((cls.model_fields[name] for name, known in names.items() if known == argument), None)
-        wanted = "" if field is None else f" It is {type_name(field.annotation)}."
-        return f"{cls._who()}: {argument} cannot be {short(detail['input'])}.{wanted}"
+                return f"{cls._describe()}: {where} cannot be {short(detail['input'])}: {reason}."
+        field = next((cls.model_fields[name] for name, alias in names.items() if alias == argument), None)
+        expected = "" if field is None else f" It is {type_name(field.annotation)}."
+        return f"{cls._describe()}: {argument} cannot be {short(detail['input'])}.{expected}"
 
     @classmethod
-    def _who(cls) -> str:
+    def _describe(cls) -> str:
         return f"The primitive {cls.name!r}"
 
 
 WorkflowName = Annotated[str, AfterValidator(lambda name: check_name(name, "workflow"))]
 
-if TYPE_CHECKING:  # what type checkers are to make of the models below: what is in order may be given without a name
+if TYPE_CHECKING:  # the signatures of the models below for type checkers: fields with kw_only=False are positional
 
     @dataclass_transform(kw_only_default=True, field_specifiers=(Field,))
     class _Checked(Act):
@@ -250,8 +252,7 @@ else:
 class BuiltIn(_Checked):
     """A primitive of thesis Table 5.4.
 
-    An argument that its author gives as None is left out, but for those in ``nulls``. Those that it has no name for are
-    put into the mapping ``rest``.
+    Arguments that are None are dropped, except those in ``nulls``. Unknown arguments go into the mapping ``rest``.
     """
 
     reversible = True
@@ -264,18 +265,18 @@ class BuiltIn(_Checked):
         model_config = ConfigDict(strict=True)  # neither "3" nor True is a number
 
         @classmethod
-        def _given(cls, args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
-            given = super()._given(args, named)
+        def _bind_arguments(cls, args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+            arguments = super()._bind_arguments(args, named)
             if cls.rest:
-                known = set(cls._arguments().values())
-                more = {name: given.pop(name) for name in list(given) if name not in known}
-                held = given.pop(cls.rest, None) or {}
-                if isinstance(held, Mapping):
-                    if doubled := sorted(held.keys() & more.keys()):
+                names = set(cls._arguments().values())
+                more = {name: arguments.pop(name) for name in list(arguments) if name not in names}
+                rest = arguments.pop(cls.rest, None) or {}
+                if isinstance(rest, Mapping):
+                    if doubled := sorted(rest.keys() & more.keys()):
                         raise InvalidError(f"The parameter {doubled[0]!r} is given twice. Remove one.")
-                    held = {**held, **more} or None
-                given[cls.rest] = held
-            return {name: value for name, value in given.items() if value is not None or name in cls.nulls}
+                    rest = {**rest, **more} or None
+                arguments[cls.rest] = rest
+            return {name: value for name, value in arguments.items() if value is not None or name in cls.nulls}
 
         @classmethod
         def _parameters(cls) -> list[Parameter]:
@@ -285,7 +286,7 @@ class BuiltIn(_Checked):
 
 
 def type_name(hint: Any) -> str:
-    """Return a type for people: ``text``, ``whole number``, ``mapping``."""
+    """Format a type for people: ``text``, ``whole number``, ``mapping``."""
     if hint is Any:
         return "anything"
     if hint in _TYPES:
@@ -301,10 +302,10 @@ def type_name(hint: Any) -> str:
 
 
 def installed_primitive(name: str) -> type[PrimitiveModel] | None:
-    """Return the primitive that a package adds under that name; None: none does."""
+    """Return the primitive that an installed package registers under a name; None: there is none."""
     if name not in plugin_names("primitives"):
         return None
-    found = load_plugin("primitives", name)
-    if not (isinstance(found, type) and issubclass(found, PrimitiveModel) and found.name == name):
+    primitive = load_plugin("primitives", name)
+    if not (isinstance(primitive, type) and issubclass(primitive, PrimitiveModel) and primitive.name == name):
         raise UsageError(f"The entry point {name!r} of 'scanflow.primitives' is no PrimitiveModel of that name.")
-    return found
+    return primitive

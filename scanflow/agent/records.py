@@ -1,6 +1,6 @@
-"""What agents and the control plane tell each other and keep: samples, intents, decisions, actions and events.
+"""Records that agents and the control plane exchange and store: samples, intents, decisions, actions and events.
 
-Values that travel as JSON and are written down; nothing here acts. All times are seconds since the epoch.
+Serialized as JSON. All times are seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from typing import Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 JSON: TypeAlias = JsonValue
-"""What JSON can hold: text, numbers, true, false, null, and lists and mappings of those. The models here refuse NaN and
-infinity, which would become null on their way."""
+"""JSON values: text, numbers, true, false, null, and lists and mappings of those. The models here reject NaN and
+infinity, which would be serialized as null."""
 
 Autonomy = Literal["observe", "suggest", "approve", "auto"]
-"""How far a strategy may go by itself: note what it would do, propose it, wait for approval, or act."""
+"""The autonomy of a strategy: record the action, propose it, wait for approval, or act."""
 
 Verdict = Literal["act", "refuse", "queue", "approve", "suggest", "observe", "duplicate"]
 
 ActionState = Literal["pending", "running", "succeeded", "failed", "reverted", "refused", "observed", "lost"]
-"""``refused``: the arbiter or a person said no; ``observed``: its strategy only observes, so it was noted;
-``lost``: what carried it out ended midway, and whether it took effect is not known."""
+"""``refused``: rejected by the arbiter or a person; ``observed``: only recorded, as its strategy observes;
+``lost``: its execution was interrupted, and whether it took effect is unknown."""
 
 
 class _Record(BaseModel):
@@ -36,40 +36,40 @@ class Sample(_Record):
     at: float
     value: JSON
     cause: str
-    """What made it fire, the same for one firing however often it is told: ``interval:2026-01-31T06:00:00Z``."""
+    """The cause of the firing, the same for each delivery of it: ``interval:2026-01-31T06:00:00Z``."""
 
     error: str | None = None
-    """Why there is no value, if there is none."""
+    """The error, if there is no value."""
 
     seconds: float = 0.0
-    """How long the sensor took."""
+    """The duration of the sensor's execution."""
 
 
 class Guard(_Record):
-    """What must not get worse through an action, else the action is reverted."""
+    """A metric that must not get worse after an action, else the action is reverted."""
 
     metric: str
     """``service.NAME.errors``, ``service.NAME.p95_s``, ``model.NAME.accuracy``, or one that the agent posts."""
 
     worse: Literal["higher", "lower"] = "lower"
-    """Which way is worse. An accuracy gets worse as it gets lower; a latency as it gets higher."""
+    """The direction that is worse: ``lower`` for an accuracy, ``higher`` for a latency."""
 
     by: float = 0.0
-    """How much worse it may get, in the metric's own unit."""
+    """The tolerance, in the metric's unit."""
 
     within_s: float = 60.0
-    """For how long after the action it is watched."""
+    """How long after the action the metric is watched."""
 
 
 class PrimitiveCall(_Record):
-    """A primitive with its arguments: what an action does, or what undoes it."""
+    """A primitive with its arguments: an action, or the inverse of one."""
 
     primitive: str
     arguments: dict[str, JSON]
 
 
 class Intent(_Record):
-    """What a strategy wants done, before the arbiter has had its say."""
+    """An action that a strategy requests, before the arbiter decides."""
 
     id: str
     app: str
@@ -82,48 +82,49 @@ class Intent(_Record):
     """``workflow/NAME``, ``service/NAME``, ``run/NAME``, ``model/NAME`` or ``agent/NAME``."""
 
     fields: tuple[str, ...]
-    """What it writes of the target: ``replicas``, ``model``, ``resource``, ``affinity``, ``traffic``, ``running``."""
+    """The fields of the target that it writes: ``replicas``, ``model``, ``resource``, ``affinity``, ``traffic``,
+    ``running``."""
 
     source: Literal["agent", "person"] = "agent"
-    """Whether a strategy wants it, or a person asked for it: then ``agent`` is the name of that person's token."""
+    """Whether a strategy or a person requested it; for a person, ``agent`` is the name of the token."""
 
     priority: int = 0
-    """Of two that want the same field, the one with the higher wins."""
+    """Of two intents for the same field, the one with the higher priority wins."""
 
     autonomy: Autonomy = "auto"
     cool_down_s: float = 0.0
-    """After an action of its strategy on the target, for how long it does not act there again. 0: at once."""
+    """How long its strategy waits after an action before it acts on the same target again. 0: not at all."""
 
     hysteresis_s: float = 0.0
-    """For how long a change of what it writes is left standing: within it, it does not take back the last one, whoever
-    made that. 0: it may at once."""
+    """How long a change of the same fields stays in place before this may revert it, whoever made it. 0: not at
+    all."""
 
     budget: int | None = None
-    """How many actions its strategy has in ``budget_window_s``. None: as many as it wants."""
+    """The most actions of its strategy in ``budget_window_s``. None: no limit."""
 
     budget_window_s: float = 3600.0
     guard: Guard | None = None
     sample: Sample | None = None
-    """What it was decided from."""
+    """The sample that the strategy was evaluated on."""
 
     rule: str = ""
-    """The rule that held, with the values it compared, in words."""
+    """The rule that held and the values it compared, as text."""
 
     key: str
-    """``AGENT/STRATEGY/CAUSE``: the same key is never acted on twice."""
+    """Idempotency key, ``AGENT/STRATEGY/CAUSE``: the same key is never acted on twice."""
 
     at: float
 
     @property
     def evidence(self) -> dict[str, JSON]:
-        """What speaks for it, where its sample says: of a model, why it is better (:mod:`scanflow.drift.promotion`)."""
+        """The evidence in its sample, if any: for a model, why it is better (:mod:`scanflow.drift.promotion`)."""
         value = None if self.sample is None else self.sample.value
-        found = value.get("evidence") if isinstance(value, dict) else None
-        return found if isinstance(found, dict) else {}
+        evidence = value.get("evidence") if isinstance(value, dict) else None
+        return evidence if isinstance(evidence, dict) else {}
 
 
 class Decision(_Record):
-    """What the arbiter said to an intent, and why."""
+    """The arbiter's decision on an intent, and its reason."""
 
     intent: str
     """The intent's id."""
@@ -131,18 +132,18 @@ class Decision(_Record):
     verdict: Verdict
     reason: str
     winner: str | None = None
-    """The id of the intent it lost against, if it lost."""
+    """The id of the intent that it lost against, if any."""
 
     by: str | None = None
-    """The person who said so; None: the arbiter."""
+    """The person who decided; None: the arbiter."""
 
     at: float
     retry_at: float | None = None
-    """When a queued one is looked at again."""
+    """When a queued intent is decided again."""
 
 
 class Action(_Record):
-    """An intent on its way: what was decided, what was done and what came of it."""
+    """An intent in execution: its decision, state and result."""
 
     id: str
     """The intent's."""
@@ -155,14 +156,14 @@ class Action(_Record):
     result: JSON = None
     error: str | None = None
     inverse: PrimitiveCall | None = None
-    """What would undo it, known once it is done."""
+    """The inverse, known once it is done."""
 
     reverted_by: str | None = None
-    """Who undid it, or is about to: a person's name, or the guard."""
+    """Who reverted it, or is reverting it: a person's name, or the guard."""
 
 
 class Why(_Record):
-    """Why an action was done, or was not."""
+    """The explanation of an action."""
 
     lines: list[str]
     """Sample, trigger, rule, intent, decision, action, effect."""
@@ -174,39 +175,39 @@ class Why(_Record):
 
 
 class SensorReport(_Record):
-    """How one sensor of a running agent fares. Times are seconds since the epoch."""
+    """The status of one sensor of a running agent."""
 
     name: str
     trigger: dict[str, JSON]
     next: float | None = None
-    """When it fires next, if a time is known."""
+    """When it fires next, if known."""
 
     last: float | None = None
     fired: int = 0
     missed: int = 0
-    """Firings that fell due and could not be made: each is counted."""
+    """The number of due firings that were not made."""
 
     errors: int = 0
 
 
 class AgentView(_Record):
-    """An agent, and how it stands, as the server lists it."""
+    """An agent and its status, as listed by the server."""
 
     name: str
     app: str
     team: str
     state: Literal["starting", "running", "silent", "stopping", "stopped"]
-    """``silent``: it should be there, and has not said so for a while."""
+    """``silent``: it should be running and has sent no heartbeat for a while."""
 
     url: str | None = None
     pid: int | None = None
     started: float | None = None
     restarts: int = 0
     error: str | None = None
-    """Why it does not come up, or what fails in it again and again. None: nothing that is known."""
+    """Why it does not start, or what fails in it repeatedly. None: no known error."""
 
     sensors: tuple[SensorReport, ...] | None = None
-    """As it said some seconds ago. None: it is not running."""
+    """As last reported, some seconds ago. None: it is not running."""
 
     @property
     def full_name(self) -> str:
@@ -215,7 +216,7 @@ class AgentView(_Record):
 
 class Event(_Record):
     id: int = 0
-    """Its place in the server's list, counted up. 0: not yet listed."""
+    """Its sequence number in the server's list. 0: not yet listed."""
 
     at: float
     type: str
@@ -223,13 +224,13 @@ class Event(_Record):
 
     app: str = ""
     subject: str = ""
-    """What it happened to: ``workflow/NAME``, ``service/NAME``, and so on."""
+    """The resource that it is about: ``workflow/NAME``, ``service/NAME``, and so on."""
 
     data: dict[str, JSON] = Field(default_factory=dict)
 
 
 class SensorCall(_Record):
-    """Asks a call-receive sensor to fire: the body of ``POST /sensors/{name}``."""
+    """A call to a sensor: the body of ``POST /sensors/{name}``."""
 
     args: tuple[JSON, ...] = ()
     kwargs: dict[str, JSON] = Field(default_factory=dict)
@@ -237,4 +238,4 @@ class SensorCall(_Record):
 
 class Accepted(_Record):
     sample: str
-    """The id of the sample that the firing will leave."""
+    """The id of the sample that the firing will produce."""

@@ -1,6 +1,6 @@
-"""What an agent is made of: the sensors and strategies that its modules declare, its template's, and the application's.
+"""Load the sensors and strategies of an agent: those of its modules, of its template, and of the application.
 
-Loading runs the user's code, so only programs that are asked to run it call :func:`load_agent`.
+:func:`load_agent` runs the user's code.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from scanflow.knowledge.filters import parse_filter
 from scanflow.loading import find_file
 from scanflow.modules import being_loaded, load_function
 
-__all__ = ["Declared", "collecting", "declared_by", "load_agent"]
+__all__ = ["Declared", "collecting", "load_agent", "load_template"]
 
-_ROOT = "_Root"  # an agent's name has no capitals, so none can be mistaken for another's second folder
+_ROOT = "_Root"  # agents' names have no capitals, so none collides with another's second folder
 
 Template = Callable[[Application, Agent], object]
 """Declares the sensors and strategies of a built-in agent, by calling ``sensor`` and ``Strategy``."""
@@ -37,10 +37,10 @@ Template = Callable[[Application, Agent], object]
 @dataclass(frozen=True, kw_only=True)
 class Declared:
     sensors: tuple[SensorFunction[..., Any], ...]
-    """Each with the trigger, nodes and parameters that are in effect. Names are unique."""
+    """With their effective triggers, nodes and parameters. Names are unique."""
 
     strategies: tuple[Strategy, ...]
-    """Names are unique, and each one's ``sensor`` is one of the sensors."""
+    """Names are unique, and each ``sensor`` is one of the sensors."""
 
     def sensor(self, name: str) -> SensorFunction[..., Any]:
         by_name = {sensor.name: sensor for sensor in self.sensors}
@@ -48,119 +48,121 @@ class Declared:
             raise NotFoundError(f"This agent has no sensor {name!r}.{did_you_mean(name, by_name)}")
         return by_name[name]
 
-    def strategies_of(self, sensor: str) -> tuple[Strategy, ...]:
+    def select_strategies(self, sensor: str) -> tuple[Strategy, ...]:
         return tuple(strategy for strategy in self.strategies if strategy.sensor == sensor)
 
 
 def load_agent(app: Application, agent: Agent | str, *, template: Template | None = None) -> Declared:
-    """Load an agent's modules, anew each time, and return what it does.
+    """Load an agent's modules, again on each call, and return its sensors and strategies.
 
-    A sensor or strategy of the modules stands in the place of the template's of that name. An ``sf.Sensor`` of the
-    application sets the trigger, the nodes, the filter and the parameters of the function of its name, or brings its
-    own function. Modules are found relative to ``app.app_dir`` and may import each other, also with a dot.
+    A sensor or strategy of the modules replaces the template's of the same name. An ``sf.Sensor`` of the application
+    sets the trigger, nodes, filter and parameters of the function of its name, or names its own function. Modules are
+    found relative to ``app.app_dir`` and may import each other, also relatively.
 
     Raises:
-        NotFoundError: a module, a function or the agent is not there.
+        NotFoundError: a module, a function or the agent does not exist.
         UsageError: a module cannot be loaded; the message has the line.
-        InvalidError: what is declared does not fit together."""
-    agent = _agent(app, agent)
+        InvalidError: the declarations are inconsistent."""
+    agent = _find_agent(app, agent)
     folder = Path(app.app_dir).resolve()
     loader = _Loader(f"_agent_{agent.name.replace('-', '_')}", folder)
     built_in: list[Any] = []
     if template is not None:
         with collecting() as built_in:
             template(app, agent)
-    with collecting() as own:
+    with collecting() as declared:
         for name in agent.modules:
             loader.load(name)
         functions = {
             sensor.name: loader.function(sensor.function) for sensor in agent.sensors if sensor.function is not None
         }
-    return _fitted(app, agent, [one for one in own if _belongs(one, agent)], built_in, functions)
+    return _assemble(
+        app, agent, [declaration for declaration in declared if _belongs_to(declaration, agent)], built_in, functions
+    )
 
 
-def declared_by(app: Application, agent: Agent, declare: Template) -> Declared:
-    """Return what a function declares, as :func:`load_agent` does of modules; for templates and tests."""
-    with collecting() as own:
+def load_template(app: Application, agent: Agent, declare: Template) -> Declared:
+    """Return the sensors and strategies that a template declares, as :func:`load_agent` does for modules."""
+    with collecting() as declared:
         declare(app, agent)
-    return _fitted(app, agent, [one for one in own if _belongs(one, agent)], [], {})
+    return _assemble(app, agent, [declaration for declaration in declared if _belongs_to(declaration, agent)], [], {})
 
 
-def _agent(app: Application, agent: Agent | str) -> Agent:
+def _find_agent(app: Application, agent: Agent | str) -> Agent:
     if isinstance(agent, Agent):
         return agent
-    by_name = {one.name: one for one in app.agents}
+    by_name = {candidate.name: candidate for candidate in app.agents}
     if agent not in by_name:
         raise NotFoundError(f"Application {app.name!r} has no agent {agent!r}.{did_you_mean(agent, by_name)}")
     return by_name[agent]
 
 
-def _belongs(thing: Any, agent: Agent) -> bool:
-    """A sensor that names an agent is that one's, whoever's module it is in."""
-    return not isinstance(thing, SensorFunction) or thing.agent in {None, agent.name}
+def _belongs_to(declaration: Any, agent: Agent) -> bool:
+    """Return whether a declaration belongs to the agent: a sensor that names another agent does not."""
+    return not isinstance(declaration, SensorFunction) or declaration.agent in {None, agent.name}
 
 
-def _fitted(
+def _assemble(
     app: Application,
     agent: Agent,
-    own: Sequence[Any],
+    declared: Sequence[Any],
     built_in: Sequence[Any],
     functions: Mapping[str, SensorFunction[..., Any] | Callable[..., Any]],
 ) -> Declared:
     who = f"Agent {agent.name!r}"
-    strategies = _by_name(built_in, Strategy, who) | _by_name(own, Strategy, who)
-    written = _by_name(built_in, SensorFunction, who) | _by_name(own, SensorFunction, who)
-    sensors = dict(written)
-    for sensor in agent.sensors:
-        sensors[sensor.name] = _described(sensor, written, functions.get(sensor.name), who)
+    strategies = _index_by_name(built_in, Strategy, who) | _index_by_name(declared, Strategy, who)
+    in_code = _index_by_name(built_in, SensorFunction, who) | _index_by_name(declared, SensorFunction, who)
+    sensors = dict(in_code)
+    for description in agent.sensors:
+        sensors[description.name] = _merge_description(description, in_code, functions.get(description.name), who)
     for strategy in strategies.values():
-        _join(strategy, sensors, who)
-    for one in sensors.values():
-        _check_sensor(app, one, who)
+        _ensure_sensor(strategy, sensors, who)
+    for sensor in sensors.values():
+        _check_sensor(app, sensor, who)
     if not sensors:
         raise InvalidError(f"{who} has no sensor: none of its modules declares one. Decorate a function: @sensor(...).")
-    complete = (_with_parameters(one, agent) for one in sensors.values())
+    complete = (_with_parameters(sensor, agent) for sensor in sensors.values())
     return Declared(sensors=tuple(complete), strategies=tuple(strategies.values()))
 
 
-def _by_name(things: Iterable[Any], kind: type[Any], who: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for one in things:
-        if isinstance(one, kind):
-            if one.name in found:
+def _index_by_name(declarations: Iterable[Any], kind: type[Any], who: str) -> dict[str, Any]:
+    named: dict[str, Any] = {}
+    for declaration in declarations:
+        if isinstance(declaration, kind):
+            if declaration.name in named:
                 noun = "sensors" if kind is SensorFunction else "strategies"
-                raise InvalidError(f"{who} has two {noun} named {one.name!r}. Rename one.")
-            found[one.name] = one
-    return found
+                raise InvalidError(f"{who} has two {noun} named {declaration.name!r}. Rename one.")
+            named[declaration.name] = declaration
+    return named
 
 
-def _described(
+def _merge_description(
     sensor: Sensor,
-    written: Mapping[str, SensorFunction[..., Any]],
+    in_code: Mapping[str, SensorFunction[..., Any]],
     function: SensorFunction[..., Any] | Callable[..., Any] | None,
     who: str,
 ) -> SensorFunction[..., Any]:
-    """Return the function that a description of the application means, as described there."""
-    found = function if function is not None else written.get(sensor.name)
-    if found is None:
+    """Return the sensor function that the application's description refers to, with that description."""
+    original = function if function is not None else in_code.get(sensor.name)
+    if original is None:
         raise NotFoundError(
             f"{who}: the sensor {sensor.name!r} has no function. Decorate one of that name with @sensor in a module of "
-            f"the agent, or write function='file.py:name'.{did_you_mean(sensor.name, written)}"
+            f"the agent, or write function='file.py:name'.{did_you_mean(sensor.name, in_code)}"
         )
-    if not isinstance(found, SensorFunction):
-        return SensorFunction(function=found, sensor=sensor)
+    if not isinstance(original, SensorFunction):
+        return SensorFunction(function=original, sensor=sensor)
     merged = sensor.replace(
-        nodes=sensor.nodes or found.sensor.nodes,
-        filter_string=sensor.filter_string if sensor.filter_string is not None else found.sensor.filter_string,
-        limit_s=found.sensor.limit_s if sensor.limit_s is None else sensor.limit_s,
-        grace_s=found.sensor.grace_s if sensor.grace_s is None else sensor.grace_s,
-        misfire=sensor.misfire or found.sensor.misfire,
+        nodes=sensor.nodes or original.sensor.nodes,
+        filter_string=sensor.filter_string if sensor.filter_string is not None else original.sensor.filter_string,
+        limit_s=original.sensor.limit_s if sensor.limit_s is None else sensor.limit_s,
+        grace_s=original.sensor.grace_s if sensor.grace_s is None else sensor.grace_s,
+        misfire=sensor.misfire or original.sensor.misfire,
     )
-    return SensorFunction(function=found.function, sensor=merged)
+    return SensorFunction(function=original.function, sensor=merged)
 
 
-def _join(strategy: Strategy, sensors: dict[str, SensorFunction[..., Any]], who: str) -> None:
-    """Make sure that the strategy's sensor is there; one for a trigger alone is made."""
+def _ensure_sensor(strategy: Strategy, sensors: dict[str, SensorFunction[..., Any]], who: str) -> None:
+    """Check that the strategy's sensor exists; create one for a bare trigger."""
     when, name = strategy.when, strategy.sensor
     if isinstance(when, SensorFunction | str):
         if name not in sensors:
@@ -175,15 +177,15 @@ def _join(strategy: Strategy, sensors: dict[str, SensorFunction[..., Any]], who:
                 f"{who}: the strategy {strategy.name!r} has an sf.Sensor with a function of its own. Put that into the "
                 f"agent's sensors, and write when={when.name!r}."
             )
-        sensors[name] = _described(when, sensors, None, who)
+        sensors[name] = _merge_description(when, sensors, None, who)
     elif name in sensors:
         raise InvalidError(f"{who}: the sensor {name!r} has the name of the strategy's trigger. Rename the sensor.")
     else:
-        sensors[name] = SensorFunction(function=_arrived, sensor=Sensor(name=name, trigger=when))
+        sensors[name] = SensorFunction(function=_return_payload, sensor=Sensor(name=name, trigger=when))
 
 
-def _arrived(event: Event | None, args: list[JSON], kwargs: dict[str, JSON]) -> JSON:
-    """Sense nothing but what made it fire: the event's data, or what the call brought."""
+def _return_payload(event: Event | None, args: list[JSON], kwargs: dict[str, JSON]) -> JSON:
+    """Return the payload of the firing: the event's data, or the call's arguments."""
     if event is not None:
         return {"type": event.type, "subject": event.subject, **event.data}
     if kwargs:
@@ -191,29 +193,29 @@ def _arrived(event: Event | None, args: list[JSON], kwargs: dict[str, JSON]) -> 
     return args[0] if len(args) == 1 else args or None
 
 
-def _check_sensor(app: Application, one: SensorFunction[..., Any], who: str) -> None:
+def _check_sensor(app: Application, sensor: SensorFunction[..., Any], who: str) -> None:
     nodes = {node.name for workflow in app.workflows for node in workflow.nodes}
     nodes |= {workflow.name for workflow in app.workflows if workflow.type == "online"}
-    if unknown := [node for node in one.sensor.nodes if nodes and node not in nodes]:
+    if unknown := [node for node in sensor.sensor.nodes if nodes and node not in nodes]:
         raise InvalidError(
-            f"{who}: the sensor {one.name!r} looks at {unknown[0]!r}, which is no node of the workflows of "
+            f"{who}: the sensor {sensor.name!r} looks at {unknown[0]!r}, which is no node of the workflows of "
             f"{app.name!r}.{did_you_mean(unknown[0], nodes)}"
         )
     try:
-        parse_filter(one.sensor.filter_string or "")
+        parse_filter(sensor.sensor.filter_string or "")
     except UsageError as error:
-        raise InvalidError(f"{who}: the sensor {one.name!r}: {error}") from error
+        raise InvalidError(f"{who}: the sensor {sensor.name!r}: {error}") from error
 
 
-def _with_parameters(one: SensorFunction[..., Any], agent: Agent) -> SensorFunction[..., Any]:
-    merged = Fixed({**agent.parameters, **one.sensor.parameters})
+def _with_parameters(sensor: SensorFunction[..., Any], agent: Agent) -> SensorFunction[..., Any]:
+    merged = Fixed({**agent.parameters, **sensor.sensor.parameters})
     return SensorFunction(
-        function=one.function, sensor=one.sensor.replace(parameters=merged), timed=one.timed, agent=agent.name
+        function=sensor.function, sensor=sensor.sensor.replace(parameters=merged), timed=sensor.timed, agent=agent.name
     )
 
 
 class _Loader:
-    """Loads files of one folder as a package of the agent's own, so that they can import each other with a dot."""
+    """Loads the files of a folder as a package of the agent, so that relative imports work."""
 
     def __init__(self, package: str, folder: Path) -> None:
         self._package = package
@@ -224,11 +226,11 @@ class _Loader:
         self._roots: dict[Path, str] = {}
 
     def load(self, name: str) -> ModuleType:
-        """Run a file, once, and return its module."""
+        """Load a file once and return its module."""
         path = find_file(name, [self._folder])
-        # As it is named, first: a cluster mounts files as links into a folder whose name has dots.
-        known = [Path(os.path.normpath(path)), path.resolve()]
-        file = next((one for one in known if one.is_relative_to(self._folder)), known[-1])
+        # The unresolved path first: a cluster mounts files as links into a folder whose name has dots.
+        paths = [Path(os.path.normpath(path)), path.resolve()]
+        file = next((candidate for candidate in paths if candidate.is_relative_to(self._folder)), paths[-1])
         root = self._folder if file.is_relative_to(self._folder) else file.parent
         parts = file.relative_to(root).with_suffix("").parts
         if path.suffix != ".py" or any("." in part for part in parts):
@@ -259,10 +261,10 @@ class _Loader:
         module = self.load(place)
         if not hasattr(module, name):
             raise NotFoundError(f"{place!r} has no {name!r}.{did_you_mean(name, vars(module))}")
-        found: Any = getattr(module, name)
-        if not callable(found):
+        target: Any = getattr(module, name)
+        if not callable(target):
             raise InvalidError(f"{locator!r} is not a function.")
-        function: Callable[..., Any] = found
+        function: Callable[..., Any] = target
         return function
 
     def _root(self, folder: Path) -> str:

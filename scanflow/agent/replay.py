@@ -1,7 +1,7 @@
-"""Strategies over recorded samples: the same trace gives the same timeline, another rule a difference that is shown.
+"""Replay strategies over recorded samples, and compare the timelines.
 
-A trace is an agent's journal: what its sensors gave, and what its strategies wanted then. Strategies are asked again as
-of the moment of each sample, so that what they decide depends on nothing but the trace and their code.
+A trace is the part of an agent's journal with samples and the intents of its strategies. Strategies are evaluated as of
+the time of each sample, so that the result depends only on the trace and their code.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from scanflow.agent.actions import Call
 from scanflow.agent.decide import Evaluation, Evaluator
-from scanflow.agent.formatting import wanted
+from scanflow.agent.formatting import describe_intent
 from scanflow.agent.records import Intent, Sample
 from scanflow.errors import InvalidError
 
@@ -23,7 +23,7 @@ class _Frozen(BaseModel):
 
 
 class Moment(_Frozen):
-    """What one strategy made of one sample."""
+    """The evaluation of one strategy on one sample."""
 
     at: float
     sample: str
@@ -31,19 +31,19 @@ class Moment(_Frozen):
     strategy: str
     held: bool
     rule: str = ""
-    """The rule with the values it compared. Empty in a record, which tells it with each intent alone."""
+    """The rule and the values it compared. Empty for recorded moments: the journal has it in each intent."""
 
     wants: tuple[str, ...] = ()
-    """What it wanted, in words and in order: ``run_workflow(workflow="training")`` or ``checker.look(5)``."""
+    """Its actions as text, in order: ``run_workflow(workflow="training")`` or ``checker.look(5)``."""
 
     error: str | None = None
-    """Why the strategy could not decide."""
+    """Why the evaluation failed."""
 
     sensor_error: str | None = None
-    """Why there was nothing to decide on."""
+    """Why the sample has no value."""
 
     answers: tuple[str, ...] = ()
-    """In a record: what was answered to what it wanted: ``act``, ``refuse``, ``taken``; as far as answers came."""
+    """For recorded moments: the answers to its actions, ``act``, ``refuse``, ``taken``, as far as there are any."""
 
     @property
     def place(self) -> tuple[float, str, str]:
@@ -51,7 +51,7 @@ class Moment(_Frozen):
 
     @property
     def decision(self) -> tuple[tuple[str, ...], str | None]:
-        """What counts when two are compared. A rule that held and wanted nothing decided as one that did not hold."""
+        """What :func:`difference` compares. A rule that held without actions equals one that did not hold."""
         return self.wants, self.error
 
     @property
@@ -62,10 +62,10 @@ class Moment(_Frozen):
 
 
 class Difference(_Frozen):
-    """A moment at which two timelines decide otherwise."""
+    """A moment at which two timelines differ."""
 
     kind: Literal["added", "removed", "changed"]
-    """``added``: nothing was wanted before; ``removed``: nothing is wanted any more; ``changed``: something else is."""
+    """``added``: no actions before; ``removed``: no actions after; ``changed``: other actions."""
 
     at: float
     sample: str
@@ -83,22 +83,22 @@ class Difference(_Frozen):
 
 
 class Trace(_Frozen):
-    """What an agent's journal tells of its samples."""
+    """The samples of an agent's journal and their evaluations."""
 
     samples: tuple[Sample, ...] = ()
     moments: tuple[Moment, ...] = ()
-    """What strategies wanted of them, or failed over. Those that wanted nothing leave no record."""
+    """Evaluations with actions or an error; the others are not recorded."""
 
     def cut(self, *, since: float | None = None, last: int | None = None) -> Trace:
-        """Return the part from a moment on, and of that the last so many samples."""
-        kept = [one for one in self.samples if since is None or one.at >= since]
-        kept = kept if last is None else kept[max(0, len(kept) - last) :]
-        known = {one.id for one in kept}
-        return Trace(samples=tuple(kept), moments=tuple(one for one in self.moments if one.sample in known))
+        """Return the samples from a time on, and of those the last ``last``."""
+        samples = [sample for sample in self.samples if since is None or sample.at >= since]
+        samples = samples if last is None else samples[max(0, len(samples) - last) :]
+        ids = {sample.id for sample in samples}
+        return Trace(samples=tuple(samples), moments=tuple(moment for moment in self.moments if moment.sample in ids))
 
 
 def trace_of(entries: Iterable[Mapping[str, Any]]) -> Trace:
-    """Return what the entries of a journal tell, the oldest first. Those whose sample is forgotten are left out."""
+    """Build a trace from the entries of a journal, the oldest first. Entries without their sample are skipped."""
     samples: list[Sample] = []
     wants: dict[tuple[str, str], list[str]] = {}
     errors: dict[tuple[str, str], str] = {}
@@ -109,32 +109,32 @@ def trace_of(entries: Iterable[Mapping[str, Any]]) -> Trace:
             if kind == "sample":
                 samples.append(Sample.model_validate(body))
             elif kind == "decision":
-                answers[body["key"]] = _answer(body["answer"])
+                answers[body["key"]] = _format_answer(body["answer"])
             elif kind == "refused":
                 answers[body["key"]] = f"given up: {body['error']}"
-            elif not samples:  # the journal was trimmed between a sample and what was made of it
+            elif not samples:  # the journal was trimmed between a sample and its evaluation
                 continue
             elif kind == "error":
                 errors[samples[-1].id, subject] = str(body["error"])
             elif kind in {"intent", "call"}:
-                wants.setdefault((samples[-1].id, subject), []).append(_wanted(kind, body))
+                wants.setdefault((samples[-1].id, subject), []).append(_describe_entry(kind, body))
         except (KeyError, TypeError, ValidationError, InvalidError) as error:
             words = " ".join(str(error).split())
             raise InvalidError(f"The entry {number} of the journal cannot be read: {words:.300}") from error
-    return Trace(samples=tuple(samples), moments=tuple(_recorded(samples, wants, errors, answers)))
+    return Trace(samples=tuple(samples), moments=tuple(_build_recorded_moments(samples, wants, errors, answers)))
 
 
 def replay(evaluator: Evaluator, samples: Iterable[Sample]) -> list[Moment]:
-    """Return what the strategies make of recorded samples, in the order of the samples. Nothing is done."""
-    return [_moment(sample, found) for sample in samples for found in evaluator.evaluate(sample)]
+    """Evaluate strategies on recorded samples, in order, without acting."""
+    return [_build_moment(sample, evaluation) for sample in samples for evaluation in evaluator.evaluate(sample)]
 
 
 def difference(before: Sequence[Moment], after: Sequence[Moment]) -> list[Difference]:
-    """Return where two timelines over the same samples decide otherwise.
+    """Return where two timelines over the same samples differ.
 
-    A strategy that one of them does not have wanted nothing there."""
-    old, new = ({moment.place: moment for moment in some} for some in (before, after))
-    found: list[Difference] = []
+    A strategy that is in one timeline only counts as one without actions in the other."""
+    old, new = ({moment.place: moment for moment in moments} for moments in (before, after))
+    differences: list[Difference] = []
     for place in sorted(old.keys() | new.keys()):
         moment = new.get(place) or old[place]
         nothing = moment.model_copy(update={"held": False, "wants": (), "error": None})
@@ -145,25 +145,25 @@ def difference(before: Sequence[Moment], after: Sequence[Moment]) -> list[Differ
         if nothing.decision in {was.decision, now.decision}:
             kind = "added" if was.decision == nothing.decision else "removed"
         about = {name: getattr(moment, name) for name in ("at", "sample", "sensor", "strategy")}
-        found.append(Difference(kind=kind, before=was.outcome, after=now.outcome, **about))
-    return found
+        differences.append(Difference(kind=kind, before=was.outcome, after=now.outcome, **about))
+    return differences
 
 
-def _moment(sample: Sample, found: Evaluation) -> Moment:
+def _build_moment(sample: Sample, evaluation: Evaluation) -> Moment:
     return Moment(
         at=sample.at,
         sample=sample.id,
         sensor=sample.sensor,
-        strategy=found.strategy,
-        held=found.held,
-        rule=found.rule,
-        wants=tuple(wanted(want) for want in found.wants),
-        error=found.error if sample.error is None else None,
+        strategy=evaluation.strategy,
+        held=evaluation.held,
+        rule=evaluation.rule,
+        wants=tuple(describe_intent(want) for want in evaluation.wants),
+        error=evaluation.error if sample.error is None else None,
         sensor_error=sample.error,
     )
 
 
-def _recorded(
+def _build_recorded_moments(
     samples: Iterable[Sample],
     wants: Mapping[tuple[str, str], Sequence[str]],
     errors: Mapping[tuple[str, str], str],
@@ -186,15 +186,15 @@ def _recorded(
                 wants=tuple(wants.get(place, ())),
                 error=errors.get(place),
                 sensor_error=sample.error,
-                answers=tuple(answers[one] for one in keys if one in answers),
+                answers=tuple(answers[answer_key] for answer_key in keys if answer_key in answers),
             )
 
 
-def _wanted(kind: str, body: Mapping[str, Any]) -> str:
+def _describe_entry(kind: str, body: Mapping[str, Any]) -> str:
     if kind == "intent":
-        return wanted(Intent.model_validate(body))
-    return wanted(Call(agent=body["agent"], sensor=body["sensor"], args=body["args"], kwargs=body["kwargs"]))
+        return describe_intent(Intent.model_validate(body))
+    return describe_intent(Call(agent=body["agent"], sensor=body["sensor"], args=body["args"], kwargs=body["kwargs"]))
 
 
-def _answer(answer: Any) -> str:
+def _format_answer(answer: Any) -> str:
     return str(answer["verdict"]) if isinstance(answer, Mapping) and "verdict" in answer else "taken"

@@ -12,7 +12,7 @@ from pydantic import Field, PlainValidator, field_validator
 from scanflow.agent.actions import Act, Call, Doing
 from scanflow.agent.actuators.actuator import Actuator
 from scanflow.agent.records import Autonomy, Guard
-from scanflow.agent.rules import Rule, rule_of
+from scanflow.agent.rules import Rule, make_rule
 from scanflow.app.agents import Sensor, SensorFunction, declare
 from scanflow.app.model import Model, Whole, short
 from scanflow.app.quantities import Seconds, Wait
@@ -20,15 +20,15 @@ from scanflow.app.triggers import AllOf, AnyOf, CallReceive, Cron, Date, EventTr
 from scanflow.errors import InvalidError
 
 When: TypeAlias = SensorFunction[..., Any] | Sensor | Trigger | str
-"""A sensor, its name, or a trigger alone."""
+"""A sensor, its name, or a bare trigger."""
 
 Then: TypeAlias = Doing | Callable[..., Any] | Sequence[Doing | Callable[..., Any]]
-"""An act, a call, a function that returns those (or None, for nothing), or a list of all these."""
+"""A primitive, a call, a function that returns those (or None), or a list of these."""
 
 _TRIGGERS = (Interval, Date, Cron, CallReceive, EventTrigger, AllOf, AnyOf)
 
 
-def _when(value: Any) -> Any:
+def _validate_when(value: Any) -> Any:
     if isinstance(value, (SensorFunction, Sensor, str, *_TRIGGERS)):
         return value
     raise InvalidError(
@@ -37,64 +37,64 @@ def _when(value: Any) -> Any:
     )
 
 
-def _if(value: Any) -> Any:
-    return None if value is None else rule_of(value)
+def _validate_if(value: Any) -> Any:
+    return None if value is None else make_rule(value)
 
 
-def _then(value: Any) -> Any:
-    wanted = tuple(value) if isinstance(value, list | tuple) else (value,)
-    if not wanted:
+def _validate_then(value: Any) -> Any:
+    actions = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if not actions:
         raise InvalidError("then is empty: nothing would be done. Give it a primitive or a call.")
-    for one in wanted:
-        if isinstance(one, Act | Call):
+    for action in actions:
+        if isinstance(action, Act | Call):
             continue
-        if not callable(one) or (isinstance(one, type) and not issubclass(one, Act)):
+        if not callable(action) or (isinstance(action, type) and not issubclass(action, Act)):
             raise InvalidError(
-                f"then cannot be {short(one)}. Write a primitive (do.run_workflow('training')), a call "
+                f"then cannot be {short(action)}. Write a primitive (do.run_workflow('training')), a call "
                 "(call('checker', 'check_predictions')), a function that returns those, or a list."
             )
-        plain = one.function if isinstance(one, Actuator) else one
+        plain = action.function if isinstance(action, Actuator) else action
         if inspect.iscoroutinefunction(plain):
             raise InvalidError(
-                f"then has {getattr(one, '__name__', short(one))!r}, which is async. Write 'def' instead."
+                f"then has {getattr(action, '__name__', short(action))!r}, which is async. Write 'def' instead."
             )
-    return wanted
+    return actions
 
 
 class Strategy(Model):
-    """WHEN a sensor fires, IF a rule holds for what it returned, THEN acts and calls are wanted.
+    """WHEN a sensor fires, IF a rule holds for its value, THEN primitives and calls are requested.
 
-    Made while an agent's module is loaded, it belongs to that agent; it need not be kept in a variable.
+    Created while an agent's module is loaded, it belongs to that agent; no variable is needed.
     """
 
     name: str
-    when: Annotated[When, PlainValidator(_when)]
-    """A sensor (or its name). A trigger alone also does: then the sample is what the call or event brought."""
+    when: Annotated[When, PlainValidator(_validate_when)]
+    """A sensor or its name. With a bare trigger, the sample is the payload of the call or event."""
 
-    if_: Annotated[Callable[..., bool] | None, PlainValidator(_if)] = None
-    """A function of what the sensor returned. None: always. See :mod:`scanflow.agent.decide` for its parameters."""
+    if_: Annotated[Callable[..., bool] | None, PlainValidator(_validate_if)] = None
+    """A function of the sensor's value. None: always. See :mod:`scanflow.agent.decide` for its parameters."""
 
-    then: Annotated[Then, PlainValidator(_then)]
-    """What is wanted. A function gets the same values as the rule."""
+    then: Annotated[Then, PlainValidator(_validate_then)]
+    """The actions. A function gets the same values as the rule."""
 
     priority: Whole = 0
-    """Of two that want the same field, the one with the higher wins."""
+    """Of two intents for the same field, the one with the higher priority wins."""
 
     autonomy: Autonomy = "auto"
     cool_down: Wait = 0.0
-    """After an action on a target, how long it leaves that target alone. 0: not at all."""
+    """How long it waits after an action before it acts on the same target again. 0: not at all."""
 
     hysteresis: Wait = 0.0
-    """For how long a change is left standing: within it, what takes the last one back is refused, so that nothing goes
-    up and down by turns. 0: not at all. What is to act only after something has been so for a while says so in its
-    rule: the sensor tells since when."""
+    """How long a change stays in place: until then a reverse change is refused, against oscillation. 0: not at all.
+    For a condition that must have held for a while, have the sensor return since when it holds, and compare that in
+    the rule."""
 
     budget: Whole | None = Field(default=None, ge=1)
-    """The most actions in ``budget_window``. None: as many as it wants."""
+    """The most actions in ``budget_window``. None: no limit."""
 
     budget_window: Seconds = 3600.0
     guard: Guard | None = None
-    """What must not get worse through it, else it is undone."""
+    """A metric that must not get worse after its actions, else they are reverted."""
 
     @field_validator("name")
     @classmethod
@@ -108,12 +108,12 @@ class Strategy(Model):
         )
 
     def model_post_init(self, context: Any, /) -> None:  # noqa: ARG002  what pydantic calls
-        """Add it to what the agent that is being loaded declares."""
+        """Register the strategy with the agent that is being loaded."""
         declare(self)
 
     @property
     def sensor(self) -> str:
-        """The name of the sensor whose samples it decides on. A trigger alone has one named after the strategy."""
+        """The name of its sensor. For a bare trigger, a sensor is named after the strategy."""
         if isinstance(self.when, str):
             return self.when
         if isinstance(self.when, SensorFunction | Sensor):
@@ -122,9 +122,9 @@ class Strategy(Model):
 
     @property
     def rule(self) -> Rule | None:
-        return None if self.if_ is None else rule_of(self.if_)
+        return None if self.if_ is None else make_rule(self.if_)
 
     @property
-    def wanted(self) -> tuple[Doing | Callable[..., Any], ...]:
-        """What it wants, always as a list."""
-        return self.then if isinstance(self.then, tuple) else _then(self.then)
+    def actions(self) -> tuple[Doing | Callable[..., Any], ...]:
+        """The actions in ``then``, always as a tuple."""
+        return self.then if isinstance(self.then, tuple) else _validate_then(self.then)

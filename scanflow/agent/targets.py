@@ -1,4 +1,4 @@
-"""Which agents of which file are meant: ``app.py``, ``app.py:tracker``. Loading runs the user's code."""
+"""Select agents by a target: ``app.py``, ``app.py:tracker``. Loading runs the user's code."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from scanflow.loading import load_application
 
 
 def agents_of(target: str | None) -> tuple[Application, Path, Sequence[Agent]]:
-    """Return the application of ``FILE[:AGENT]``, its file, and the agents that are meant."""
+    """Return the application of ``FILE[:AGENT]``, its file, and the selected agents."""
     application, source, name = load_application(target)
     if not application.agents:
         raise InvalidError(
             f"The application {application.name!r} has no agents. Give it one: sf.Application(..., "
             "agents=[sf.Agent(name='tracker', modules=['tracker.py'])])"
         )
-    meant = [one for one in application.agents if name in {None, one.name}]
-    if not meant:
-        names = [one.name for one in application.agents]
+    agents = [agent for agent in application.agents if name in {None, agent.name}]
+    if not agents:
+        names = [agent.name for agent in application.agents]
         raise NotFoundError(
             f"The application {application.name!r} has no agent {name!r}.{did_you_mean(name or '', names)}"
         )
-    return application, source, meant
+    return application, source, agents

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from scanflow.agent.decide import intent_of
+from scanflow.agent.decide import build_intent
 from scanflow.agent.primitive_model import Act
 from scanflow.agent.records import Action
 from scanflow.app.application import Application
@@ -57,7 +57,7 @@ class Acting:
         """Send what an agent wants, and return how it ended."""
         given: dict[str, Any] = {"agent": "planner", "strategy": "tests", "at": time.time()}
         key = f"planner/tests/{next(self._count)}"
-        wanted = intent_of(act, app=self.app.name, team=self.app.team, key=key, **given)
+        wanted = build_intent(act, app=self.app.name, team=self.app.team, key=key, **given)
         said = self._agent.post("/intents", json=wanted.model_dump(mode="json"))
         assert (said.status_code, said.json().get("verdict")) == (200, "act"), said.text
         until(lambda: self.action(wanted.id).ended is not None, f"{act} is over", patience_s=PATIENCE_S)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from scanflow.agent.error_text import shortened
+from scanflow.agent.error_text import shorten
 from scanflow.agent.records import Event, Sample, SensorCall, SensorReport
 from scanflow.app.triggers import EventTrigger as OnEvent
 from scanflow.app.triggers import Interval
@@ -279,7 +279,7 @@ def trouble_text(failing: list[SensorState]) -> str:
         return ""
     first = failing[0]
     since = "" if first.failing_since is None else f" since {written(round(first.failing_since))}"
-    reason = shortened(first.trouble, _LONGEST_REASON)
+    reason = shorten(first.trouble, _LONGEST_REASON)
     others = "" if len(failing) == 1 else f" And so do: {', '.join(one.sensor for one in failing[1:6])}."
     return f"The sensor {first.sensor!r} fails again and again{since}: {reason}{others}"
 

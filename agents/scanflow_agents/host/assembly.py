@@ -69,7 +69,7 @@ def build(
                 limit_s=spec.sensor_limit_s,
                 grace_s=spec.grace_s,
                 misfire=misfire,
-                strategies=frozenset(strategy.name for strategy in declared.strategies_of(one.name)),
+                strategies=frozenset(strategy.name for strategy in declared.select_strategies(one.name)),
             )
             for one in declared.sensors
         ],

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from scanflow.agent.actions import Act, Call
 from scanflow.agent.context import Context, Services
-from scanflow.agent.decide import intent_of
+from scanflow.agent.decide import build_intent
 from scanflow.agent.records import JSON, Event, Intent
 from scanflow.agent.sensors.firing import Firing as Given
-from scanflow.agent.sensors.firing import fire, wants
+from scanflow.agent.sensors.firing import fire, has_parameter
 from scanflow.agent.sensors.runs import Run, find_runs
 from scanflow.app.agents import SensorFunction
 from scanflow.app.application import Application
@@ -62,7 +62,7 @@ class _Caller:
         return await self._deliver(call.replace(key=call.key or self._key()))
 
     async def act(self, act: Act) -> JSON:
-        intent = intent_of(
+        intent = build_intent(
             act,
             app=self.environment.application.name,
             team=self.environment.application.team,
@@ -93,7 +93,7 @@ def hosted_sensor(
 ) -> HostedSensor:
     """``limits`` are fields of :class:`HostedSensor`, where the sensor's author has said nothing else."""
     ready = _ready(sensor, environment.workers)
-    looks = wants(sensor, "runs")
+    looks = has_parameter(sensor, "runs")
 
     async def run(firing: FiringRequest, sensor_state: SensorState) -> SensorResult:
         looked = environment.clock() - SETTLED_S if looks else None

@@ -39,7 +39,7 @@ class Actuator:
         return getattr(self.function, "__name__", "an actuator")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the agent, with what the function returns for these arguments; only in a firing."""
+        """Call the agent with the function's result for these arguments. Works only inside a firing."""
         context = current_or_none()
         if context is None:
             raise UsageError(
@@ -53,23 +53,23 @@ class Actuator:
         return context.perform_soon(self.call(*args, **kwargs))
 
     def call(self, *args: Any, **kwargs: Any) -> Call:
-        """Return the call that it makes of these arguments, as a value."""
+        """Return the call for these arguments as a value."""
         if inspect.iscoroutinefunction(self.function):
             raise UsageError(
                 f"The actuator {self.name!r} is async, so it makes no plain value. Write 'def', not 'async def'."
             )
-        return self._call_of(self._apply(args, kwargs))
+        return self._build_call(self._apply(args, kwargs))
 
     async def _perform(self, context: Context, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         returned = self._apply(args, kwargs)
         if isinstance(returned, Awaitable):
             returned = await returned
-        return await context.perform(self._call_of(returned))
+        return await context.perform(self._build_call(returned))
 
     def _apply(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Call the function. One that takes ``args`` and ``kwargs`` as the thesis writes them gets them whole."""
+        """Call the function. One with the parameters ``args`` and ``kwargs``, as in the thesis, gets them unpacked."""
         parameters = inspect.signature(self.function).parameters
-        own = {name for name, one in parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD}
+        own = {name for name, parameter in parameters.items() if parameter.kind is parameter.POSITIONAL_OR_KEYWORD}
         if own == {"args", "kwargs"} and own == set(parameters):
             return self.function(args=args, kwargs=dict(kwargs))
         try:
@@ -80,14 +80,14 @@ class Actuator:
             ) from None
         return self.function(*args, **kwargs)
 
-    def _call_of(self, returned: Any) -> Call:
+    def _build_call(self, returned: Any) -> Call:
         match returned:
             case None:
                 args, kwargs = (), {}
             case Mapping():
                 args, kwargs = (), dict(returned)
-            case (list() | tuple() as some, Mapping() as named):
-                args, kwargs = tuple(some), dict(named)
+            case (list() | tuple() as positional, Mapping() as named):
+                args, kwargs = tuple(positional), dict(named)
             case _:
                 raise InvalidError(
                     f"The actuator {self.name!r} returned {short(returned)}. Return 'args, kwargs' (a list and a "
@@ -97,16 +97,16 @@ class Actuator:
 
 
 def actuator(*, path: str, depender: str) -> Callable[[Callable[..., Any]], Actuator]:
-    """Make a function a call to the sensor at ``path``, ``/sensors/NAME``, of the agent ``depender``."""
+    """Declare a function as a call to the sensor at ``path``, ``/sensors/NAME``, of the agent ``depender``."""
     match = _PATH.fullmatch(str(path))
     if match is None:
         raise InvalidError(f"@actuator: the path {short(path)} names no sensor. Write path='/sensors/NAME'.")
     checked = Call(agent=depender, sensor=match[1])
 
     def decorate(function: Callable[..., Any]) -> Actuator:
-        given: Any = function
-        if not callable(given) or isinstance(given, type):
-            raise InvalidError(f"@actuator decorates a function; {short(given)} is not one.")
+        target: Any = function
+        if not callable(target) or isinstance(target, type):
+            raise InvalidError(f"@actuator decorates a function; {short(target)} is not one.")
         return Actuator(function=function, agent=checked.agent, sensor=checked.sensor)
 
     return decorate

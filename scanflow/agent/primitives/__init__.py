@@ -57,8 +57,8 @@ def act_of(primitive: str, arguments: Mapping[str, Any], *, inverse: bool = Fals
             "primitives"
         )
     act: PrimitiveModel = model(AsWritten(arguments))
-    if act.of_inverses and not inverse:
-        raise InvalidError(f"The primitive {primitive!r} has no argument {act.of_inverses[0]!r}.")
+    if act.inverse_arguments and not inverse:
+        raise InvalidError(f"The primitive {primitive!r} has no argument {act.inverse_arguments[0]!r}.")
     return act
 
 

@@ -80,7 +80,7 @@ class OfResources(BuiltIn):
 
     def changed_resources(self) -> dict[str, Any]:
         """Return what is to be changed, a limit that is taken away as None."""
-        given = {name: getattr(self, name) for name in ("cpu", "memory", "gpu") if self.said(name)}
+        given = {name: getattr(self, name) for name in ("cpu", "memory", "gpu") if self.is_given(name)}
         given = {name: value for name, value in given.items() if name != "gpu" or value is not None}
         if not given:
             raise InvalidError(f"{self.name} changes nothing. Say cpu=, memory= or gpu=.")

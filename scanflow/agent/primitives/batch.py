@@ -305,7 +305,7 @@ def _check_runnable(context: PrimitiveContext, workflow: Workflow) -> None:
     from scanflow.deployer.port import RunRequest
 
     try:
-        context.deployer.plan(RunRequest(context.kept().application.with_workflow(workflow), workflow.name))
+        context.deployer.plan(RunRequest(context.get_application().application.with_workflow(workflow), workflow.name))
     except UnsupportedError:
         raise
     except ScanflowError:

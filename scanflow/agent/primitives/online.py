@@ -154,11 +154,14 @@ class UpdateWorkflowReplica(BuiltIn):
         """What is given of them. In an inverse, null beside others means ``up`` and ``down`` as the target says."""
         values = {"target" if name == "threshold" else name: getattr(self, name) for name in _THRESHOLDS}
         given = given_only(values)
-        return {**given, **{name: None for name in ("up", "down") if given and self.said(name) and name not in given}}
+        return {
+            **given,
+            **{name: None for name in ("up", "down") if given and self.is_given(name) and name not in given},
+        }
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.said("scaling"):
+        if self.is_given("scaling"):
             if self.thresholds or (self.scaling is not None and self.instances is not None):
                 raise InvalidError(
                     "update_workflow_replica takes scaling= in place of all else that decides. Remove the others; only "
@@ -177,12 +180,12 @@ class UpdateWorkflowReplica(BuiltIn):
 
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
         before = mine(context, self.workflow)
-        if self.instances is not None and not self.said("scaling"):
+        if self.instances is not None and not self.is_given("scaling"):
             return _scaled(context, before, self.instances, nodes=self.nodes)
         return self._rescaled(context, before)
 
     def _decided(self, workflow: Workflow) -> Scaling | None:
-        if self.said("scaling"):
+        if self.is_given("scaling"):
             return None if self.scaling is None else Scaling(**self.scaling)
         known = _scaling(workflow)
         merged = {**({} if known is None else known.model_dump(exclude_unset=True)), **self.thresholds}
@@ -202,7 +205,7 @@ class UpdateWorkflowReplica(BuiltIn):
         back: dict[str, Any] = {"scaling": None, "instances": was}
         if known is not None:
             whole = known.model_dump(mode="json")
-            back = {"scaling": whole} if self.said("scaling") else {name: whole[name] for name in THRESHOLDS}
+            back = {"scaling": whole} if self.is_given("scaling") else {name: whole[name] for name in THRESHOLDS}
         more = given_back(context, self.workflow, INSTANCES, said, lambda one: each(one, was) if known is None else {})
         inverse = context.undo(self.name, {"workflow": self.workflow, **back, **more})
         fixed = None

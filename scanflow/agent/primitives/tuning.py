@@ -73,7 +73,7 @@ class TuneWorkflow(BuiltIn):
                 f"tune_workflow: {self.workflow!r} is at {service.url}, and searches are made on the machine of the "
                 "server alone. Deploy it there: SCANFLOW_BACKEND=local"
             )
-        kept = context.kept()
+        kept = context.get_application()
         workflow = tuning_workflow(
             self.workflow,
             inputs=self.inputs,

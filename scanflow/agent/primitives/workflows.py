@@ -45,7 +45,7 @@ class _OfEither(BuiltIn):
 
     @property
     def workflow_kind(self) -> Kind | None:
-        return self.of if self.said("of") else None
+        return self.of if self.is_given("of") else None
 
     @property
     def target(self) -> str:

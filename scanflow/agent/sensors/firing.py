@@ -1,4 +1,4 @@
-"""One firing of a sensor: what it is given, by the names of its parameters, and what becomes of its result."""
+"""Fire a sensor: bind its arguments by parameter name, and convert its result to JSON."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ class Firing:
     kwargs: Mapping[str, JSON] = field(default_factory=dict)
 
 
-def wants(sensor: SensorFunction[..., Any], what: str) -> bool:
-    """Say whether the sensor asks for ``runs``, ``context`` or ``event``: what it does not, need not be found."""
+def has_parameter(sensor: SensorFunction[..., Any], what: str) -> bool:
+    """Return whether the sensor's function has a parameter, such as ``runs``, ``context`` or ``event``."""
     return what in inspect.signature(sensor.function).parameters
 
 
-async def fire(sensor: SensorFunction[..., Any], given: Firing) -> JSON:
-    """Call the sensor, a plain function in a thread, and return what it returned as JSON.
+async def fire(sensor: SensorFunction[..., Any], inputs: Firing) -> JSON:
+    """Call the sensor, a plain function in a thread, and return its result as JSON.
 
-    Cancelling ends an async sensor; a plain one goes on in its thread, and its result is not looked at.
+    Cancelling stops an async sensor; a plain function continues in its thread, and its result is ignored.
 
     Raises:
-        InvalidError: the call does not fit the sensor's parameters, or its result is nothing that JSON can hold.
+        InvalidError: the call does not match the sensor's parameters, or its result is not JSON-serializable.
         Exception: whatever the sensor raises.
     """
-    bound = _bound(sensor, given)
-    with firing(given.context):
+    bound = _bind(sensor, inputs)
+    with firing(inputs.context):
         if inspect.iscoroutinefunction(sensor.function):
             value = await sensor.function(*bound.args, **bound.kwargs)
         else:
@@ -60,29 +60,31 @@ def _record(value: Any) -> Any:
     return value.model_dump(mode="json") if isinstance(value, BaseModel) else None
 
 
-def _bound(sensor: SensorFunction[..., Any], given: Firing) -> inspect.BoundArguments:
-    """Return the arguments: those with a name of ours by it, the others from the call, in order or by name."""
+def _bind(sensor: SensorFunction[..., Any], inputs: Firing) -> inspect.BoundArguments:
+    """Bind the arguments: reserved names from the inputs, the others from the call, by position or by name."""
     signature = inspect.signature(sensor.function)
     who = f"The sensor {sensor.name!r}"
-    ours: dict[str, Any] = {"runs": list(given.runs), "context": given.context, "event": given.event}
-    ours |= {"args": list(given.args), "kwargs": dict(given.kwargs)}
-    rest, named = list(given.args), dict(given.kwargs)
-    used = {name for name, one in signature.parameters.items() if name in ours and one.kind not in _VARIABLE}
+    reserved: dict[str, Any] = {"runs": list(inputs.runs), "context": inputs.context, "event": inputs.event}
+    reserved |= {"args": list(inputs.args), "kwargs": dict(inputs.kwargs)}
+    rest, named = list(inputs.args), dict(inputs.kwargs)
+    used = {
+        name for name, parameter in signature.parameters.items() if name in reserved and parameter.kind not in _VARIABLE
+    }
     if doubled := sorted(used & set(named)):
         raise InvalidError(f"{who} was called with {doubled[0]!r}, which is not the caller's to give. Rename it.")
     values: dict[str, Any] = {}
-    for name, one in signature.parameters.items():
-        if one.kind is one.VAR_POSITIONAL:
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is parameter.VAR_POSITIONAL:
             values[name], rest = tuple(rest), []
-        elif one.kind is one.VAR_KEYWORD:
+        elif parameter.kind is parameter.VAR_KEYWORD:
             values[name], named = named, {}
         elif name in used:
-            values[name] = ours[name]
+            values[name] = reserved[name]
         elif name in named:
             values[name] = named.pop(name)
-        elif rest and one.kind is not one.KEYWORD_ONLY:
+        elif rest and parameter.kind is not parameter.KEYWORD_ONLY:
             values[name] = rest.pop(0)
-        elif one.default is inspect.Parameter.empty:
+        elif parameter.default is inspect.Parameter.empty:
             raise InvalidError(f"{who} needs {name!r}, and was not given it. It is {sensor.name}{signature}.")
     if rest and "args" not in used:
         raise InvalidError(f"{who} was called with {len(rest)} arguments too many. It is {sensor.name}{signature}.")

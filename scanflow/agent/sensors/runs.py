@@ -1,4 +1,4 @@
-"""The tracked runs that a sensor is given: as scanflow writes a run, and as MLflow does."""
+"""The tracked runs that a sensor gets, with the attributes of scanflow's runs and of MLflow's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LIMIT = 10_000
 
 
 class RunData(Model):
-    """What a run logged, where MLflow has it: ``run.data``."""
+    """The logged data of a run, as MLflow's ``run.data``."""
 
     metrics: Mapping[str, float]
     params: Mapping[str, str]
@@ -22,7 +22,7 @@ class RunData(Model):
 
 
 class RunInfo(Model):
-    """Which run it is, where MLflow has it: ``run.info``. Times are milliseconds since the epoch, as there."""
+    """The metadata of a run, as MLflow's ``run.info``. Times are milliseconds since the epoch, as there."""
 
     run_id: str
     run_name: str
@@ -32,7 +32,7 @@ class RunInfo(Model):
 
 
 class Run(TrackedRun):
-    """A tracked run: ``run.metrics["accuracy"]``, or as the thesis' listings say, ``run.data.metrics["accuracy"]``."""
+    """A tracked run: ``run.metrics["accuracy"]``, or as in the thesis' listings, ``run.data.metrics["accuracy"]``."""
 
     @property
     def data(self) -> RunData:
@@ -62,23 +62,23 @@ def find_runs(
     until: float | None = None,
     limit: int = LIMIT,
 ) -> list[Run]:
-    """Return the runs that ended in ``after < end <= until`` (seconds since the epoch) and match, newest first.
+    """Return the matching runs that ended in ``after < end <= until`` (seconds since the epoch), newest first.
 
-    Windows that join leave no run out and count none twice; without either bound, runs that go on are there too.
+    Adjacent windows neither miss a run nor count one twice; without either bound, active runs are included.
     ``nodes`` are steps or services (empty: all), ``filter_string`` is in MLflow's filter language, and ``limit`` is the
-    most runs to look at for one node. What a service answered is kept under its workflow's name."""
-    given = (filter_string or "").strip()
-    clauses = [clause for node in nodes for clause in _clauses(node, workflows)] or [""]
-    found: dict[str, Run] = {}
+    most runs to search for one node. Predictions of a service are tracked under its workflow's name."""
+    user_filter = (filter_string or "").strip()
+    clauses = [clause for node in nodes for clause in _build_clauses(node, workflows)] or [""]
+    runs: dict[str, Run] = {}
     for clause in clauses:
-        text = " and ".join(part for part in (given, clause) if part)
+        text = " and ".join(part for part in (user_filter, clause) if part)
         for run in tracker.search_runs(app, team, text, limit=limit):
-            if _inside(run, after, until):
-                found[run.run_id] = Run(**_fields(run))
-    return sorted(found.values(), key=lambda run: (run.started_at, run.run_id), reverse=True)
+            if _is_inside(run, after, until):
+                runs[run.run_id] = Run(**_get_fields(run))
+    return sorted(runs.values(), key=lambda run: (run.started_at, run.run_id), reverse=True)
 
 
-def _clauses(node: str, workflows: Sequence[Workflow]) -> list[str]:
+def _build_clauses(node: str, workflows: Sequence[Workflow]) -> list[str]:
     online = [flow.name for flow in workflows if flow.type == "online" and node in {flow.name, *flow.by_name}]
     steps = [] if online and not any(node in flow.by_name for flow in workflows if flow.type != "online") else [node]
     return [f"tags.`scanflow.step` = '{step}'" for step in steps] + [
@@ -86,7 +86,7 @@ def _clauses(node: str, workflows: Sequence[Workflow]) -> list[str]:
     ]
 
 
-def _inside(run: TrackedRun, after: float | None, until: float | None) -> bool:
+def _is_inside(run: TrackedRun, after: float | None, until: float | None) -> bool:
     if after is None and until is None:
         return True
     if run.ended_at is None:
@@ -95,5 +95,5 @@ def _inside(run: TrackedRun, after: float | None, until: float | None) -> bool:
     return (after is None or after < ended) and (until is None or ended <= until)
 
 
-def _fields(run: TrackedRun) -> dict[str, Any]:
+def _get_fields(run: TrackedRun) -> dict[str, Any]:
     return {name: getattr(run, name) for name in TrackedRun.model_fields}

@@ -1,4 +1,4 @@
-"""The decorator that makes a function a sensor, in the thesis' spelling and in the modern one."""
+"""The ``sensor`` decorator, in the thesis' spelling and in the modern one."""
 
 from __future__ import annotations
 
@@ -43,34 +43,33 @@ def sensor(
     grace_s: float | str | None = None,
     misfire: Misfire | None = None,
 ) -> Any:
-    """Make a function a sensor of the agent whose module this is.
+    """Declare a function as a sensor of the agent whose module is being loaded.
 
-    ``@sensor(sf.every(hours=1), nodes=["predictor"])`` says when it fires. Without a trigger (thesis listing 5.4) an
-    ``sf.Sensor`` of the same name in the application says it; where there is none, it fires when it is called.
+    ``@sensor(sf.every(hours=1), nodes=["predictor"])`` sets when it fires. Without a trigger (thesis listing 5.4), the
+    ``sf.Sensor`` of the same name in the application sets it; where there is none, it fires when it is called.
 
-    The function may ask for, by the names of its parameters: ``runs`` (the tracked runs it looks at), ``context``,
-    ``event`` (what it fires on), ``args`` and ``kwargs`` (of the call); anything else is taken from the call. What it
-    returns is the sample: anything that JSON can hold.
+    The function may have the parameters ``runs`` (the tracked runs), ``context``, ``event`` (that it fires on),
+    ``args`` and ``kwargs`` (of the call); any other is taken from the call. It returns the sample: any JSON value.
 
     Args:
         trigger: When it fires.
-        nodes: The workflow nodes whose runs it is given. Empty: the whole application's.
-        filter_string: Which of those runs, in MLflow's filter language.
-        executors: The thesis' older word for ``nodes``.
-        name: What it is called by. None: the function's name.
-        limit_s: After so many seconds a firing is given up, and counts as an error. None: 60.
-        grace_s: How late a firing of a schedule may begin, in seconds; later it counts as missed. None: 60.
-        misfire: ``skip``: what fell due while the agent was down is only counted. None: it fires once for all of it.
+        nodes: The workflow nodes whose runs it gets. Empty: all nodes of the application.
+        filter_string: A filter of those runs, in MLflow's filter language.
+        executors: The thesis' name for ``nodes``.
+        name: The sensor's name. None: the function's name.
+        limit_s: The timeout of a firing in seconds, which counts as an error. None: 60.
+        grace_s: How late a scheduled firing may begin, in seconds; later it counts as missed. None: 60.
+        misfire: ``skip``: firings due while the agent was down are only counted. None: one firing for all of them.
 
     Raises:
-        InvalidError: one of these is wrong, or it decorates no function.
+        InvalidError: an argument is invalid, or it decorates no function.
     """
     bare: Any = trigger
     if callable(bare) and not isinstance(bare, Model):
         return declared_sensor(bare, trigger=None)
-    for word, given in (("nodes", nodes), ("executors", executors)):
-        if isinstance(given, str) or not isinstance(given, Sequence):
-            raise InvalidError(f"@sensor: {word} cannot be {short(given)}. Write a list: {word}=['predictor'].")
+    for word, names in (("nodes", nodes), ("executors", executors)):
+        if isinstance(names, str) or not isinstance(names, Sequence):
+            raise InvalidError(f"@sensor: {word} cannot be {short(names)}. Write a list: {word}=['predictor'].")
     looked_at = tuple(dict.fromkeys([*nodes, *executors]))
 
     def decorate(function: Callable[P, R]) -> SensorFunction[P, R]:

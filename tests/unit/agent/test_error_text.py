@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scanflow.agent.error_text import error_text, shortened
+from scanflow.agent.error_text import error_text, shorten
 
 
 def raised(text: str, cause: BaseException) -> BaseException:
@@ -22,6 +22,6 @@ def test_an_errors_cause_is_told_once() -> None:
 
 def test_a_long_text_keeps_its_end() -> None:
     text = "Could not: " + "x" * 500 + ": must be an int. Got 2.0"
-    assert len(shortened(text, 100)) <= 100
-    assert shortened(text, 100).endswith("must be an int. Got 2.0")
-    assert shortened(text, 1000) == text
+    assert len(shorten(text, 100)) <= 100
+    assert shorten(text, 100).endswith("must be an int. Got 2.0")
+    assert shorten(text, 1000) == text

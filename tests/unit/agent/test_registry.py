@@ -15,7 +15,7 @@ from scanflow.agent import primitives as do
 from scanflow.agent.actions import call
 from scanflow.agent.decide import decide
 from scanflow.agent.records import Event
-from scanflow.agent.registry import Declared, declared_by, load_agent
+from scanflow.agent.registry import Declared, load_agent, load_template
 from scanflow.agent.sensors.firing import Firing, fire
 from scanflow.agent.sensors.sensor import sensor
 from scanflow.app.agents import Agent, collecting
@@ -57,7 +57,7 @@ def test_a_module_declares_sensors_and_strategies(tmp_path: Path) -> None:
     assert names(declared) == (["count_number_of_predictions"], ["count"])
     one = declared.sensor("count_number_of_predictions")
     assert (one.trigger, one.agent) == (sf.every(hours=1), "tracker")
-    [strategy] = declared.strategies_of("count_number_of_predictions")
+    [strategy] = declared.select_strategies("count_number_of_predictions")
     assert decide(strategy, sample(999), situation()) == []
     [called] = decide(strategy, sample(1000), situation())
     assert called == call("checker", "check_predictions").replace(key="tracker/count/interval:1")
@@ -201,7 +201,7 @@ def test_what_the_modules_declare_stands_in_the_place_of_the_templates(tmp_path:
         sf.every(hours=2),
     )
     assert declared.strategies[0].priority == 2
-    assert names(declared_by(app, app.agents[0], template)) == (["count", "check"], ["count"])
+    assert names(load_template(app, app.agents[0], template)) == (["count", "check"], ["count"])
 
 
 def test_a_trigger_alone_gets_a_sensor_that_tells_what_came(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import scanflow as sf
 from scanflow.agent.context import Context, current
 from scanflow.agent.records import Event, Guard
-from scanflow.agent.sensors.firing import Firing, fire, wants
+from scanflow.agent.sensors.firing import Firing, fire, has_parameter
 from scanflow.agent.sensors.runs import Run, find_runs
 from scanflow.agent.sensors.sensor import SensorFunction, sensor
 from scanflow.app.agents import collecting
@@ -122,7 +122,7 @@ def test_a_sensor_is_given_what_it_names() -> None:
     assert fired(all_of_it, runs=[a_run()], args=[7], kwargs={"x": 1}) == [1, 7, "tracker", None, [7], {"x": 1}, 5]
     event = Event(at=1.0, type="run.failed", subject="run/calm-otter-417")
     assert fired(all_of_it, args=[7], event=event)[3]["subject"] == "run/calm-otter-417"
-    assert [wants(all_of_it, what) for what in ("runs", "event", "tracker")] == [True, True, False]
+    assert [has_parameter(all_of_it, what) for what in ("runs", "event", "tracker")] == [True, True, False]
 
 
 @given(

@@ -232,7 +232,7 @@ class World:
             id="s", agent=agent, sensor=sensor, at=self.control_plane.now, value=value, cause=f"c:{self.fired}"
         )
         situation = Situation(app="mnist", team="data", at=self.control_plane.now)
-        found = [evaluate(one, sample, situation) for one in self.load(agent).strategies_of(sensor)]
+        found = [evaluate(one, sample, situation) for one in self.load(agent).select_strategies(sensor)]
         assert [one.error for one in found] == [None] * len(found)
         return found
 

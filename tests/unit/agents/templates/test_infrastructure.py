@@ -34,7 +34,7 @@ class Agent:
         at = self.world.control_plane.now
         sample = Sample(id="s", agent="planner", sensor=self.name, at=at, value=self.value, cause=f"c:{self.fired}")
         situation = Situation(app="mnist", team="data", at=at)
-        found = [evaluate(one, sample, situation) for one in self.declared.strategies_of(self.name)]
+        found = [evaluate(one, sample, situation) for one in self.declared.select_strategies(self.name)]
         assert [one.error for one in found] == [None] * len(found)
         return [want for one in found for want in one.wants if isinstance(want, Intent)]
 

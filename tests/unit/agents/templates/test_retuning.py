@@ -44,7 +44,7 @@ class Planner:
         cause = f"c:{self.fired}"
         sample = Sample(id="s", agent="planner", sensor=sensor, at=plane.now, value=self.value, cause=cause)
         situation = Situation(app="mnist", team="data", at=plane.now)
-        wants = [want for one in self.declared.strategies_of(sensor) for want in decide(one, sample, situation)]
+        wants = [want for one in self.declared.select_strategies(sensor) for want in decide(one, sample, situation)]
         return [one for one in wants if isinstance(one, Intent)]
 
     def ended(self, **changes: Any) -> list[Intent]:

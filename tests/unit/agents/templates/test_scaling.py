@@ -26,7 +26,7 @@ def looks(world: World, times: int, **served: Any) -> list[dict[str, Any]]:
     world.parameters["planner"] = {"target_p95_s": 0.3}
     world.control_plane.serves("models:/mnist_cnn/1", **served)
     declared = world.load("planner")
-    (strategy,) = declared.strategies_of("service_latency")
+    (strategy,) = declared.select_strategies("service_latency")
     wanted = []
     for _ in range(times):
         world.control_plane.now += 60
