@@ -128,7 +128,7 @@ class PrimitiveContext:
         """Whether an earlier attempt may have been interrupted."""
         return self.noted is not None or self.reverting
 
-    def keep(self, name: str, change: Callable[[Workflow], Workflow]) -> None:
+    def update_workflow(self, name: str, change: Callable[[Workflow], Workflow]) -> None:
         """Update a workflow of the stored application; concurrent changes are kept.
 
         Raises:

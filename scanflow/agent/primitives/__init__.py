@@ -1,10 +1,10 @@
-"""The operation primitives of thesis Table 5.4, in snake_case: what they are (:data:`CATALOGUE`), and the models by
-which a strategy says what it wants done. Making one checks its arguments; it does nothing.
+"""The operation primitives of thesis Table 5.4, in snake_case: their catalogue (:data:`CATALOGUE`), and the models that
+strategies build as actions. Building one validates its arguments and has no other effect.
 
-Twenty rows over seventeen names: ``upgrade_workflow``, ``update_workflow_affinity`` and ``update_workflow_resource``
-are there for batch workflows and for online ones, told apart by their argument ``kind``. Three more are for MPI
-workflows: ``run_workflow`` and ``stop_workflow`` take those too, and ``run_autoconfig_workflow`` is theirs alone.
-``tune_workflow`` is none of the thesis': it has the search of 4.2 and 4.4 made for a service.
+Twenty rows with seventeen names: ``upgrade_workflow``, ``update_workflow_affinity`` and ``update_workflow_resource``
+exist for batch and for online workflows, selected by their argument ``kind``. Three more rows are for MPI workflows:
+``run_workflow`` and ``stop_workflow`` take those too, and ``run_autoconfig_workflow`` takes only those.
+``tune_workflow`` is not in the thesis: it runs the search of 4.2 and 4.4 for a service.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ duplicate_workflow_instance = online.DuplicateWorkflowInstance
 tune_workflow = tuning.TuneWorkflow
 
 _BUILT_IN: Mapping[str, Any] = {
-    name: found
-    for name, found in list(globals().items())
-    if isinstance(found, type) and issubclass(found, PrimitiveModel) and getattr(found, "name", None) == name
+    name: model
+    for name, model in list(globals().items())
+    if isinstance(model, type) and issubclass(model, PrimitiveModel) and getattr(model, "name", None) == name
 }
 CATALOGUE: tuple[Primitive, ...] = tuple(row for model in _BUILT_IN.values() for row in model.rows())
 """The twenty rows of thesis Table 5.4, those for MPI workflows (chapter 6), and ``tune_workflow``."""
 
 
 def act_of(primitive: str, arguments: Mapping[str, Any], *, inverse: bool = False) -> Act:
-    """Return the primitive of that name with these arguments, checked: what was sent or kept as JSON, read back.
+    """Build the primitive of a name from JSON arguments, validated.
 
-    Some arguments only an ``inverse`` may have, which undoes an action."""
+    Some arguments are reserved for an ``inverse``, which undoes an action."""
     model: Any = _BUILT_IN.get(primitive) or installed_primitive(primitive)
     if model is None:
         raise NotFoundError(
@@ -63,7 +63,7 @@ def act_of(primitive: str, arguments: Mapping[str, Any], *, inverse: bool = Fals
 
 
 def catalogue() -> tuple[Primitive, ...]:
-    """Return all primitives: those of the thesis, and those that installed packages add."""
+    """Return all primitives: the built-in ones and those of installed packages."""
     installed = [installed_primitive(name) for name in plugin_names("primitives")]
     return (*CATALOGUE, *(row for model in installed if model is not None for row in model.rows()))
 

@@ -1,4 +1,4 @@
-"""What arguments of several primitives have in common: their types, checks and descriptions."""
+"""Argument types shared by several primitives, with their validation and descriptions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _run_name(value: str) -> str:
 
 SomeMode: TypeAlias = Annotated[AffinityMode | None, Field(description="Where an instance may run.")]
 Placed: TypeAlias = AffinityMode | dict[str, Any] | None
-"""``"cpumem"``, the fields of an :class:`~scanflow.app.resources.Affinity`, or None for no wish."""
+"""``"cpumem"``, the fields of an :class:`~scanflow.app.resources.Affinity`, or None for no preference."""
 
 Settings: TypeAlias = Annotated[
     Parameters | None, Field(description="Parameters to set: 'epochs', or 'train.epochs' for one step.")
@@ -56,7 +56,7 @@ Step: TypeAlias = Annotated[
 ]
 
 
-class OfExecutor(BuiltIn):
+class ExecutorPrimitive(BuiltIn):
     layer = "infrastructure"
     executor: Step = Field(kw_only=False)
 
@@ -65,7 +65,7 @@ class OfExecutor(BuiltIn):
         return tuple(field.replace("EXECUTOR", self.executor) for field in self.writes)
 
 
-class OfResources(BuiltIn):
+class ResourceArguments(BuiltIn):
     """What may be used. What is left out stays as it is; a null in an inverse takes a limit away."""
 
     cpu: Annotated[float | str | None, Field(description="Cores, as 2, 0.5 or '500m'.")] = None
@@ -74,18 +74,18 @@ class OfResources(BuiltIn):
 
     @field_validator("cpu", "memory", "gpu")
     @classmethod
-    def _exact(cls, value: Any, info: ValidationInfo) -> Any:
+    def _normalize(cls, value: Any, info: ValidationInfo) -> Any:
         name = info.field_name or ""
         return None if value is None else getattr(Resources(**{name: value}), name)
 
     def changed_resources(self) -> dict[str, Any]:
-        """Return what is to be changed, a limit that is taken away as None."""
-        given = {name: getattr(self, name) for name in ("cpu", "memory", "gpu") if self.is_given(name)}
-        given = {name: value for name, value in given.items() if name != "gpu" or value is not None}
-        if not given:
+        """Return the resources to change, with None for a limit to remove."""
+        changes = {name: getattr(self, name) for name in ("cpu", "memory", "gpu") if self.is_given(name)}
+        changes = {name: value for name, value in changes.items() if name != "gpu" or value is not None}
+        if not changes:
             raise InvalidError(f"{self.name} changes nothing. Say cpu=, memory= or gpu=.")
-        return given
+        return changes
 
 
-def given_only(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def drop_none(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if value is not None}

@@ -1,5 +1,4 @@
-"""Primitives on what runs to its end: runs of batch workflows and of MPI jobs, and what is wanted of the steps of batch
-workflows from the next run on."""
+"""Primitives on runs of batch workflows and of MPI jobs, and on the steps of batch workflows from the next run on."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from scanflow.agent.primitive_model import BuiltIn, Kind, Primitive, PrimitiveContext, PrimitiveResult
-from scanflow.agent.primitives.arguments import OfExecutor, OfResources, Placed, RunName, Settings
+from scanflow.agent.primitives.arguments import ExecutorPrimitive, Placed, ResourceArguments, RunName, Settings
 from scanflow.app.executor import Executor
 from scanflow.app.resources import Affinity
 from scanflow.app.workflow import Workflow
@@ -20,13 +19,13 @@ if TYPE_CHECKING:
 
 LATEST = "@latest"
 RECENT_RUNS = 200
-"""Among how many of the newest runs the running ones of a workflow are looked for."""
+"""The number of newest runs of a workflow that are searched for active ones."""
 
 Change = Callable[[Executor], Executor]
-"""Makes of a step as it is then what it is to be."""
+"""Returns the changed step for the current one."""
 
 
-class _OfRuns(BuiltIn):
+class _RunPrimitive(BuiltIn):
     @property
     def workflow_kind(self) -> Kind | None:
         return None  # batch workflows and MPI jobs alike
@@ -37,7 +36,7 @@ class _OfRuns(BuiltIn):
         return batch, cls.row("mpi", batch.what.replace("a batch workflow", "an MPI workflow as it says"))
 
 
-class RunWorkflow(_OfRuns):
+class RunWorkflow(_RunPrimitive):
     """Start a batch workflow: ``run_workflow("training", retrain=True)``. Undone by stopping the run."""
 
     name = "run_workflow"
@@ -55,15 +54,15 @@ class RunWorkflow(_OfRuns):
 
         record = context.runs.begun(context.key)
         if record is None:
-            kept, workflow = context.workflow(self.workflow)
+            stored, workflow = context.workflow(self.workflow)
             parameters = self.parameters or {}
             workflow.with_parameters(parameters)
-            request = RunRequest(kept.application, self.workflow, parameters=parameters, source=kept.source)
+            request = RunRequest(stored.application, self.workflow, parameters=parameters, source=stored.source)
             record = context.runs.begin(request, key=context.key)
-        return begun(context, record)
+        return build_run_result(context, record)
 
 
-class StopWorkflow(_OfRuns):
+class StopWorkflow(_RunPrimitive):
     """Stop a run, or every run of the workflow that goes on."""
 
     name = "stop_workflow"
@@ -85,20 +84,22 @@ class StopWorkflow(_OfRuns):
 
     @classmethod
     def rows(cls) -> tuple[Primitive, ...]:
-        return tuple(one.replace(target="workflow/WORKFLOW or run/RUN") for one in super().rows())
+        return tuple(row.replace(target="workflow/WORKFLOW or run/RUN") for row in super().rows())
 
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
-        """Stop what runs. What has ended already stays as it is."""
+        """Stop active runs."""
         if self.run is None:
             context.workflow(self.workflow)
-            records = _newest(context, self.workflow)
+            records = _list_newest_runs(context, self.workflow)
         else:
             records = [context.runs.show(self.run)]
-        stopped = [context.runs.stop(one.name) for one in records if one.state in {"running", "interrupted"}]
-        return PrimitiveResult({"runs": [one.name for one in records], "stopped": [one.name for one in stopped]})
+        stopped = [context.runs.stop(record.name) for record in records if record.state in {"running", "interrupted"}]
+        return PrimitiveResult(
+            {"runs": [record.name for record in records], "stopped": [record.name for record in stopped]}
+        )
 
 
-class RunExecutor(OfExecutor):
+class RunExecutor(ExecutorPrimitive):
     """Run one executor again, on the inputs it had in a past run. Undone by stopping it."""
 
     name = "run_executor"
@@ -118,17 +119,17 @@ class RunExecutor(OfExecutor):
         from scanflow.deployer.port import RunRequest
 
         record = context.runs.begun(context.key)
-        if record is None:  # asked for only then: what was begun is the newest run by now
-            kept, workflow = context.workflow(self.workflow)
-            past = _past_run(context, self.workflow, self.run)
+        if record is None:  # only then: by now the started run is the newest
+            stored, workflow = context.workflow(self.workflow)
+            past = _find_past_run(context, self.workflow, self.run)
             workflow.node(self.executor)
             parameters = self.parameters or {}
-            request = RunRequest(kept.application, parameters=parameters, run=past.name, step=self.executor)
+            request = RunRequest(stored.application, parameters=parameters, run=past.name, step=self.executor)
             record = context.runs.begin(request, key=context.key)
-        return begun(context, record)
+        return build_run_result(context, record)
 
 
-class StopExecutor(OfExecutor):
+class StopExecutor(ExecutorPrimitive):
     """Stop one executor of a run, or one replica of it: when another has finished the task, say."""
 
     name = "stop_executor"
@@ -141,21 +142,21 @@ class StopExecutor(OfExecutor):
     ] = None
 
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
-        """Stop it, or leave it as it is where it is not running. What does not need it goes on."""
-        record = context.runs.show(_past_run(context, self.workflow, self.run).name)
-        task = self.executor if self.replica is None else f"{self.executor}.{self.replica}"
-        own = [one for one in record.tasks if task in {one.task, one.step}]
+        """Stop the task if it is running. Tasks that do not depend on it continue."""
+        record = context.runs.show(_find_past_run(context, self.workflow, self.run).name)
+        task_name = self.executor if self.replica is None else f"{self.executor}.{self.replica}"
+        own = [task for task in record.tasks if task_name in {task.task, task.step}]
         if not own:
-            names = {name for one in record.tasks for name in (one.step, one.task)}
-            raise NotFoundError(f"The run {record.name!r} has no step {task!r}.{did_you_mean(task, names)}")
-        stopped = any(one.state == "running" for one in own)
+            names = {name for task in record.tasks for name in (task.step, task.task)}
+            raise NotFoundError(f"The run {record.name!r} has no step {task_name!r}.{did_you_mean(task_name, names)}")
+        stopped = any(task.state == "running" for task in own)
         if stopped:
-            context.runs.stop(record.name, task)
+            context.runs.stop(record.name, task_name)
         result = {"run": record.name, "executor": self.executor, "replica": self.replica, "stopped": stopped}
         return PrimitiveResult(result)
 
 
-class UpgradeExecutor(OfExecutor):
+class UpgradeExecutor(ExecutorPrimitive):
     """Set parameters of one executor for all later runs: ``upgrade_executor("training", "load-data", days=30)``."""
 
     name = "upgrade_executor"
@@ -177,22 +178,22 @@ class UpgradeExecutor(OfExecutor):
         return self
 
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
-        wanted, step = dict(self.parameters or {}), _step(context.workflow(self.workflow)[1], self.executor)
-        if unknown := [name for name in wanted if name not in step.settable]:
+        parameters, step = dict(self.parameters or {}), _get_step(context.workflow(self.workflow)[1], self.executor)
+        if unknown := [name for name in parameters if name not in step.settable]:
             raise NotFoundError(
                 f"The step {step.name!r} has no parameter {unknown[0]!r}.{did_you_mean(unknown[0], step.settable)}"
             )
-        before = {name: _written(step)["parameters"][name] for name in wanted}
-        return _change_one(
+        before = {name: _dump(step)["parameters"][name] for name in parameters}
+        return _change_step(
             context,
             self,
-            lambda one: one.replace(parameters={**one.parameters, **wanted}),
+            lambda executor: executor.replace(parameters={**executor.parameters, **parameters}),
             before,
             {"parameters": before},
         )
 
 
-class UpdateExecutorAffinity(OfExecutor):
+class UpdateExecutorAffinity(ExecutorPrimitive):
     """Set where one executor may run, from the next run on."""
 
     name = "update_executor_affinity"
@@ -201,11 +202,11 @@ class UpdateExecutorAffinity(OfExecutor):
     affinity: Placed = Field(kw_only=False, description="Where it may run: any core, cores of its own, and so on.")
 
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
-        before = {"affinity": _written(_step(context.workflow(self.workflow)[1], self.executor)).get("affinity")}
-        return _change_one(context, self, with_affinity(self.affinity), before, before)
+        before = {"affinity": _dump(_get_step(context.workflow(self.workflow)[1], self.executor)).get("affinity")}
+        return _change_step(context, self, set_affinity(self.affinity), before, before)
 
 
-class UpdateExecutorResource(OfExecutor, OfResources):
+class UpdateExecutorResource(ExecutorPrimitive, ResourceArguments):
     """Set what one executor may use, from the next run on."""
 
     name = "update_executor_resource"
@@ -217,9 +218,9 @@ class UpdateExecutorResource(OfExecutor, OfResources):
         return self
 
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
-        grant, step = self.changed_resources(), _step(context.workflow(self.workflow)[1], self.executor)
-        before = {name: value for name, value in resources_of(step).items() if name in grant}
-        return _change_one(context, self, with_resources(grant), before, before)
+        grant, step = self.changed_resources(), _get_step(context.workflow(self.workflow)[1], self.executor)
+        before = {name: value for name, value in get_resources(step).items() if name in grant}
+        return _change_step(context, self, set_resources(grant), before, before)
 
 
 def upgrade_steps(context: PrimitiveContext, name: str, parameters: Mapping[str, Any]) -> PrimitiveResult:
@@ -229,79 +230,85 @@ def upgrade_steps(context: PrimitiveContext, name: str, parameters: Mapping[str,
     before: dict[str, Any] = {}
     for step in workflow.steps:
         after = changed.node(step.name).parameters
-        written = _written(step)["parameters"]
+        written = _dump(step)["parameters"]
         before |= {f"{step.name}.{name}": written[name] for name, old in step.parameters.items() if after[name] != old}
     inverse = context.noted
     if before:
         inverse = context.undo("upgrade_workflow", {"workflow": workflow.name, "parameters": before})
-        context.keep(workflow.name, lambda one: one.with_parameters(parameters))
+        context.update_workflow(workflow.name, lambda stored: stored.with_parameters(parameters))
     return PrimitiveResult({"workflow": workflow.name, "before": before}, inverse)
 
 
 def update_steps(
-    context: PrimitiveContext, act: BuiltIn, changes: Mapping[str, Change], was: Callable[[Executor], Any]
+    context: PrimitiveContext, act: BuiltIn, changes: Mapping[str, Change], get_before: Callable[[Executor], Any]
 ) -> PrimitiveResult:
-    """Change several steps of a batch workflow. ``was`` tells of a step what the inverse is to give back."""
+    """Change several steps of a batch workflow; ``get_before`` returns the value that the inverse restores."""
     workflow = context.workflow(act.workflow)[1]
-    before = {name: was(_step(workflow, name)) for name in changes}
-    undone = {"workflow": workflow.name, "executors": before}
+    before = {name: get_before(_get_step(workflow, name)) for name in changes}
+    inverse_arguments = {"workflow": workflow.name, "executors": before}
     result = {"workflow": workflow.name, "before": before}
-    return _keep_steps(context, workflow, act.name, changes, undone, result)
+    return _store_steps(context, workflow, act.name, changes, inverse_arguments, result)
 
 
-def affinity_of(step: Executor) -> Any:
-    return _written(step).get("affinity")
+def get_affinity(step: Executor) -> Any:
+    return _dump(step).get("affinity")
 
 
-def resources_of(step: Executor) -> dict[str, Any]:
-    return {name: _written(step)["resources"].get(name) for name in ("cpu", "memory", "gpu")}
+def get_resources(step: Executor) -> dict[str, Any]:
+    return {name: _dump(step)["resources"].get(name) for name in ("cpu", "memory", "gpu")}
 
 
-def with_affinity(value: Any) -> Change:
+def set_affinity(value: Any) -> Change:
     return lambda step: step.replace(affinity=value)
 
 
-def with_avoided(services: Sequence[str]) -> Change:
-    """Have a step keep off the cores of these services too, and leave the rest of its affinity."""
+def add_avoided_services(services: Sequence[str]) -> Change:
+    """Add services to those whose cores a step avoids, keeping the rest of its affinity."""
 
     def change(step: Executor) -> Executor:
-        known = step.affinity if isinstance(step.affinity, Affinity) else Affinity()
-        return step.replace(affinity=known.replace(avoid_services=[*dict.fromkeys([*known.avoid_services, *services])]))
+        affinity = step.affinity if isinstance(step.affinity, Affinity) else Affinity()
+        return step.replace(
+            affinity=affinity.replace(avoid_services=[*dict.fromkeys([*affinity.avoid_services, *services])])
+        )
 
     return change
 
 
-def with_resources(grant: Mapping[str, Any]) -> Change:
+def set_resources(grant: Mapping[str, Any]) -> Change:
     return lambda step: step.replace(resources=step.resources.replace(**grant))
 
 
-def _change_one(
-    context: PrimitiveContext, act: OfExecutor, change: Change, before: Mapping[str, Any], back: Mapping[str, Any]
+def _change_step(
+    context: PrimitiveContext,
+    act: ExecutorPrimitive,
+    change: Change,
+    before: Mapping[str, Any],
+    restored: Mapping[str, Any],
 ) -> PrimitiveResult:
-    """Change one step; ``back`` are the arguments that the same primitive gives back what was ``before`` with."""
+    """Change one step; ``restored`` are the arguments with which the same primitive restores ``before``."""
     where = {"workflow": act.workflow, "executor": act.executor}
     workflow = context.workflow(act.workflow)[1]
-    return _keep_steps(
-        context, workflow, act.name, {act.executor: change}, {**where, **back}, {**where, "before": before}
+    return _store_steps(
+        context, workflow, act.name, {act.executor: change}, {**where, **restored}, {**where, "before": before}
     )
 
 
-def _keep_steps(
+def _store_steps(
     context: PrimitiveContext,
     workflow: Workflow,
     primitive: str,
     changes: Mapping[str, Change],
-    undone: Mapping[str, Any],
+    inverse_arguments: Mapping[str, Any],
     result: dict[str, Any],
 ) -> PrimitiveResult:
-    _check_runnable(context, _with_steps(workflow, changes))  # before anything is recorded
-    inverse = context.undo(primitive, undone)
-    context.keep(workflow.name, lambda one: _with_steps(one, changes))
+    _check_runnable(context, _replace_steps(workflow, changes))  # before anything is recorded
+    inverse = context.undo(primitive, inverse_arguments)
+    context.update_workflow(workflow.name, lambda stored: _replace_steps(stored, changes))
     return PrimitiveResult(result, inverse)
 
 
 def _check_runnable(context: PrimitiveContext, workflow: Workflow) -> None:
-    """Refuse a change after which the backend could not honour a field, and so run nothing of the workflow."""
+    """Raise ``UnsupportedError`` if the backend could not run the changed workflow, as it does not support a field."""
     from scanflow.deployer.port import RunRequest
 
     try:
@@ -309,15 +316,15 @@ def _check_runnable(context: PrimitiveContext, workflow: Workflow) -> None:
     except UnsupportedError:
         raise
     except ScanflowError:
-        return  # what else is wrong with it is not this change's doing
+        return  # other errors are not caused by this change
 
 
-def _with_steps(workflow: Workflow, changes: Mapping[str, Change]) -> Workflow:
-    changed = {name: change(_step(workflow, name)) for name, change in changes.items()}
+def _replace_steps(workflow: Workflow, changes: Mapping[str, Change]) -> Workflow:
+    changed = {name: change(_get_step(workflow, name)) for name, change in changes.items()}
     return workflow.replace(nodes=tuple(changed.get(node.name, node) for node in workflow.nodes))
 
 
-def _step(workflow: Workflow, name: str) -> Executor:
+def _get_step(workflow: Workflow, name: str) -> Executor:
     node = workflow.node(name)
     if not isinstance(node, Executor):
         raise UnsupportedError(
@@ -326,29 +333,29 @@ def _step(workflow: Workflow, name: str) -> Executor:
     return node
 
 
-def _written(step: Executor) -> dict[str, Any]:
-    """Return a step as it is written down, references included."""
+def _dump(step: Executor) -> dict[str, Any]:
+    """Serialize a step, references included."""
     return step.model_dump(mode="json")
 
 
-def begun(context: PrimitiveContext, record: RunRecord) -> PrimitiveResult:
-    """Return what is told of a run that was begun, which is undone by stopping it."""
+def build_run_result(context: PrimitiveContext, record: RunRecord) -> PrimitiveResult:
+    """Return the result of a started run, with the inverse that stops it."""
     result = {"run": record.name, "workflow": record.workflow, "state": record.state}
     return PrimitiveResult(result, context.undo("stop_workflow", {"run": record.name}))
 
 
-def _newest(context: PrimitiveContext, workflow: str) -> list[RunRecord]:
+def _list_newest_runs(context: PrimitiveContext, workflow: str) -> list[RunRecord]:
     return context.runs.newest(app=context.app, team=context.team, workflow=workflow, limit=RECENT_RUNS)
 
 
-def _past_run(context: PrimitiveContext, workflow: str, run: str) -> RunRecord:
+def _find_past_run(context: PrimitiveContext, workflow: str, run: str) -> RunRecord:
     if run != LATEST:
-        found = context.runs.show(run)
-        if (found.app, found.team, found.workflow) != (context.app, context.team, workflow):
-            raise UsageError(f"The run {found.name!r} is not one of the workflow {workflow!r}. Name another.")
-        return found
+        record = context.runs.show(run)
+        if (record.app, record.team, record.workflow) != (context.app, context.team, workflow):
+            raise UsageError(f"The run {record.name!r} is not one of the workflow {workflow!r}. Name another.")
+        return record
     context.workflow(workflow)
-    runs = _newest(context, workflow)
+    runs = _list_newest_runs(context, workflow)
     if not runs:
         raise NotFoundError(f"The workflow {workflow!r} has not been run yet. Run it first: run_workflow")
     return runs[0]

@@ -1,4 +1,4 @@
-"""The primitive of MPI workflows that others have not: a planner decides how a job is cut (thesis 6.3.1)."""
+"""The primitive for MPI workflows only: a planner chooses the granularity of a job (thesis 6.3.1)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import Field
 
 from scanflow.agent.primitive_model import BuiltIn, PrimitiveContext, PrimitiveResult
 from scanflow.agent.primitives.arguments import Settings
-from scanflow.agent.primitives.batch import begun
+from scanflow.agent.primitives.batch import build_run_result
 from scanflow.app.mpi import MPIPolicy
 
 if TYPE_CHECKING:
@@ -47,35 +47,35 @@ class RunAutoconfigWorkflow(BuiltIn):
         ) -> None: ...
 
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
-        record, told = context.runs.begun(context.key), dict[str, Any]()
+        record, details = context.runs.begun(context.key), dict[str, Any]()
         if record is None:
-            request, told = self._configured(context)
+            request, details = self._configure(context)
             record = context.runs.begin(request, key=context.key)
-        done = begun(context, record)
-        return PrimitiveResult({**done.result, **told}, done.inverse)
+        done = build_run_result(context, record)
+        return PrimitiveResult({**done.result, **details}, done.inverse)
 
-    def _configured(self, context: PrimitiveContext) -> tuple[RunRequest, dict[str, Any]]:
-        """Return the run that is to begin, and what was decided."""
+    def _configure(self, context: PrimitiveContext) -> tuple[RunRequest, dict[str, Any]]:
+        """Return the run to start, and the planner's decision."""
         from scanflow.backends.mpi_program import program_of
         from scanflow.backends.port import JobProfiler
         from scanflow.deployer.port import RunRequest
         from scanflow.placement.mpi.autoconfig import autoconfigured
 
-        kept, workflow = context.workflow(self.workflow)
+        stored, workflow = context.workflow(self.workflow)
         workflow = workflow.with_parameters(self.parameters or {})
         planner = context.runs.job_planner()
         workload = autoconfigured(
-            program_of(kept.application, workflow).workload,
-            planner.job_nodes(kept.application, workflow),
+            program_of(stored.application, workflow).workload,
+            planner.job_nodes(stored.application, workflow),
             policy=self.policy,
             profile=self.profile,
             most_nodes=self.nodes,
             measurable=isinstance(planner, JobProfiler),
         )
         workflow = workflow.replace(nodes=(workload,))
-        plan = planner.job_plan(kept.application, workflow)
-        # Without its file, so that going on with it later takes the job as it was cut here.
-        request = RunRequest(kept.application.with_workflow(workflow), self.workflow)
+        plan = planner.job_plan(stored.application, workflow)
+        # Without its source file, so that resuming it uses the job as planned here.
+        request = RunRequest(stored.application.with_workflow(workflow), self.workflow)
         cut = plan.granularity
-        told = {"tasks": len(plan.ranks), "workers": cut.workers, "nodes": cut.nodes, "groups": cut.groups}
-        return request, {**told, "why": list(plan.reasons), "queue": planner.queue}
+        details = {"tasks": len(plan.ranks), "workers": cut.workers, "nodes": cut.nodes, "groups": cut.groups}
+        return request, {**details, "why": list(plan.reasons), "queue": planner.queue}

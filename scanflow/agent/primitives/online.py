@@ -1,8 +1,8 @@
-"""Primitives on online workflows: served, changed while they serve, and ended.
+"""Primitives on online workflows: deploy them, change them without downtime, and delete them.
 
-What is wanted of the workflow is kept first in the service and then in the stored application, so that deploying it
-again brings back what agents made of it. An inverse gives both back: ``nodes`` is what the application said of nodes
-where the service's value would not have it say that again.
+The requested shape is written to the service first, then to the stored application, so that the next deployment has it
+too. An inverse restores both: its ``nodes`` are the application's values of nodes that the service's value alone would
+not restore.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from urllib.parse import urlsplit
 from pydantic import Field, model_validator
 
 from scanflow.agent.primitive_model import BuiltIn, PrimitiveContext, PrimitiveResult
-from scanflow.agent.primitives.arguments import Copies, Cores, Count, ModelAddress, Node, SomeMode, given_only
+from scanflow.agent.primitives.arguments import Copies, Cores, Count, ModelAddress, Node, SomeMode, drop_none
 from scanflow.agent.primitives.serving import (
     INSTANCES,
     MODEL,
+    assign_to_nodes,
+    build_restore_arguments,
     canary_of,
-    cut_of,
-    each,
-    found,
-    given_back,
-    in_effect,
-    keep,
-    mine,
+    find_own_service,
+    find_workflow,
+    get_own_service,
+    get_sizing,
     served_models,
+    store_values,
     summary_of,
-    wanted,
+    wait_until_in_effect,
     with_services,
 )
 from scanflow.app.scaling import Scaling, ScalingMetric
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from scanflow.backends.service_records import RevisionRecord, ServiceRecord, Shape
 
 THRESHOLDS = ("metric", "target", "min", "max", "up", "down")
-"""What decides on the number of instances, of what ``sf.Scaling`` says."""
+"""The fields of ``sf.Scaling`` that decide on the number of instances."""
 
 
-class _OfCut(BuiltIn):
-    """How many instances a service has, and how large they are; what is left out stays as it is."""
+class _SizingPrimitive(BuiltIn):
+    """The number and size of a service's instances; missing arguments leave them unchanged."""
 
     kind = "online"
 
@@ -54,16 +54,16 @@ class _OfCut(BuiltIn):
     affinity: SomeMode = None
 
     @property
-    def cut(self) -> dict[str, Any]:
-        return given_only({name: getattr(self, name) for name in ("instances", "cores", "affinity")})
+    def sizing(self) -> dict[str, Any]:
+        return drop_none({name: getattr(self, name) for name in ("instances", "cores", "affinity")})
 
     @property
     def fields(self) -> tuple[str, ...]:
         names = {"instances": "replicas", "cores": "resource", "affinity": "affinity", "threads": "resource"}
-        return tuple(dict.fromkeys(names[name] for name in self.cut))
+        return tuple(dict.fromkeys(names[name] for name in self.sizing))
 
 
-class DeployWorkflow(_OfCut):
+class DeployWorkflow(_SizingPrimitive):
     """Serve an online workflow. What is not said is as the workflow says. Undone by deleting it."""
 
     name = "deploy_workflow"
@@ -71,26 +71,26 @@ class DeployWorkflow(_OfCut):
 
     port: Annotated[int | None, Field(description="The port of HTTP. Unset: the next that is free.")] = None
     models: Mapping[str, str] | None = Field(default=None, init=False)
-    """The versions to serve, by node, where they are not those that the application names: what was deleted."""
+    """The versions to serve, by node, where the deleted service had others than the application names."""
 
     @property
     def fields(self) -> tuple[str, ...]:
         return ("running", *super().fields)
 
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
-        """Serve it; where it is served already, change it to what the application says now."""
-        kept, workflow = context.workflow(self.workflow)
-        app = kept.application
+        """Deploy the service; change a deployed one to the current application."""
+        stored, workflow = context.workflow(self.workflow)
+        app = stored.application
         if self.models:
-            app = app.with_workflow(MODEL.written(workflow, self.models))
-        before = found(context, self.workflow)
+            app = app.with_workflow(MODEL.set_values(workflow, self.models))
+        before = find_own_service(context, self.workflow)
         if before is None:
             inverse = context.undo("delete_workflow", {"workflow": self.workflow})
         else:
-            inverse = context.undo("apply_workflow_instance", cut_of(before))
-        sizing = Sizing(**self.cut)
+            inverse = context.undo("apply_workflow_instance", get_sizing(before))
+        sizing = Sizing(**self.sizing)
         record = context.deployer.deploy(
-            Deployment(app, self.workflow, sizing=sizing, port=self.port, source=kept.source)
+            Deployment(app, self.workflow, sizing=sizing, port=self.port, source=stored.source)
         )
         return PrimitiveResult(summary_of(record), inverse)
 
@@ -104,19 +104,19 @@ class DeleteWorkflow(BuiltIn):
 
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
         """Drain in-flight requests, then delete the service."""
-        before, result = found(context, self.workflow), {"service": self.workflow, "deleted": True}
+        before, result = find_own_service(context, self.workflow), {"service": self.workflow, "deleted": True}
         if before is None:
             if not context.tried:
                 raise NotFoundError(f"The service {self.workflow!r} is not there: it is deleted already, or never was.")
             return PrimitiveResult(result, context.noted)
-        workflow, served = wanted(context, self.workflow), served_models(before)
-        named = {} if workflow is None else {one.name: one.model for one in workflow.services}
-        models = {node: model for node, model in served.items() if named.get(node, model) != model}
-        back = {**cut_of(before), "port": _own_port(before), "models": models or None}
-        inverse = context.undo("deploy_workflow", given_only(back))
+        workflow, served = find_workflow(context, self.workflow), served_models(before)
+        declared_models = {} if workflow is None else {node.name: node.model for node in workflow.services}
+        models = {node: model for node, model in served.items() if declared_models.get(node, model) != model}
+        back = {**get_sizing(before), "port": _get_own_port(before), "models": models or None}
+        inverse = context.undo("deploy_workflow", drop_none(back))
         try:
             context.deployer.delete(self.workflow)
-        except NotFoundError:  # somebody else was quicker, or the attempt that was cut off has come to its end
+        except NotFoundError:  # another client deleted it meanwhile, or the interrupted attempt has succeeded
             pass
         return PrimitiveResult(result, inverse)
 
@@ -147,16 +147,16 @@ class UpdateWorkflowReplica(BuiltIn):
         Field(description="All of sf.Scaling, in place of what decides; None: nothing decides any more."),
     ] = None
     nodes: Mapping[str, Count] | None = Field(default=None, init=False)
-    """How many instances the application is to say for these nodes."""
+    """The number of instances to write to these nodes of the application."""
 
     @property
     def thresholds(self) -> dict[str, Any]:
-        """What is given of them. In an inverse, null beside others means ``up`` and ``down`` as the target says."""
+        """The passed thresholds. In an inverse, null beside others means ``up`` and ``down`` by the target."""
         values = {"target" if name == "threshold" else name: getattr(self, name) for name in _THRESHOLDS}
-        given = given_only(values)
+        thresholds = drop_none(values)
         return {
-            **given,
-            **{name: None for name in ("up", "down") if given and self.is_given(name) and name not in given},
+            **thresholds,
+            **{name: None for name in ("up", "down") if thresholds and self.is_given(name) and name not in thresholds},
         }
 
     @model_validator(mode="after")
@@ -170,7 +170,7 @@ class UpdateWorkflowReplica(BuiltIn):
             if self.scaling is not None:
                 Scaling(**self.scaling)
         elif self.metric is not None and self.instances is None:
-            Scaling(**given_only(self.thresholds))
+            Scaling(**drop_none(self.thresholds))
         elif (self.instances is None) == (not self.thresholds):
             raise InvalidError(
                 "update_workflow_replica takes either a number, instances=4, or what decides it, metric='rps', "
@@ -179,42 +179,50 @@ class UpdateWorkflowReplica(BuiltIn):
         return self
 
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
-        before = mine(context, self.workflow)
+        before = get_own_service(context, self.workflow)
         if self.instances is not None and not self.is_given("scaling"):
-            return _scaled(context, before, self.instances, nodes=self.nodes)
-        return self._rescaled(context, before)
+            return _scale(context, before, self.instances, nodes=self.nodes)
+        return self._rescale(context, before)
 
-    def _decided(self, workflow: Workflow) -> Scaling | None:
+    def _merge_scaling(self, workflow: Workflow) -> Scaling | None:
         if self.is_given("scaling"):
             return None if self.scaling is None else Scaling(**self.scaling)
-        known = _scaling(workflow)
-        merged = {**({} if known is None else known.model_dump(exclude_unset=True)), **self.thresholds}
-        return Scaling(**given_only(merged))
+        current = _find_scaling(workflow)
+        merged = {**({} if current is None else current.model_dump(exclude_unset=True)), **self.thresholds}
+        return Scaling(**drop_none(merged))
 
-    def _rescaled(self, context: PrimitiveContext, before: ServiceRecord) -> PrimitiveResult:
+    def _rescale(self, context: PrimitiveContext, before: ServiceRecord) -> PrimitiveResult:
 
-        def said(workflow: Workflow) -> dict[str, int]:
-            number = self.instances if self._decided(workflow) is None else None
-            return {**({} if number is None else each(workflow, number)), **(self.nodes or {})}
+        def compute_values(workflow: Workflow) -> dict[str, int]:
+            number = self.instances if self._merge_scaling(workflow) is None else None
+            return {**({} if number is None else assign_to_nodes(workflow, number)), **(self.nodes or {})}
 
-        def changed(workflow: Workflow) -> Workflow:
-            return INSTANCES.written(_deciding(workflow, self._decided(workflow)), said(workflow))
+        def apply_scaling(workflow: Workflow) -> Workflow:
+            return INSTANCES.set_values(
+                _replace_scaling(workflow, self._merge_scaling(workflow)), compute_values(workflow)
+            )
 
         _, workflow = context.workflow(self.workflow)
-        known, scaling, was = _scaling(workflow), self._decided(workflow), before.shape.instances
+        current, scaling, was = _find_scaling(workflow), self._merge_scaling(workflow), before.shape.instances
         back: dict[str, Any] = {"scaling": None, "instances": was}
-        if known is not None:
-            whole = known.model_dump(mode="json")
+        if current is not None:
+            whole = current.model_dump(mode="json")
             back = {"scaling": whole} if self.is_given("scaling") else {name: whole[name] for name in THRESHOLDS}
-        more = given_back(context, self.workflow, INSTANCES, said, lambda one: each(one, was) if known is None else {})
+        more = build_restore_arguments(
+            context,
+            self.workflow,
+            INSTANCES,
+            compute_values,
+            lambda changed_workflow: assign_to_nodes(changed_workflow, was) if current is None else {},
+        )
         inverse = context.undo(self.name, {"workflow": self.workflow, **back, **more})
         fixed = None
-        if scaling is None:  # nothing decides on the number any more
+        if scaling is None:  # the number is fixed from now on
             fixed = (was or 1) if self.instances is None else self.instances
         record = context.deployer.change(self.workflow, ServiceChange(scaling=scaling or "off", instances=fixed))
-        context.keep(self.workflow, changed)
-        told = None if scaling is None else scaling.model_dump(mode="json")
-        return PrimitiveResult({**summary_of(record), "scaling": told}, inverse)
+        context.update_workflow(self.workflow, apply_scaling)
+        scaling_document = None if scaling is None else scaling.model_dump(mode="json")
+        return PrimitiveResult({**summary_of(record), "scaling": scaling_document}, inverse)
 
 
 _THRESHOLDS = ("metric", "threshold", "min", "max", "up", "down")
@@ -233,31 +241,31 @@ class UpdateWorkflowTraffic(BuiltIn):
     node: Node = None
 
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
-        """Route them so. A share of 0 takes it back."""
-        before = mine(context, self.workflow)
-        trial = canary_of(before)
-        changed = None if trial is None else _changed_model(before, trial)
+        """Route the share of requests; a share of 0 removes the canary."""
+        before = get_own_service(context, self.workflow)
+        canary = canary_of(before)
+        changed = None if canary is None else _find_changed_model(before, canary)
         model, node = self.model, self.node
         if self.weight <= 0 and not self.shadow:
-            if context.reverting and changed is not None and _is_alias(model) and _same_name(model, changed[1]):
-                node, model = changed  # what it was the canary as; the alias may be another version by now
-            on_trial = () if trial is None else trial.models.values()
-            if model not in on_trial and (trial is None or not _is_alias(model)):
+            if context.reverting and changed is not None and _is_alias(model) and _is_same_model(model, changed[1]):
+                node, model = changed  # the canary's version; the alias may refer to another one by now
+            canary_models = () if canary is None else canary.models.values()
+            if model not in canary_models and (canary is None or not _is_alias(model)):
                 return PrimitiveResult({**summary_of(before), "model": self.model, "weight": 0.0}, context.noted)
         back: dict[str, Any] = {"workflow": self.workflow, "model": self.model, "weight": 0.0, "node": self.node}
-        if trial is not None and changed is not None:
-            shared = 0.0 if trial.shadow else trial.weight
-            back |= {"model": changed[1], "weight": shared, "shadow": trial.shadow}
+        if canary is not None and changed is not None:
+            shared = 0.0 if canary.shadow else canary.weight
+            back |= {"model": changed[1], "weight": shared, "shadow": canary.shadow}
             if self.node is not None:
                 back["node"] = changed[0]
-        inverse = context.undo(self.name, given_only(back))
+        inverse = context.undo(self.name, drop_none(back))
         change = ServiceChange(model=model, node=node, weight=self.weight, shadow=self.shadow)
         record = context.deployer.change(self.workflow, change)
-        told = {"model": self.model, "weight": self.weight, "shadow": self.shadow}
-        return PrimitiveResult({**summary_of(record), **told}, inverse)
+        traffic = {"model": self.model, "weight": self.weight, "shadow": self.shadow}
+        return PrimitiveResult({**summary_of(record), **traffic}, inverse)
 
 
-class ApplyWorkflowInstance(_OfCut):
+class ApplyWorkflowInstance(_SizingPrimitive):
     """Resize a service (instances, cores) without downtime. What is not given stays as it is."""
 
     name = "apply_workflow_instance"
@@ -268,22 +276,24 @@ class ApplyWorkflowInstance(_OfCut):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if not self.cut:
+        if not self.sizing:
             raise InvalidError("apply_workflow_instance changes nothing. Say instances=, cores= or affinity=.")
         return self
 
     @property
-    def cut(self) -> dict[str, Any]:
-        return {**super().cut, **given_only({"threads": self.threads})}
+    def sizing(self) -> dict[str, Any]:
+        return {**super().sizing, **drop_none({"threads": self.threads})}
 
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
-        before = mine(context, self.workflow)
-        cut = {**cut_of(before), **given_only({"threads": _pool_threads(before.shape)})}
-        back = {name: value for name, value in cut.items() if name in self.cut or name == "workflow"}
+        before = get_own_service(context, self.workflow)
+        sizing = {**get_sizing(before), **drop_none({"threads": _compute_pool_threads(before.shape)})}
+        back = {name: value for name, value in sizing.items() if name in self.sizing or name == "workflow"}
         inverse = context.noted
-        if back.keys() >= self.cut.keys():  # what was not limited cannot be given back, nor a part of it alone
+        if back.keys() >= self.sizing.keys():  # unlimited values cannot be restored, nor only a part of the others
             inverse = context.undo(self.name, back)
-        return PrimitiveResult(summary_of(context.deployer.change(self.workflow, ServiceChange(**self.cut))), inverse)
+        return PrimitiveResult(
+            summary_of(context.deployer.change(self.workflow, ServiceChange(**self.sizing))), inverse
+        )
 
 
 class DeleteWorkflowInstance(BuiltIn):
@@ -309,14 +319,14 @@ class DeleteWorkflowInstance(BuiltIn):
                 "delete_workflow_instance: which instance goes is the backend's choice, and cannot honour 'instance': "
                 f"{self.instance!r}. Give it a 'count'."
             )
-        before = mine(context, self.workflow)
-        there = _instances_before(context, before)
+        before = get_own_service(context, self.workflow)
+        there = _count_instances_before(context, before)
         if there - self.count < 1:
             raise UsageError(
                 f"The service {self.workflow!r} has {there} instances, and {self.count} fewer would leave none. End it "
                 "with delete_workflow, or give it a scaling with min=0."
             )
-        return _scaled(context, before, there - self.count, lasting=False)
+        return _scale(context, before, there - self.count, lasting=False)
 
 
 class DuplicateWorkflowInstance(BuiltIn):
@@ -330,17 +340,17 @@ class DuplicateWorkflowInstance(BuiltIn):
     count: Annotated[int, Field(ge=1, description="How many to add.")] = 1
 
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
-        before = mine(context, self.workflow)
-        return _scaled(context, before, _instances_before(context, before) + self.count, lasting=False)
+        before = get_own_service(context, self.workflow)
+        return _scale(context, before, _count_instances_before(context, before) + self.count, lasting=False)
 
 
-def _changed_model(record: ServiceRecord, trial: RevisionRecord) -> tuple[str, str] | None:
+def _find_changed_model(record: ServiceRecord, canary: RevisionRecord) -> tuple[str, str] | None:
     current = served_models(record)
-    return next(((node, model) for node, model in trial.models.items() if current.get(node) != model), None)
+    return next(((node, model) for node, model in canary.models.items() if current.get(node) != model), None)
 
 
-def _pool_threads(shape: Shape) -> int | None:
-    """Return the threads in each of an instance's pools; None: nobody said, nor how many cores it has."""
+def _compute_pool_threads(shape: Shape) -> int | None:
+    """Return the threads in each of an instance's pools; None: neither they nor its cores are set."""
     if shape.pool_threads is not None or shape.cores is None:
         return shape.pool_threads
     return pool_size(shape.cores)
@@ -350,12 +360,12 @@ def _is_alias(model: str) -> bool:
     return "@" in model
 
 
-def _same_name(one: str, other: str) -> bool:
-    """Say whether two addresses are of the same registered model."""
-    return one.partition("@")[0].rstrip("/") == other.rpartition("/")[0]
+def _is_same_model(alias: str, address: str) -> bool:
+    """Return whether two addresses are of the same registered model."""
+    return alias.partition("@")[0].rstrip("/") == address.rpartition("/")[0]
 
 
-def _scaled(
+def _scale(
     context: PrimitiveContext,
     before: ServiceRecord,
     instances: int,
@@ -363,44 +373,46 @@ def _scaled(
     lasting: bool = True,
     nodes: Mapping[str, int] | None = None,
 ) -> PrimitiveResult:
-    """``lasting``: it is what the application wants from now on, and not one moment's need."""
+    """Set the number of instances; ``lasting``: also in the stored application."""
     was = before.shape.instances
 
-    def said(workflow: Workflow) -> dict[str, int]:
-        return {**each(workflow, instances), **(nodes or {})} if lasting else {}
+    def compute_values(workflow: Workflow) -> dict[str, int]:
+        return {**assign_to_nodes(workflow, instances), **(nodes or {})} if lasting else {}
 
-    more = given_back(context, before.name, INSTANCES, said, lambda workflow: each(workflow, was))
+    more = build_restore_arguments(
+        context, before.name, INSTANCES, compute_values, lambda workflow: assign_to_nodes(workflow, was)
+    )
     inverse = context.undo("update_workflow_replica", {"workflow": before.name, "instances": was, **more})
     if before.shape.instances == instances:
-        record = in_effect(context.deployer, before, lambda one: one.shape.instances == instances)
+        record = wait_until_in_effect(context.deployer, before, lambda service: service.shape.instances == instances)
     else:
         record = context.deployer.change(before.name, ServiceChange(instances=instances))
     if lasting:
-        keep(context, before.name, INSTANCES, said)
+        store_values(context, before.name, INSTANCES, compute_values)
     return PrimitiveResult(summary_of(record), inverse)
 
 
-def _instances_before(context: PrimitiveContext, before: ServiceRecord) -> int:
-    """Return how many instances there were before the first attempt."""
+def _count_instances_before(context: PrimitiveContext, before: ServiceRecord) -> int:
+    """Return the number of instances before the first attempt."""
     noted = None if context.noted is None else context.noted.arguments.get("instances")
     return noted if isinstance(noted, int) else before.shape.instances
 
 
-def _scaling(workflow: Workflow) -> Scaling | None:
-    """Return what decides on the number of instances: all nodes are in one, so it is the first that says."""
-    return next((one.scaling for one in workflow.services if one.scaling is not None), None)
+def _find_scaling(workflow: Workflow) -> Scaling | None:
+    """Return the scaling of a workflow: of the first node that has one, as all nodes share the instances."""
+    return next((node.scaling for node in workflow.services if node.scaling is not None), None)
 
 
-def _deciding(workflow: Workflow, scaling: Scaling | None) -> Workflow:
-    """Return the workflow with that scaling, in place of the one that decided; None: with none at all."""
-    saying = [one for one in workflow.services if one.scaling is not None]
+def _replace_scaling(workflow: Workflow, scaling: Scaling | None) -> Workflow:
+    """Replace the scaling of a workflow; None: remove it."""
+    scaled_nodes = [node for node in workflow.services if node.scaling is not None]
     if scaling is None:
-        return with_services(workflow, {one.name: one.replace(scaling=None) for one in saying})
-    node = saying[0] if saying else workflow.services[0]
+        return with_services(workflow, {node.name: node.replace(scaling=None) for node in scaled_nodes})
+    node = scaled_nodes[0] if scaled_nodes else workflow.services[0]
     return with_services(workflow, {node.name: node.replace(scaling=scaling)})
 
 
-def _own_port(record: ServiceRecord) -> int | None:
-    """Return the port that a service was given; None behind a Gateway, whose one port leads to services by paths."""
+def _get_own_port(record: ServiceRecord) -> int | None:
+    """Return the service's own port; None behind a Gateway, which routes to services by paths."""
     url = urlsplit(record.url)
     return None if url.path.strip("/") else url.port

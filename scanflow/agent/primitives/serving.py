@@ -1,5 +1,5 @@
-"""A service as primitives find it, and what the application says of its nodes: changed as an action wants it, given
-back, and waited for."""
+"""Helpers of the primitives on services: read a service, change and restore the values of its application's nodes, and
+wait for changes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from scanflow.agent.primitives.arguments import given_only
+from scanflow.agent.primitives.arguments import drop_none
 from scanflow.app.resources import Affinity
 from scanflow.app.service import Service
 from scanflow.app.workflow import Workflow
@@ -20,102 +20,102 @@ if TYPE_CHECKING:
     from scanflow.deployer.port import Deployer
 
 PATIENCE_S = 120.0
-"""Longest that a change is waited for; it goes on after that, and is waited for again."""
+"""The timeout of waiting for a change, which continues after it and is waited for again."""
 
 _POLL_S = 0.05
 
 T = TypeVar("T")
 V = TypeVar("V")
 Values = Callable[[Workflow], Mapping[str, V]]
-"""What a workflow's nodes are to say, by their names; of those that are not named nothing is changed."""
+"""The values to set, by the names of a workflow's nodes; other nodes stay unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
-class Said(Generic[V]):
+class NodeField(Generic[V]):
     get: Callable[[Service], V]
     put: Callable[[Service, V], Service]
 
-    def written(self, workflow: Workflow, values: Mapping[str, V]) -> Workflow:
-        changed = {one.name: self.put(one, values[one.name]) for one in workflow.services if one.name in values}
-        return with_services(workflow, changed)
+    def set_values(self, workflow: Workflow, values: Mapping[str, V]) -> Workflow:
+        nodes = {node.name: self.put(node, values[node.name]) for node in workflow.services if node.name in values}
+        return with_services(workflow, nodes)
 
 
-def _affinity(one: Service) -> Any:
-    """Return an affinity as it is written; None for one that asks for nothing."""
-    return None if one.affinity in (None, Affinity()) else one.model_dump(mode="json")["affinity"]
+def _affinity(node: Service) -> Any:
+    """Serialize the affinity of a node; None for an empty one."""
+    return None if node.affinity in (None, Affinity()) else node.model_dump(mode="json")["affinity"]
 
 
-def _with_affinity(one: Service, value: Any) -> Service:
-    """Return the node with an affinity; one that asks for nothing is none."""
-    made = one.replace(affinity=value)
-    return made if made.affinity != Affinity() else one.replace(affinity=None)
+def _with_affinity(node: Service, value: Any) -> Service:
+    """Return the node with an affinity; an empty one counts as none."""
+    changed = node.replace(affinity=value)
+    return changed if changed.affinity != Affinity() else node.replace(affinity=None)
 
 
-def _with_cores(one: Service, cores: float | None) -> Service:
-    return one.replace(resources=one.resources.replace(cpu=cores))
+def _with_cores(node: Service, cores: float | None) -> Service:
+    return node.replace(resources=node.resources.replace(cpu=cores))
 
 
-def _with_model(one: Service, model: str | None) -> Service:
-    return one if one.model is None else one.replace(model=model)
+def _with_model(node: Service, model: str | None) -> Service:
+    return node if node.model is None else node.replace(model=model)
 
 
-INSTANCES: Said[int] = Said(lambda one: one.instances, lambda one, value: one.replace(instances=value))
-AFFINITY: Said[Any] = Said(_affinity, _with_affinity)
-CORES: Said[float | None] = Said(lambda one: one.resources.cores, _with_cores)
-MODEL: Said[str | None] = Said(lambda one: one.model, _with_model)
+INSTANCES: NodeField[int] = NodeField(lambda node: node.instances, lambda node, value: node.replace(instances=value))
+AFFINITY: NodeField[Any] = NodeField(_affinity, _with_affinity)
+CORES: NodeField[float | None] = NodeField(lambda node: node.resources.cores, _with_cores)
+MODEL: NodeField[str | None] = NodeField(lambda node: node.model, _with_model)
 
 
-def wanted(context: PrimitiveContext, name: str) -> Workflow | None:
-    """Return the workflow as the application has it; None: a service may outlive its workflow's place in it."""
+def find_workflow(context: PrimitiveContext, name: str) -> Workflow | None:
+    """Return the workflow of the stored application; None: it was removed there, and only the service is left."""
     try:
         return context.workflow(name)[1]
     except NotFoundError:
         return None
 
 
-def keep(context: PrimitiveContext, name: str, said: Said[V], values: Values[V]) -> None:
-    """Have the application say so from now on, where it still has the workflow."""
+def store_values(context: PrimitiveContext, name: str, field: NodeField[V], values: Values[V]) -> None:
+    """Store values in the application, if it still has the workflow."""
     try:
-        context.keep(name, lambda workflow: said.written(workflow, values(workflow)))
+        context.update_workflow(name, lambda workflow: field.set_values(workflow, values(workflow)))
     except NotFoundError:
         return
 
 
-def given_back(
-    context: PrimitiveContext, name: str, said: Said[V], there: Values[V], back: Values[V]
+def build_restore_arguments(
+    context: PrimitiveContext, name: str, field: NodeField[V], there: Values[V], back: Values[V]
 ) -> dict[str, Any]:
-    """Return what an inverse has to be told besides, so that the application then says what it says now.
+    """Return the arguments that an inverse needs besides the service's value, to restore the application's values.
 
-    It is ``nodes`` with what those say now that would not have it again, where the action writes what is ``there``, and
-    its inverse by itself what is given ``back``; nothing, where all would."""
-    workflow = wanted(context, name)
+    These are ``nodes``, with the current values of those that would have others after the action wrote the values
+    ``there`` and its inverse the values ``back``; empty, where there are none."""
+    workflow = find_workflow(context, name)
     if workflow is None:
         return {}
-    changed = said.written(workflow, there(workflow))
-    undone = {one.name: said.get(one) for one in said.written(changed, back(changed)).services}
-    lost = {one.name: said.get(one) for one in workflow.services if said.get(one) != undone[one.name]}
+    changed = field.set_values(workflow, there(workflow))
+    undone = {node.name: field.get(node) for node in field.set_values(changed, back(changed)).services}
+    lost = {node.name: field.get(node) for node in workflow.services if field.get(node) != undone[node.name]}
     return {"nodes": lost} if lost else {}
 
 
-def each(workflow: Workflow, value: T) -> dict[str, T]:
-    return {one.name: value for one in workflow.services}
+def assign_to_nodes(workflow: Workflow, value: T) -> dict[str, T]:
+    return {node.name: value for node in workflow.services}
 
 
 def with_services(workflow: Workflow, changed: Mapping[str, Service]) -> Workflow:
-    return workflow.replace(nodes=tuple(changed.get(one.name, one) for one in workflow.nodes))
+    return workflow.replace(nodes=tuple(changed.get(node.name, node) for node in workflow.nodes))
 
 
 def served_models(record: ServiceRecord) -> dict[str, str]:
-    """Return, for each node that is a registered model, the version that is served."""
+    """Return the served versions, by the names of nodes with a registered model."""
     return {} if record.current is None else dict(record.current.models)
 
 
 def canary_of(record: ServiceRecord) -> RevisionRecord | None:
-    return next((one for one in record.revisions if one.role != "current"), None)
+    return next((revision for revision in record.revisions if revision.role != "current"), None)
 
 
-def mine(context: PrimitiveContext, name: str) -> ServiceRecord:
-    """Return a service of the application that it is done for, and of no other."""
+def get_own_service(context: PrimitiveContext, name: str) -> ServiceRecord:
+    """Return a service of the context's application; raise ``UsageError`` if it is another application's."""
     record = context.deployer.service(name)
     if (record.app, record.team) != (context.app, context.team):
         raise UsageError(
@@ -125,16 +125,17 @@ def mine(context: PrimitiveContext, name: str) -> ServiceRecord:
     return record
 
 
-def found(context: PrimitiveContext, name: str) -> ServiceRecord | None:
-    """Return it; None: there is none of that name."""
-    return mine(context, name) if any(one.name == name for one in context.deployer.services()) else None
+def find_own_service(context: PrimitiveContext, name: str) -> ServiceRecord | None:
+    """Return a service of the context's application; None: there is none of that name."""
+    names = {service.name for service in context.deployer.services()}
+    return get_own_service(context, name) if name in names else None
 
 
-def cut_of(record: ServiceRecord) -> dict[str, Any]:
-    """Return how a service is cut, as arguments; what is not limited is left out."""
+def get_sizing(record: ServiceRecord) -> dict[str, Any]:
+    """Return the sizing of a service as arguments, without unlimited values."""
     shape = record.shape
     cut = {"instances": shape.instances, "cores": shape.cores, "affinity": shape.affinity}
-    return {"workflow": record.name, **given_only(cut)}
+    return {"workflow": record.name, **drop_none(cut)}
 
 
 def summary_of(record: ServiceRecord) -> dict[str, Any]:
@@ -148,24 +149,28 @@ def summary_of(record: ServiceRecord) -> dict[str, Any]:
     }
 
 
-def in_effect(
-    deployer: Deployer, asked: ServiceRecord, still: Callable[[ServiceRecord], bool], *, patience_s: float = PATIENCE_S
+def wait_until_in_effect(
+    deployer: Deployer,
+    requested: ServiceRecord,
+    is_wanted: Callable[[ServiceRecord], bool],
+    *,
+    patience_s: float = PATIENCE_S,
 ) -> ServiceRecord:
-    """Return the service once what was wanted of it is wholly in effect, for which ``patience_s`` are waited.
+    """Wait until a change of a service is in effect, at most ``patience_s``, and return the service.
 
-    ``asked`` is the service as it was found, with the change asked for; ``still`` says whether that is still wanted of
-    it: a change that cannot be is undone."""
-    give_up, record = time.monotonic() + patience_s, asked
-    # A service of which nothing was in effect yet is being deployed; whoever does that waits for it.
-    while asked.settled and record.settled < asked.generation and still(record):
-        if time.monotonic() > give_up:
+    ``requested`` is the service with the requested change; ``is_wanted`` returns whether the change is still requested:
+    one that fails is undone."""
+    deadline, record = time.monotonic() + patience_s, requested
+    # A service that was never settled is still being deployed; its deployment is waited for elsewhere.
+    while requested.settled and record.settled < requested.generation and is_wanted(record):
+        if time.monotonic() > deadline:
             raise UnavailableError(
-                f"The change of {asked.name!r} is not in effect after {patience_s:.0f} s; it goes on. Watch it: "
-                f"scanflow services {asked.name}"
+                f"The change of {requested.name!r} is not in effect after {patience_s:.0f} s; it goes on. Watch it: "
+                f"scanflow services {requested.name}"
             )
         time.sleep(_POLL_S)
-        record = deployer.service(asked.name)
-    if not still(record):
+        record = deployer.service(requested.name)
+    if not is_wanted(record):
         why = record.error or "another client has changed it since"
-        raise UsageError(f"The change of {asked.name!r} was undone, and what served before serves on: {why}")
+        raise UsageError(f"The change of {requested.name!r} was undone, and what served before serves on: {why}")
     return record

@@ -1,4 +1,4 @@
-"""The primitive that has a service searched for how it is served best. It begins a run, which changes no service."""
+"""The primitive that searches for the best configuration of a service. It starts a run and changes no service."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from scanflow.agent.primitive_model import BuiltIn, PrimitiveContext, PrimitiveResult
-from scanflow.agent.primitives.batch import begun
-from scanflow.agent.primitives.serving import mine
+from scanflow.agent.primitives.batch import build_run_result
+from scanflow.agent.primitives.serving import get_own_service
 from scanflow.errors import InvalidError, UnsupportedError, UsageError
 from scanflow.tuning.goals import GoalName
 
@@ -19,7 +19,7 @@ MOST_TRIALS = 200
 MOST_MINUTES = 240.0
 
 RECENT_SEARCHES = 20
-"""Among how many of the newest searches for a service one that goes on is looked for."""
+"""The number of newest searches for a service that are searched for an active one."""
 
 
 class TuneWorkflow(BuiltIn):
@@ -50,30 +50,30 @@ class TuneWorkflow(BuiltIn):
         return self
 
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
-        """Begin the run.
+        """Start the run.
 
         Raises:
             NotFoundError: the service is not deployed.
-            UnsupportedError: it does not run on the server's machine.
-            UsageError: a search for it goes on.
+            UnsupportedError: the service does not run on the server's machine.
+            UsageError: a search for it is active.
         """
         record = context.runs.begun(context.key)
         if record is None:
             record = context.runs.begin(self._request(context), key=context.key)
-        return begun(context, record)
+        return build_run_result(context, record)
 
     def _request(self, context: PrimitiveContext) -> RunRequest:
         from scanflow.deployer.port import RunRequest
         from scanflow.transport.clients import is_loopback
         from scanflow.tuning.workflow import tuning_workflow
 
-        service = mine(context, self.workflow)
+        service = get_own_service(context, self.workflow)
         if not is_loopback(service.url):
             raise UnsupportedError(
                 f"tune_workflow: {self.workflow!r} is at {service.url}, and searches are made on the machine of the "
                 "server alone. Deploy it there: SCANFLOW_BACKEND=local"
             )
-        kept = context.get_application()
+        stored = context.get_application()
         workflow = tuning_workflow(
             self.workflow,
             inputs=self.inputs,
@@ -85,19 +85,19 @@ class TuneWorkflow(BuiltIn):
             seconds=self.seconds,
             connections=self.connections,
         )
-        if workflow.name in {one.name for one in kept.application.workflows}:
+        if workflow.name in {other.name for other in stored.application.workflows}:
             raise InvalidError(
-                f"{kept.application.name!r} has a workflow {workflow.name!r} already, as the search would be called. "
+                f"{stored.application.name!r} has a workflow {workflow.name!r} already, as the search would be called. "
                 "Rename it."
             )
         searches = context.runs.newest(
             app=context.app, team=context.team, workflow=workflow.name, limit=RECENT_SEARCHES
         )
-        busy = next((one for one in searches if one.state in {"running", "interrupted"}), None)
+        busy = next((search for search in searches if search.state in {"running", "interrupted"}), None)
         if busy is not None:
             raise UsageError(
                 f"A search for {self.workflow!r} goes on: {busy.name}. Wait for it, or stop it: scanflow stop "
                 f"{busy.name}"
             )
-        app = kept.application.replace(workflows=(workflow,), agents=())
-        return RunRequest(app, workflow.name, source=kept.source)
+        app = stored.application.replace(workflows=(workflow,), agents=())
+        return RunRequest(app, workflow.name, source=stored.source)

@@ -1,5 +1,5 @@
-"""Primitives that are there for batch workflows and for online ones: for the steps of the one, from its next run on,
-and for the instances of the other, while they serve."""
+"""Primitives for batch and online workflows: on the steps of the former from the next run on, and on the instances of
+the latter without downtime."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from scanflow.agent.primitive_model import BuiltIn, Kind, Primitive, PrimitiveContext, PrimitiveResult
-from scanflow.agent.primitives.arguments import CoreCount, ModelAddress, Node, OfResources, Placed, Settings
+from scanflow.agent.primitives.arguments import CoreCount, ModelAddress, Node, Placed, ResourceArguments, Settings
 from scanflow.agent.primitives.batch import (
-    affinity_of,
-    resources_of,
+    add_avoided_services,
+    get_affinity,
+    get_resources,
+    set_affinity,
+    set_resources,
     update_steps,
     upgrade_steps,
-    with_affinity,
-    with_avoided,
-    with_resources,
 )
 from scanflow.agent.primitives.serving import (
     AFFINITY,
     CORES,
     MODEL,
+    assign_to_nodes,
+    build_restore_arguments,
     canary_of,
-    each,
-    given_back,
-    in_effect,
-    keep,
-    mine,
+    get_own_service,
     served_models,
+    store_values,
     summary_of,
+    wait_until_in_effect,
 )
 from scanflow.app.resources import AffinityMode
 from scanflow.app.workflow import Workflow
@@ -40,12 +40,12 @@ from scanflow.errors import InvalidError, UnsupportedError
 BatchOrOnline: TypeAlias = Literal["batch", "online"]
 
 
-class _OfEither(BuiltIn):
-    of: BatchOrOnline = Field(default="online", alias="kind", description="Which kind of workflow it is.")
+class _WorkflowPrimitive(BuiltIn):
+    workflow_type: BatchOrOnline = Field(default="online", alias="kind", description="Which kind of workflow it is.")
 
     @property
     def workflow_kind(self) -> Kind | None:
-        return self.of if self.is_given("of") else None
+        return self.workflow_type if self.is_given("workflow_type") else None
 
     @property
     def target(self) -> str:
@@ -63,7 +63,7 @@ class _OfEither(BuiltIn):
         raise NotImplementedError
 
 
-class UpgradeWorkflow(_OfEither):
+class UpgradeWorkflow(_WorkflowPrimitive):
     """Give an online workflow another model version (``model=``), or a batch one other parameters (``parameters=``)."""
 
     name = "upgrade_workflow"
@@ -74,38 +74,42 @@ class UpgradeWorkflow(_OfEither):
     )
     node: Node = None
     parameters: Settings = None
-    of: BatchOrOnline = Field(
+    workflow_type: BatchOrOnline = Field(
         default="online",
         alias="kind",
         description="Which kind of workflow it is. Unset: 'online' with a model, else 'batch'.",
     )
     nodes: Mapping[str, str] | None = Field(default=None, init=False)
-    """What the application is to name for these nodes: an alias, say."""
+    """The models to write to these nodes of the application, such as an alias."""
 
     @model_validator(mode="before")
     @classmethod
-    def _of_what(cls, given: Any) -> Any:
-        return {"kind": "batch" if given.get("model") is None else "online", **given} if given else given
+    def _infer_type(cls, values: Any) -> Any:
+        return {"kind": "batch" if values.get("model") is None else "online", **values} if values else values
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.of == "online" and (self.model is None or self.parameters is not None):
+        if self.workflow_type == "online" and (self.model is None or self.parameters is not None):
             raise InvalidError("upgrade_workflow of an online workflow takes a model: model='models:/name/3'.")
-        if self.of == "batch" and (self.model is not None or self.node is not None or not self.parameters):
+        if self.workflow_type == "batch" and (self.model is not None or self.node is not None or not self.parameters):
             raise InvalidError("upgrade_workflow of a batch workflow takes parameters: parameters={'epochs': 3}.")
         return self
 
     @property
     def fields(self) -> tuple[str, ...]:
-        return ("model",) if self.of == "online" else ("parameters",)
+        return ("model",) if self.workflow_type == "online" else ("parameters",)
 
     @classmethod
     def rows(cls) -> tuple[Primitive, ...]:
         batch = cls.row("batch", "Set parameters of a batch workflow for all its later runs.", fields=("parameters",))
         online = cls.row("online", "Swap a model version in, without a failed request.", fields=("model",))
         return (
-            batch.replace(parameters=tuple(one for one in batch.parameters if one.name not in {"model", "node"})),
-            online.replace(parameters=tuple(one for one in online.parameters if one.name != "parameters")),
+            batch.replace(
+                parameters=tuple(parameter for parameter in batch.parameters if parameter.name not in {"model", "node"})
+            ),
+            online.replace(
+                parameters=tuple(parameter for parameter in online.parameters if parameter.name != "parameters")
+            ),
         )
 
     def change_steps(self, context: PrimitiveContext) -> PrimitiveResult:
@@ -113,23 +117,25 @@ class UpgradeWorkflow(_OfEither):
 
     def change_service(self, context: PrimitiveContext) -> PrimitiveResult:
         model = self.model or ""
-        before = mine(context, self.workflow)
+        before = get_own_service(context, self.workflow)
         models = served_models(before)
-        node = self.node or _node_of(models, model) or ""
-        said = {**({node: model} if node in models else {}), **(self.nodes or {})}
+        node = self.node or _find_node(models, model) or ""
+        values = {**({node: model} if node in models else {}), **(self.nodes or {})}
         if (
             node in models
             and canary_of(before) is None
-            and models[node] in {model, _swapped_in(context, model, models)}
+            and models[node] in {model, _find_swapped_version(context, model, models)}
         ):
-            seen = in_effect(context.deployer, before, lambda one: served_models(one).get(node) == models[node])
-            if context.tried:  # the attempt that was cut off may not have come to that
-                keep(context, self.workflow, MODEL, lambda _: said)
+            seen = wait_until_in_effect(
+                context.deployer, before, lambda service: served_models(service).get(node) == models[node]
+            )
+            if context.tried:  # the interrupted attempt may not have stored them
+                store_values(context, self.workflow, MODEL, lambda _: values)
             return PrimitiveResult({**summary_of(seen), "model": model}, context.noted)
         inverse = context.noted
         if node in models and models[node] != model:
             back = {node: models[node]}
-            more = given_back(context, self.workflow, MODEL, lambda _: said, lambda _: back)
+            more = build_restore_arguments(context, self.workflow, MODEL, lambda _: values, lambda _: back)
             arguments = {"workflow": self.workflow, "model": models[node], "node": node, **more}
             inverse = context.undo(self.name, arguments)
         trial = canary_of(before)
@@ -138,11 +144,11 @@ class UpgradeWorkflow(_OfEither):
         else:
             change = ServiceChange(model=model, node=self.node)
         record = context.deployer.change(self.workflow, change)
-        keep(context, self.workflow, MODEL, lambda _: said)
+        store_values(context, self.workflow, MODEL, lambda _: values)
         return PrimitiveResult({**summary_of(record), "model": model}, inverse)
 
 
-class UpdateWorkflowAffinity(_OfEither):
+class UpdateWorkflowAffinity(_WorkflowPrimitive):
     """Set where the executors of a batch workflow, or the instances of an online one, may run."""
 
     name = "update_workflow_affinity"
@@ -155,21 +161,21 @@ class UpdateWorkflowAffinity(_OfEither):
         list[str] | None, Field(description="Online workflows whose cores the steps of a batch one keep off.")
     ] = None
     nodes: Mapping[str, Placed] | None = Field(default=None, init=False)
-    """What the application is to say of these nodes of a service."""
+    """The affinities to write to these nodes of the application."""
 
     executors: Mapping[str, Placed] | None = Field(default=None, init=False)
-    """What these steps are to say, each its own."""
+    """The affinities of steps, by name."""
 
     @model_validator(mode="before")
     @classmethod
-    def _for_each(cls, given: Any) -> Any:
-        return {"affinity": None, **given} if given and given.keys() & {"executors", "avoid_services"} else given
+    def _set_default_affinity(cls, values: Any) -> Any:
+        return {"affinity": None, **values} if values and values.keys() & {"executors", "avoid_services"} else values
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.affinity is None and self.executors is None and self.avoid_services is None:
             raise InvalidError(f"The primitive {self.name!r} needs the argument 'affinity'.")
-        if self.avoid_services is not None and (self.affinity is not None or self.of == "online"):
+        if self.avoid_services is not None and (self.affinity is not None or self.workflow_type == "online"):
             raise InvalidError(f"{self.name} takes avoid_services= alone, with kind='batch': services avoid nobody.")
         return self
 
@@ -183,28 +189,30 @@ class UpdateWorkflowAffinity(_OfEither):
     def change_steps(self, context: PrimitiveContext) -> PrimitiveResult:
         steps = [step.name for step in context.workflow(self.workflow)[1].steps]
         if self.avoid_services is not None:
-            changes = dict.fromkeys(steps, with_avoided(self.avoid_services))
+            changes = dict.fromkeys(steps, add_avoided_services(self.avoid_services))
         else:
-            wanted = dict.fromkeys(steps, self.affinity) if self.executors is None else self.executors
-            changes = {name: with_affinity(value) for name, value in wanted.items()}
-        return update_steps(context, self, changes, affinity_of)
+            affinities = dict.fromkeys(steps, self.affinity) if self.executors is None else self.executors
+            changes = {name: set_affinity(value) for name, value in affinities.items()}
+        return update_steps(context, self, changes, get_affinity)
 
     def change_service(self, context: PrimitiveContext) -> PrimitiveResult:
-        before = mine(context, self.workflow)
+        before = get_own_service(context, self.workflow)
         was = before.shape.affinity
 
-        def said(workflow: Workflow) -> dict[str, Any]:
-            return {**each(workflow, self.affinity), **(self.nodes or {})}
+        def compute_values(workflow: Workflow) -> dict[str, Any]:
+            return {**assign_to_nodes(workflow, self.affinity), **(self.nodes or {})}
 
-        more = given_back(context, self.workflow, AFFINITY, said, lambda workflow: each(workflow, was))
+        more = build_restore_arguments(
+            context, self.workflow, AFFINITY, compute_values, lambda workflow: assign_to_nodes(workflow, was)
+        )
         inverse = context.undo(self.name, {"workflow": self.workflow, "affinity": was, "kind": "online", **more})
         record = context.deployer.change(self.workflow, ServiceChange(affinity=self.affinity))
-        keep(context, self.workflow, AFFINITY, said)
+        store_values(context, self.workflow, AFFINITY, compute_values)
         return PrimitiveResult(summary_of(record), inverse)
 
 
 class _SomeResources(BaseModel):
-    """What one step is to have; null: no limit."""
+    """The resources of one step; null: no limit."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -213,17 +221,17 @@ class _SomeResources(BaseModel):
     gpu: int | None = None
 
 
-class UpdateWorkflowResource(_OfEither, OfResources):
+class UpdateWorkflowResource(_WorkflowPrimitive, ResourceArguments):
     """Set what the executors of a batch workflow, or the instances of an online one, may use."""
 
     name = "update_workflow_resource"
     writes = ("resource",)
 
     nodes: Mapping[str, CoreCount | None] | None = Field(default=None, init=False)
-    """Cores that the application is to say of these nodes of a service; null: not limited."""
+    """The cores to write to these nodes of the application; null: no limit."""
 
     executors: Mapping[str, _SomeResources] | None = Field(default=None, init=False)
-    """What these steps are to have, each its own."""
+    """The resources of steps, by name."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -241,11 +249,14 @@ class UpdateWorkflowResource(_OfEither, OfResources):
     def change_steps(self, context: PrimitiveContext) -> PrimitiveResult:
         if self.executors is None:
             changes = {
-                step.name: with_resources(self.changed_resources()) for step in context.workflow(self.workflow)[1].steps
+                step.name: set_resources(self.changed_resources()) for step in context.workflow(self.workflow)[1].steps
             }
         else:
-            changes = {name: with_resources(one.model_dump(exclude_unset=True)) for name, one in self.executors.items()}
-        return update_steps(context, self, changes, resources_of)
+            changes = {
+                name: set_resources(resources.model_dump(exclude_unset=True))
+                for name, resources in self.executors.items()
+            }
+        return update_steps(context, self, changes, get_resources)
 
     def change_service(self, context: PrimitiveContext) -> PrimitiveResult:
         """Set the cores of each of its instances."""
@@ -258,31 +269,33 @@ class UpdateWorkflowResource(_OfEither, OfResources):
         if self.cpu is None:
             raise InvalidError(f"{self.name} changes nothing of the service. Say cpu=.")
         cores = float(self.cpu)
-        before = mine(context, self.workflow)
+        before = get_own_service(context, self.workflow)
         was, inverse = before.shape.cores, context.noted
 
-        def said(workflow: Workflow) -> dict[str, float | None]:
-            return {**_shares(workflow, cores), **(self.nodes or {})}
+        def compute_values(workflow: Workflow) -> dict[str, float | None]:
+            return {**_share_cores(workflow, cores), **(self.nodes or {})}
 
-        if was is not None:  # cores that were not limited cannot be given back: a limit is only replaced
-            more = given_back(context, self.workflow, CORES, said, lambda workflow: _shares(workflow, was))
+        if was is not None:  # unlimited cores cannot be restored: a limit can only be replaced
+            more = build_restore_arguments(
+                context, self.workflow, CORES, compute_values, lambda workflow: _share_cores(workflow, was)
+            )
             arguments = {"workflow": self.workflow, "cpu": was, "kind": "online", **more}
             inverse = context.undo(self.name, arguments)
         record = context.deployer.change(self.workflow, ServiceChange(cores=cores))
-        keep(context, self.workflow, CORES, said)
+        store_values(context, self.workflow, CORES, compute_values)
         return PrimitiveResult(summary_of(record), inverse)
 
 
-def _node_of(models: Mapping[str, str], model: str) -> str | None:
-    """Return the node that a model's version is for: the one with that model, or the only one with any."""
+def _find_node(models: Mapping[str, str], model: str) -> str | None:
+    """Return the node for a model version: the one with that model, or the only one with a model."""
     name = model.removeprefix("models:/").partition("@")[0].partition("/")[0]
     same = [node for node, served in models.items() if served.startswith((f"models:/{name}/", f"models:/{name}@"))]
     fitting = same or list(models)
     return fitting[0] if len(fitting) == 1 else None
 
 
-def _swapped_in(context: PrimitiveContext, model: str, models: Mapping[str, str]) -> str | None:
-    """Return the version that an earlier attempt has swapped in for an alias, as it recorded; a service names none."""
+def _find_swapped_version(context: PrimitiveContext, model: str, models: Mapping[str, str]) -> str | None:
+    """Return the version that an earlier attempt swapped in for an alias, as recorded; services do not record it."""
     was = None if context.noted is None else context.noted.arguments
     if was is None or "@" not in model:
         return None
@@ -290,10 +303,10 @@ def _swapped_in(context: PrimitiveContext, model: str, models: Mapping[str, str]
     return served if served != was.get("model") else None
 
 
-def _shares(workflow: Workflow, cores: float) -> dict[str, float | None]:
-    """Share an instance's cores out among the nodes, as they shared them before; equally where they did not say."""
-    own = [one.resources.cores for one in workflow.services]
-    total = sum(value for value in own if value is not None)
-    even = any(value is None for value in own) or not total
-    shares = [cores / len(own) if even else cores * (value or 0.0) / total for value in own]
-    return {one.name: round(share, 3) for one, share in zip(workflow.services, shares, strict=True)}
+def _share_cores(workflow: Workflow, cores: float) -> dict[str, float | None]:
+    """Divide an instance's cores among the nodes, in their previous proportions; equally where those are not set."""
+    node_cores = [node.resources.cores for node in workflow.services]
+    total = sum(value for value in node_cores if value is not None)
+    even = any(value is None for value in node_cores) or not total
+    shares = [cores / len(node_cores) if even else cores * (value or 0.0) / total for value in node_cores]
+    return {node.name: round(share, 3) for node, share in zip(workflow.services, shares, strict=True)}
