@@ -1,4 +1,4 @@
-"""``python -m scanflow_agents FOLDER``: one agent. With words before the folder's place: see ``asked``."""
+"""``python -m scanflow_agents FOLDER`` hosts one agent. Other commands: see :mod:`scanflow_agents.introspection`."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ if __name__ == "__main__":
         code = answer(words)
     sys.stdout.flush()
     sys.stderr.flush()
-    # Threads of sensors that hang must not keep the process; all that was to be written is.
+    # Do not wait for threads of hanging sensors; everything is written.
     os._exit(code)

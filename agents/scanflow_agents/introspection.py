@@ -1,8 +1,8 @@
-"""What agents would do, asked of their code in a process of its own, which nothing is hosted in.
+"""Introspect agents' code, in a process of its own that hosts no agent.
 
-``python -m scanflow_agents strategies FILE[:AGENT]`` tells what they declare; ``python -m scanflow_agents replay FILE
-AGENT`` reads recorded samples (JSON, a list) and tells what their strategies make of them. The answer is JSON on
-standard output, or a problem document with exit status 1; what the agents' code prints goes to standard error.
+``python -m scanflow_agents strategies FILE[:AGENT]`` lists their strategies; ``python -m scanflow_agents replay FILE
+AGENT`` reads recorded samples (a JSON list) and evaluates the strategies on them. The result is JSON on standard
+output, or a problem document with exit status 1; output of the agents' code goes to standard error.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _SAMPLES: TypeAdapter[list[Sample]] = TypeAdapter(list[Sample])
 
 
 def main(words: Sequence[str]) -> int:
-    with _ours() as answer:
+    with _reserve_stdout() as answer:
         try:
-            asked = WORDS.get(words[0]) if words else None
-            if asked is None:
-                raise UsageError(f"An agent's code is asked for {' or '.join(WORDS)}, and not for {words[:1]}.")
-            json.dump(asked(words[1:]), answer)
+            command = COMMANDS.get(words[0]) if words else None
+            if command is None:
+                raise UsageError(f"An agent's code is asked for {' or '.join(COMMANDS)}, and not for {words[:1]}.")
+            json.dump(command(words[1:]), answer)
         except ScanflowError as error:
             json.dump(problem_of(error)[1], answer)
             return 1
@@ -42,15 +42,15 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def _strategies(words: Sequence[str]) -> dict[str, Any]:
+def _list_strategies(words: Sequence[str]) -> dict[str, Any]:
     from scanflow.agent.formatting import strategy_documents
     from scanflow.agent.targets import agents_of
     from scanflow_agents.templates import load_declared
 
-    application, _, meant = agents_of(words[0] if words else None)
-    declared = [(agent.name, load_declared(application, agent)) for agent in meant]
-    found = [one for name, agent in declared for one in strategy_documents(application.name, name, agent)]
-    return {"app": application.name, "strategies": found}
+    application, _, agents = agents_of(words[0] if words else None)
+    declared = [(agent.name, load_declared(application, agent)) for agent in agents]
+    documents = [document for name, agent in declared for document in strategy_documents(application.name, name, agent)]
+    return {"app": application.name, "strategies": documents}
 
 
 def _replay(words: Sequence[str]) -> dict[str, Any]:
@@ -66,17 +66,18 @@ def _replay(words: Sequence[str]) -> dict[str, Any]:
         raise InvalidError(f"The recorded samples cannot be read: {error.errors()[0]['msg']}.") from error
     application, _, (agent,) = agents_of(f"{file}:{name}")
     declared = load_declared(application, agent)
-    judges = Evaluator(declared.strategies, app=application.name, team=application.team, parameters=agent.parameters)
-    moments = [one.model_dump(mode="json") for one in replay(judges, samples)]
-    return {"app": application.name, "strategies": [one.name for one in declared.strategies], "moments": moments}
+    evaluator = Evaluator(declared.strategies, app=application.name, team=application.team, parameters=agent.parameters)
+    moments = [moment.model_dump(mode="json") for moment in replay(evaluator, samples)]
+    strategies = [strategy.name for strategy in declared.strategies]
+    return {"app": application.name, "strategies": strategies, "moments": moments}
 
 
-WORDS: Mapping[str, Callable[[Sequence[str]], dict[str, Any]]] = {"strategies": _strategies, "replay": _replay}
+COMMANDS: Mapping[str, Callable[[Sequence[str]], dict[str, Any]]] = {"strategies": _list_strategies, "replay": _replay}
 
 
 @contextmanager
-def _ours() -> Iterator[TextIO]:
-    """Keep standard output for the answer: what anybody else writes there goes to standard error."""
+def _reserve_stdout() -> Iterator[TextIO]:
+    """Reserve standard output for the result; other output goes to standard error."""
     sys.stdout.flush()
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answer:
         os.dup2(2, 1)

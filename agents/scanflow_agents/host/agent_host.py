@@ -1,4 +1,4 @@
-"""One agent at work: its schedules, its control loop, its deliveries, and what its API reports."""
+"""The host of one agent: its schedules, control loop and deliveries, and the reports of its API."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from scanflow_agents.host.control_loop import ControlLoop, Decider, Decisions, H
 from scanflow_agents.host.event_subscriber import EventFilter, EventSource, EventSubscriber
 from scanflow_agents.host.outbox import Outbox
 from scanflow_agents.host.scheduler import DueTimes, Scheduler
-from scanflow_agents.host.schedules import written
+from scanflow_agents.host.schedules import format_time
 from scanflow_agents.host.sensor_state import FiringRequest, SensorState
 from scanflow_agents.host.server_client import DeliveryClient, EventReporter
 from scanflow_agents.host.store import AgentStore
 
 TRIM_S = 60.0
 QUIET_S = 20.0
-"""So often the server is told where the agent is while none of its sensors fires."""
+"""The heartbeat interval while no sensor fires."""
 
 MOST_FAILURES = 3
-"""So many firings of a sensor that fail one after the other are told as what is wrong with the agent."""
+"""After so many consecutive failures of a sensor, the agent is reported as failing."""
 
 _Schedule = tuple[list[tuple[str, Path]], DueTimes, float]
-"""What rings together, when, and its grace in seconds."""
+"""Leaves with a common alarm, its due times, and its grace in seconds."""
 
 _LONGEST_REASON = 1000
 _log = logging.getLogger(__name__)
 
 
 class AgentHost:
-    """Holds an agent's parts together. Everything is called on the event loop's thread."""
+    """Connects an agent's components. Everything is called on the event loop's thread."""
 
     def __init__(
         self,
@@ -60,18 +60,18 @@ class AgentHost:
         source: EventSource | None = None,
         report_trouble: Callable[[str | None], None] = lambda _why: None,
     ) -> None:
-        """``client`` reports to the server every ``beat_s``, less often where there is nothing to say. Without a
-        ``source``, events come by the agent's own API.
-        ``report_trouble`` is told what is wrong with the agent, and None when nothing is any more."""
+        """``client`` sends heartbeats every ``beat_s``, less often where nothing changed. Without a ``source``, events
+        come by the agent's own API.
+        ``report_trouble`` gets a description of what fails in the agent, and None once nothing does."""
         self.app, self.agent, self.state = app, agent, state
         self._outbox, self._scheduler, self._clock = outbox, scheduler, clock
         self._client, self._beat_s = client, beat_s
         self._reporter = None if client is None else EventReporter(client)
         self._beating: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
-        self._met = False
-        self._told: tuple[Any, float] = (None, 0.0)
-        """What the server was last told of the sensors, and when by the loop's clock."""
+        self._registered = False
+        self._last_heartbeat: tuple[Any, float] = (None, 0.0)
+        """The sensors' counters in the last heartbeat, and its time by the loop's clock."""
 
         self._schedules: list[_Schedule] = []
         self._report_trouble, self._failing, self._reported_trouble = report_trouble, set[str](), ""
@@ -85,20 +85,20 @@ class AgentHost:
             send=outbox.send,
             clock=clock,
             call_later=call_later,
-            sampled=self._sampled,
+            on_sample=self._handle_sample,
         )
         leaves = [leaf for sensor in sensors for _, leaf in combined_triggers.leaves(sensor.trigger)]
-        wanted = EventFilter.of((leaf for leaf in leaves if isinstance(leaf, OnEvent)), app)
+        event_filter = EventFilter.from_triggers((leaf for leaf in leaves if isinstance(leaf, OnEvent)), app)
         self.subscriber: EventSubscriber | None = None
-        if source is not None and wanted:
+        if source is not None and event_filter:
             self.subscriber = EventSubscriber(
-                source, wanted, state=state, take=self._take_event, is_behind=self.loop.is_behind, clock=clock
+                source, event_filter, state=state, take=self._take_event, is_behind=self.loop.is_behind, clock=clock
             )
 
     def start(self, url: str | None = None) -> None:
         self._outbox.start()
         self.loop.start()
-        self._schedules = list(self._grouped())
+        self._schedules = list(self._group_leaves())
         self._schedule()
         self._scheduler.start()
         self._failing = {name for name, sensor_state in self.loop.sensor_states.items() if sensor_state.failures}
@@ -110,7 +110,7 @@ class AgentHost:
         self._beating = asyncio.get_running_loop().create_task(self._beat(url))
 
     async def stop(self, *, patience_s: float = 2.0) -> None:
-        """Begin nothing more, let what runs end for a while, and keep everything else for the next start."""
+        """Start no more firings, wait for running ones at most ``patience_s``, and keep the rest for the next start."""
         self._scheduler.stop()
         for task in (self._beating, self._listening):
             if task is not None:
@@ -124,34 +124,34 @@ class AgentHost:
     # -- for the API
 
     async def call(self, name: str, call: SensorCall, *, key: str, anyhow: bool = False) -> str:
-        """Take a call, and return its sample's id when the call is kept."""
+        """Accept a call, and return its sample's id once the call is committed."""
         cause = f"{'fire' if anyhow else 'call'}:{key}"
         firing = FiringRequest(cause=cause, at=self._clock(), args=tuple(call.args), kwargs=call.kwargs)
         sample = self.loop.call(name, firing, anyhow=anyhow)
-        await self.state.writer.settled()
+        await self.state.writer.flush()
         return sample
 
     def call_self(self, name: str, body: Mapping[str, Any], key: str) -> dict[str, str]:
-        """Take a call that a strategy of this very agent makes."""
+        """Accept a call from a strategy of this agent."""
         firing = FiringRequest(cause=f"call:{key}", at=self._clock(), args=tuple(body["args"]), kwargs=body["kwargs"])
         return {"sample": self.loop.call(name, firing)}
 
-    async def events(self, events: Iterable[Event]) -> int:
-        """Take events, and return how many firings they led to when they are kept."""
+    async def receive_events(self, events: Iterable[Event]) -> int:
+        """Accept events, and return the number of their firings once they are committed."""
         fired = 0
         for event in events:
-            # One of no application is for whom it is told to. One without a number is a new one each time it is told.
+            # Without an application, an event is for this agent's. Without a number, each delivery is a new event.
             body = event.model_dump(mode="json") | {"app": event.app or self.app}
-            key = self._key_of(event.id) if event.id else f"{event.type}@{event.at!r}/{os.urandom(4).hex()}"
-            fired += self.loop.event(key, body)
-        await self.state.writer.settled()
+            key = self._format_event_key(event.id) if event.id else f"{event.type}@{event.at!r}/{os.urandom(4).hex()}"
+            fired += self.loop.receive_event(key, body)
+        await self.state.writer.flush()
         return fired
 
     def _take_event(self, event: Event) -> None:
-        self.loop.event(self._key_of(event.id), event.model_dump(mode="json"), once=True)
+        self.loop.receive_event(self._format_event_key(event.id), event.model_dump(mode="json"), once=True)
 
-    def _key_of(self, number: int) -> str:
-        return str(number) if self.state.position is None else self.state.position.key_of(number)
+    def _format_event_key(self, number: int) -> str:
+        return str(number) if self.state.position is None else self.state.position.format_event_key(number)
 
     def health(self) -> dict[str, Any]:
         return {
@@ -161,7 +161,7 @@ class AgentHost:
             "sensors": len(self.loop.sensor_states),
             "undelivered": self._outbox.count,
             "refused": self._outbox.refused,
-            "server": self._met,
+            "server": self._registered,
             "hears": self.subscriber is not None and self.subscriber.connected,
             "heard": 0 if self.state.position is None else self.state.position.number,
         }
@@ -184,7 +184,7 @@ class AgentHost:
     # -- schedules
 
     def look(self) -> None:
-        """Look at the clock again: it may have been set, or the machine may have slept."""
+        """Check the clock: it may have been set, or the machine may have slept."""
         if self.loop.look():
             _log.warning("The clock was ahead, and was set back: sensors go on from now.")
             self._schedule()
@@ -192,32 +192,32 @@ class AgentHost:
 
     def _schedule(self) -> None:
         for number, (leaves, times, grace_s) in enumerate(self._schedules):
-            self._scheduler.add(f"schedule-{number}", times, _ringing(self.loop, leaves), grace_s=grace_s)
+            self._scheduler.add(f"schedule-{number}", times, _make_ring(self.loop, leaves), grace_s=grace_s)
 
-    def _grouped(self) -> Iterable[_Schedule]:
-        """Yield what rings together: leaves that share trigger, anchor and grace, and each that has jitter."""
+    def _group_leaves(self) -> Iterable[_Schedule]:
+        """Group the leaves that share trigger, anchor and grace; each with jitter is a group of its own."""
         together: defaultdict[tuple[object, ...], list[tuple[str, Path]]] = defaultdict(list)
         for name, sensor_state in self.loop.sensor_states.items():
             for path, leaf in sensor_state.leaves.items():
                 alone = (name, path) if isinstance(leaf.trigger, Interval) and leaf.trigger.jitter else None
-                key = (leaf.trigger.model_dump_json(), leaf.anchor, self.loop.grace_of(name), alone)
+                key = (leaf.trigger.model_dump_json(), leaf.anchor, self.loop.get_grace_s(name), alone)
                 together[key].append((name, path))
         for leaves in together.values():
             name, path = leaves[0]
-            times = DueTimes(self.loop.sensor_states[name].leaves[path], self.loop.seed_of(name))
-            yield leaves, times, self.loop.grace_of(name)
+            times = DueTimes(self.loop.sensor_states[name].leaves[path], self.loop.get_seed(name))
+            yield leaves, times, self.loop.get_grace_s(name)
 
     # -- the server
 
-    def _sampled(self, sample: Sample, decided: Decisions, hops: int) -> None:
+    def _handle_sample(self, sample: Sample, decisions: Decisions, hops: int) -> None:
         sensor_state = self.loop.sensor_states[sample.sensor]
         if sensor_state.failures or sample.sensor in self._failing:
             (self._failing.add if sensor_state.failures else self._failing.discard)(sample.sensor)
             self._report_failing()
-        if sample.error is not None or decided.deliveries or decided.errors:
+        if sample.error is not None or decisions.deliveries or decisions.errors:
             data: dict[str, Any] = {"sensor": sample.sensor, "sample": sample.id, "cause": sample.cause}
-            if sample.error is not None or decided.errors:
-                data["error"] = sample.error or "; ".join(decided.errors.values())
+            if sample.error is not None or decisions.errors:
+                data["error"] = sample.error or "; ".join(decisions.errors.values())
             elif len(sample.model_dump_json()) < 2000:
                 data["value"] = sample.value
             if sample.cause.startswith("event:"):
@@ -226,10 +226,10 @@ class AgentHost:
 
     def _report_failing(self) -> None:
         failing = [self.loop.sensor_states[name] for name in sorted(self._failing)]
-        words = trouble_text([sensor_state for sensor_state in failing if sensor_state.failures >= MOST_FAILURES])
-        if words != self._reported_trouble:
-            self._reported_trouble = words
-            self._report_trouble(words or None)
+        text = format_trouble([sensor_state for sensor_state in failing if sensor_state.failures >= MOST_FAILURES])
+        if text != self._reported_trouble:
+            self._reported_trouble = text
+            self._report_trouble(text or None)
 
     def _report(self, kind: str, data: dict[str, Any]) -> None:
         if self._reporter is not None:
@@ -237,12 +237,12 @@ class AgentHost:
             self._reporter.add(event)
 
     async def _beat(self, url: str | None) -> None:
-        """Look at the clock, forget what is old, and tell the server where the agent is, again and again."""
-        missed, trimmed = self._missed(), self._clock()
+        """Check the clock, trim the store and send heartbeats, periodically."""
+        missed, trimmed = self._count_missed(), self._clock()
         while True:
             self.look()
-            if url is not None and self._client is not None and await self._is_met(self._client, url):
-                if (now_missed := self._missed()) != missed:
+            if url is not None and self._client is not None and await self._ensure_registered(self._client, url):
+                if (now_missed := self._count_missed()) != missed:
                     self._report("agent.missed", {"count": now_missed - missed, "in_all": now_missed})
                     missed = now_missed
                 if self._reporter is not None:
@@ -252,37 +252,39 @@ class AgentHost:
                 self.state.trim()
             await asyncio.sleep(self._beat_s)
 
-    async def _is_met(self, client: DeliveryClient, url: str) -> bool:
-        fared = [(one.last, one.fired, one.errors, one.missed.copy()) for one in self.loop.sensor_states.values()]
-        (said, at), now = self._told, asyncio.get_running_loop().time()
-        if self._met and fared == said and now - at < QUIET_S:
+    async def _ensure_registered(self, client: DeliveryClient, url: str) -> bool:
+        states = self.loop.sensor_states.values()
+        counters = [(state.last, state.fired, state.errors, state.missed.copy()) for state in states]
+        (reported, reported_at), now = self._last_heartbeat, asyncio.get_running_loop().time()
+        if self._registered and counters == reported and now - reported_at < QUIET_S:
             return True
         try:
-            await client.here(url, os.getpid(), self.reports())
+            await client.send_heartbeat(url, os.getpid(), self.reports())
         except UnavailableError as error:
-            self._met = False
+            self._registered = False
             _log.info("the server does not answer: %s", error)
         except ScanflowError as error:
-            self._met = False
+            self._registered = False
             _log.warning("the server does not want this agent: %s", error)
         else:
-            self._met, self._told = True, (fared, now)
-        return self._met
+            self._registered, self._last_heartbeat = True, (counters, now)
+        return self._registered
 
-    def _missed(self) -> int:
+    def _count_missed(self) -> int:
         return sum(sum(sensor_state.missed.values()) for sensor_state in self.loop.sensor_states.values())
 
 
-def trouble_text(failing: list[SensorState]) -> str:
-    """Return in words which sensors fail and why; empty: none does."""
+def format_trouble(failing: list[SensorState]) -> str:
+    """Describe which sensors fail and why; empty: none."""
     if not failing:
         return ""
     first = failing[0]
-    since = "" if first.failing_since is None else f" since {written(round(first.failing_since))}"
+    since = "" if first.failing_since is None else f" since {format_time(round(first.failing_since))}"
     reason = shorten(first.trouble, _LONGEST_REASON)
-    others = "" if len(failing) == 1 else f" And so do: {', '.join(one.sensor for one in failing[1:6])}."
+    names = ", ".join(sensor_state.sensor for sensor_state in failing[1:6])
+    others = "" if len(failing) == 1 else f" And so do: {names}."
     return f"The sensor {first.sensor!r} fails again and again{since}: {reason}{others}"
 
 
-def _ringing(loop: ControlLoop, leaves: list[tuple[str, Path]]) -> Callable[[bool], None]:
+def _make_ring(loop: ControlLoop, leaves: list[tuple[str, Path]]) -> Callable[[bool], None]:
     return lambda late: loop.ring(leaves, late=late)

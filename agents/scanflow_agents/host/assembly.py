@@ -1,4 +1,4 @@
-"""Puts an agent's parts together, from what its folder says."""
+"""Build an agent's host from its specification."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scanflow_agents.host.agent_host import AgentHost
 from scanflow_agents.host.control_loop import Strategies
 from scanflow_agents.host.outbox import Outbox
 from scanflow_agents.host.scheduler import ApsScheduler
-from scanflow_agents.host.sensor_runner import SensorEnvironment, hosted_sensor
+from scanflow_agents.host.sensor_runner import SensorEnvironment, build_hosted_sensor
 from scanflow_agents.host.server_client import DeliveryClient, ServerEvents
 from scanflow_agents.host.spec import AgentSpec
 from scanflow_agents.host.store import AgentStore
@@ -34,15 +34,15 @@ def build(
     clock: Callable[[], float],
     report_trouble: Callable[[str | None], None] = lambda _why: None,
 ) -> tuple[AgentHost, Callable[[], Awaitable[None]]]:
-    """Return the agent's host, and what closes its connections. To be called on the event loop's thread.
+    """Return the agent's host, and a function that closes its connections. To be called on the event loop's thread.
 
-    ``report_trouble`` is told what is wrong with the agent while it works, and None when nothing is any more."""
+    ``report_trouble`` gets a description of what fails in the running agent, and None once nothing does."""
     app, agent = spec.parse()
     if spec.source is not None:
         app = app.replace(app_dir=str((Path(spec.source).parent / app.app_dir).resolve()))
     declared = load_declared(app, agent)
     state = AgentStore(folder / "agent.db")
-    workers, token = ThreadPool(), token_of(spec)
+    workers, token = ThreadPool(), get_token(spec)
     server = None if spec.server is None else AsyncClient(spec.server, token=token)
     client = DeliveryClient(
         app=app.name, agent=agent.name, server=server, connect=lambda url: AsyncClient(url, token=token)
@@ -54,8 +54,8 @@ def build(
         clock=clock,
         workers=workers,
         outbox=lambda: outbox,
-        tracker=_tracker(spec),
-        services=None if spec.server is None else _control_plane(spec, spec.server, token),
+        tracker=_open_tracker(spec),
+        services=None if spec.server is None else _build_control_plane(spec, spec.server, token),
     )
     misfire: Any = spec.misfire
     host = AgentHost(
@@ -63,15 +63,15 @@ def build(
         agent=agent.name,
         state=state,
         sensors=[
-            hosted_sensor(
-                one,
+            build_hosted_sensor(
+                sensor,
                 environment,
                 limit_s=spec.sensor_limit_s,
                 grace_s=spec.grace_s,
                 misfire=misfire,
-                strategies=frozenset(strategy.name for strategy in declared.select_strategies(one.name)),
+                strategies=frozenset(strategy.name for strategy in declared.select_strategies(sensor.name)),
             )
-            for one in declared.sensors
+            for sensor in declared.sensors
         ],
         decider=Strategies(declared.strategies, app=app.name, team=app.team, parameters=agent.parameters),
         outbox=outbox,
@@ -85,33 +85,33 @@ def build(
     )
     client.call_self = host.call_self
 
-    async def closing() -> None:
+    async def close() -> None:
         workers.close()
         await client.close()
         if server is not None:
             await server.close()
 
-    return host, closing
+    return host, close
 
 
-def _control_plane(spec: AgentSpec, server: str, token: str) -> ControlPlane:
+def _build_control_plane(spec: AgentSpec, server: str, token: str) -> ControlPlane:
     store = None if spec.store is None else Path(spec.store)
     return ControlPlane(ServerClient(server, token=token), unchanged=UnchangedReads(store))
 
 
-def token_of(spec: AgentSpec) -> str:
-    """Return what lets the agent in at its server and at the other agents of its application."""
+def get_token(spec: AgentSpec) -> str:
+    """Return the agent's token, for the server and the other agents of its application."""
     return spec.token or os.environ.get("SCANFLOW_TOKEN") or ensure_home_token(Path(spec.home))
 
 
-def tokens_of(spec: AgentSpec) -> set[str]:
-    """Return what lets others in at the agent: its own token, and the home's where it shares that folder."""
+def list_accepted_tokens(spec: AgentSpec) -> set[str]:
+    """Return the tokens that the agent's API accepts: its own, and the home's where it shares that folder."""
     home = home_token(Path(spec.home))
-    return {token_of(spec), *([] if home is None else [home])}
+    return {get_token(spec), *([] if home is None else [home])}
 
 
-def _tracker(spec: AgentSpec) -> KnowledgeBase | None:
+def _open_tracker(spec: AgentSpec) -> KnowledgeBase | None:
     try:
         return open_knowledge(Path(spec.home), spec.tracker_uri, served=True)
     except MissingExtraError:
-        return None  # sensors that look at runs are told so by what they ask for
+        return None  # sensors that need runs raise an error

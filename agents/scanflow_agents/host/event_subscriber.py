@@ -1,7 +1,7 @@
-"""What the server tells of what happened, heard from where the agent stopped to listen: each event once.
+"""Subscribe to the server's events from the stored position: each event is taken once.
 
-How far it has heard is kept together with the firings that the events led to, in one commit: after a kill it goes on
-with the first event that left nothing. The first time it begins with what comes next; the past is not told again.
+The position is committed together with the firings of the events: after a kill it continues with the first event that
+was not committed. A first subscription begins with the next event.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from scanflow.errors import ScanflowError, UnavailableError
 from scanflow_agents.host.store import AgentStore, EventPosition
 
 MOST_AT_ONCE = 100
-"""So many events are taken in one commit; more of a backlog is read only after it."""
+"""The most events in one commit; more of a backlog is read only after it."""
 
 CROWDED_S = 5.0
-"""How long a backlog waits for sensors that cannot follow; after that, what they have no room for counts as missed."""
+"""How long a backlog waits for slow sensors; after that, events for full queues count as missed."""
 
 LONGEST_PAUSE_S = 5.0
 _LOOK_S = 0.05
 _MOST_TYPES = 50
-"""More types than the server's filter takes are all heard, and those not wanted left aside here."""
+"""The most types in the server's filter; with more, all events are received and filtered here."""
 
 GONE = "events.gone"
-"""The server tells by it that it has forgotten events that were not heard."""
+"""The type of the event by which the server reports deleted events that were not received."""
 
 _log = logging.getLogger(__name__)
 
@@ -41,12 +41,12 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFilter:
     kinds: frozenset[tuple[str, str]]
-    """The application and the type of each event that may fire a sensor."""
+    """The application and type of the events that may fire a sensor."""
 
     @classmethod
-    def of(cls, triggers: Iterable[OnEvent], app: str) -> EventFilter:
-        """Return what triggers of an agent of ``app`` wait for: its own events, unless one names another's."""
-        return cls(kinds=frozenset((str(one.match.get("app", app)), one.type) for one in triggers))
+    def from_triggers(cls, triggers: Iterable[OnEvent], app: str) -> EventFilter:
+        """Build the filter of an agent of ``app``: its own application's events, unless a trigger names another."""
+        return cls(kinds=frozenset((str(trigger.match.get("app", app)), trigger.type) for trigger in triggers))
 
     def __bool__(self) -> bool:
         return bool(self.kinds)
@@ -56,13 +56,13 @@ class EventFilter:
 
     @property
     def types(self) -> tuple[str, ...]:
-        """The types to ask for; empty: all."""
+        """The types to request; empty: all."""
         types = sorted({type for _, type in self.kinds})
         return tuple(types) if len(types) <= _MOST_TYPES else ()
 
     @property
     def app(self) -> str | None:
-        """The application to ask for; None: all."""
+        """The application to request; None: all."""
         apps = {app for app, _ in self.kinds}
         return next(iter(apps)) or None if len(apps) == 1 else None
 
@@ -71,22 +71,22 @@ class EventFilter:
 class EventBatch:
     events: Sequence[Event] = ()
     seen: Event | None = None
-    """The newest event of all; up to it, only what was told is wanted."""
+    """The newest event of all; up to it, no other events match."""
 
 
 class EventSource(Protocol):
-    """Who tells of events. All methods raise ``UnavailableError`` where nobody answers."""
+    """A source of events. All methods raise ``UnavailableError`` if it is unreachable."""
 
     async def newest(self) -> Event | None:
-        """Return the newest event; None where there is none yet."""
+        """Return the newest event; None: there is none yet."""
         ...
 
     async def from_number(self, number: int) -> Event | None:
-        """Return the first event of this number or a later one."""
+        """Return the first event with this or a higher number."""
         ...
 
-    def stream(self, after: int, wanted: EventFilter) -> AsyncGenerator[EventBatch, None]:
-        """Yield what came after an event, and what comes; first of all, and now and then, nothing."""
+    def stream(self, after: int, event_filter: EventFilter) -> AsyncGenerator[EventBatch, None]:
+        """Yield the events after a number as they come; also empty batches, one at first and others periodically."""
         ...
 
 
@@ -94,56 +94,56 @@ class EventSubscriber:
     def __init__(
         self,
         source: EventSource,
-        wanted: EventFilter,
+        event_filter: EventFilter,
         *,
         state: AgentStore,
         take: Callable[[Event], object],
         is_behind: Callable[[], bool],
         clock: Callable[[], float],
     ) -> None:
-        """``take`` takes an event, and changes ``state`` by what follows from it, at once."""
-        self._source, self._wanted, self._state = source, wanted, state
+        """``take`` handles an event, and updates ``state`` synchronously."""
+        self._source, self._filter, self._state = source, event_filter, state
         self._take, self._is_behind = take, is_behind
         self._clock = clock
-        self._complaint = ""
+        self._last_failure = ""
         self.connected = False
 
     async def run(self) -> None:
-        """Listen until this is cancelled, to a source that may come and go."""
-        while True:  # each turn begins with short pauses again
+        """Listen until cancelled, with retries."""
+        while True:  # each iteration begins with short pauses again
             async for attempt in stamina.retry_context(
                 on=Exception, attempts=None, timeout=None, wait_max=LONGEST_PAUSE_S, wait_jitter=0.1
             ):
                 with attempt:
-                    await self._listen_on()
+                    await self._listen_once()
 
-    async def _listen_on(self) -> None:
-        """Listen until the source goes away; raise only where nothing was heard of it."""
+    async def _listen_once(self) -> None:
+        """Listen until the connection ends; raise only where no event was received."""
         before = self._state.position
         try:
-            await self._meet()
+            await self._synchronize()
             await self._listen()
             raise UnavailableError("The server has ended its stream of events.")
-        except Exception as error:  # the edge of a loop that has to go on: nothing is lost meanwhile
-            self._complain(error)
+        except Exception as error:  # the edge of a loop that must continue; no event is lost
+            self._log_failure(error)
             if self._state.position == before:
                 raise
         finally:
             self.connected = False
 
-    async def _meet(self) -> None:
-        """Find out from where to listen: begin, or make sure that the server is the one that was heard."""
+    async def _synchronize(self) -> None:
+        """Set the position to listen from: start at the newest event, or check that the server's list is the same."""
         position = self._state.position
         if position is None or not position.listens:
             newest = await self._source.newest()
-            self._state.set_position(_at(newest, 0 if position is None else position.generation))
+            self._state.set_position(_build_position(newest, 0 if position is None else position.generation))
             return
         if position.number == 0:
             return
-        found = await self._source.from_number(position.number)
-        if found is None or (found.id == position.number and position.mark not in {"", _mark(found)}):
+        event = await self._source.from_number(position.number)
+        if event is None or (event.id == position.number and position.mark not in {"", _build_mark(event)}):
             newest = await self._source.newest()
-            now = _at(newest, position.generation + 1)
+            now = _build_position(newest, position.generation + 1)
             _log.warning(
                 "The server's list of events was started again: number %d was heard, and it is at %d. Events until "
                 "now are not heard.",
@@ -156,28 +156,28 @@ class EventSubscriber:
     async def _listen(self) -> None:
         position = self._state.position
         assert position is not None
-        async with aclosing(self._source.stream(position.number, self._wanted)) as stream:
+        async with aclosing(self._source.stream(position.number, self._filter)) as stream:
             async for batch in stream:
                 if not self.connected:
-                    self.connected, self._complaint = True, ""
+                    self.connected, self._last_failure = True, ""
                     _log.info("Events are heard from number %d on.", position.number)
                 for start in range(0, len(batch.events), MOST_AT_ONCE):
                     self._take_event(batch.events[start : start + MOST_AT_ONCE])
-                    await self._state.writer.settled()
+                    await self._state.writer.flush()
                     await self._wait_while_behind()
                 if batch.seen is not None:
                     self._move_to(batch.seen)
 
     def _take_event(self, events: Sequence[Event]) -> None:
-        """Take events, and move on, without a pause in between: so both are in the same commit."""
+        """Take events and advance the position, synchronously, so that both are in the same commit."""
         for event in events:
             position = self._state.position
             assert position is not None
             if event.id <= position.number:
                 continue
             if event.type == GONE:
-                self._lost(position.number, event)
-            elif event in self._wanted:
+                self._record_lost_events(position.number, event)
+            elif event in self._filter:
                 self._take(event)
             self._move_to(event)
 
@@ -185,12 +185,12 @@ class EventSubscriber:
         position = self._state.position
         assert position is not None
         if event.id > position.number:
-            # A forgotten event cannot be looked at again, so how it was is not kept.
+            # A deleted event cannot be read again, so it has no mark.
             self._state.set_position(
-                replace(position, number=event.id, mark="" if event.type == GONE else _mark(event))
+                replace(position, number=event.id, mark="" if event.type == GONE else _build_mark(event))
             )
 
-    def _lost(self, number: int, event: Event) -> None:
+    def _record_lost_events(self, number: int, event: Event) -> None:
         count = event.id - number
         _log.warning("The server has forgotten the events %d to %d, which were not heard.", number + 1, event.id)
         self._note("missed", {"reason": "gone", "cause": f"event:{number + 1}", "count": count})
@@ -204,20 +204,20 @@ class EventSubscriber:
     def _note(self, kind: str, body: dict[str, object]) -> None:
         self._state.note(kind, "events", self._clock(), json.dumps(body))
 
-    def _complain(self, error: Exception) -> None:
+    def _log_failure(self, error: Exception) -> None:
         level = logging.INFO if isinstance(error, UnavailableError) else logging.WARNING
         defect = not isinstance(error, ScanflowError)
-        words = f"Events cannot be heard: {f'{type(error).__name__}: ' if defect else ''}{error}"
-        if words != self._complaint:
-            _log.log(logging.ERROR if defect else level, "%s", words, exc_info=error if defect else None)
-        self._complaint = words
+        text = f"Events cannot be heard: {f'{type(error).__name__}: ' if defect else ''}{error}"
+        if text != self._last_failure:
+            _log.log(logging.ERROR if defect else level, "%s", text, exc_info=error if defect else None)
+        self._last_failure = text
 
 
-def _at(event: Event | None, generation: int) -> EventPosition:
-    number, mark = (0, "") if event is None else (event.id, _mark(event))
+def _build_position(event: Event | None, generation: int) -> EventPosition:
+    number, mark = (0, "") if event is None else (event.id, _build_mark(event))
     return EventPosition(number=number, mark=mark, generation=generation)
 
 
-def _mark(event: Event) -> str:
-    """Return by what an event is known again: in another list, another one has its number."""
+def _build_mark(event: Event) -> str:
+    """Return the mark that identifies an event beyond its number, which another list gives to another event."""
     return f"{event.at!r} {event.type} {event.app} {event.subject}"

@@ -1,7 +1,7 @@
-"""One SQLite file, written by one thread in groups: what is asked for in one turn of the loop is one transaction.
+"""Group commit to a SQLite file, by one thread: the statements of one iteration of the event loop are one transaction.
 
-The file is in WAL mode and not synced at each commit: what was committed survives the end of the process, however it
-comes, and the last moments may be lost with the machine's power. Idempotency keys make up for those.
+The file is in WAL mode and not synced at each commit: committed data survives the end of the process, and the last
+commits may be lost in a power failure. Idempotency keys make up for those.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _log = logging.getLogger(__name__)
 
 
 class GroupWriter:
-    """The only writer of a SQLite file. Everything but ``read`` is called on the loop's thread."""
+    """The only writer of a SQLite file. All methods but ``read`` are called on the loop's thread."""
 
     def __init__(self, path: Path, schema: str, *, patience_s: float = 30.0) -> None:
-        """``patience_s``: how long a write may fail (a full disk) before whoever waits for it is told."""
+        """``patience_s``: how long a write is retried (on a full disk) before it raises an error."""
         self._path = path
         self._patience_s = patience_s
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="scanflow-agent-writer")
@@ -38,7 +38,7 @@ class GroupWriter:
         self._writing: asyncio.Task[None] | None = None
         self._broken: UnavailableError | None = None
         self.broken = asyncio.Event()
-        """Set when nothing can be written any more."""
+        """Set when writing has failed for good."""
 
         try:
             self._connection = sqlite3.connect(
@@ -60,13 +60,13 @@ class GroupWriter:
         self.touch()
 
     def touch(self) -> None:
-        """Close the group that is open when this turn of the loop ends."""
+        """Commit the open group at the end of this iteration of the loop."""
         if not self._scheduled and self._writing is None:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._close_group)
 
-    async def settled(self) -> None:
-        """Return when all that was added so far is committed, or raise ``UnavailableError``."""
+    async def flush(self) -> None:
+        """Wait until everything added so far is committed, or raise ``UnavailableError``."""
         if self._broken is not None:
             raise self._broken
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -75,7 +75,7 @@ class GroupWriter:
         await future
 
     def read(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Return rows as they were last committed, on a connection of its own: from any thread."""
+        """Return committed rows, on a separate connection. Callable from any thread."""
         connection = sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True, timeout=10.0)
         try:
             return connection.execute(sql, values).fetchall()
@@ -84,7 +84,7 @@ class GroupWriter:
 
     async def close(self) -> None:
         try:
-            await self.settled()
+            await self.flush()
         finally:
             self._thread.shutdown(wait=True)
             self._connection.close()
@@ -92,12 +92,12 @@ class GroupWriter:
     def _close_group(self) -> None:
         self._scheduled = False
         if self._writing is None:
-            group = self._pending + [one for collector in self._collectors for one in collector()]
+            group = self._pending + [statement for collector in self._collectors for statement in collector()]
             waiting, self._pending, self._waiting = self._waiting, [], []
             if group:
                 self._writing = asyncio.get_running_loop().create_task(self._write(group, waiting))
             else:
-                _tell(waiting, None)
+                _resolve(waiting, None)
 
     async def _write(self, group: list[Statement], waiting: list[asyncio.Future[None]]) -> None:
         loop = asyncio.get_running_loop()
@@ -115,27 +115,27 @@ class GroupWriter:
                             "disk; the agent starts again by itself."
                         )
                         self.broken.set()
-                        _tell([*waiting, *self._waiting], self._broken)
+                        _resolve([*waiting, *self._waiting], self._broken)
                         return
                     await asyncio.sleep(_RETRY_S)
         finally:
             self._writing = None
-        _tell(waiting, None)
+        _resolve(waiting, None)
         self.touch()
 
     def _commit(self, group: list[Statement]) -> None:
         cursor = self._connection.cursor()
         cursor.execute("BEGIN IMMEDIATE")
         try:
-            for sql, several in groupby(group, key=lambda statement: statement[0]):
-                cursor.executemany(sql, [values for _, values in several])
+            for sql, statements in groupby(group, key=lambda statement: statement[0]):
+                cursor.executemany(sql, [values for _, values in statements])
             cursor.execute("COMMIT")
         except BaseException:
             cursor.execute("ROLLBACK")
             raise
 
 
-def _tell(waiting: Iterable[asyncio.Future[None]], error: UnavailableError | None) -> None:
+def _resolve(waiting: Iterable[asyncio.Future[None]], error: UnavailableError | None) -> None:
     for future in waiting:
         if not future.done():
             if error is None:

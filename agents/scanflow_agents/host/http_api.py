@@ -1,6 +1,6 @@
 """The agent's HTTP API: health, sensors, calls, events and journal.
 
-Starlette alone: an agent has a process of its own, and FastAPI takes 7 MiB of each.
+Starlette without FastAPI, which takes 7 MiB of each agent's process.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class JournalQuery(BaseModel):
 
 
 def make_api(host: AgentHost, *, tokens: Collection[str], hosts: Collection[str] = ()) -> Starlette:
-    """``tokens``: any of them lets in. ``hosts``: names beside loopback's under which it may be reached."""
+    """``tokens``: the accepted tokens. ``hosts``: the accepted host names besides loopback's."""
     endpoints = _Endpoints(host)
     api = Starlette(
         routes=[
@@ -58,11 +58,11 @@ def make_api(host: AgentHost, *, tokens: Collection[str], hosts: Collection[str]
         exception_handlers={Exception: _refuse, HTTPException: _refuse, ScanflowError: _refuse},
     )
 
-    async def owner(sent: str) -> str | None:
-        known = [hmac.compare_digest(sent.encode(), token.encode()) for token in tokens]
-        return "known" if any(known) else None
+    async def authenticate(token: str) -> str | None:
+        matches = [hmac.compare_digest(token.encode(), accepted.encode()) for accepted in tokens]
+        return "known" if any(matches) else None
 
-    api.add_middleware(RequestGuard, hosts=hosts, authenticate=owner, open_paths=("/healthz",), json_only=True)
+    api.add_middleware(RequestGuard, hosts=hosts, authenticate=authenticate, open_paths=("/healthz",), json_only=True)
     return api
 
 
@@ -71,35 +71,35 @@ class _Endpoints:
         self._host = host
 
     async def healthz(self, request: Request) -> JSONResponse:
-        """Return that the agent is alive, and to whoever sends its token how much waits."""
+        """Return that the agent is alive; with a token, its whole health document."""
         return JSONResponse(self._host.health() if request.state.caller else {"status": "alive"})
 
     async def sensors(self, request: Request) -> JSONResponse:  # noqa: ARG002
-        """Tell of each sensor when it fires and how it fared."""
-        return JSONResponse([one.model_dump(mode="json") for one in self._host.reports()])
+        """Return the reports of the sensors."""
+        return JSONResponse([report.model_dump(mode="json") for report in self._host.reports()])
 
     async def call(self, request: Request) -> JSONResponse:
-        """Call a sensor. The same idempotency key is taken once."""
-        return await self._called(request, _read(TypeAdapter(SensorCall), await request.body(), "body"))
+        """Call a sensor, once for each idempotency key."""
+        return await self._call_sensor(request, _parse(TypeAdapter(SensorCall), await request.body(), "body"))
 
     async def fire(self, request: Request) -> JSONResponse:
-        """Fire a sensor now, whatever its trigger is."""
-        given = _read(TypeAdapter(SensorCall | None), await request.body() or b"null", "body")
-        return await self._called(request, given or SensorCall(), anyhow=True)
+        """Fire a sensor now, whatever its trigger."""
+        call = _parse(TypeAdapter(SensorCall | None), await request.body() or b"null", "body")
+        return await self._call_sensor(request, call or SensorCall(), anyhow=True)
 
     async def receive_events(self, request: Request) -> JSONResponse:
-        """Take events; say how many firings they led to."""
-        events = _read(_EVENTS, await request.body(), "body")
+        """Accept events; return the number of their firings."""
+        events = _parse(_EVENTS, await request.body(), "body")
         if len(events) > MOST_EVENTS:
             raise InvalidError(f"{len(events)} events are too many at once. Send at most {MOST_EVENTS}.")
-        return JSONResponse({"fired": await self._host.events(events)}, status_code=202)
+        return JSONResponse({"fired": await self._host.receive_events(events)}, status_code=202)
 
     async def journal(self, request: Request) -> JSONResponse:
-        """Return what happened, the oldest first: samples, intents, calls, decisions, misses, errors."""
-        query = _read(TypeAdapter(JournalQuery), dict(request.query_params), "query")
+        """Return journal entries, the oldest first: samples, intents, calls, decisions, misses, errors."""
+        query = _parse(TypeAdapter(JournalQuery), dict(request.query_params), "query")
         return JSONResponse(await asyncio.to_thread(self._host.state.journal, **query.model_dump()))
 
-    async def _called(self, request: Request, call: SensorCall, *, anyhow: bool = False) -> JSONResponse:
+    async def _call_sensor(self, request: Request, call: SensorCall, *, anyhow: bool = False) -> JSONResponse:
         key = request.headers.get("idempotency-key") or uuid.uuid4().hex
         if len(key) > _LONGEST_KEY:
             raise InvalidError(f"An idempotency key has at most {_LONGEST_KEY} characters, and this one {len(key)}.")
@@ -107,9 +107,9 @@ class _Endpoints:
         return JSONResponse(Accepted(sample=sample).model_dump(mode="json"), status_code=202)
 
 
-def _read(as_: TypeAdapter[T], given: bytes | dict[str, str], where: Literal["body", "query"]) -> T:
+def _parse(adapter: TypeAdapter[T], data: bytes | dict[str, str], where: Literal["body", "query"]) -> T:
     try:
-        return as_.validate_json(given) if isinstance(given, bytes) else as_.validate_python(given)
+        return adapter.validate_json(data) if isinstance(data, bytes) else adapter.validate_python(data)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join((where, *map(str, first["loc"])))
@@ -117,7 +117,7 @@ def _read(as_: TypeAdapter[T], given: bytes | dict[str, str], where: Literal["bo
 
 
 class QuietServer(uvicorn.Server):
-    """A server that wakes for what comes, and not ten times a second to see whether it shall end."""
+    """A server that wakes for requests only, and not ten times a second to check whether it should exit."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -132,7 +132,7 @@ class QuietServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to the program, which has more to end than its API."""
+        """Leave signals to the program, which has more than its API to stop."""
         yield
 
 
@@ -144,7 +144,7 @@ def quiet_server(api: Starlette) -> QuietServer:
             access_log=False,
             lifespan="off",
             timeout_graceful_shutdown=1,
-            date_header=False,  # the time that it tells is what the loop left out above looks up
+            date_header=False,  # its time is updated by the loop that is left out above
             ws="none",
         )
     )

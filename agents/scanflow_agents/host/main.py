@@ -24,32 +24,33 @@ from scanflow.private import open_private, write_private
 from scanflow_agents.host.spec import AgentSpec, read_spec
 
 CONFIGURATION = 78
-"""The exit status of an agent that will not start until what it was given is changed (``EX_CONFIG``)."""
+"""The exit status of an agent that cannot start until its configuration is changed (``EX_CONFIG``)."""
 
 _log = logging.getLogger("scanflow_agents")
 
 
 def main(folder: Path) -> int:
-    """Host the agent of ``folder`` until it is told to end; return the exit status."""
+    """Host the agent of ``folder`` until a signal stops it; return the exit status."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
-    stamina.instrumentation.set_on_retry_hooks([])  # what is tried again is logged with its reason
+    stamina.instrumentation.set_on_retry_hooks([])  # retries are logged with their reason elsewhere
     for noisy in ("apscheduler", "httpx"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     try:
-        with _alone(folder):
+        with _hold_lock(folder):
             return asyncio.run(_serve(folder, read_spec(folder)))
     except ScanflowError as error:
         _log.error("%s", error)
-        _note(folder, "failure.json", {"error": str(error), "type": type(error).__name__})
+        _write_document(folder, "failure.json", {"error": str(error), "type": type(error).__name__})
         return CONFIGURATION if isinstance(error, UsageError) else 1
-    except Exception as error:  # noqa: BLE001 - the edge of the program: why it ended is to be found by who looks
+    except Exception as error:  # noqa: BLE001 - the edge of the program: the error is recorded for its supervisor
         _log.exception("The agent ended by a defect")
-        _note(folder, "failure.json", {"error": f"{type(error).__name__}: {error}", "type": type(error).__name__})
+        kind = type(error).__name__
+        _write_document(folder, "failure.json", {"error": f"{kind}: {error}", "type": kind})
         return 1
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _hold_lock(folder: Path) -> Iterator[None]:
     with open_private(folder / "lock", "a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -59,7 +60,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 async def _serve(folder: Path, spec: AgentSpec) -> int:
-    from scanflow_agents.host.assembly import build, tokens_of
+    from scanflow_agents.host.assembly import build, list_accepted_tokens
     from scanflow_agents.host.http_api import make_api, quiet_server
 
     loop = asyncio.get_running_loop()
@@ -69,21 +70,21 @@ async def _serve(folder: Path, spec: AgentSpec) -> int:
 
     def report_trouble(why: str | None) -> None:
         try:
-            _note(folder, "ailment.json", None if why is None else {"error": why})
-        except OSError as error:  # a full disk is told by whoever writes what has to be kept
+            _write_document(folder, "ailment.json", None if why is None else {"error": why})
+        except OSError as error:  # the store reports a full disk
             _log.warning("What is wrong with the agent cannot be written down: %s", error)
 
     report_trouble(None)
-    host, closing = build(folder, spec, clock=time.time, report_trouble=report_trouble)
-    with _listener(spec.host, spec.port) as listener:
+    host, close = build(folder, spec, clock=time.time, report_trouble=report_trouble)
+    with _open_listener(spec.host, spec.port) as listener:
         url = spec.url or f"http://{spec.host}:{listener.getsockname()[1]}"
         name = urlsplit(url).hostname or ""
-        server = quiet_server(make_api(host, tokens=tokens_of(spec), hosts=(name,)))
+        server = quiet_server(make_api(host, tokens=list_accepted_tokens(spec), hosts=(name,)))
         host.start(url)
-        await host.state.writer.settled()
+        await host.state.writer.flush()
         api = loop.create_task(server.serve([listener]))
-        _note(folder, "here.json", {"url": url, "pid": os.getpid()})
-        _note(folder, "failure.json", None)  # not before: while it starts, it is told why it did not start last time
+        _write_document(folder, "here.json", {"url": url, "pid": os.getpid()})
+        _write_document(folder, "failure.json", None)  # only now: while it starts, the last failure is shown
         _log.info("agent %s of %s is at %s", spec.agent, host.app, url)
         watched = loop.create_task(host.state.writer.broken.wait())
         ended = loop.create_task(ending.wait())
@@ -93,19 +94,19 @@ async def _serve(folder: Path, spec: AgentSpec) -> int:
         for task in (watched, ended):
             task.cancel()
         await asyncio.wait_for(host.stop(patience_s=1.0), 2.5)
-        await closing()
+        await close()
         return 0 if ending.is_set() else 1
 
 
-def _listener(host: str, port: int) -> socket.socket:
+def _open_listener(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), backlog=128)
     except OSError as error:
         raise InvalidError(f"The port {port} cannot be listened on: {error}. Give another, or 0 for any.") from error
 
 
-def _note(folder: Path, name: str, document: Mapping[str, Any] | None) -> None:
-    """Write a document for whoever looks into the folder; None: remove it."""
+def _write_document(folder: Path, name: str, document: Mapping[str, Any] | None) -> None:
+    """Write a document into the folder, for other processes; None: remove it."""
     if document is None:
         (folder / name).unlink(missing_ok=True)
         return

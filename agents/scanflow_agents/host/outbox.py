@@ -1,7 +1,7 @@
-"""What strategies want, on its way to who acts on it: kept until it is delivered, in order for each strategy.
+"""Deliver the intents and calls of strategies: stored until delivered, in order for each strategy.
 
-A delivery is sent only after it is committed, and forgotten only after it was answered; in between it may be sent more
-than once, each time with the same key, by which the receiver knows it.
+A delivery is sent after it is committed and deleted after it was answered; it may be sent more than once, with the same
+idempotency key.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from scanflow_agents.host.store import AgentStore
 MOST_AT_ONCE = 16
 MOST_DELIVERIES = 10_000
 MOST_DEFECTS = 8
-"""How often a delivery is sent that its receiver breaks over, before it is given up so that those behind it go on."""
+"""The most attempts of a delivery over which its receiver fails, before it is dropped to unblock those behind it."""
 
 LONGEST_PAUSE_S = 5.0
 KEPT_S = 24 * 3600.0
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
     queue: str
-    """The strategy it is of: its deliveries are made in their order."""
+    """The strategy, whose deliveries are made in order."""
 
     kind: Literal["intent", "call"]
     key: str
@@ -43,7 +43,7 @@ class Delivery:
     """JSON: an intent; or the agent, the sensor, ``args`` and ``kwargs`` of a call."""
 
     @classmethod
-    def of(cls, queue: str, want: Intent | Call, *, at: float) -> Delivery:
+    def build(cls, queue: str, want: Intent | Call, *, at: float) -> Delivery:
         if isinstance(want, Intent):
             return cls(queue=queue, kind="intent", key=want.key, at=at, body=want.model_dump_json())
         body = json.dumps({"agent": want.agent, "sensor": want.sensor, **want.payload()})
@@ -52,7 +52,7 @@ class Delivery:
 
 class DeliveryTransport(Protocol):
     async def deliver(self, delivery: Delivery) -> Any:
-        """Return the answer; after ``UnavailableError`` and ``InternalError`` alone it is delivered again."""
+        """Send a delivery and return the answer; only ``UnavailableError`` and ``InternalError`` are retried."""
         ...
 
 
@@ -72,7 +72,7 @@ class Outbox:
             self._put(number, delivery)
 
     def send(self, deliveries: Iterable[Delivery]) -> None:
-        """Keep deliveries, and send them when they are committed."""
+        """Store deliveries, and send them once they are committed."""
         for delivery in deliveries:
             if self.count >= MOST_DELIVERIES:
                 self._give_up(delivery, UnavailableError(f"{self.count} deliveries wait already, so no more are kept."))
@@ -81,7 +81,7 @@ class Outbox:
             self._put(number, delivery)
 
     async def deliver(self, delivery: Delivery, *, patience_s: float) -> Any:
-        """Send a delivery and return its answer, or raise why it was refused; None if it is still on its way."""
+        """Send a delivery and return its answer, or raise the error of its refusal; None: still undelivered."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._answers[delivery.key] = future
         self.send([delivery])
@@ -96,7 +96,7 @@ class Outbox:
         return [delivery for queue in queues for _, delivery in self._queues.get(queue, ())]
 
     async def stop(self, *, patience_s: float) -> None:
-        """Give what is being sent ``patience_s`` to be answered."""
+        """Stop sending; wait at most ``patience_s`` for deliveries in progress."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -114,12 +114,12 @@ class Outbox:
         deliveries = self._queues[queue]
         try:
             while deliveries:
-                await self._state.writer.settled()
+                await self._state.writer.flush()
                 number, delivery = deliveries[0]
                 await self._deliver(delivery)
                 deliveries.popleft()
                 self.count -= 1
-                self._state.delivery_done(number)
+                self._state.delete_delivery(number)
         finally:
             del self._tasks[queue], self._queues[queue]
 
@@ -130,8 +130,8 @@ class Outbox:
             nonlocal defects
             defects += isinstance(error, InternalError)
             _log.info("%s %s is not delivered yet: %s", delivery.kind, delivery.key, error)
-            kept = defects < MOST_DEFECTS and self._clock() - delivery.at <= KEPT_S
-            return kept and isinstance(error, UnavailableError | InternalError)
+            is_kept = defects < MOST_DEFECTS and self._clock() - delivery.at <= KEPT_S
+            return is_kept and isinstance(error, UnavailableError | InternalError)
 
         answer = None
         try:

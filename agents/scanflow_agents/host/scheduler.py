@@ -1,5 +1,5 @@
-"""APScheduler's asyncio scheduler, by which sensors fire: it wakes us for due times, coalesces those that passed while
-the loop was busy, and decides by the grace which came too late. What was missed is counted in the sensors' states."""
+"""APScheduler's asyncio scheduler, which fires sensors: it wakes at due times, coalesces those that passed while the
+loop was busy, and decides by the grace which are too late. Missed ones are counted in the sensors' states."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _log = logging.getLogger(__name__)
 
 
 class DueTimes(BaseTrigger):  # type: ignore[misc]  # APScheduler has no types
-    """The due times of a leaf as an APScheduler trigger, which steps over all that passed to the newest one.
+    """The due times of a leaf as an APScheduler trigger, which skips passed ones but the newest.
 
-    ``seed`` decides how far jitter moves each.
+    ``seed`` determines the jitter of each.
     """
 
     def __init__(self, leaf: TriggerState, seed: str) -> None:
@@ -34,7 +34,7 @@ class DueTimes(BaseTrigger):  # type: ignore[misc]  # APScheduler has no types
     def get_next_fire_time(  # pyright: ignore[reportIncompatibleMethodOverride]  # APScheduler has no types
         self, previous_fire_time: datetime | None, now: datetime
     ) -> datetime | None:
-        """Return the newest moment after the previous one that has passed, else the next one to come."""
+        """Return the newest passed moment after the previous one, else the next one."""
         at = now.timestamp()
         newest = None if previous_fire_time is None else self._leaf.newest_moment(at, self._seed)
         if newest is not None and previous_fire_time is not None and _time(newest) > previous_fire_time:
@@ -45,21 +45,21 @@ class DueTimes(BaseTrigger):  # type: ignore[misc]  # APScheduler has no types
 
 class Scheduler(Protocol):
     def add(self, name: str, times: DueTimes, ring: Ring, *, grace_s: float) -> None:
-        """Call ``ring`` at each due time, never before it, and once when several have passed; ``grace_s``, in whole
-        seconds, is how late it may be."""
+        """Call ``ring`` at each due time, not earlier, and once for several passed ones; ``grace_s``, in whole seconds,
+        is how late it may be."""
         ...
 
     def start(self) -> None: ...
 
     def look(self) -> None:
-        """Look at the clock again: it may have been set, or the machine may have slept."""
+        """Check the clock: it may have been set, or the machine may have slept."""
         ...
 
     def stop(self) -> None: ...
 
 
 class ApsScheduler:
-    """Alarms on APScheduler's asyncio scheduler, its jobs called on the loop itself: no thread, no task each."""
+    """Runs alarms on APScheduler's asyncio scheduler, as plain calls on the loop: without threads or tasks."""
 
     def __init__(self) -> None:
         self._scheduler: Any = AsyncIOScheduler(
@@ -68,7 +68,7 @@ class ApsScheduler:
             job_defaults={"coalesce": True, "max_instances": 1},
             logger=_log,
         )
-        _log.setLevel(logging.ERROR)  # what is missed is told by the journal
+        _log.setLevel(logging.ERROR)  # misses are in the journal
         self._rings: dict[str, Ring] = {}
         self._scheduler.add_listener(lambda event: self._rings[event.job_id](True), EVENT_JOB_MISSED)
 

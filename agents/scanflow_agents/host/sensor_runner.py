@@ -1,7 +1,7 @@
-"""Sensors as their authors wrote them, made ready to be run by the host: given what they ask for, in the right place.
+"""Adapt sensors for the host: pass the parameters that they declare, and run them on the loop or in a thread.
 
-Async functions run on the loop, plain ones in a thread of the host's pool; looking through the knowledge base happens
-in a thread too. Each firing looks at the runs that ended since the last one that succeeded looked.
+Async functions run on the loop, plain ones in a thread of the host's pool, as do searches of the knowledge base. Each
+firing gets the runs that ended since the search of the last successful one.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from scanflow.agent.actions import Act, Call
 from scanflow.agent.context import Context, Services
 from scanflow.agent.decide import build_intent
 from scanflow.agent.records import JSON, Event, Intent
-from scanflow.agent.sensors.firing import Firing as Given
-from scanflow.agent.sensors.firing import fire, has_parameter
+from scanflow.agent.sensors.firing import Firing, fire, has_parameter
 from scanflow.agent.sensors.runs import Run, find_runs
 from scanflow.app.agents import SensorFunction
 from scanflow.app.application import Application
@@ -33,10 +32,10 @@ if TYPE_CHECKING:
 
 
 SETTLED_S = 1.0
-"""Runs are looked at this long after they ended: one that is being written as it ends is not yet to be found."""
+"""The delay after which ended runs are searched: one that is still being written cannot be found yet."""
 
 ACCEPTED_S = 10.0
-"""How long an actuator waits for its call to be accepted; after that it is delivered while the agent goes on."""
+"""The timeout of an actuator's call until its acceptance; after that it is delivered in the background."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +74,7 @@ class _Caller:
         return await self._deliver(intent)
 
     async def _deliver(self, want: Intent | Call) -> JSON:
-        delivery = Delivery.of(self.sensor, want, at=self.environment.clock())
+        delivery = Delivery.build(self.sensor, want, at=self.environment.clock())
         answer: JSON = await self.environment.outbox().deliver(delivery, patience_s=ACCEPTED_S)
         return answer
 
@@ -84,15 +83,15 @@ class _Caller:
         return f"{self.environment.agent}/{self.sensor}/{self.cause}{'' if self.count == 1 else f'/{self.count}'}"
 
 
-def hosted_sensor(
+def build_hosted_sensor(
     sensor: SensorFunction[..., Any],
     environment: SensorEnvironment,
     *,
     strategies: frozenset[str] = frozenset(),
     **limits: Any,
 ) -> HostedSensor:
-    """``limits`` are fields of :class:`HostedSensor`, where the sensor's author has said nothing else."""
-    ready = _ready(sensor, environment.workers)
+    """Build a hosted sensor; ``limits`` are defaults of :class:`HostedSensor`'s fields."""
+    ready = _prepare(sensor, environment.workers)
     looks = has_parameter(sensor, "runs")
 
     async def run(firing: FiringRequest, sensor_state: SensorState) -> SensorResult:
@@ -104,7 +103,8 @@ def hosted_sensor(
                     f"The sensor {sensor.name!r} looks at tracked runs, and MLflow is not installed here. Install it: "
                     "pip install 'scanflow[local]'"
                 )
-            look = partial(_runs, environment.tracker, environment.application, sensor, sensor_state.looked, looked)
+            tracker, app = environment.tracker, environment.application
+            look = partial(_find_runs, tracker, app, sensor, sensor_state.looked, looked)
             runs = await environment.workers.run(look)
         context = Context(
             app=environment.application.name,
@@ -116,24 +116,24 @@ def hosted_sensor(
             services=environment.services,
             caller=_Caller(environment=environment, sensor=sensor.name, cause=firing.cause),
             application=environment.application,
-            wanted=partial(_intents, environment.outbox().waiting(strategies)),
+            wanted=partial(_parse_intents, environment.outbox().waiting(strategies)),
             loop=asyncio.get_running_loop(),
         )
         event = None if firing.event is None else Event.model_validate(firing.event)
-        given = Given(context=context, runs=runs, event=event, args=firing.args, kwargs=firing.kwargs)
-        return SensorResult(value=await fire(ready, given), looked=looked)
+        inputs = Firing(context=context, runs=runs, event=event, args=firing.args, kwargs=firing.kwargs)
+        return SensorResult(value=await fire(ready, inputs), looked=looked)
 
-    said = {name: getattr(sensor.sensor, name) for name in ("limit_s", "grace_s", "misfire")}
-    own = {name: value for name, value in said.items() if value is not None}
-    fields: dict[str, Any] = {**limits, **own, "strategies": strategies}
+    declared_limits = {name: getattr(sensor.sensor, name) for name in ("limit_s", "grace_s", "misfire")}
+    overrides = {name: value for name, value in declared_limits.items() if value is not None}
+    fields: dict[str, Any] = {**limits, **overrides, "strategies": strategies}
     return HostedSensor(name=sensor.name, trigger=sensor.trigger, run=run, **fields)
 
 
-def _intents(deliveries: Sequence[Delivery]) -> list[Intent]:
+def _parse_intents(deliveries: Sequence[Delivery]) -> list[Intent]:
     return [Intent.model_validate_json(delivery.body) for delivery in deliveries if delivery.kind == "intent"]
 
 
-def _runs(
+def _find_runs(
     tracker: KnowledgeBase, app: Application, sensor: SensorFunction[..., Any], after: float | None, until: float
 ) -> list[Run]:
     return find_runs(
@@ -148,20 +148,20 @@ def _runs(
     )
 
 
-def _ready(sensor: SensorFunction[..., Any], workers: ThreadPool) -> SensorFunction[..., Any]:
-    """Return the sensor with a function to be awaited, a plain one called in a thread of ours. Its signature, which
-    each firing looks at, is worked out once."""
-    written: Any = sensor.function
+def _prepare(sensor: SensorFunction[..., Any], workers: ThreadPool) -> SensorFunction[..., Any]:
+    """Return the sensor with an async function, which calls a plain one in a thread of the pool. Its signature, which
+    each firing reads, is computed once."""
+    function: Any = sensor.function
 
-    @wraps(written)
+    @wraps(function)
     async def in_thread(*args: Any, **kwargs: Any) -> Any:
-        value = await workers.run(partial(written, *args, **kwargs))
+        value = await workers.run(partial(function, *args, **kwargs))
         return await value if inspect.isawaitable(value) else value
 
-    @wraps(written)
+    @wraps(function)
     async def on_loop(*args: Any, **kwargs: Any) -> Any:
-        return await written(*args, **kwargs)
+        return await function(*args, **kwargs)
 
-    ready: Any = on_loop if inspect.iscoroutinefunction(written) else in_thread
-    ready.__signature__ = inspect.signature(written)
+    ready: Any = on_loop if inspect.iscoroutinefunction(function) else in_thread
+    ready.__signature__ = inspect.signature(function)
     return replace(sensor, function=ready)

@@ -1,7 +1,7 @@
-"""What was due of each sensor and what became of it: every due time is taken or counted as missed, with its reason.
+"""The state of sensors and triggers: every due time is taken, or counted as missed with its reason.
 
-Pure: the time comes in, and what changed is read from the fields. ``taken + late + down`` of a leaf is the number of
-its due times up to ``accounted``, always.
+Pure: the time is an argument. ``taken + late + down`` of a leaf is always the number of its due times up to
+``accounted``.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from scanflow.app.agents import Misfire
 from scanflow.app.triggers import Cron, Date, Interval, Trigger
 from scanflow_agents.host import combined_triggers
 from scanflow_agents.host.combined_triggers import NOTHING, Path, Seen
-from scanflow_agents.host.schedules import Scheduled, count_between, first_after, last_until, moved, written
+from scanflow_agents.host.schedules import Scheduled, apply_jitter, count_between, first_after, format_time, last_until
 
 AHEAD_S = 60.0
-"""What is noted of a time further ahead of the clock than this was noted by one that was wrong, in seconds."""
+"""Recorded times further ahead of the clock than this, in seconds, come from a wrong clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FiringRequest:
     cause: str
-    """The same for one firing however often it is tried: ``interval:2026-01-31T06:00:00Z``."""
+    """The same for each attempt of a firing: ``interval:2026-01-31T06:00:00Z``."""
 
     at: float
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     event: Mapping[str, Any] | None = None
-    """The event it fires on, as JSON holds it."""
+    """The event it fires on, as JSON."""
 
     attempts: int = 1
-    """How many times it was begun; more than once when the agent was killed in between."""
+    """The number of attempts; more than one if the agent was killed meanwhile."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,33 +40,33 @@ class TriggerState:
     trigger: Scheduled
     anchor: float
     accounted: float
-    """Up to here every due time was taken or counted."""
+    """The time up to which every due time was taken or counted."""
 
     taken: int = 0
     late: int = 0
-    """Missed: looked at later than the grace allows, or together with a newer one."""
+    """Missed: checked later than the grace allows, or together with a newer one."""
 
     down: int = 0
-    """Missed: nobody was there."""
+    """Missed: the agent was not running."""
 
     def next_after(self, moment: float) -> float | None:
         return first_after(self.trigger, max(moment, self.accounted), anchor=self.anchor)
 
     def newest_moment(self, now: float, seed: str) -> float | None:
-        """Return when the newest due time that is not accounted for came, its jitter included; None: none has come."""
-        due = self._newest(now, seed)
-        return None if due is None else moved(self.trigger, due, seed)
+        """Return the newest passed due time that is not accounted for, jitter included; None: there is none."""
+        due = self._find_newest(now, seed)
+        return None if due is None else apply_jitter(self.trigger, due, seed)
 
     def next_moment(self, now: float, seed: str) -> float | None:
-        """Return when the next due time comes, its jitter included; None: none will."""
-        newest = self._newest(now, seed)
+        """Return the next due time, jitter included; None: there is none."""
+        newest = self._find_newest(now, seed)
         due = first_after(self.trigger, self.accounted if newest is None else newest, anchor=self.anchor)
-        return None if due is None else moved(self.trigger, due, seed)
+        return None if due is None else apply_jitter(self.trigger, due, seed)
 
     def take(self, now: float, *, late: bool, seed: str) -> float | None:
-        """Return the due time to fire for at ``now``, the newest; count those before it, and all of them if they came
-        too ``late``. None: nothing is to fire."""
-        due = self._newest(now, seed)
+        """Return the newest due time at ``now``, to fire for; count those before it as late, and all of them if
+        ``late``. None: none is due."""
+        due = self._find_newest(now, seed)
         if due is None:
             return None
         count = count_between(self.trigger, self.accounted, due, anchor=self.anchor)
@@ -79,7 +79,7 @@ class TriggerState:
         return due
 
     def catch_up(self, now: float, *, misfire: Misfire) -> float | None:
-        """Count what came while the agent was down; return the due time to fire for, if the policy wants one."""
+        """Count the due times while the agent was down; return the one to fire for, if the policy has one."""
         due = last_until(self.trigger, now, after=self.accounted, anchor=self.anchor)
         if due is None:
             return None
@@ -92,9 +92,8 @@ class TriggerState:
         self.taken += 1
         return due
 
-    def set_back(self, now: float) -> tuple[int, int, int]:
-        """Go on from ``now``, with what came later accounted for no more; return what was counted of that: missed as
-        late, missed while down, taken."""
+    def rewind(self, now: float) -> tuple[int, int, int]:
+        """Continue from ``now``, dropping the accounts of later times; return those as (late, down, taken)."""
         self.anchor = min(self.anchor, round(now, 3))
         self.accounted = max(now, self.anchor)
         again = self.late + self.down + self.taken
@@ -105,13 +104,13 @@ class TriggerState:
         self.late, self.down, self.taken = self.late - late, self.down - down, self.taken - taken
         return late, down, taken
 
-    def _newest(self, now: float, seed: str) -> float | None:
+    def _find_newest(self, now: float, seed: str) -> float | None:
         jitter = self.trigger.jitter if isinstance(self.trigger, Interval) else 0.0
-        found = last_until(self.trigger, now - jitter, after=self.accounted, anchor=self.anchor)
-        due = first_after(self.trigger, self.accounted if found is None else found, anchor=self.anchor)
-        while jitter and due is not None and moved(self.trigger, due, seed) <= now:
-            found, due = due, first_after(self.trigger, due, anchor=self.anchor)
-        return found
+        newest = last_until(self.trigger, now - jitter, after=self.accounted, anchor=self.anchor)
+        due = first_after(self.trigger, self.accounted if newest is None else newest, anchor=self.anchor)
+        while jitter and due is not None and apply_jitter(self.trigger, due, seed) <= now:
+            newest, due = due, first_after(self.trigger, due, anchor=self.anchor)
+        return newest
 
 
 @dataclass(slots=True, kw_only=True)
@@ -122,37 +121,37 @@ class SensorState:
     seen: Seen = NOTHING
     fired: int = 0
     running: int = 0
-    """Missed: the firing before it was still running."""
+    """Missed: the previous firing was still running."""
 
     full: int = 0
-    """Missed: too many were waiting."""
+    """Missed: the queue was full."""
 
     interrupted: int = 0
-    """Missed: begun and cut short by the agent's end, too often to be tried again."""
+    """Missed: interrupted by the agent's end in too many attempts."""
 
     late: int = 0
-    """Missed of schedules that it no longer has, or by a clock that was ahead; and so with ``down`` and ``taken``."""
+    """Missed of schedules that it no longer has, or by a clock that was ahead; likewise ``down`` and ``taken``."""
 
     down: int = 0
     taken: int = 0
     errors: int = 0
     abandoned: int = 0
-    """Firings that took longer than their limit; errors too."""
+    """Firings that exceeded their timeout; included in the errors."""
 
     looped: int = 0
-    """Missed: events that sensors led to which fired on events, and so on, too many times."""
+    """Missed: events at the end of a chain of too many samples that trigger each other."""
 
     failures: int = 0
-    """How many firings have failed since the last one that did not."""
+    """The number of consecutive failures."""
 
     failing_since: float | None = None
     trouble: str = ""
     last: float | None = None
     looked: float | None = None
-    """Up to here the knowledge base was looked through."""
+    """The time up to which the knowledge base was searched."""
 
     in_progress: FiringRequest | None = None
-    """What is running, or was when the agent ended."""
+    """The firing that is running, or was when the agent ended."""
 
     @property
     def missed(self) -> dict[str, int]:
@@ -166,7 +165,7 @@ class SensorState:
             "looped": self.looped,
         }
 
-    def ended(self, trouble: str | None, now: float) -> None:
+    def record_outcome(self, trouble: str | None, now: float) -> None:
         if trouble is None:
             self.failures, self.failing_since, self.trouble = 0, None, ""
         else:
@@ -174,49 +173,49 @@ class SensorState:
             self.failures, self.trouble = self.failures + 1, trouble
 
     def mark_fired(self, *paths: Path) -> bool:
-        """Take a pulse of these leaves; return whether the sensor is to fire."""
+        """Mark these leaves as fired; return whether the sensor fires."""
         self.seen, fires = combined_triggers.mark_fired(self.trigger, self.seen, paths)
         return fires
 
-    def scheduled(self, path: Path, due: float) -> FiringRequest:
+    def build_firing(self, path: Path, due: float) -> FiringRequest:
         kind = f"{self.leaves[path].trigger.kind}{f'.{path}' if path else ''}"
-        return FiringRequest(cause=f"{kind}:{written(due)}", at=due)
+        return FiringRequest(cause=f"{kind}:{format_time(due)}", at=due)
 
     def declare(self, trigger: Trigger, now: float) -> None:
-        """Let the sensor have this trigger from ``now`` on, as it is written in the application.
+        """Set the sensor's trigger from ``now`` on, as in the application.
 
-        A schedule that was rewritten starts again; what fell due of the old one until now is counted.
+        A changed schedule starts again; due times of the old one until now are counted.
         """
-        wanted = {
+        schedules = {
             path: leaf for path, leaf in combined_triggers.leaves(trigger) if isinstance(leaf, Interval | Date | Cron)
         }
-        found: dict[Path, TriggerState] = {}
-        for path, known in self.leaves.items():
-            if wanted.get(path) == known.trigger:
-                found[path] = known
+        leaves: dict[Path, TriggerState] = {}
+        for path, state in self.leaves.items():
+            if schedules.get(path) == state.trigger:
+                leaves[path] = state
                 continue
-            known.catch_up(now, misfire="skip")
-            self._keep(known.late, known.down, known.taken)
-        for path, leaf in wanted.items():
-            if path not in found:
-                fresh = TriggerState(trigger=leaf, anchor=round(now, 3), accounted=0.0)
-                fresh.catch_up(now, misfire="skip")  # a date that has passed when it is first seen was missed
-                fresh.accounted = max(fresh.accounted, fresh.anchor)
-                found[path] = fresh
-        self.leaves, self.trigger = dict(sorted(found.items())), trigger
-        self.seen = combined_triggers.still_known(trigger, self.seen)
+            state.catch_up(now, misfire="skip")
+            self._add_missed(state.late, state.down, state.taken)
+        for path, leaf in schedules.items():
+            if path not in leaves:
+                state = TriggerState(trigger=leaf, anchor=round(now, 3), accounted=0.0)
+                state.catch_up(now, misfire="skip")  # a date that has passed when first seen was missed
+                state.accounted = max(state.accounted, state.anchor)
+                leaves[path] = state
+        self.leaves, self.trigger = dict(sorted(leaves.items())), trigger
+        self.seen = combined_triggers.filter_seen(trigger, self.seen)
 
-    def set_back(self, now: float) -> float:
-        """Go on from ``now`` where the clock was ahead and is not any more; return by how much, in seconds, 0 if it was
-        not. Else nothing would fire, or be missed, until the clock is there again."""
+    def rewind(self, now: float) -> float:
+        """Continue from ``now`` if the clock was ahead and was set back; return by how much, in seconds, else 0.
+        Otherwise nothing would fire, or count as missed, until the clock has caught up."""
         ahead = 0.0
         for leaf in self.leaves.values():
             if leaf.accounted > now + AHEAD_S:
                 ahead = max(ahead, leaf.accounted - now)
-                self._keep(*leaf.set_back(now))
+                self._add_missed(*leaf.rewind(now))
         if self.looked is not None and self.looked > now + AHEAD_S:
             ahead, self.looked = max(ahead, self.looked - now), now
         return ahead
 
-    def _keep(self, late: int, down: int, taken: int) -> None:
+    def _add_missed(self, late: int, down: int, taken: int) -> None:
         self.late, self.down, self.taken = self.late + late, self.down + down, self.taken + taken

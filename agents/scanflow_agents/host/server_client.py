@@ -1,4 +1,4 @@
-"""The server and the other agents, as the host speaks to them."""
+"""Clients of the server and of other agents, for the host."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from scanflow_agents.host.outbox import Delivery
 BASE = "/api/v1"
 SEEN = "events.seen"
 MOST_REPORTED = 500
-"""How many events wait to be told; they are for people to watch by, so the oldest make room."""
+"""The most events in the reporter's queue; the oldest are dropped, as they are only for people to watch."""
 
 _log = logging.getLogger(__name__)
 
 
 class DeliveryClient:
-    """Sends deliveries: intents to the server, calls to the agents that the server knows."""
+    """Sends deliveries: intents to the server, and calls to the agents that the server lists."""
 
     def __init__(
         self, *, app: str, agent: str, server: AsyncClient | None, connect: Callable[[str], AsyncClient] = AsyncClient
@@ -35,7 +35,7 @@ class DeliveryClient:
         self._app, self._agent, self._server = app, agent, server
         self._connect = connect
         self.call_self: Callable[[str, Mapping[str, Any], str], Any] | None = None
-        """Takes a call to this very agent: the sensor's name, the body and the key."""
+        """Accepts a call to this agent: the sensor's name, the body and the key."""
 
         self._agents: dict[str, AsyncClient] = {}
 
@@ -46,18 +46,19 @@ class DeliveryClient:
         agent, sensor = body.pop("agent"), body.pop("sensor")
         if agent == self._agent and self.call_self is not None:
             return self.call_self(sensor, body, delivery.key)
-        to = await self._agent_at(agent)
+        client = await self._agent_at(agent)
         try:
-            return await to.ask("POST", f"/sensors/{quote(sensor, safe='')}", body, key=delivery.key)
+            return await client.ask("POST", f"/sensors/{quote(sensor, safe='')}", body, key=delivery.key)
         except UnavailableError:
-            # It may have been started again, on another port.
+            # It may have been restarted on another port.
             self._agents.pop(agent, None)
-            await to.close()
+            await client.close()
             raise
 
-    async def here(self, url: str, pid: int, sensors: Sequence[SensorReport]) -> None:
-        told = [one.model_dump(mode="json") for one in sensors]
-        await self._connected.ask("POST", f"{self._path(self._agent)}/here", {"url": url, "pid": pid, "sensors": told})
+    async def send_heartbeat(self, url: str, pid: int, sensors: Sequence[SensorReport]) -> None:
+        reports = [report.model_dump(mode="json") for report in sensors]
+        body = {"url": url, "pid": pid, "sensors": reports}
+        await self._connected.ask("POST", f"{self._path(self._agent)}/here", body)
 
     async def tell(self, events: list[Event]) -> None:
         await self._connected.ask("POST", f"{BASE}/events", [event.model_dump(mode="json") for event in events])
@@ -76,9 +77,9 @@ class DeliveryClient:
         return f"{BASE}/agents/{quote(self._app, safe='')}/{quote(agent, safe='')}"
 
     async def _agent_at(self, agent: str) -> AsyncClient:
-        known = self._agents.get(agent)
-        if known is not None:
-            return known
+        client = self._agents.get(agent)
+        if client is not None:
+            return client
         try:
             record = await self._connected.ask("GET", self._path(agent))
         except NotFoundError as error:
@@ -96,18 +97,18 @@ class ServerEvents:
         self._server = server
 
     async def newest(self) -> Event | None:
-        found = await self._server.ask("GET", f"{BASE}/events/newest")
-        return None if found is None else _event(json.dumps(found))
+        document = await self._server.ask("GET", f"{BASE}/events/newest")
+        return None if document is None else _event(json.dumps(document))
 
     async def from_number(self, number: int) -> Event | None:
-        found = await self._server.ask("GET", f"{BASE}/events?after={number - 1}&limit=1")
-        return _event(json.dumps(found[0])) if found else None
+        documents = await self._server.ask("GET", f"{BASE}/events?after={number - 1}&limit=1")
+        return _event(json.dumps(documents[0])) if documents else None
 
-    async def stream(self, after: int, wanted: EventFilter) -> AsyncGenerator[EventBatch, None]:
-        asked: dict[str, str | int | Sequence[str]] = {"after": after, "seen": "true", "type": wanted.types}
-        if wanted.app is not None:
-            asked["app"] = wanted.app
-        async with aclosing(self._server.stream(f"{BASE}/events", asked)) as blocks:
+    async def stream(self, after: int, event_filter: EventFilter) -> AsyncGenerator[EventBatch, None]:
+        parameters: dict[str, str | int | Sequence[str]] = {"after": after, "seen": "true", "type": event_filter.types}
+        if event_filter.app is not None:
+            parameters["app"] = event_filter.app
+        async with aclosing(self._server.stream(f"{BASE}/events", parameters)) as blocks:
             async for messages in blocks:
                 events: list[Event] = []
                 seen: Event | None = None
@@ -118,7 +119,7 @@ class ServerEvents:
                         else:
                             events.append(_event(message.data))
                 except UnavailableError:
-                    yield EventBatch(events=tuple(events))  # what came before the one that cannot be read
+                    yield EventBatch(events=tuple(events))  # those before the one that cannot be parsed
                     raise
                 yield EventBatch(events=tuple(events), seen=seen)
 
@@ -134,7 +135,7 @@ def _event(text: str) -> Event:
 
 
 class EventReporter:
-    """Tells the server what happened, when it is there to listen: for people to watch, nothing depends on it."""
+    """Reports events to the server while it is reachable, for people to watch; nothing depends on them."""
 
     def __init__(self, client: DeliveryClient) -> None:
         self._client = client
@@ -144,7 +145,7 @@ class EventReporter:
         self._events.append(event)
 
     async def flush(self) -> None:
-        """Tell what is kept. What cannot be told is kept for the next time, as far as there is room."""
+        """Send the queued events. Those that cannot be sent stay queued, as far as there is room."""
         events = list(self._events)
         if not events:
             return

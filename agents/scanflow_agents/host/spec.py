@@ -1,4 +1,4 @@
-"""What an agent's folder says to its host: ``agent.json``."""
+"""The specification of an agent for its host: ``agent.json`` in its folder."""
 
 from __future__ import annotations
 
@@ -18,43 +18,43 @@ class AgentSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     application: dict[str, Any]
-    """As ``scanflow.app.files`` writes it."""
+    """The document of ``scanflow.app.files``."""
 
     source: str | None = None
-    """The file that the application came from; its folder is where the agent's own files are looked for first."""
+    """The application's file; the agent's own files are looked up in its folder first."""
 
     agent: str
     server: str | None = None
-    """``http://127.0.0.1:46666``. None: nobody is told where the agent is, and what it wants waits."""
+    """``http://127.0.0.1:46666``. None: the agent sends no heartbeats, and its intents wait."""
 
     store: str | None = None
-    """The server's database, a SQLite file of this machine. None: it has another."""
+    """The server's database, if it is a SQLite file of this machine."""
 
     token: str | None = None
     port: int = Field(default=0, ge=0, le=65535)
-    """Where it listens. 0: any."""
+    """The port that it listens on. 0: any."""
 
     host: str = "127.0.0.1"
-    """The address that it listens on. Whoever hosts it elsewhere sees to who can reach it there."""
+    """The address that it listens on. Access to another address must be restricted by other means."""
 
     url: str | None = None
-    """Where others find it. None: at the address that it listens on."""
+    """Its public URL. None: the address that it listens on."""
 
     home: str
     """The home folder, where the embedded tracker is."""
 
     tracker_uri: str | None = None
     sensor_limit_s: float = Field(default=60.0, gt=0)
-    """After so long a firing is given up."""
+    """The timeout of a firing."""
 
     grace_s: float = Field(default=60.0, gt=0)
     """How late a firing may begin; later it counts as missed."""
 
     misfire: str = Field(default="run_once", pattern="^(run_once|skip)$")
-    """What is done about what fell due while the agent was down: fire once for all of it, or only count it."""
+    """What to do about firings due while the agent was down: fire once for all of them, or only count them."""
 
     beat_s: float = Field(default=5.0, gt=0)
-    """How often the server is told where the agent is."""
+    """The heartbeat interval."""
 
     def parse(self) -> tuple[Application, Agent]:
         app = load_json(json.dumps(self.application))

@@ -1,7 +1,7 @@
-"""What an agent must not forget, in one SQLite file: the states of its sensors, calls, deliveries, and its journal.
+"""The durable state of an agent, in one SQLite file: the states of its sensors, calls, deliveries, and its journal.
 
-The objects in memory are what counts while the agent runs; what changed of them in one turn of the loop is written
-together, so the file never holds half of a step.
+While the agent runs, the objects in memory are authoritative; their changes in one iteration of the loop are written
+together, so that the file never has half of a step.
 """
 
 from __future__ import annotations
@@ -41,36 +41,36 @@ _FIRINGS = TypeAdapter(FiringRequest)
 class EventPosition:
     number: int
     mark: str
-    """How that event was, by which the list is known again. Empty: nobody knows."""
+    """The mark of that event, which identifies the list. Empty: unknown."""
 
     generation: int = 0
-    """How often another list took the place of the one before, in which numbers start again."""
+    """The number of times that the server's list was replaced; in a new one, numbers start again."""
 
     listens: bool = True
-    """Whether the agent listened when it was last there; where it did not, what it missed is the past."""
+    """Whether the agent listened when it last ran; if not, missed events are skipped."""
 
-    def key_of(self, number: int) -> str:
-        """Return by what an event is known, also among those of earlier lists."""
+    def format_event_key(self, number: int) -> str:
+        """Return a key for an event that is unique also among those of earlier lists."""
         return f"{number}@{self.generation}" if self.generation else str(number)
 
 
 class AgentStore:
-    """The state of one agent, in ``FOLDER/agent.db``. Not to be opened twice: the program holds a lock."""
+    """The state of one agent, in ``FOLDER/agent.db``. The program's lock ensures that it is opened once."""
 
     def __init__(
         self, path: Path, *, most_entries: int = 50_000, most_bytes: int = 256 * 2**20, most_calls: int = 10_000
     ) -> None:
-        """``most_calls``: how many answered calls are remembered, so that one told again is not acted on again."""
+        """``most_calls``: how many answered calls are kept, so that a repeated one is not acted on again."""
         self.writer = GroupWriter(path, _SCHEMA)
         self._most_entries, self._most_bytes, self._most_calls = most_entries, most_bytes, most_calls
         self._dirty: dict[str, SensorState] = {}
         read = self.writer.read
-        kept = read("SELECT id, length(CAST(body AS BLOB)) FROM journal ORDER BY id")
-        self._sizes: deque[tuple[int, int]] = deque((number, size) for number, size in kept)
+        entries = read("SELECT id, length(CAST(body AS BLOB)) FROM journal ORDER BY id")
+        self._sizes: deque[tuple[int, int]] = deque((number, size) for number, size in entries)
         self._bytes = sum(size for _, size in self._sizes)
         self._entries = itertools.count(self._sizes[-1][0] + 1 if self._sizes else 1)
-        self._calls = itertools.count(_next(read("SELECT max(id) FROM calls")))
-        self._letters = itertools.count(_next(read("SELECT max(id) FROM outbox")))
+        self._calls = itertools.count(_compute_next(read("SELECT max(id) FROM calls")))
+        self._delivery_numbers = itertools.count(_compute_next(read("SELECT max(id) FROM outbox")))
         calls = read("SELECT id, sensor, cause, done FROM calls ORDER BY id")
         self._known = {(sensor, cause): number for number, sensor, cause, _ in calls}  # the oldest first
         self._open = {number for number, _, _, done in calls if not done}
@@ -78,7 +78,7 @@ class AgentStore:
         self.position = (
             None if row is None else EventPosition(number=row[0], mark=row[1], generation=row[2], listens=bool(row[3]))
         )
-        """How far events were heard. None: never."""
+        """The position in the server's events. None: never subscribed."""
 
         self.writer.collect(self._pending_writes)
 
@@ -89,8 +89,8 @@ class AgentStore:
             name: SENSOR_STATES.validate_json(state) for name, state in self.writer.read("SELECT * FROM sensor_states")
         }
 
-    def changed(self, sensor_state: SensorState) -> None:
-        """Write the state as it is when this turn of the loop ends."""
+    def mark_changed(self, sensor_state: SensorState) -> None:
+        """Write the state at the end of this iteration of the loop."""
         self._dirty[sensor_state.sensor] = sensor_state
         self.writer.touch()
 
@@ -113,7 +113,7 @@ class AgentStore:
             (number, sensor, firing.cause, firing.at, _FIRINGS.dump_json(firing).decode()),
         )
 
-    def knows_call(self, sensor: str, cause: str) -> bool:
+    def has_call(self, sensor: str, cause: str) -> bool:
         return (sensor, cause) in self._known
 
     def set_position(self, position: EventPosition) -> None:
@@ -123,7 +123,7 @@ class AgentStore:
             (position.number, position.mark, position.generation, position.listens),
         )
 
-    def call_done(self, sensor: str, cause: str) -> None:
+    def complete_call(self, sensor: str, cause: str) -> None:
         number = self._known.get((sensor, cause))
         if number is not None:
             self._open.discard(number)
@@ -136,15 +136,15 @@ class AgentStore:
     # -- deliveries
 
     def add_delivery(self, queue: str, kind: str, key: str, at: float, body: str) -> int:
-        number = next(self._letters)
+        number = next(self._delivery_numbers)
         self.writer.add("INSERT INTO outbox VALUES (?, ?, ?, ?, ?, ?)", (number, queue, kind, key, at, body))
         return number
 
-    def delivery_done(self, number: int) -> None:
+    def delete_delivery(self, number: int) -> None:
         self.writer.add("DELETE FROM outbox WHERE id = ?", (number,))
 
     def deliveries(self) -> list[tuple[int, str, str, str, float, str]]:
-        """Return number, queue, kind, key, time and body of each, in their order."""
+        """Return the deliveries in order, as (number, queue, kind, key, time, body)."""
         rows = self.writer.read("SELECT id, lane, kind, key, at, body FROM outbox ORDER BY id")
         return [(number, queue, kind, key, at, body) for number, queue, kind, key, at, body in rows]
 
@@ -161,7 +161,7 @@ class AgentStore:
         return number
 
     def journal(self, *, after: int = 0, limit: int = 1000, kind: str | None = None) -> list[dict[str, Any]]:
-        """Return entries as they were committed, the oldest first. From any thread."""
+        """Return committed entries, the oldest first. Callable from any thread."""
         rows = self.writer.read(
             "SELECT id, at, kind, subject, body FROM journal WHERE id > ? AND (? IS NULL OR kind = ?) "
             "ORDER BY id LIMIT ?",
@@ -173,7 +173,7 @@ class AgentStore:
         ]
 
     def trim(self) -> None:
-        """Forget the oldest entries of the journal, and calls long done."""
+        """Delete the oldest entries of the journal and the oldest completed calls."""
         self._trim_journal()
         surplus = len(self._known) - len(self._open) - self._most_calls
         if surplus > 0:
@@ -192,5 +192,5 @@ class AgentStore:
             self.writer.add("DELETE FROM journal WHERE id <= ?", (last,))
 
 
-def _next(rows: list[tuple[Any, ...]]) -> int:
+def _compute_next(rows: list[tuple[Any, ...]]) -> int:
     return (rows[0][0] or 0) + 1

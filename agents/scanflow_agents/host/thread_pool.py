@@ -1,6 +1,6 @@
-"""Threads for plain functions: few, shared, and replaced when one does not come back.
+"""A thread pool for plain functions, which replaces threads that hang.
 
-Results come to the loop in groups: however many functions end while it is busy, it is woken once.
+Results are passed to the loop in groups: it is woken once for all functions that end while it is busy.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class _Job:
 
 
 class ThreadPool:
-    """A bounded pool. A function that is given up keeps its thread until it ends, and another thread takes its place.
+    """A bounded pool. An abandoned function keeps its thread until it ends, and another thread replaces it.
 
-    The threads are daemons: a program that ends does not wait for what hangs.
+    The threads are daemons: the program's exit does not wait for them.
     """
 
     def __init__(self, count: int = 8, *, most_abandoned: int = 32) -> None:
-        """``most_abandoned``: how many threads may hang before nothing more is begun until one of them ends."""
+        """``most_abandoned``: how many threads may hang before no more functions are started."""
         self._count, self._most_abandoned = count, most_abandoned
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._done: deque[tuple[_Job, Any, BaseException | None]] = deque()
@@ -45,13 +45,13 @@ class ThreadPool:
         self._woken = False
         self._started = 0
         self.abandoned = 0
-        """How many threads hang in functions that were given up."""
+        """The number of threads that hang in abandoned functions."""
 
     async def run(self, function: Callable[[], Any]) -> Any:
         """Call ``function`` in a thread, with the contextvars of the caller, and return its result.
 
-        When this is cancelled before the function ends, it returns only when the function has: what still runs is not
-        to be begun again. Cancelled once more, it returns at once."""
+        Cancelled before the function ends, it returns only when the function has, so that a running function is not
+        started again. Cancelled once more, it returns at once."""
         if self.abandoned >= self._most_abandoned:
             raise UnavailableError(
                 f"{self.abandoned} functions of this agent hang, so no more are begun. Give them a limit of their own, "
@@ -99,7 +99,7 @@ class ThreadPool:
                 job.begun = True
             try:
                 result, error = job.context.run(job.function), None
-            except BaseException as raised:  # noqa: BLE001 - whatever it raises is told to whoever waits
+            except BaseException as raised:  # noqa: BLE001 - any error is raised by the awaiting call
                 result, error = None, raised
             with self._lock:
                 job.finished = True
@@ -108,13 +108,13 @@ class ThreadPool:
                 ends = job.abandoned
             if wake:
                 try:
-                    loop.call_soon_threadsafe(self._tell)
-                except RuntimeError:  # the loop is closed, so nobody waits
+                    loop.call_soon_threadsafe(self._resolve_futures)
+                except RuntimeError:  # the loop is closed
                     return
             if ends:
                 return
 
-    def _tell(self) -> None:
+    def _resolve_futures(self) -> None:
         with self._lock:
             done, self._done, self._woken = self._done, deque(), False
         for job, result, error in done:

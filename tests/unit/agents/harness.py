@@ -195,7 +195,7 @@ class Agent:
     async def settled(self) -> None:
         """Return when all that follows from what happened until now is done and committed."""
         for _ in range(4):
-            await self.state.writer.settled()
+            await self.state.writer.flush()
             await turns()
 
     def sensor_state(self, name: str) -> SensorState:

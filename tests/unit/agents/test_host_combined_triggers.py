@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import scanflow as sf
 from scanflow.app.triggers import AllOf, AnyOf, Trigger
-from scanflow_agents.host.combined_triggers import NOTHING, Path, leaves, mark_fired, still_known
+from scanflow_agents.host.combined_triggers import NOTHING, Path, filter_seen, leaves, mark_fired
 
 CALL = sf.on_call()
 HOURLY = sf.every(hours=1)
@@ -62,11 +62,11 @@ def test_without_a_pulse_nothing_fires_and_nothing_is_remembered(trigger: Trigge
 def test_what_is_remembered_is_still_known(trigger: Trigger, data: st.DataObject) -> None:
     paths = [path for path, _ in leaves(trigger)]
     seen, _ = mark_fired(trigger, NOTHING, data.draw(st.sets(st.sampled_from(paths))))
-    assert still_known(trigger, seen) == seen
+    assert filter_seen(trigger, seen) == seen
 
 
 def test_what_a_rewritten_trigger_no_longer_has_is_forgotten() -> None:
     seen, _ = mark_fired(sf.all_of(HOURLY, CALL, HOURLY), NOTHING, ["0", "2"])
-    assert still_known(sf.all_of(CALL, HOURLY), seen) == {"0"}
-    assert still_known(sf.any_of(CALL, HOURLY, CALL), seen) == NOTHING
-    assert still_known(CALL, seen) == NOTHING
+    assert filter_seen(sf.all_of(CALL, HOURLY), seen) == {"0"}
+    assert filter_seen(sf.any_of(CALL, HOURLY, CALL), seen) == NOTHING
+    assert filter_seen(CALL, seen) == NOTHING

@@ -450,7 +450,7 @@ async def test_what_was_looked_through_ahead_of_time_is_looked_through_again(tmp
 
     looks = HostedSensor(name="looks", trigger=sf.on_event("run.failed"), run=look)
     async with Agent(tmp_path, clock, looks) as agent:
-        await agent.host.events([Event(id=1, at=1.0, type="run.failed")])
+        await agent.host.receive_events([Event(id=1, at=1.0, type="run.failed")])
         await agent.settled()
         clock.now = START
         agent.host.look()
@@ -489,7 +489,7 @@ def test_however_the_clock_is_set_what_is_counted_adds_up_and_the_next_due_time_
     most = 0
     for jump in jumps:
         now += jump
-        sensor_state.set_back(now)
+        sensor_state.rewind(now)
         (leaf,) = sensor_state.leaves.values()
         assert counted(sensor_state)
         assert leaf.accounted <= now + 60
@@ -569,7 +569,7 @@ async def test_an_event_fires_the_sensors_that_want_it_once(tmp_path: Path) -> N
             Event(id=3, at=1.0, type="run.succeeded", data={"workflow": "training"}),
             Event(id=1, at=1.0, type="run.failed", data={"workflow": "training"}),
         ]
-        assert await agent.host.events(events) == 1
+        assert await agent.host.receive_events(events) == 1
         await agent.settled()
         assert agent.keys() == ["tracker/failed/event:1"]
 
@@ -578,7 +578,7 @@ async def test_all_of_remembers_through_a_restart_what_has_fired(tmp_path: Path)
     clock = FakeClock()
     both = sf.all_of(sf.every(minutes=1), sf.on_event("label.added"))
     async with Agent(tmp_path, clock, sensor("both", both)) as agent:
-        await agent.host.events([Event(id=1, at=1.0, type="label.added")])
+        await agent.host.receive_events([Event(id=1, at=1.0, type="label.added")])
         assert agent.sensor_state("both").fired == 0
     async with Agent(tmp_path, clock, sensor("both", both)) as agent:
         await clock.advance(60)

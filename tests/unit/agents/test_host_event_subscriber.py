@@ -266,7 +266,7 @@ async def test_a_sensor_does_not_fire_on_what_itself_led_to_unless_it_says_so(tm
         sensor("felt", sf.on_event("sample")),
     ]
     async with Agent(tmp_path, FakeClock(), *sensors, decider=Wants()) as agent:
-        await agent.host.events(
+        await agent.host.receive_events(
             [
                 event(1, "action.succeeded", agent="tracker", strategy="again"),
                 event(2, "action.succeeded", agent="tracker", strategy="other"),
@@ -291,21 +291,21 @@ async def test_a_sensor_does_not_fire_on_what_itself_led_to_unless_it_says_so(tm
 async def test_a_chain_of_samples_that_lead_to_each_other_ends_and_that_is_counted(tmp_path: Path) -> None:
     async with Agent(tmp_path, FakeClock(), sensor("felt", sf.on_event("sample"))) as agent:
         chain = [event(hops + 1, "sample", "agent/checker", sensor="felt", hops=hops) for hops in range(20)]
-        assert await agent.host.events(chain) == MOST_HOPS
+        assert await agent.host.receive_events(chain) == MOST_HOPS
         assert agent.sensor_state("felt").missed["looped"] == 20 - MOST_HOPS
 
 
 def test_wanted_are_the_events_of_its_own_application_unless_a_trigger_names_another() -> None:
-    own = EventFilter.of([sf.on_event("b"), sf.on_event("a")], "mnist")
+    own = EventFilter.from_triggers([sf.on_event("b"), sf.on_event("a")], "mnist")
     assert (own.types, own.app) == (("a", "b"), "mnist")
     assert event(1, "a") in own
     assert event(1, "a", app="another") not in own
-    both = EventFilter.of([sf.on_event("a"), sf.on_event("a", app="another")], "mnist")
+    both = EventFilter.from_triggers([sf.on_event("a"), sf.on_event("a", app="another")], "mnist")
     assert (both.types, both.app) == (("a",), None)
     assert event(1, "a", app="another") in both
     assert event(1, "a", app="") not in both
-    assert not EventFilter.of([], "mnist")
-    assert EventFilter.of([sf.on_event(f"t{number}") for number in range(60)], "mnist").types == ()
+    assert not EventFilter.from_triggers([], "mnist")
+    assert EventFilter.from_triggers([sf.on_event(f"t{number}") for number in range(60)], "mnist").types == ()
 
 
 async def test_a_sensor_that_fails_again_and_again_is_told_until_it_does_not(tmp_path: Path) -> None:

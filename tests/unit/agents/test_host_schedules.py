@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import scanflow as sf
 from scanflow.app.triggers import Cron, cron_fields
-from scanflow_agents.host.schedules import Scheduled, count_between, first_after, last_until, moved, written
+from scanflow_agents.host.schedules import Scheduled, apply_jitter, count_between, first_after, format_time, last_until
 from tests.counting import count_instructions
 
 ANCHOR = 1_790_000_000.123
@@ -106,7 +106,7 @@ def test_cron_is_read_as_unix_reads_it(expression: str, zone: str, after: str, e
         due = first_after(trigger, moment, anchor=0)
         assert due is not None
         moment = due
-        found.append(written(due))
+        found.append(format_time(due))
     assert found == expected
 
 
@@ -125,15 +125,15 @@ def test_decades_of_minutes_are_counted_without_walking_them() -> None:
 @given(st.floats(0, 50), st.floats(0, 1000), st.text(max_size=8))
 def test_jitter_delays_by_at_most_what_was_asked_and_is_the_same_again(jitter: float, due: float, seed: str) -> None:
     trigger = sf.every(seconds=60, jitter=jitter)
-    assert due - 1e-6 <= moved(trigger, due, seed) <= due + jitter + 1e-6
-    assert moved(trigger, due, seed) == moved(trigger, due, seed)
+    assert due - 1e-6 <= apply_jitter(trigger, due, seed) <= due + jitter + 1e-6
+    assert apply_jitter(trigger, due, seed) == apply_jitter(trigger, due, seed)
 
 
 def test_jitter_keeps_agents_apart() -> None:
     trigger = sf.every(seconds=60, jitter=30)
-    assert len({moved(trigger, 60.0, f"agent-{index}") for index in range(100)}) > 90
+    assert len({apply_jitter(trigger, 60.0, f"agent-{index}") for index in range(100)}) > 90
 
 
 def test_times_are_written_in_utc() -> None:
-    assert written(at("2026-01-31T07:00:00+01:00")) == "2026-01-31T06:00:00Z"
-    assert timedelta(seconds=at(written(0.5))) == timedelta(seconds=0.5)
+    assert format_time(at("2026-01-31T07:00:00+01:00")) == "2026-01-31T06:00:00Z"
+    assert timedelta(seconds=at(format_time(0.5))) == timedelta(seconds=0.5)

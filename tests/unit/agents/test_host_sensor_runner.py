@@ -20,7 +20,7 @@ from scanflow.app.agents import SensorFunction
 from scanflow.errors import InvalidError, MissingExtraError, UnavailableError
 from scanflow.knowledge import MemoryKnowledge
 from scanflow_agents.host.control_loop import Strategies
-from scanflow_agents.host.sensor_runner import SensorEnvironment, hosted_sensor
+from scanflow_agents.host.sensor_runner import SensorEnvironment, build_hosted_sensor
 from scanflow_agents.host.sensor_state import FiringRequest, SensorState
 from scanflow_agents.host.thread_pool import ThreadPool
 from tests.unit.agents.harness import START, Agent, FakeClock
@@ -45,7 +45,7 @@ def made_environment(
 
 
 async def fired(function: SensorFunction[..., Any], environment: SensorEnvironment, **given: Any) -> Any:
-    ready = hosted_sensor(function, environment)
+    ready = build_hosted_sensor(function, environment)
     sensor_state = SensorState(sensor=ready.name, trigger=ready.trigger)
     return (await ready.run(FiringRequest(cause="c", at=START, **given), sensor_state)).value
 
@@ -56,7 +56,7 @@ async def test_each_firing_looks_at_the_runs_since_the_last() -> None:
         return float(sum(run.metrics["n"] for run in runs))
 
     clock, tracker = FakeClock(), MemoryKnowledge()
-    ready = hosted_sensor(count, made_environment(clock, tracker=tracker))
+    ready = build_hosted_sensor(count, made_environment(clock, tracker=tracker))
     sensor_state = SensorState(sensor="count", trigger=sf.on_call())
     found = []
     for number in (1.0, 2.0, 0.0, 4.0):
@@ -120,7 +120,7 @@ async def test_a_sensor_sees_what_its_strategies_want_until_it_is_answered(tmp_p
 
     clock, lives = FakeClock(), list[Agent]()
     shared = replace(made_environment(clock), outbox=lambda: lives[-1].outbox)
-    sensors = [hosted_sensor(look, shared, strategies=frozenset({"retrain"})), hosted_sensor(other, shared)]
+    sensors = [build_hosted_sensor(look, shared, strategies=frozenset({"retrain"})), build_hosted_sensor(other, shared)]
 
     async def live() -> Agent:
         lives.append(Agent(tmp_path, clock, *sensors, decider=decider))
@@ -158,7 +158,7 @@ def test_what_its_author_says_of_a_sensor_counts_more_than_what_holds_for_all() 
 
     environment = made_environment(FakeClock())
     first, second = (
-        hosted_sensor(one, environment, limit_s=60.0, grace_s=60.0, misfire="run_once") for one in (slow, late)
+        build_hosted_sensor(one, environment, limit_s=60.0, grace_s=60.0, misfire="run_once") for one in (slow, late)
     )
     assert (first.limit_s, first.grace_s, first.misfire) == (600.0, 60.0, "skip")
     assert (second.limit_s, second.grace_s, second.misfire) == (60.0, 300.0, "run_once")
@@ -169,7 +169,7 @@ def test_the_thesis_spelling_takes_the_same_words() -> None:
     async def count(runs: list[Any], args: list[Any], kwargs: dict[str, Any]) -> int:
         return len(runs)
 
-    assert hosted_sensor(count, made_environment(FakeClock())).limit_s == 5.0
+    assert build_hosted_sensor(count, made_environment(FakeClock())).limit_s == 5.0
 
 
 @pytest.mark.parametrize("wrong", [{"limit_s": -1}, {"limit_s": "soon"}, {"grace_s": 0}, {"misfire": "never"}])

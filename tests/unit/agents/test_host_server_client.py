@@ -19,7 +19,7 @@ from scanflow_agents.host.event_subscriber import EventBatch, EventFilter
 from scanflow_agents.host.server_client import MOST_REPORTED, DeliveryClient, EventReporter, ServerEvents
 
 URL = "http://127.0.0.1:1"
-WANTED = EventFilter.of([sf.on_event("made"), sf.on_event("sold")], "mnist")
+WANTED = EventFilter.from_triggers([sf.on_event("made"), sf.on_event("sold")], "mnist")
 FIRST, SECOND = (Event(id=number, at=1.5, type="made", app="mnist") for number in (4, 5))
 
 

@@ -22,7 +22,7 @@ async def test_what_is_added_in_one_turn_is_one_transaction(tmp_path: Path) -> N
     for n in range(1000):
         writer.add("INSERT INTO numbers VALUES (?)", (n,))
     assert writer.read("SELECT count(*) FROM numbers") == [(0,)]
-    await writer.settled()
+    await writer.flush()
     assert writer.read("SELECT count(*) FROM numbers") == [(1000,)]
     await writer.close()
 
@@ -32,7 +32,7 @@ async def test_a_group_that_cannot_be_written_is_tried_again_whole_and_then_told
     writer.add("INSERT INTO numbers VALUES (?)", (1,))
     writer.add("INSERT INTO nowhere VALUES (?)", (1,))
     with pytest.raises(UnavailableError, match="cannot be written: no such table"):
-        await writer.settled()
+        await writer.flush()
     assert writer.broken.is_set()
     assert writer.read("SELECT count(*) FROM numbers") == [(0,)], "half a group is none"
     with pytest.raises(UnavailableError):
@@ -55,8 +55,8 @@ async def test_an_account_is_read_as_it_was_written(tmp_path: Path) -> None:
     sensor_state.in_progress = FiringRequest(
         cause="interval.0:x", at=1060.0, args=(1, "a"), kwargs={"k": [1]}, event={"type": "e"}
     )
-    state.changed(sensor_state)
-    await state.writer.settled()
+    state.mark_changed(sensor_state)
+    await state.writer.flush()
     assert state.sensor_states() == {"s": sensor_state}
     await state.writer.close()
 
@@ -66,7 +66,7 @@ async def test_the_journal_forgets_the_oldest(tmp_path: Path) -> None:
     for n in range(30):
         state.note("sample", "s", float(n), "{}")
     state.trim()
-    await state.writer.settled()
+    await state.writer.flush()
     assert [entry["id"] for entry in state.journal()] == list(range(21, 31))
     assert [entry["id"] for entry in state.journal(after=25, limit=2)] == [26, 27]
     await state.writer.close()
@@ -80,21 +80,21 @@ async def test_the_newest_calls_are_remembered_and_each_that_is_not_done_however
     for n in range(30):
         state.add_call("zyxw"[n % 4], FiringRequest(cause=f"call:{n}", at=float(n)))
         if n % 10:
-            state.call_done("zyxw"[n % 4], f"call:{n}")
+            state.complete_call("zyxw"[n % 4], f"call:{n}")
     if restarted:
         await state.writer.close()
         state = AgentStore(tmp_path / "agent.db", most_calls=5)
     state.trim()
-    await state.writer.settled()
+    await state.writer.flush()
     kept = [0, 10, 20, 25, 26, 27, 28, 29]
-    assert [n for n in range(30) if state.knows_call("zyxw"[n % 4], f"call:{n}")] == kept
+    assert [n for n in range(30) if state.has_call("zyxw"[n % 4], f"call:{n}")] == kept
     assert state.writer.read("SELECT id FROM calls ORDER BY id") == [(n + 1,) for n in kept]
     assert [firing.cause for _, firing in state.waiting_calls()] == ["call:0", "call:10", "call:20"]
     for n in (0, 10, 20):
-        state.call_done("zyxw"[n % 4], f"call:{n}")
+        state.complete_call("zyxw"[n % 4], f"call:{n}")
     state.trim()
-    await state.writer.settled()
-    assert [n for n in range(30) if state.knows_call("zyxw"[n % 4], f"call:{n}")] == kept[3:]
+    await state.writer.flush()
+    assert [n for n in range(30) if state.has_call("zyxw"[n % 4], f"call:{n}")] == kept[3:]
     await state.writer.close()
 
 
@@ -110,10 +110,10 @@ async def test_a_journal_is_bounded_in_bytes_also_after_a_restart(tmp_path: Path
         state = AgentStore(tmp_path / "agent.db", most_bytes=3000)
         for n in range(10):
             state.note("sample", "s", float(n), json.dumps([life, n, "x" * 900]))
-        await state.writer.settled()
+        await state.writer.flush()
         assert [entry["body"][:2] for entry in state.journal()] == [[life, n] for n in (7, 8, 9)]
         state.note("sample", "s", 10.0, json.dumps("y" * 9000))
-        await state.writer.settled()
+        await state.writer.flush()
         assert [len(entry["body"]) for entry in state.journal()] == [9000], "the newest is kept in any case"
         state.note("sample", "s", 11.0, "{}")
         await state.writer.close()

@@ -13,7 +13,7 @@ from scanflow.agent.sensors.sensor import sensor
 from scanflow.errors import UnavailableError
 from scanflow.knowledge import MemoryKnowledge
 from scanflow_agents.host.control_loop import HostedSensor
-from scanflow_agents.host.sensor_runner import SensorEnvironment, hosted_sensor
+from scanflow_agents.host.sensor_runner import SensorEnvironment, build_hosted_sensor
 from scanflow_agents.host.thread_pool import ThreadPool
 from tests.unit.agents import harness
 from tests.unit.agents.harness import Agent, FakeClock
@@ -56,7 +56,7 @@ def count_runs(clock: FakeClock, tracker: MemoryKnowledge) -> HostedSensor:
     environment = SensorEnvironment(
         application=APP, agent="tracker", clock=clock, workers=InlineWorkers(), outbox=outbox, tracker=tracker
     )
-    return hosted_sensor(count, environment)
+    return build_hosted_sensor(count, environment)
 
 
 def record_predictions(tracker: MemoryKnowledge, clock: FakeClock, name: str) -> None:
