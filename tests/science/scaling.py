@@ -20,7 +20,7 @@ from scanflow.backends.local.services.supervisor.autoscaler import Observation, 
 from scanflow.backends.service_metrics import WINDOW_S, latest
 from scanflow.backends.service_records import quantile
 from scanflow.placement.scaling import Load, Recommendation
-from scanflow_agents.templates.scaling import ScalingOptions, next_threshold
+from scanflow_agents.templates.scaling import ScalingOptions, compute_threshold
 from scanflow_serving.metrics import BUCKETS
 
 OPTIONS = ScalingOptions.model_fields
@@ -193,7 +193,7 @@ class Ours:
             self.thresholds = [
                 one for one in self.thresholds if one.at > now - OPTIONS["stabilization_window_s"].default
             ]
-            target, made = next_threshold(
+            target, made = compute_threshold(
                 self.scaling, load, load.rate / load.ready, self.thresholds, now=now, target_p95_s=SLO_S, lowest=1.0
             )
             self.thresholds.append(made)

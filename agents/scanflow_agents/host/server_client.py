@@ -60,7 +60,7 @@ class DeliveryClient:
         body = {"url": url, "pid": pid, "sensors": reports}
         await self._connected.ask("POST", f"{self._path(self._agent)}/here", body)
 
-    async def tell(self, events: list[Event]) -> None:
+    async def send_events(self, events: list[Event]) -> None:
         await self._connected.ask("POST", f"{BASE}/events", [event.model_dump(mode="json") for event in events])
 
     async def close(self) -> None:
@@ -151,7 +151,7 @@ class EventReporter:
             return
         self._events.clear()
         try:
-            await self._client.tell(events)
+            await self._client.send_events(events)
         except UnavailableError:
             self._events = deque([*events, *self._events], maxlen=MOST_REPORTED)
         except ScanflowError as error:

@@ -1,7 +1,7 @@
 """The built-in agents: tracker, checker, planner and executor, with thesis Table 5.5's strategies as their defaults.
 
-Together they close the loop of Algorithm 1: enough new predictions are counted, looked at for drift, the critical ones
-labelled, the model retrained and, where it got better, swapped in. Every threshold is a parameter of the agent:
+Together they implement the loop of Algorithm 1: new predictions are counted and checked for drift, critical ones are
+labelled, and the model is retrained and, if it is better, deployed. Every threshold is a parameter of the agent:
 ``sf.Agent(name="tracker", template="tracker", parameters={"min_predictions": 200})``.
 """
 
@@ -14,6 +14,6 @@ from scanflow.plugins import load_plugin
 
 
 def load_declared(app: Application, agent: Agent) -> Declared:
-    """Return what an agent does: its template's sensors and strategies, and its own in their place."""
+    """Return the sensors and strategies of an agent: its template's, overridden by its own."""
     template = None if agent.template is None else load_plugin("templates", agent.template)
     return load_agent(app, agent, template=template)

@@ -1,7 +1,7 @@
-"""The checker: has new predictions looked at for drift, and what the detector picked labelled (Table 5.5, second row).
+"""The checker: runs drift detection on new predictions, and requests labels for selected ones (Table 5.5, second row).
 
-Which detections were made use of is noted in the knowledge base. The sensors look for what is not noted yet, at each
-event and at each interval, so an event that was lost, or an agent that was down, delays a detection and loses none.
+Processed detections are noted in the knowledge base. The sensors look for those without a note, at each event and at
+each interval, so that a lost event, or an agent that was down, delays detections and loses none.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from scanflow.errors import InvalidError, NotFoundError, ScanflowError, Unavaila
 from scanflow.knowledge.version_tags import CHAMPION, REFERENCE
 from scanflow.plugins import not_installed, plugin_names
 from scanflow_agents.templates import bookmarks, label_queue
-from scanflow_agents.templates.confirmation import DriftVerdict, verdict_on
+from scanflow_agents.templates.confirmation import DriftVerdict, evaluate_detection
 from scanflow_agents.templates.control_plane import (
-    acted_on,
-    control_plane_of,
-    newest_runs,
-    outputs_of,
-    tell,
+    get_control_plane,
+    list_newest_runs,
+    list_strategy_actions,
+    read_outputs,
+    report_event,
     tracker_of,
 )
 from scanflow_agents.templates.detections import (
@@ -43,13 +43,13 @@ from scanflow_agents.templates.detections import (
     MODEL_VERSION,
     REGIME,
     PastDetection,
-    newest_detections,
-    open_windows,
+    find_open_windows,
+    list_detections,
     version_in_use,
 )
-from scanflow_agents.templates.label_requests import LabelRequests, samples_to_request, some_of
+from scanflow_agents.templates.label_requests import LabelRequests, samples_to_request, select_points
 from scanflow_agents.templates.model_registry import RegisteredModel
-from scanflow_agents.templates.options import Starting, has_parameter, takes, workflow_named
+from scanflow_agents.templates.options import RunOptions, check_parameters, find_workflow, has_parameter
 from scanflow_agents.templates.planner import PlannerOptions
 
 CHECK = "check_predictions"
@@ -59,12 +59,12 @@ _MOST_PENDING = 5
 _log = logging.getLogger(__name__)
 
 
-class CheckerOptions(Starting):
+class CheckerOptions(RunOptions):
     interval_s: float = Field(default=60.0, gt=0)
-    """How often it looks for detections whose events did not arrive, in seconds."""
+    """The interval at which it looks for detections whose events did not arrive, in seconds."""
 
     detector_workflow: str = "detector"
-    """The batch workflow that looks for drift. Its steps leave ``drifted``, ``n_picked`` and, best, ``run_ids``."""
+    """The batch workflow that detects drift. Its steps output ``drifted``, ``n_picked`` and, ideally, ``run_ids``."""
 
     detector: str = "default"
     """An installed detector: one that ships, or another package's. ``default``: by the kind of data."""
@@ -73,17 +73,17 @@ class CheckerOptions(Starting):
     """The workflow's parameter for the ids of the tracked runs with the new predictions."""
 
     detector_parameter: str = "detector"
-    """The workflow's parameter for the detector. Empty: it is not told."""
+    """The workflow's parameter for the detector. Empty: it is not passed."""
 
     reference_parameter: str = ""
-    """The workflow's parameter for what the model in use was trained on, as its version's tag says, once one was
-    promoted. Empty: it is not told."""
+    """The workflow's parameter for the training data of the model in use, from its version's tag, once one was
+    promoted. Empty: it is not passed."""
 
     model_name: str | None = None
-    """The model whose tag that is; needed with ``reference_parameter``."""
+    """The model with that tag; required with ``reference_parameter``."""
 
     alias: str = CHAMPION
-    """What names its version in use."""
+    """The alias of its version in use."""
 
     detector_parameters: dict[str, Any] = Field(default_factory=dict)
     """Further parameters of the workflow."""
@@ -92,45 +92,45 @@ class CheckerOptions(Starting):
     """The most detections in ``budget_window_s``."""
 
     give_up_after: Whole = Field(default=5, ge=1)
-    """So many detections over the same predictions that fail, and those are set aside, told as ``drift.unknown``: they
-    would keep all that come later from being looked at."""
+    """After so many failed detections over the same predictions, those are set aside and reported as ``drift.unknown``:
+    they would block all later ones."""
 
     confirm: tuple[Annotated[Whole, Field(ge=1)], Annotated[Whole, Field(ge=1)]] = (2, 3)
-    """Drift is an alarm when so many looks found it, of so many last ones: ``[2, 3]``. ``[1, 1]``: each is."""
+    """Drift is an alarm when it was found in so many of the last so many checks: ``[2, 3]``. ``[1, 1]``: in each."""
 
     sure_below: float = Field(default=1e-4, ge=0, le=1)
-    """A look with a p-value at or below this is an alarm by itself. 0: none is."""
+    """A check with a p-value at or below this is an alarm by itself. 0: none is."""
 
     min_effect: float = Field(default=0.05, ge=0, le=1)
-    """Drift in which no column moved by this is no alarm: 0 to 1, see ``ColumnDrift.effect``. It is for detectors that
-    name columns."""
+    """Drift in which no column has this effect is no alarm: 0 to 1, see ``ColumnDrift.effect``. For detectors that name
+    columns."""
 
     patience: Whole | None = Field(default=None, ge=1)
-    """So many samples of one drift people are asked to label, at most. None: twice as many as are picked of its first
+    """The most samples of one drift to request labels for. None: twice as many as are selected from its first
     window."""
 
     pending_parameter: str = "pending"
-    """The detector workflow's parameter for the tracked runs of windows whose drift no model has learnt from yet. It
-    says whether another window has the same drift (``same_drift``); where it has no such parameter, all have."""
+    """The detector workflow's parameter for the tracked runs of windows whose drift no model was trained on yet. It
+    outputs whether another window has the same drift (``same_drift``); without the parameter, all have."""
 
     training_workflow: str = "training"
-    """The batch workflow that retrains, for a planner: what it learns from is not asked for again meanwhile."""
+    """The batch workflow that retrains, for a planner: while it runs, no labels are requested again."""
 
     labeller: str | None = None
-    """``file.py:function`` that labels picked points at once. None: people do, with ``scanflow labels``."""
+    """``file.py:function`` that labels selected points immediately. None: people do, with ``scanflow labels``."""
 
 
 def declare(app: Application, agent: Agent) -> None:
-    options = _checked(app, agent)
+    options = _check_options(app, agent)
     distinguishes = _distinguishes_drifts(app, agent, options)
 
     @sensor(sf.on_call())
     def check_predictions(
         run_ids: list[str], context: Context, predictions: int = 0, since: float = 0.0
     ) -> dict[str, Any]:
-        """Take new predictions over from the tracker, without those that were checked meanwhile."""
-        fresh = _fresh(context, run_ids, since=since, until=bookmarks.checked_until(context))
-        failures = _failures(context, options, fresh)
+        """Receive new predictions from the tracker, without those that were checked meanwhile."""
+        fresh = _filter_unchecked(context, run_ids, since=since, until=bookmarks.get_check_time(context))
+        failures = _find_failures(context, options, fresh)
         aside = [run_id for run_id in fresh if failures.counts[run_id] >= options.give_up_after]
         if aside:
             _mark_unknown(context, options, aside, failures)
@@ -139,21 +139,21 @@ def declare(app: Application, agent: Agent) -> None:
             "set_aside": aside,
             "failed": max(failures.counts.values(), default=0),
             "predictions": predictions,
-            "busy": bookmarks.at_work(
+            "busy": bookmarks.find_unfinished_run(
                 context, options.detector_workflow, "checked", patience_s=60 + 2 * options.interval_s
             ),
-            "reference": _reference(context, options),
-            "pending": _pending(context) if distinguishes else [],
+            "reference": _get_reference(context, options),
+            "pending": _find_pending_runs(context) if distinguishes else [],
         }
 
-    def anything_to_check(found: dict[str, Any]) -> bool:
-        return len(found["run_ids"]) > 0 and found["busy"] is None
+    def anything_to_check(check: dict[str, Any]) -> bool:
+        return len(check["run_ids"]) > 0 and check["busy"] is None
 
     Strategy(
         name=CHECK,
         when=check_predictions,
         if_=anything_to_check,
-        then=lambda found: do.run_workflow(options.detector_workflow, parameters=_parameters(options, found)),
+        then=lambda check: do.run_workflow(options.detector_workflow, parameters=_build_parameters(options, check)),
         autonomy=options.autonomy,
         cool_down=options.cool_down_s,
         budget=options.budget,
@@ -162,25 +162,25 @@ def declare(app: Application, agent: Agent) -> None:
 
     locator = options.labeller
     labeller = None if locator is None else label_queue.SharedLabeller(app, locator)
-    _declare_use(app, options, labeller, _label_requests(app, options, distinguishes=distinguishes))
+    _declare_use(app, options, labeller, _build_label_requests(app, options, distinguishes=distinguishes))
     if labeller is not None:
 
         @sensor(sf.every(seconds=options.interval_s))
         def label_picked(context: Context) -> dict[str, Any]:
-            """Have the labeller label what still waits."""
+            """Have the labeller label what still waits in the queue."""
             return labeller.label_waiting(context)
 
 
-def _label_requests(app: Application, options: CheckerOptions, *, distinguishes: bool) -> LabelRequests:
-    planner = next((one for one in app.agents if one.template == "planner"), None)
-    found = None if planner is None else PlannerOptions.of(planner)
-    batch = {one.name for one in app.workflows if one.type == "batch"}
+def _build_label_requests(app: Application, options: CheckerOptions, *, distinguishes: bool) -> LabelRequests:
+    planner = next((agent for agent in app.agents if agent.template == "planner"), None)
+    planner_options = None if planner is None else PlannerOptions.from_agent(planner)
+    batch = {workflow.name for workflow in app.workflows if workflow.type == "batch"}
     return LabelRequests(
         patience=options.patience,
         distinguishes=distinguishes,
         training_workflow=options.training_workflow if options.training_workflow in batch else None,
-        training_interval_s=options.interval_s if found is None else found.interval_s,
-        least=1 if found is None else found.min_picked,
+        training_interval_s=options.interval_s if planner_options is None else planner_options.interval_s,
+        least=1 if planner_options is None else planner_options.min_picked,
     )
 
 
@@ -191,158 +191,162 @@ def _declare_use(
 
     @sensor(sf.any_of(ended, sf.every(seconds=options.interval_s)))
     def detection_ended(context: Context) -> dict[str, Any]:
-        """Put into the label queue what ended detections picked."""
-        made: list[dict[str, Any]] = []
+        """Process ended detections: add their selected points to the label queue."""
+        detections: list[dict[str, Any]] = []
         errors: list[str] = []
-        for record in _not_noted(context, options.detector_workflow):
+        for record in _find_new_detections(context, options.detector_workflow):
             try:
-                found = _use(context, options, record, requests)
+                detection = _process_detection(context, options, record, requests)
             except UnavailableError:
                 raise
-            except ScanflowError as error:  # this one stays to be looked at, and the next ones are not kept waiting
+            except ScanflowError as error:  # this one is retried, and does not block the next ones
                 errors.append(f"{record.name}: {error}")
                 continue
-            made.append(found)
+            detections.append(detection)
             if labeller is None:
                 continue
             try:
-                found["labelled"] = labeller.label_waiting(context)["labelled"]
-            except Exception as error:  # noqa: BLE001  whatever it raises, its sensor asks it again
+                detection["labelled"] = labeller.label_waiting(context)["labelled"]
+            except Exception as error:  # noqa: BLE001  its own sensor retries it
                 _log.warning("The labeller %r failed", labeller.locator, exc_info=True)
                 errors.append(f"{labeller.locator}: {type(error).__name__}: {error}")
-        return {"detections": made, "errors": errors}
+        return {"detections": detections, "errors": errors}
 
 
-def _until(context: Context, detection: DetectionOutputs, record: RunRecord) -> float:
-    """Return up to when a detection has looked at predictions.
+def _compute_end(context: Context, detection: DetectionOutputs, record: RunRecord) -> float:
+    """Return the time up to which a detection has checked predictions.
 
-    That is the end of the last tracked run it was given, if it leaves ``run_ids``; else, a second before it began.
+    That is the end of its last tracked run, if it outputs ``run_ids``; else, a second before it began.
     """
-    ends = [_ended(context, run_id) for run_id in detection.run_ids or ()]
+    ends = [_get_end_time(context, run_id) for run_id in detection.run_ids or ()]
     return max((end for end in ends if end is not None), default=record.created - 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Failures:
-    """Which detections over some predictions failed. One that was stopped has not."""
+    """The failed detections over some predictions, without stopped ones."""
 
     counts: Counter[str] = field(default_factory=Counter)
-    """How many, by the tracked run with the predictions."""
+    """Their number, by the tracked run with the predictions."""
 
     newest: RunRecord | None = None
 
 
-def _failures(context: Context, options: CheckerOptions, run_ids: Sequence[str]) -> _Failures:
-    runs = newest_runs(context, options.detector_workflow) if run_ids else []
-    failed = [one for one in runs if one.state == "failed"]
+def _find_failures(context: Context, options: CheckerOptions, run_ids: Sequence[str]) -> _Failures:
+    runs = list_newest_runs(context, options.detector_workflow) if run_ids else []
+    failed = [record for record in runs if record.state == "failed"]
     if not failed:
         return _Failures()
-    given: dict[str, set[str]] = {}
-    for action in acted_on(context, CHECK):
+    inputs_by_run: dict[str, set[str]] = {}
+    for action in list_strategy_actions(context, CHECK):
         run = action.result.get("run") if isinstance(action.result, Mapping) else None
         parameters = action.intent.arguments.get("parameters")
         ids = parameters.get(options.runs_parameter) if isinstance(parameters, Mapping) else None
-        given[str(run)] = {str(one) for one in ids} if isinstance(ids, list) else set()
-    mine = [(record, given.get(str(record.name), set()) & set(run_ids)) for record in failed]
+        inputs_by_run[str(run)] = {str(run_id) for run_id in ids} if isinstance(ids, list) else set()
+    affected = [(record, inputs_by_run.get(str(record.name), set()) & set(run_ids)) for record in failed]
     return _Failures(
-        counts=Counter(run_id for _, ids in mine for run_id in ids),
-        newest=next((record for record, ids in mine if ids), None),
+        counts=Counter(run_id for _, ids in affected for run_id in ids),
+        newest=next((record for record, ids in affected if ids), None),
     )
 
 
 def _mark_unknown(context: Context, options: CheckerOptions, run_ids: Sequence[str], failures: _Failures) -> None:
-    """Have predictions looked at no more, and tell that nobody knows of them. It may be told twice, where the agent
-    ends before it is noted."""
+    """Set predictions aside, and report them as unknown. They may be reported twice, if the agent ends before they are
+    noted."""
     newest = failures.newest
     run, why = ("", None) if newest is None else (str(newest.name), newest.error)
     tries = min(failures.counts[run_id] for run_id in run_ids)
     subject = f"workflow/{options.detector_workflow}"
-    tell(context, "drift.unknown", subject, run=run, error=why, tries=tries, files=len(run_ids))
+    report_event(context, "drift.unknown", subject, run=run, error=why, tries=tries, files=len(run_ids))
     _log.warning("%d detections of the same predictions failed, the last one is %r: %s", tries, run, why)
-    ends = [end for run_id in run_ids if (end := _ended(context, run_id)) is not None]
+    ends = [end for run_id in run_ids if (end := _get_end_time(context, run_id)) is not None]
     metrics = {"set_aside": float(len(run_ids)), "until": max(ends, default=0.0)}
-    # Not noted as that run's: who resumes it has its outcome made use of yet.
+    # Not noted for that run: if it is resumed, its outcome is still processed.
     bookmarks.note(context, "checked", tags={"scanflow.failed": run}, metrics=metrics)
 
 
-def _checked(app: Application, agent: Agent) -> CheckerOptions:
-    options = CheckerOptions.of(agent)
+def _check_options(app: Application, agent: Agent) -> CheckerOptions:
+    options = CheckerOptions.from_agent(agent)
     if options.detector not in plugin_names("detectors"):
         raise InvalidError(f"Agent {agent.name!r}: {not_installed('detectors', options.detector)}")
     if options.reference_parameter and options.model_name is None:
         raise InvalidError(f"Agent {agent.name!r}: reference_parameter needs the model whose it is: model_name.")
-    workflow = workflow_named(app, agent, options.detector_workflow, "detector_workflow")
-    takes(agent, workflow, _parameters(options, {"run_ids": [], "reference": "", "pending": []}))
+    workflow = find_workflow(app, agent, options.detector_workflow, "detector_workflow")
+    check_parameters(agent, workflow, _build_parameters(options, {"run_ids": [], "reference": "", "pending": []}))
     return options
 
 
-def _parameters(options: CheckerOptions, found: Mapping[str, Any]) -> dict[str, Any]:
-    given: dict[str, Any] = {**options.detector_parameters, options.runs_parameter: found["run_ids"]}
+def _build_parameters(options: CheckerOptions, check: Mapping[str, Any]) -> dict[str, Any]:
+    parameters: dict[str, Any] = {**options.detector_parameters, options.runs_parameter: check["run_ids"]}
     if options.detector_parameter:
-        given[options.detector_parameter] = options.detector
-    if options.reference_parameter and found["reference"] is not None:
-        given[options.reference_parameter] = found["reference"]
-    if found["pending"]:
-        given[options.pending_parameter] = found["pending"]
-    return given
+        parameters[options.detector_parameter] = options.detector
+    if options.reference_parameter and check["reference"] is not None:
+        parameters[options.reference_parameter] = check["reference"]
+    if check["pending"]:
+        parameters[options.pending_parameter] = check["pending"]
+    return parameters
 
 
-def _reference(context: Context, options: CheckerOptions) -> str | None:
+def _get_reference(context: Context, options: CheckerOptions) -> str | None:
     if not options.reference_parameter or options.model_name is None:
         return None
     champion = RegisteredModel(options.model_name, options.alias).champion(context)
     return None if champion is None else champion.tags.get(REFERENCE)
 
 
-def _pending(context: Context) -> list[str]:
-    """Return the tracked runs of the newest windows whose drift no model has learnt from yet."""
-    asked = [one for one in open_windows(context, newest_detections(context)) if one.picked][:_MOST_PENDING]
-    found: list[str] = []
-    for one in asked:
+def _find_pending_runs(context: Context) -> list[str]:
+    """Return the tracked runs of the newest windows whose drift no model was trained on yet."""
+    pending = [detection for detection in find_open_windows(context, list_detections(context)) if detection.picked][
+        :_MOST_PENDING
+    ]
+    run_ids: list[str] = []
+    for detection in pending:
         try:
-            found += outputs_of_detection(outputs_of(context, one.run)).run_ids or ()
+            run_ids += outputs_of_detection(read_outputs(context, detection.run)).run_ids or ()
         except (NotFoundError, InvalidError):  # deleted meanwhile
             continue
-    return found
+    return run_ids
 
 
 def _distinguishes_drifts(app: Application, agent: Agent, options: CheckerOptions) -> bool:
-    workflow = workflow_named(app, agent, options.detector_workflow, "detector_workflow")
+    workflow = find_workflow(app, agent, options.detector_workflow, "detector_workflow")
     return bool(options.pending_parameter) and has_parameter(workflow, options.pending_parameter)
 
 
-def _fresh(context: Context, run_ids: Sequence[str], *, since: float, until: float) -> list[str]:
-    """Return the runs that were not checked; ``since`` says what the caller knew, ``until`` what is known now."""
+def _filter_unchecked(context: Context, run_ids: Sequence[str], *, since: float, until: float) -> list[str]:
+    """Return the runs that were not checked; ``since`` is the check time that the caller knew, ``until`` the current."""
     unique = list(dict.fromkeys(run_ids))
     if until <= since:
         return unique
-    return [run_id for run_id in unique if (_ended(context, run_id) or 0.0) > until]
+    return [run_id for run_id in unique if (_get_end_time(context, run_id) or 0.0) > until]
 
 
-def _ended(context: Context, run_id: str) -> float | None:
+def _get_end_time(context: Context, run_id: str) -> float | None:
     try:
-        return bookmarks.time_of(tracker_of(context).get_run(run_id))
+        return bookmarks.get_end_time(tracker_of(context).get_run(run_id))
     except NotFoundError:  # deleted meanwhile
         return None
 
 
-def _not_noted(context: Context, workflow: str) -> list[RunRecord]:
-    """Return the detections that ended well and were not made use of, the oldest first."""
-    ended = [one for one in newest_runs(context, workflow) if one.state == "succeeded"]
-    known = bookmarks.noted_runs(context, "checked") if ended else set()
-    return [one for one in reversed(ended) if one.name not in known]
+def _find_new_detections(context: Context, workflow: str) -> list[RunRecord]:
+    """Return the successful detections that were not processed, the oldest first."""
+    ended = [record for record in list_newest_runs(context, workflow) if record.state == "succeeded"]
+    noted_runs = bookmarks.find_noted_runs(context, "checked") if ended else set()
+    return [record for record in reversed(ended) if record.name not in noted_runs]
 
 
-def _use(context: Context, options: CheckerOptions, record: RunRecord, requests: LabelRequests) -> dict[str, Any]:
-    """Make use of one detection, note it, and return what it found. That may be told twice, where the agent ends before
-    it is noted."""
-    outputs, run = outputs_of(context, record.name), str(record.name)
+def _process_detection(
+    context: Context, options: CheckerOptions, record: RunRecord, requests: LabelRequests
+) -> dict[str, Any]:
+    """Process one detection, note it, and return its outcome. It may be reported twice, if the agent ends before it is
+    noted."""
+    outputs, run = read_outputs(context, record.name), str(record.name)
     detection = outputs_of_detection(outputs)
-    past = [one for one in newest_detections(context) if one.run != run]
-    windows = requests.windows(context, detection, past) if detection.drifted else []
-    verdict = verdict_on(
+    past = [previous for previous in list_detections(context) if previous.run != run]
+    windows = requests.find_windows(context, detection, past) if detection.drifted else []
+    verdict = evaluate_detection(
         outputs,
-        [one.counts for one in itertools.takewhile(lambda one: not one.drifted, past)],
+        [previous.counts for previous in itertools.takewhile(lambda previous: not previous.drifted, past)],
         confirm=options.confirm,
         sure_below=options.sure_below,
         min_effect=options.min_effect,
@@ -353,45 +357,45 @@ def _use(context: Context, options: CheckerOptions, record: RunRecord, requests:
         verdict = replace(verdict, counts=False, why=f"version {in_use} is in use since")
     elif windows and verdict.kind == "suspected" and detection.same_drift:
         verdict = DriftVerdict("found", True, f"it is the drift of {windows[0].run}")
-    found: dict[str, Any] = {
+    outcome: dict[str, Any] = {
         "run": run,
         "drifted": verdict.kind == "found",
         "anomalies": detection.n_anomalies,
         "picked": 0,
         "labelled": 0,
     }
-    if found["drifted"] and detection.n_picked and not outdated:
-        found["picked"] = _ask(context, run, windows, requests)
-    goes_on = found["drifted"] and not found["picked"] and (windows or outdated)
+    if outcome["drifted"] and detection.n_picked and not outdated:
+        outcome["picked"] = _request_labels(context, run, windows, requests)
+    goes_on = outcome["drifted"] and not outcome["picked"] and (windows or outdated)
     kind = "continues" if goes_on else verdict.kind
-    about = {name: found[name] for name in ("run", "anomalies", "picked")} | {"predictions": detection.n_newdata}
-    figures = ("statistic", "threshold", "p_value", "columns")
-    about |= {name: outputs[name] for name in figures if outputs.get(name) is not None}
+    about = {name: outcome[name] for name in ("run", "anomalies", "picked")} | {"predictions": detection.n_newdata}
+    statistics = ("statistic", "threshold", "p_value", "columns")
+    about |= {name: outputs[name] for name in statistics if outputs.get(name) is not None}
     about |= {"why": verdict.why} if verdict.why else {}
-    if kind != "continues" or not (past and past[0].continues):  # that it goes on is told once
-        tell(context, f"drift.{kind}", f"workflow/{record.workflow}", **about)
-    metrics = {name: float(found[name]) for name in ("drifted", "anomalies", "picked")}
-    metrics |= {"until": _until(context, detection, record), "counts": float(verdict.counts)}
+    if kind != "continues" or not (past and past[0].continues):  # that it continues is reported once
+        report_event(context, f"drift.{kind}", f"workflow/{record.workflow}", **about)
+    metrics = {name: float(outcome[name]) for name in ("drifted", "anomalies", "picked")}
+    metrics |= {"until": _compute_end(context, detection, record), "counts": float(verdict.counts)}
     metrics |= {"same": float(bool(windows)), "predictions": float(detection.n_newdata or 0)}
     metrics |= {f"{REGIME}{name}": share for name, share in detection.regimes.items()}
     metrics |= {} if detection.model_version is None else {MODEL_VERSION: float(detection.model_version)}
     tags = {bookmarks.OF_RUN: run, **({MODEL_URI: detection.model_uri} if detection.model_uri else {})}
     bookmarks.note(context, "checked", tags=tags, metrics=metrics)
-    return found
+    return outcome
 
 
-def _ask(context: Context, run: str, windows: Sequence[PastDetection], requests: LabelRequests) -> int:
-    """Put into the label queue what a detection picked, as far as people are to be asked for it."""
-    tracked, points = label_queue.picked_points(context, run)
-    items = label_queue.items_of(points, run=run, tracked=tracked)
-    wanted = control_plane_of(context).labels(context.app, state="wanted", team=context.team)
+def _request_labels(context: Context, run: str, windows: Sequence[PastDetection], requests: LabelRequests) -> int:
+    """Add a detection's selected points to the label queue, as far as labels are to be requested."""
+    tracked, points = label_queue.read_picked_points(context, run)
+    items = label_queue.build_items(points, run=run, tracked=tracked)
+    wanted = get_control_plane(context).labels(context.app, state="wanted", team=context.team)
     count = samples_to_request(
         len(points),
         windows,
-        waiting=sum(one["run"] != run for one in wanted),
-        busy=bool(windows) and requests.busy(context),
+        waiting=sum(label["run"] != run for label in wanted),
+        busy=bool(windows) and requests.is_busy(context),
         patience=requests.patience,
     )
     if count:
-        control_plane_of(context).want_labels(context.app, some_of(items, count), team=context.team)
+        get_control_plane(context).want_labels(context.app, select_points(items, count), team=context.team)
     return count

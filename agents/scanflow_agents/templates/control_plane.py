@@ -1,4 +1,4 @@
-"""What the built-in agents ask of the server: runs and what they left, services, the label queue, and past actions."""
+"""The built-in agents' client of the server: runs and their outputs, services, the label queue, and past actions."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from scanflow.transport.server_client import ServerClient, path_of
 from scanflow.unchanged_reads import UnchangedReads
 
 RECENT = 100
-"""How many of the newest runs of a workflow, and of the newest actions of a strategy, the agents look at."""
+"""The number of newest runs of a workflow, and of newest actions of a strategy, that the agents read."""
 
 HAPPENS: tuple[Verdict, ...] = ("act", "queue", "approve")
-"""The verdicts on what was done, is, or may be yet."""
+"""The verdicts on actions that were done, are being done, or may still be."""
 
 MOST_LABELS = 10_000
-"""How many the server is asked for at once."""
+"""The page size of requests for labels."""
 
 _PIECE = 1000
-_LABELS = 250  # each takes the server some milliseconds, in which nobody else writes
+_LABELS = 250  # each blocks other writers of the server for some milliseconds
 
 
 class ControlPlane:
-    """The server, as far as the built-in agents need it. Every method may raise ``UnavailableError``."""
+    """The part of the server's API that the built-in agents need. Every method may raise ``UnavailableError``."""
 
     def __init__(self, server: ServerClient, *, unchanged: UnchangedReads | None = None) -> None:
-        """``unchanged`` keeps what comes from the server's database alone: actions and labels."""
+        """``unchanged`` caches reads of the server's database: actions and labels."""
         self._server, self._unchanged = server, unchanged or UnchangedReads(None)
 
     def services(self) -> list[ServiceRecord]:
-        return [ServiceRecord.model_validate(one) for one in self._server.get("/services")]
+        return [ServiceRecord.model_validate(document) for document in self._server.get("/services")]
 
     def service(self, name: str) -> ServiceRecord:
         return ServiceRecord.model_validate(self._server.get(path_of("services", name)))
@@ -46,43 +46,47 @@ class ControlPlane:
     def runs(
         self, *, limit: int = RECENT, app: str | None = None, team: str | None = None, workflow: str | None = None
     ) -> list[RunRecord]:
-        """Return the newest runs first, without their tasks; of one application, team or workflow where it is named."""
-        found = self._server.get("/runs", app=app, team=team, workflow=workflow, limit=limit)
-        return [RunRecord.model_validate(one) for one in found]
+        """Return runs, the newest first, without their tasks; optionally of one application, team or workflow."""
+        documents = self._server.get("/runs", app=app, team=team, workflow=workflow, limit=limit)
+        return [RunRecord.model_validate(document) for document in documents]
 
     def run(self, name: str) -> RunRecord:
         return RunRecord.model_validate(self._server.get(path_of("runs", name)))
 
     def outputs(self, run: str, step: str) -> Any:
-        """Return what a step left: a mapping, or a list of those for a step that fanned out."""
+        """Return the outputs of a step: a mapping, or a list of mappings for a step that fanned out."""
         return self._server.get(path_of("runs", run, "steps", step, "outputs"))
 
     def labels(self, app: str, *, state: Literal["wanted", "given"], team: str | None = None) -> list[dict[str, Any]]:
-        """Return what waits in the label queue, the most critical first and not the whole of a long queue; or all that
-        has a label, the newest first. None: of all teams."""
-        found: dict[str, dict[str, Any]] = {}
-        asked = 0
+        """Return items of the label queue: those that wait, the most critical first and only the first page; or all
+        with a label, the newest first. ``team`` None: of all teams."""
+        labels: dict[str, dict[str, Any]] = {}
+        offset = 0
         while True:
-            part = self._kept("/labels", app=app, team=team, state=state, limit=MOST_LABELS, offset=asked or None)
-            fresh = {one["id"]: one for one in part if one["id"] not in found}  # the last given move the others on
-            found |= fresh
-            asked += len(part)
-            if state == "wanted" or len(part) < MOST_LABELS or not fresh:
-                return list(found.values())
+            page = self._get_unchanged(
+                "/labels", app=app, team=team, state=state, limit=MOST_LABELS, offset=offset or None
+            )
+            fresh = {
+                label["id"]: label for label in page if label["id"] not in labels
+            }  # the last given move the others on
+            labels |= fresh
+            offset += len(page)
+            if state == "wanted" or len(page) < MOST_LABELS or not fresh:
+                return list(labels.values())
 
     def want_labels(self, app: str, items: Sequence[Mapping[str, JSON]], *, team: str = "") -> list[dict[str, Any]]:
-        """Add items to the label queue, and return them as they are there; an id that is known changes nothing."""
-        found: list[dict[str, Any]] = []
+        """Add items to the label queue, and return them as stored; existing ids are not changed."""
+        labels: list[dict[str, Any]] = []
         for start in range(0, len(items), _PIECE):
             piece = [dict(item) for item in items[start : start + _PIECE]]
             body = {"app": app, "team": team, "items": piece}
-            found += self._server.post("/labels", body, key=f"{app}/{team}/{piece[0]['id']}/{len(piece)}")
-        return found
+            labels += self._server.post("/labels", body, key=f"{app}/{team}/{piece[0]['id']}/{len(piece)}")
+        return labels
 
     def give_labels(self, app: str, labels: Mapping[str, JSON], *, by: str, team: str | None = None) -> None:
-        """Label items by their ids; the same label again changes nothing.
+        """Label items by their ids; repeating a label has no effect.
 
-        Of some at a time all are taken, or none where one cannot be.
+        Each batch is stored as a whole, or not at all if one label is invalid.
         """
         pairs = [{"id": id, "label": label} for id, label in labels.items()]
         for start in range(0, len(pairs), _LABELS):
@@ -102,8 +106,8 @@ class ControlPlane:
         states: Collection[ActionState] = (),
         verdicts: Collection[Verdict] = (),
     ) -> list[Action]:
-        """Return what agents of the application wanted and what became of it, the newest first, ``RECENT`` at most."""
-        found = self._kept(
+        """Return the actions of the application's agents, the newest first, ``RECENT`` at most."""
+        documents = self._get_unchanged(
             "/intents",
             app=app,
             team=team,
@@ -115,19 +119,19 @@ class ControlPlane:
             verdict=list(verdicts) or None,
             limit=RECENT,
         )
-        return [Action.model_validate(one) for one in found]
+        return [Action.model_validate(document) for document in documents]
 
-    def _kept(self, path: str, **parameters: Any) -> list[dict[str, Any]]:
-        """Return what the server answers, which nobody is to change: it may be returned again."""
+    def _get_unchanged(self, path: str, **parameters: Any) -> list[dict[str, Any]]:
+        """Return the server's response, which may be cached and must not be mutated."""
         key = (path, *sorted((name, repr(value)) for name, value in parameters.items()))
-        found: list[dict[str, Any]] = self._unchanged.get(key, partial(self._server.get, path, **parameters))
-        return found
+        documents: list[dict[str, Any]] = self._unchanged.get(key, partial(self._server.get, path, **parameters))
+        return documents
 
-    def tell(self, event: Event) -> None:
+    def post_event(self, event: Event) -> None:
         self._server.post("/events", [event.model_dump(mode="json")])
 
 
-def control_plane_of(context: Context) -> ControlPlane:
+def get_control_plane(context: Context) -> ControlPlane:
     if isinstance(context.services, ControlPlane):
         return context.services
     raise UsageError(
@@ -136,10 +140,12 @@ def control_plane_of(context: Context) -> ControlPlane:
     )
 
 
-def tell(context: Context, type: str, subject: str, **data: JSON) -> None:
-    """Tell of something that the agent found out: ``drift.found``, ``model.judged``."""
+def report_event(context: Context, type: str, subject: str, **data: JSON) -> None:
+    """Report an event of the agent: ``drift.found``, ``model.judged``."""
     about = {"agent": context.agent, **data}
-    control_plane_of(context).tell(Event(at=context.clock(), type=type, app=context.app, subject=subject, data=about))
+    get_control_plane(context).post_event(
+        Event(at=context.clock(), type=type, app=context.app, subject=subject, data=about)
+    )
 
 
 def tracker_of(context: Context) -> KnowledgeBase:
@@ -154,31 +160,31 @@ def tracker_of(context: Context) -> KnowledgeBase:
 def find_service(context: Context, name: str) -> ServiceRecord | None:
     """Return a service; None: there is none of that name."""
     try:
-        return control_plane_of(context).service(name)
+        return get_control_plane(context).service(name)
     except NotFoundError:
         return None
 
 
-def newest_runs(context: Context, workflow: str) -> list[RunRecord]:
-    return control_plane_of(context).runs(limit=RECENT, app=context.app, team=context.team, workflow=workflow)
+def list_newest_runs(context: Context, workflow: str) -> list[RunRecord]:
+    return get_control_plane(context).runs(limit=RECENT, app=context.app, team=context.team, workflow=workflow)
 
 
-def acted_on(context: Context, strategy: str) -> list[Action]:
-    """Return what a strategy of the agent's own wanted that was done, is, or may be yet, the newest first: not what was
-    refused, observed or only suggested."""
-    return control_plane_of(context).actions(
+def list_strategy_actions(context: Context, strategy: str) -> list[Action]:
+    """Return the actions of one of the agent's strategies, the newest first, without those that were refused, observed
+    or only suggested."""
+    return get_control_plane(context).actions(
         context.app, team=context.team, agent=context.agent, strategy=strategy, verdicts=HAPPENS
     )
 
 
-def outputs_of(context: Context, run: str) -> dict[str, Any]:
-    """Return what all steps of a run left, by ``NAME`` (of the last step that has it) and by ``STEP.NAME``."""
-    control_plane, found = control_plane_of(context), dict[str, Any]()
+def read_outputs(context: Context, run: str) -> dict[str, Any]:
+    """Return the outputs of all steps of a run, by ``NAME`` (of the last step that has it) and by ``STEP.NAME``."""
+    control_plane, outputs = get_control_plane(context), dict[str, Any]()
     for step in dict.fromkeys(task.step for task in control_plane.run(run).tasks):
         try:
-            outputs = control_plane.outputs(run, step)
-        except NotFoundError:  # it left nothing
+            step_outputs = control_plane.outputs(run, step)
+        except NotFoundError:  # it has none
             continue
-        if isinstance(outputs, Mapping):
-            found |= {f"{step}.{name}": value for name, value in outputs.items()} | dict(outputs)
-    return found
+        if isinstance(step_outputs, Mapping):
+            outputs |= {f"{step}.{name}": value for name, value in step_outputs.items()} | dict(step_outputs)
+    return outputs

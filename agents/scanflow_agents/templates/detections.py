@@ -1,4 +1,4 @@
-"""What detections found, one after the other, as the checker notes it: which drift goes on, and what the traffic is."""
+"""The history of detections from the checker's notes: which drift continues, and the composition of the traffic."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from scanflow.agent.records import ActionState
 from scanflow.drift.slices import CLEAN
 from scanflow.knowledge.records import TrackedRun
 from scanflow_agents.templates import bookmarks
-from scanflow_agents.templates.control_plane import control_plane_of
+from scanflow_agents.templates.control_plane import get_control_plane
 from scanflow_agents.templates.model_registry import RegisteredModel
 
 TIMES = 2
-"""So many times what is picked of its first window people label of one drift at most, unless they say otherwise."""
+"""The default limit of labels for one drift, as a multiple of the points selected from its first window."""
 
 MODEL_URI, MODEL_VERSION = "scanflow.model_uri", "model_version"
 
 REGIME = "regime/"
-"""What the metrics' names begin with that are a window's shares of what is known."""
+"""The prefix of metrics with a window's shares of known slices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,102 +28,106 @@ class PastDetection:
 
     run: str
     at: float
-    """When it was noted, in seconds since the epoch."""
+    """The time of its note, in seconds since the epoch."""
 
     drifted: bool
     """Whether it was an alarm."""
 
     counts: bool
-    """Whether it is one of those that confirm others."""
+    """Whether it confirms others."""
 
     same: bool
-    """Whether it was the drift of windows before it."""
+    """Whether it was the drift of earlier windows."""
 
     picked: int
-    """So many samples people were asked for."""
+    """The number of samples for which labels were requested."""
 
     predictions: int
-    """So many were looked at."""
+    """The number of predictions checked."""
 
     model_uri: str
-    """The address of the model in use; empty: it was not told."""
+    """The address of the model in use; empty: unknown."""
 
     model_version: int | None
-    """The version that it stood for."""
+    """The version that the address referred to."""
 
     regimes: Mapping[str, float]
-    """Where it did not drift: the share of each slice that is known."""
+    """Without drift: the share of each known slice."""
 
     @property
     def continues(self) -> bool:
-        """Whether it was drift that people are not asked about again."""
+        """Whether it was drift for which labels were requested before."""
         return self.drifted and self.same and not self.picked
 
     @classmethod
-    def of(cls, note: TrackedRun) -> PastDetection:
-        found = note.metrics
+    def from_note(cls, note: TrackedRun) -> PastDetection:
+        metrics = note.metrics
         return cls(
             run=note.tags.get(bookmarks.OF_RUN, ""),
-            at=bookmarks.time_of(note),
-            drifted=bool(found.get("drifted")),
-            counts=bool(found.get("counts")),
-            same=bool(found.get("same")),
-            picked=int(found.get("picked", 0)),
-            predictions=int(found.get("predictions", 0)),
+            at=bookmarks.get_end_time(note),
+            drifted=bool(metrics.get("drifted")),
+            counts=bool(metrics.get("counts")),
+            same=bool(metrics.get("same")),
+            picked=int(metrics.get("picked", 0)),
+            predictions=int(metrics.get("predictions", 0)),
             model_uri=note.tags.get(MODEL_URI, ""),
-            model_version=int(found[MODEL_VERSION]) if MODEL_VERSION in found else None,
-            regimes={name.removeprefix(REGIME): share for name, share in found.items() if name.startswith(REGIME)},
+            model_version=int(metrics[MODEL_VERSION]) if MODEL_VERSION in metrics else None,
+            regimes={name.removeprefix(REGIME): share for name, share in metrics.items() if name.startswith(REGIME)},
         )
 
 
-def newest_detections(context: Context) -> list[PastDetection]:
-    """Return what was looked at, the newest first."""
-    return [PastDetection.of(one) for one in bookmarks.noted(context, "checked") if bookmarks.OF_RUN in one.tags]
+def list_detections(context: Context) -> list[PastDetection]:
+    """Return the past detections, the newest first."""
+    return [
+        PastDetection.from_note(note)
+        for note in bookmarks.find_notes(context, "checked")
+        if bookmarks.OF_RUN in note.tags
+    ]
 
 
 def version_in_use(context: Context, model_uri: str) -> int | None:
-    """Return the version that an alias stands for now; None: it is no alias, or stands for none."""
+    """Return the version that an alias refers to; None: it is no alias, or refers to none."""
     name, _, alias = model_uri.removeprefix("models:/").partition("@")
     champion = RegisteredModel(name, alias).champion(context) if alias else None
     return None if champion is None else champion.version
 
 
-def open_windows(context: Context, past: Sequence[PastDetection]) -> list[PastDetection]:
-    """Return the windows with drift that the model in use does not know, the newest first.
+def find_open_windows(context: Context, past: Sequence[PastDetection]) -> list[PastDetection]:
+    """Return the windows with drift that the model in use was not trained on, the newest first.
 
-    Where detections do not tell of which version, they are those since a service was given another model.
+    Where detections have no version, these are the windows since the last change of a service's model.
     """
     if past and past[0].model_uri:
         version = version_in_use(context, past[0].model_uri)
-        return [one for one in past if one.drifted and version in {None, one.model_version}]
+        return [detection for detection in past if detection.drifted and version in {None, detection.model_version}]
     done: tuple[ActionState, ...] = ("succeeded",)
-    changed = control_plane_of(context).actions(
+    changed = get_control_plane(context).actions(
         context.app, team=context.team, primitive="upgrade_workflow", states=done
     )
-    since = max((one.ended or 0.0 for one in changed if one.intent.arguments.get("model")), default=0.0)
-    return [one for one in past if one.drifted and one.at > since]
+    since = max((action.ended or 0.0 for action in changed if action.intent.arguments.get("model")), default=0.0)
+    return [detection for detection in past if detection.drifted and detection.at > since]
 
 
 def recent_traffic(past: Sequence[PastDetection], windows: Collection[str]) -> dict[str, float]:
-    """Return the share of each known slice in what was predicted since the first of some windows with drift, 0 to 1;
-    what is left is drift.
+    """Return the share of each known slice in the predictions since the first of some windows with drift, 0 to 1; the
+    rest is drift.
 
     Args:
         past: The newest first.
         windows: The detections that found the drift.
     """
-    since = max((at for at, one in enumerate(past) if one.run in windows), default=-1)
-    some = past[: since + 1]
-    whole = sum(one.predictions for one in some)
-    found: dict[str, float] = {}
-    for one in some:
-        for name, share in {} if one.drifted or not whole else (one.regimes or {CLEAN: 1.0}).items():
-            found[name] = found.get(name, 0.0) + share * one.predictions / whole
-    return found
+    since = max((at for at, detection in enumerate(past) if detection.run in windows), default=-1)
+    recent = past[: since + 1]
+    whole = sum(detection.predictions for detection in recent)
+    shares: dict[str, float] = {}
+    for detection in recent:
+        for name, share in {} if detection.drifted or not whole else (detection.regimes or {CLEAN: 1.0}).items():
+            shares[name] = shares.get(name, 0.0) + share * detection.predictions / whole
+    return shares
 
 
 def most_labels(windows: Sequence[PastDetection], patience: int | None) -> int | None:
-    """Return how many samples of one drift people label at most; ``windows`` are those it was found in, the newest
-    first. None: nobody knows what was picked of them."""
-    first = next((one.picked for one in reversed(windows) if one.picked), None)
+    """Return the most samples of one drift that people label; ``windows`` are those with the drift, the newest first.
+    None: the number selected from them is unknown."""
+    first = next((window.picked for window in reversed(windows) if window.picked), None)
     return patience if patience is not None or first is None else TIMES * first

@@ -1,8 +1,8 @@
-"""The executor: puts a model version to use, watches it, and keeps the registry true to it (Table 5.5, last row).
+"""The executor: deploys a model version, watches it, and updates the registry (Table 5.5, last row).
 
-The service is changed by a primitive, which the arbiter guards and takes back. The registry is no target of Table
-5.4's primitives: what became of an action is read from the server and noted there by a sensor, at each event and at
-each interval. The champion's alias moves when a version has served for as long as its guard watches.
+The service is changed by a primitive, which the arbiter guards and reverts. The registry is no target of Table 5.4's
+primitives: a sensor reads the outcome of actions from the server and records it there, at each event and at each
+interval. The champion's alias moves when a version has served for as long as its guard watches.
 """
 
 from __future__ import annotations
@@ -37,75 +37,83 @@ from scanflow.knowledge.version_tags import (
     version_before,
 )
 from scanflow_agents.templates import bookmarks, model_changes
-from scanflow_agents.templates.control_plane import HAPPENS, control_plane_of, find_service, tell, tracker_of
-from scanflow_agents.templates.model_changes import ON_APPROVAL, STRATEGY, served, version_address, went_wrong
-from scanflow_agents.templates.model_registry import RegisteredModel, address_of
-from scanflow_agents.templates.options import OfModel, model_named, service_named
+from scanflow_agents.templates.control_plane import HAPPENS, find_service, get_control_plane, report_event, tracker_of
+from scanflow_agents.templates.model_changes import (
+    ON_APPROVAL,
+    STRATEGY,
+    describe_failure,
+    get_model_uri,
+    get_served_model,
+)
+from scanflow_agents.templates.model_registry import RegisteredModel, format_model_uri
+from scanflow_agents.templates.options import ModelOptions, find_model_node, find_service_workflow
 from scanflow_agents.templates.service_metrics import declare_metrics
 
 
-class ExecutorOptions(OfModel):
+class ExecutorOptions(ModelOptions):
     interval_s: float = Field(default=60.0, gt=0)
-    """How often it looks what became of its actions, beside their events, in seconds."""
+    """The interval at which it checks the outcome of its actions, besides their events, in seconds."""
 
     guard: Literal["errors", "p95_s"] = "errors"
-    """What must not get worse: the share of failed requests, or the 95th percentile of the latency."""
+    """The guard's metric: the share of failed requests, or the 95th percentile of the latency."""
 
     guard_by: Number = Field(default=0.02, ge=0)
-    """By how much it may."""
+    """How much worse it may get."""
 
     guard_s: float = Field(default=60.0, ge=0)
-    """For how long it is watched, in seconds; then the alias moves."""
+    """How long it is watched, in seconds; then the alias moves."""
 
     settle_s: float = Field(default=2.0, ge=0)
-    """How much longer the alias waits for a version to be taken back, in seconds."""
+    """How much longer the alias waits for a revert, in seconds."""
 
     cool_down_s: float = Field(default=0.0, ge=0)
-    """How long the service keeps a model at least, in seconds."""
+    """The shortest time between changes of the model, in seconds."""
 
     budget: Whole | None = Field(default=None, ge=1)
-    """The most changes a day. None: as many as are asked for."""
+    """The most changes a day. None: no limit."""
 
 
 def declare(app: Application, agent: Agent) -> None:
-    options = ExecutorOptions.of(agent)
-    service = service_named(app, agent, options.service)
-    node, found_model = model_named(agent, service, options.node)
+    options = ExecutorOptions.from_agent(agent)
+    service = find_service_workflow(app, agent, options.service)
+    node, found_model = find_model_node(agent, service, options.node)
     model = RegisteredModel(options.model_name or found_model, options.alias)
 
     @sensor(sf.on_call())
     def change_model(
         version: int, context: Context, run: str = "", again: bool = False, evidence: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Take a wish for a version, with the evidence that it is better, which is kept with the action.
+        """Receive a request for a version, with the evidence that it is better, which is stored with the action.
 
-        ``again`` asks for one that was rejected, or taken out of use, before.
+        ``again`` requests one that was rejected, or withdrawn, before.
         """
         wanted = tracker_of(context).get_model(model.name, int(version))
         if again and rejected(wanted.tags) is not None:
             wanted = model.tag(context, wanted.version, {PROMOTION: AGAIN})
-        address = address_of(model.name, wanted.version)
-        actions = _changes(context, service.name)  # before the service: it shows what came of those that have ended
-        ended, record = model_changes.settled(actions), find_service(context, service.name)
+        address = format_model_uri(model.name, wanted.version)
+        actions = _list_changes(
+            context, service.name
+        )  # before the service: it shows what came of those that have ended
+        ended, record = model_changes.filter_ended(actions), find_service(context, service.name)
         why = rejected(wanted.tags)
         if record is None:
             stands: str | None = f"the service {service.name!r} is not deployed"
-        elif served(record, node) == address:
+        elif get_served_model(record, node) == address:
             stands = "it is served"
         elif why is not None:
             stands = f"it was rejected: {why}"
         else:
-            stands = model_changes.not_noted_yet(ended, wanted) or model_changes.on_its_way(
+            stands = model_changes.describe_unrecorded_failure(ended, wanted) or model_changes.describe_pending_change(
                 actions, context, address, watched_s=options.guard_s + options.settle_s
             )
             if stands is None:
-                out = model_changes.taken_out(ended, address, record, node)
-                stands = _out_of_use(context, model, wanted, out, again=again)
-        found = {"version": wanted.version, "model": address, "run": run, "stands": stands, "evidence": evidence}
-        return {**found, "needs_approval": (evidence or {}).get("verdict") == "ask"}
+                out = model_changes.find_withdrawn_change(ended, address, record, node)
+                stands = _explain_out_of_use(context, model, wanted, out, again=again)
+        proposal = {"version": wanted.version, "model": address, "run": run, "stands": stands, "evidence": evidence}
+        return {**proposal, "needs_approval": (evidence or {}).get("verdict") == "ask"}
 
-    def change(found: dict[str, Any]) -> Act:
-        return do.upgrade_workflow(service.name, model=found["model"], node=node)
+    def change(proposal: dict[str, Any]) -> Act:
+        return do.upgrade_workflow(service.name, model=proposal["model"], node=node)
 
     guard = Guard(
         metric=f"service.{service.name}.{options.guard}", worse="higher", by=options.guard_by, within_s=options.guard_s
@@ -118,7 +126,7 @@ def declare(app: Application, agent: Agent) -> None:
             when=change_model,
             if_=partial(_is_to_be_changed, needs_approval=name == ON_APPROVAL),
             then=change,
-            priority=10,  # one for both: what one has put to use, the other replaces
+            priority=10,  # the same for both, so that one replaces what the other deployed
             autonomy=autonomy,
             cool_down=options.cool_down_s,
             budget=options.budget,
@@ -133,51 +141,52 @@ def declare(app: Application, agent: Agent) -> None:
 def _declare_watching(
     app: Application, agent: Agent, options: ExecutorOptions, service: str, node: str, model: RegisteredModel
 ) -> None:
-    mine = {"agent": agent.name, "primitive": do.upgrade_workflow.name, "app": app.name}
-    told = [sf.on_event(f"action.{what}", **mine) for what in ("succeeded", "failed", "reverted")]
+    match_fields = {"agent": agent.name, "primitive": do.upgrade_workflow.name, "app": app.name}
+    events = [sf.on_event(f"action.{what}", **match_fields) for what in ("succeeded", "failed", "reverted")]
 
-    @sensor(sf.any_of(*told, sf.every(seconds=options.interval_s)))
+    @sensor(sf.any_of(*events, sf.every(seconds=options.interval_s)))
     def model_changed(context: Context) -> dict[str, Any]:
-        """Note in the registry what became of the newest changes."""
-        wanted, refused = _changes(context, service), _changes(context, service, ("refuse",))
-        actions = model_changes.settled(wanted)
-        made: list[dict[str, Any]] = []
+        """Record the outcome of the newest changes in the registry."""
+        wanted, refused = _list_changes(context, service), _list_changes(context, service, ("refuse",))
+        actions = model_changes.filter_ended(wanted)
+        changes: list[dict[str, Any]] = []
         fresh = [
             (version, action)
-            for newest, action in model_changes.by_version(actions, model.name)
-            if (version := model.version(context, newest)) is not None and not model_changes.is_noted(action, version)
+            for newest, action in model_changes.map_newest_by_version(actions, model.name)
+            if (version := model.version(context, newest)) is not None
+            and not model_changes.is_recorded(action, version)
         ]
         record = find_service(context, service) if fresh else None
-        now_served = None if record is None else served(record, node)
-        in_effect = next((one.id for one in actions if model_changes.took_effect(one, now_served)), None)
+        now_served = None if record is None else get_served_model(record, node)
+        in_effect = next((action.id for action in actions if model_changes.has_taken_effect(action, now_served)), None)
         for version, action in fresh:
-            verdict = model_changes.verdict_on(
+            verdict = model_changes.evaluate_change(
                 action,
                 now=context.clock(),
                 watched_s=options.guard_s + options.settle_s,
                 is_newest=action.id == in_effect,
-                is_served=now_served == version_address(action),
+                is_served=now_served == get_model_uri(action),
             )
             if verdict == "promote":
                 _promote(context, model, version, action)
             elif verdict == "reject":
                 _reject(context, model, version, action)
-            made.append({"version": version.version, "action": action.id, "state": action.state, "verdict": verdict})
-        for newest, action in model_changes.turned_down(refused, wanted, model.name):
+            changes.append({"version": version.version, "action": action.id, "state": action.state, "verdict": verdict})
+        for newest, action in model_changes.find_refused(refused, wanted, model.name):
             version = model.version(context, newest)
             if version is not None and version.tags.get(ACTION) != action.id:
                 _reject(context, model, version, action)
-                made.append({"version": newest, "action": action.id, "state": action.state, "verdict": "reject"})
-        return {"changes": made}
+                changes.append({"version": newest, "action": action.id, "state": action.state, "verdict": "reject"})
+        return {"changes": changes}
 
 
-def _is_to_be_changed(found: dict[str, Any], *, needs_approval: bool) -> bool:
-    return found["stands"] is None and found["needs_approval"] is needs_approval
+def _is_to_be_changed(proposal: dict[str, Any], *, needs_approval: bool) -> bool:
+    return proposal["stands"] is None and proposal["needs_approval"] is needs_approval
 
 
-def _changes(context: Context, service: str, verdicts: tuple[Verdict, ...] = HAPPENS) -> list[Action]:
+def _list_changes(context: Context, service: str, verdicts: tuple[Verdict, ...] = HAPPENS) -> list[Action]:
     """Return the agent's changes of the service's model, the newest first."""
-    return control_plane_of(context).actions(
+    return get_control_plane(context).actions(
         context.app,
         team=context.team,
         agent=context.agent,
@@ -187,21 +196,22 @@ def _changes(context: Context, service: str, verdicts: tuple[Verdict, ...] = HAP
     )
 
 
-def _out_of_use(
+def _explain_out_of_use(
     context: Context, model: RegisteredModel, version: ModelVersion, out: Action | None, *, again: bool
 ) -> str | None:
-    """Say that a person took a version out of use, and note it, for the server forgets; or that it is asked for again.
+    """Explain that a person withdrew a version, and record it, as the server's history is limited; or record that it is
+    requested again.
 
-    ``out`` is the change to it that another client undid, if that is still known.
+    ``out`` is the change to it that another client undid, if still known.
     """
-    said = version.tags.get(PROMOTION)
-    asked = said == AGAIN and (out is None or version.tags.get(ACTION) == out.id)
-    if asked or (out is None and said != OUT_OF_USE):
+    promotion = version.tags.get(PROMOTION)
+    asked = promotion == AGAIN and (out is None or version.tags.get(ACTION) == out.id)
+    if asked or (out is None and promotion != OUT_OF_USE):
         return None
     if again:
         model.tag(context, version.version, {PROMOTION: AGAIN} | ({} if out is None else {ACTION: out.id}))
         return None
-    if said not in {PROMOTED, BY_HAND, OUT_OF_USE}:
+    if promotion not in {PROMOTED, BY_HAND, OUT_OF_USE}:
         model.tag(context, version.version, {PROMOTION: OUT_OF_USE})
     return "another client took it out of use. Ask for it with again=True"
 
@@ -212,10 +222,10 @@ def _promote(context: Context, model: RegisteredModel, version: ModelVersion, ac
     if before not in {None, number}:
         model.tag(context, number, {BEFORE: str(before)})
     model.name_champion(context, number)
-    tell(context, "model.promoted", f"model/{model.name}", version=number, before=before, action=action.id)
+    report_event(context, "model.promoted", f"model/{model.name}", version=number, before=before, action=action.id)
     tags = {PROMOTION: PROMOTED, ACTION: action.id}
     if run := version.tags.get(bookmarks.OF_RUN, ""):
-        tags[REFERENCE] = bookmarks.reference_of(context, run)
+        tags[REFERENCE] = bookmarks.format_reference(context, run)
     model.tag(context, number, tags)
 
 
@@ -224,7 +234,7 @@ def _reject(context: Context, model: RegisteredModel, version: ModelVersion, act
     is_champion = champion is not None and champion.version == number
     if is_champion and before is not None and model.version(context, before) is not None:
         model.name_champion(context, before)
-    why = went_wrong(action) or action.state
-    if not (model_changes.is_stuck(version) and version.tags.get(ACTION) == action.id):  # of that, people were told
-        tell(context, "model.rejected", f"model/{model.name}", version=number, why=why, action=action.id)
+    why = describe_failure(action) or action.state
+    if not (model_changes.is_stuck(version) and version.tags.get(ACTION) == action.id):  # that was reported before
+        report_event(context, "model.rejected", f"model/{model.name}", version=number, why=why, action=action.id)
     model.tag(context, number, {PROMOTION: rejection(why), ACTION: action.id})

@@ -1,4 +1,4 @@
-"""Picked points on their way into the label queue, and labellers that answer at once."""
+"""Prepare selected points for the label queue, and call labeller functions."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ from scanflow.knowledge.port import KnowledgeBase
 from scanflow.loading import find_file
 from scanflow.modules import load_function
 from scanflow_agents.templates import bookmarks
-from scanflow_agents.templates.control_plane import RECENT, control_plane_of, tracker_of
+from scanflow_agents.templates.control_plane import RECENT, get_control_plane, tracker_of
 
 Labeller: TypeAlias = Callable[[list[dict[str, Any]], Context], Mapping[str, JSON]]
-"""Takes things of the queue (``id``, ``run``, ``data``, ``guess``, ``score``) and returns labels by id; it may leave
-some out. Pictures are found by ``data``: in the file ``data["file"]`` of the tracked run ``data["tracked"]``, at
+"""Takes items of the queue (``id``, ``run``, ``data``, ``guess``, ``score``) and returns labels by id, possibly not for
+all. Pictures are found by ``data``: in the file ``data["file"]`` of the tracked run ``data["tracked"]``, at
 ``data["at"]``."""
 
 PICKED_JSON, PICKED_NPZ = "picked.json", "picked.npz"
-MOST_VALUES, LONGEST = 1000, 1000  # of a row that is shown, and characters of a value
+MOST_VALUES, LONGEST = 1000, 1000  # values of a row that are shown, and characters of a value
 
 
-def picked_points(context: Context, run: str) -> tuple[str, list[dict[str, Any]]]:
-    """Return the points that a detection picked, and the id of the tracked run that has them."""
+def read_picked_points(context: Context, run: str) -> tuple[str, list[dict[str, Any]]]:
+    """Return the id of the tracked run with a detection's selected points, and the points."""
     tracker = tracker_of(context)
-    found = tracker.search_runs(context.app, context.team, f"tags.`{bookmarks.OF_RUN}` = '{run}'", limit=RECENT)
-    tracked = next((one for one in found if "n_picked" in one.metrics), None)
+    runs = tracker.search_runs(context.app, context.team, f"tags.`{bookmarks.OF_RUN}` = '{run}'", limit=RECENT)
+    tracked = next((tracked_run for tracked_run in runs if "n_picked" in tracked_run.metrics), None)
     if tracked is None:
         raise NotFoundError(
             f"The detection {run!r} logged no run with the metric 'n_picked' and the tag '{bookmarks.OF_RUN}'. Have "
             f"its step log both, with {PICKED_JSON!r} beside them."
         )
     points = read_json(tracker, tracked.run_id, PICKED_JSON)
-    return tracked.run_id, _with_samples(tracker, tracked.run_id, points)
+    return tracked.run_id, _add_samples(tracker, tracked.run_id, points)
 
 
-def items_of(points: Sequence[Mapping[str, Any]], *, run: str, tracked: str) -> list[dict[str, JSON]]:
-    """Return picked points as things to be labelled. Pure.
+def build_items(points: Sequence[Mapping[str, Any]], *, run: str, tracked: str) -> list[dict[str, JSON]]:
+    """Build items of the label queue from selected points. Pure.
 
-    A point keeps its id where that tells it from all others; a mere number is one of its detection.
+    A point keeps its id if that is globally unique; a number is prefixed with its detection.
     """
     return [
         {
@@ -73,9 +73,9 @@ def items_of(points: Sequence[Mapping[str, Any]], *, run: str, tracked: str) -> 
     ]
 
 
-def _with_samples(tracker: KnowledgeBase, tracked: str, points: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return points with what people need to see of them: ``row``, the values by their columns' names, unless they have
-    it; or ``picture``, a small PNG in base64, with the picture's ``shape``."""
+def _add_samples(tracker: KnowledgeBase, tracked: str, points: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Add what people need to label the points: ``row``, the values by column name, unless they have one; or
+    ``picture``, a small PNG in base64, with the picture's ``shape``."""
     from scanflow.drift.prediction_data import arrays_of
     from scanflow.drift.samples import is_table, unpacked
     from scanflow.drift.thumbnail import thumbnail
@@ -89,20 +89,20 @@ def _with_samples(tracker: KnowledgeBase, tracked: str, points: list[dict[str, A
     columns = [str(name) for name in arrays.get("columns", ())]
     if is_table(samples):
         columns, samples = [str(name) for name in samples.columns], samples.to_numpy(dtype=object)
-    found: list[dict[str, Any]] = []
+    shown_points: list[dict[str, Any]] = []
     for point, sample in zip_longest(points, samples[: len(points)]):
         if isinstance(row := point.get("row"), Mapping):
-            point = {**point, "row": _shown(row.items())}
+            point = {**point, "row": _format_row(row.items())}
         elif sample is not None and sample.ndim == 1:
             names = columns or (f"column {number}" for number in count())
-            point = {**point, "row": _shown(zip(names, sample.tolist(), strict=False))}
+            point = {**point, "row": _format_row(zip(names, sample.tolist(), strict=False))}
         elif sample is not None and (png := thumbnail(sample)) is not None:
             point = {**point, "picture": b64encode(png).decode(), "shape": list(sample.shape)}
-        found.append(point)
-    return found
+        shown_points.append(point)
+    return shown_points
 
 
-def _shown(values: Iterable[tuple[str, Any]]) -> dict[str, JSON]:
+def _format_row(values: Iterable[tuple[str, Any]]) -> dict[str, JSON]:
     return {str(name): _plain(value) for name, value in islice(values, MOST_VALUES)}
 
 
@@ -116,11 +116,11 @@ def _plain(value: Any) -> JSON:
 
 
 class SharedLabeller:
-    """A labeller that answers at once. Several sensors may ask it; it is asked one thing at a time, and no thing twice
-    at the same time."""
+    """A labeller function shared by several sensors; calls are serialized, so that no item is labelled twice at a
+    time."""
 
     def __init__(self, app: Application, locator: str) -> None:
-        """Load the function at ``file.py:name`` (in the application's folder) or ``package.module:name``."""
+        """Load the function ``file.py:name`` (in the application's folder) or ``package.module:name``."""
         self.locator = locator
         self._one_at_a_time = Lock()
         place, _, name = locator.partition(":")
@@ -133,28 +133,28 @@ class SharedLabeller:
             raise InvalidError(f"The labeller {locator!r} cannot be used: {error}") from error
 
     def label_waiting(self, context: Context) -> dict[str, Any]:
-        """Have everything labelled that waits for a label. Raises whatever the labeller does."""
+        """Label all waiting items. Raises the labeller's errors."""
         with self._one_at_a_time:
-            waiting = control_plane_of(context).labels(context.app, state="wanted", team=context.team)
-            count = self._label(context, [dict(one) for one in waiting]) if waiting else 0
+            waiting = get_control_plane(context).labels(context.app, state="wanted", team=context.team)
+            count = self._label(context, [dict(item) for item in waiting]) if waiting else 0
         return {"wanted": len(waiting), "labelled": count}
 
     def _label(self, context: Context, waiting: list[dict[str, Any]]) -> int:
-        known = {one["id"] for one in waiting}
+        ids = {item["id"] for item in waiting}
         answer: Any = self._labeller(waiting, context)
         who = f"The labeller {self.locator!r}"
         if not isinstance(answer, Mapping):
             raise InvalidError(f"{who} returned {short(answer)}. Return a mapping from ids to labels.")
-        if strange := [id for id in answer if id not in known]:
+        if strange := [id for id in answer if id not in ids]:
             raise InvalidError(f"{who} labelled {short(strange[0])}, which it was not asked for.")
-        given = {
+        labels = {
             str(id): plain(_number(label), f"The label of {id!r}") for id, label in answer.items() if label is not None
         }
         by = f"labeller {self.locator}"
-        control_plane_of(context).give_labels(context.app, given, by=by, team=context.team)
-        return len(given)
+        get_control_plane(context).give_labels(context.app, labels, by=by, team=context.team)
+        return len(labels)
 
 
 def _number(label: Any) -> Any:
-    """Return a number of NumPy's as one of Python's."""
+    """Convert a NumPy number to a Python number."""
     return label.item() if getattr(label, "shape", None) == () and hasattr(label, "item") else label

@@ -1,6 +1,6 @@
-"""What became of the executor's changes of a service's model: which stand, which went wrong, what is to be noted.
+"""The outcomes of the executor's changes of a service's model: which are in effect, which failed, what to record.
 
-All of it is pure. Actions are those of the one executor's strategies.
+Pure. Actions are those of one executor's strategies.
 """
 
 from __future__ import annotations
@@ -16,30 +16,28 @@ from scanflow.knowledge.version_tags import ACTION, AGAIN, BY_HAND, PROMOTED, PR
 
 STRATEGY = "change_model_transition"
 ON_APPROVAL = "change_model_on_approval"
-"""The strategy for a version that may be worse on some of what is known, which a person has to weigh."""
+"""The strategy for a version that may be worse on some known slices, which a person has to approve."""
 
 STUCK = "it could not be taken back"
 
 Verdict = Literal["promote", "reject", "wait"]
 
 
-def served(record: ServiceRecord, node: str) -> str | None:
+def get_served_model(record: ServiceRecord, node: str) -> str | None:
     return None if record.current is None else record.current.models.get(node)
 
 
-def settled(actions: Iterable[Action]) -> list[Action]:
-    """Return the actions that have come to an end, the last begun first: what was wanted earlier may have been approved
-    later."""
+def filter_ended(actions: Iterable[Action]) -> list[Action]:
+    """Return the ended actions, the last begun first, as an earlier intent may have been approved later."""
     states = {"succeeded", "failed", "reverted", "lost"}
     ended = (action for action in actions if action.state in states and action.began is not None)
     return sorted(ended, key=lambda action: action.began or 0.0, reverse=True)
 
 
-def went_wrong(action: Action) -> str | None:
-    """Say why a version is not to be tried again, if what was done with it went wrong.
+def describe_failure(action: Action) -> str | None:
+    """Describe why a version must not be deployed again, if its action failed.
 
-    A change that succeeded has an error where it was to be taken back, and that failed. One that is lost says nothing
-    about its version.
+    A change that succeeded has an error if its revert failed. A lost one says nothing about its version.
     """
     if action.state == "reverted":
         return f"taken back by {action.reverted_by}"
@@ -52,111 +50,113 @@ def went_wrong(action: Action) -> str | None:
     return None
 
 
-def turned_down(refused: Iterable[Action], others: Iterable[Action], model: str) -> list[tuple[int, Action]]:
-    """Return the versions that a person refused, with the action, where nothing was wanted for them since."""
-    said = [one for one in refused if one.state == "refused" and one.decision.by is not None]
-    newest = sorted([*said, *others], key=lambda one: one.intent.at, reverse=True)
-    return [(version, one) for version, one in by_version(newest, model) if one in said]
+def find_refused(refused: Iterable[Action], others: Iterable[Action], model: str) -> list[tuple[int, Action]]:
+    """Return the versions that a person refused, with the action, without those requested again since."""
+    rejections = [action for action in refused if action.state == "refused" and action.decision.by is not None]
+    newest = sorted([*rejections, *others], key=lambda action: action.intent.at, reverse=True)
+    return [(version, action) for version, action in map_newest_by_version(newest, model) if action in rejections]
 
 
-def took_effect(action: Action, now_served: str | None) -> bool:
-    """Say whether the service answered with an action's version, as far as is known.
+def has_taken_effect(action: Action, now_served: str | None) -> bool:
+    """Return whether the service has served an action's version, as far as is known.
 
-    Of one that is lost, or may have been taken back, that is known only while the service answers with it.
+    For a lost action, or one that may have been reverted, that is known only while the version is served.
     """
     if action.state == "succeeded" and action.error is None:
         return True
-    return action.state in {"succeeded", "lost"} and version_address(action) == now_served
+    return action.state in {"succeeded", "lost"} and get_model_uri(action) == now_served
 
 
-def taken_out(ended: Sequence[Action], address: str, record: ServiceRecord, node: str) -> Action | None:
+def find_withdrawn_change(ended: Sequence[Action], address: str, record: ServiceRecord, node: str) -> Action | None:
     """Return the change to a version that another client has undone since.
 
-    ``ended`` are the settled actions, as read before the service was. A service that was deleted and deployed since the
-    change lost the version without anybody's wish; who has another version deployed over it took it out of use.
+    ``ended`` are the ended actions, as read before the service. A service that was deleted and deployed again since the
+    change did not withdraw the version; deploying another version over it did.
     """
-    now_served = served(record, node)
+    now_served = get_served_model(record, node)
     if now_served in {None, address}:
         return None
-    last = next((one for one in ended if took_effect(one, now_served)), None)
-    own = next((one for one in ended if version_address(one) == address and one.state != "lost"), None)
-    if last is None or last is not own:  # another took its place, or its own last try went wrong
+    last = next((action for action in ended if has_taken_effect(action, now_served)), None)
+    own = next((action for action in ended if get_model_uri(action) == address and action.state != "lost"), None)
+    if last is None or last is not own:  # another version replaced it, or its own last attempt failed
         return None
     return None if last.ended is not None and record.created > last.ended else last
 
 
-def not_noted_yet(ended: Sequence[Action], version: ModelVersion) -> str | None:
-    """Say that the last try of a version went wrong, where the registry does not say so yet."""
-    last = next((one for one in ended if version_address(one) == version.uri), None)
-    if last is None or went_wrong(last) is None or is_noted(last, version):
+def describe_unrecorded_failure(ended: Sequence[Action], version: ModelVersion) -> str | None:
+    """Describe that the last attempt of a version failed, if the registry does not record it yet."""
+    last = next((action for action in ended if get_model_uri(action) == version.uri), None)
+    if last is None or describe_failure(last) is None or is_recorded(last, version):
         return None
     return f"its last try went wrong, which is about to be noted: {last.id}"
 
 
-def on_its_way(actions: Iterable[Action], context: Context, address: str, *, watched_s: float) -> str | None:
-    """Say what keeps a version waiting: itself on its way, or another one on its way or still watched (for
-    ``watched_s`` after it was put to use). ``actions`` are the newest first."""
+def describe_pending_change(
+    actions: Iterable[Action], context: Context, address: str, *, watched_s: float
+) -> str | None:
+    """Describe what a version has to wait for: a pending change to it, or another change that is pending or still
+    watched (for ``watched_s`` after it was deployed). ``actions`` are the newest first."""
     for intent in context.wanted():
-        return _under_way(intent, address)
+        return _describe_intent(intent, address)
     for action in actions:
-        if action.decision.verdict == "approve" and action.state == "pending" and version_address(action) != address:
-            continue  # what waits for a person is replaced
+        if action.decision.verdict == "approve" and action.state == "pending" and get_model_uri(action) != address:
+            continue  # a change that waits for approval is replaced
         if action.state in {"pending", "running"}:
-            return _under_way(action.intent, address)
-        same = version_address(action) == address
+            return _describe_intent(action.intent, address)
+        same = get_model_uri(action) == address
         if action.state == "succeeded" and not same and context.clock() < (action.ended or 0.0) + watched_s:
-            return f"another is being watched: {version_address(action)}"
+            return f"another is being watched: {get_model_uri(action)}"
     return None
 
 
-def _under_way(intent: Intent, address: str) -> str:
-    own = _address(intent)
+def _describe_intent(intent: Intent, address: str) -> str:
+    own = _get_model_uri(intent)
     return f"it is on its way: {intent.id}" if own == address else f"another is on its way: {own}"
 
 
-def verdict_on(action: Action, *, now: float, watched_s: float, is_newest: bool, is_served: bool) -> Verdict:
-    """Say what is to be noted about an action that has ended and is watched for ``watched_s``.
+def evaluate_change(action: Action, *, now: float, watched_s: float, is_newest: bool, is_served: bool) -> Verdict:
+    """Return what to record about an action that has ended and is watched for ``watched_s``.
 
-    ``is_newest``: nothing that took effect was done after it; ``is_served``: the service answers with its version now.
+    ``is_newest``: no later action took effect; ``is_served``: the service serves its version now.
     """
-    if went_wrong(action) is not None:
+    if describe_failure(action) is not None:
         return "reject"
-    if action.reverted_by is not None:  # it is being taken back
+    if action.reverted_by is not None:  # it is being reverted
         return "wait"
-    done = action.state in {"succeeded", "lost"}  # lost: nobody knows whether it took effect, but the service does
+    done = action.state in {"succeeded", "lost"}  # lost: only the service shows whether it took effect
     if done and is_newest and is_served and now >= (action.ended or now) + watched_s:
         return "promote"
     return "wait"
 
 
-def version_address(action: Action) -> str:
-    return _address(action.intent)
+def get_model_uri(action: Action) -> str:
+    return _get_model_uri(action.intent)
 
 
-def _address(intent: Intent) -> str:
+def _get_model_uri(intent: Intent) -> str:
     return str(intent.arguments.get("model", ""))
 
 
-def by_version(actions: Sequence[Action], model: str) -> list[tuple[int, Action]]:
-    """Return the newest action about each version of the model."""
-    found: dict[int, Action] = {}
+def map_newest_by_version(actions: Sequence[Action], model: str) -> list[tuple[int, Action]]:
+    """Return the newest action on each version of the model."""
+    newest: dict[int, Action] = {}
     for action in actions:
-        number = version_address(action).removeprefix(f"models:/{model}/")
+        number = get_model_uri(action).removeprefix(f"models:/{model}/")
         if number.isdecimal():
-            found.setdefault(int(number), action)
-    return list(found.items())
+            newest.setdefault(int(number), action)
+    return list(newest.items())
 
 
-def is_noted(action: Action, version: ModelVersion) -> bool:
-    """Say whether the registry says what became of an action, and nothing else did since."""
-    said = version.tags.get(PROMOTION, "")
-    if said == BY_HAND:  # by a person, after whatever became of it before
+def is_recorded(action: Action, version: ModelVersion) -> bool:
+    """Return whether the registry records the outcome of an action, or a later one."""
+    promotion = version.tags.get(PROMOTION, "")
+    if promotion == BY_HAND:  # by a person, after any earlier outcome
         return True
     if version.tags.get(ACTION) != action.id:
         return False
     if action.state == "reverted":
-        return said != PROMOTED and not is_stuck(version)
-    return said != AGAIN or went_wrong(action) is not None
+        return promotion != PROMOTED and not is_stuck(version)
+    return promotion != AGAIN or describe_failure(action) is not None
 
 
 def is_stuck(version: ModelVersion) -> bool:

@@ -1,4 +1,4 @@
-"""The model registry as planner, executor and checker use it: the version in use, and what became of the others."""
+"""The model registry for planner, executor and checker: the version in use, and the tags of versions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from scanflow_agents.templates.control_plane import tracker_of
 
 @dataclass(frozen=True)
 class RegisteredModel:
-    """A model and the alias of its version in use."""
+    """A registered model and the alias of its version in use."""
 
     name: str
     alias: str
 
     def version(self, context: Context, version: int | str) -> ModelVersion | None:
-        """Return the version of that number or alias; None: there is none, or it was deleted."""
+        """Return the version with a number or alias; None: there is none, or it was deleted."""
         try:
             return tracker_of(context).get_model(self.name, version)
         except NotFoundError:
@@ -35,5 +35,5 @@ class RegisteredModel:
         tracker_of(context).set_model_alias(self.name, self.alias, version)
 
 
-def address_of(model: str, version: int) -> str:
+def format_model_uri(model: str, version: int) -> str:
     return f"models:/{model}/{version}"

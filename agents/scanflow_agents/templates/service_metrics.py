@@ -1,4 +1,4 @@
-"""What a service was asked, what failed and how long it took, told as long as the executor looks at it."""
+"""Report a service's requests, errors and latency while the executor runs."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ from scanflow.agent.context import Context
 from scanflow.agent.sensors.sensor import sensor
 from scanflow.backends.service_records import RevisionRecord
 from scanflow.errors import NotFoundError
-from scanflow_agents.templates.control_plane import control_plane_of, tell
+from scanflow_agents.templates.control_plane import get_control_plane, report_event
 
 
 def declare_metrics(service: str, interval_s: float) -> None:
-    known: dict[str, RevisionRecord] = {}
+    previous: dict[str, RevisionRecord] = {}
     looked: list[float] = []
 
     @sensor(sf.every(seconds=interval_s))
     def service_measured(context: Context) -> dict[str, Any]:
-        """Tell what each revision was asked since the last look; nothing where it was not asked."""
+        """Report each revision's requests since the last check, if there were any."""
         try:
-            record = control_plane_of(context).service(service)
+            record = get_control_plane(context).service(service)
         except NotFoundError:
             looked.clear()
-            known.clear()
+            previous.clear()
             return {"requests": 0}
-        now, told = context.clock(), 0
-        for one in record.revisions:
-            # What was asked before the first look of all is not known to belong to a time.
-            before = known.get(one.id) or (RevisionRecord(id=one.id) if looked else one)
-            again = one.requests < before.requests  # it was started anew, and counts from 0
-            requests = one.requests - (0 if again else before.requests)
-            errors = max(0, one.errors - (0 if again else before.errors))
-            known[one.id], told = one, told + requests
+        now, total = context.clock(), 0
+        for revision in record.revisions:
+            # Requests before the first check have no known period.
+            before = previous.get(revision.id) or (RevisionRecord(id=revision.id) if looked else revision)
+            again = revision.requests < before.requests  # it was restarted, and counts from 0
+            requests = revision.requests - (0 if again else before.requests)
+            errors = max(0, revision.errors - (0 if again else before.errors))
+            previous[revision.id], total = revision, total + requests
             if requests:
-                about: dict[str, Any] = {"requests": requests, "errors": errors, "p95_s": one.p95_s}
-                about |= {"since": looked[0], "version": version_name(one)}
-                tell(context, "service.measured", f"service/{service}", **about)
+                about: dict[str, Any] = {"requests": requests, "errors": errors, "p95_s": revision.p95_s}
+                about |= {"since": looked[0], "version": format_version(revision)}
+                report_event(context, "service.measured", f"service/{service}", **about)
         looked[:] = [now]
-        return {"requests": told}
+        return {"requests": total}
 
 
-def version_name(revision: RevisionRecord) -> str:
-    """Return ``V3`` where a registered model is served, all of them with their names where there are several, else the
-    revision's id."""
+def format_version(revision: RevisionRecord) -> str:
+    """Format the version of a revision: ``V3`` for a registered model, with names for several, else the revision's
+    id."""
     models = [address.removeprefix("models:/").rpartition("/") for address in revision.models.values()]
     if len(models) == 1:
         return f"V{models[0][2]}"

@@ -1,5 +1,5 @@
-"""The planner's strategy for placement: who measurably slows the service down is kept off its cores, and who was moved
-without need is moved back (thesis 5.5.3, Fig. 5.14)."""
+"""The planner's placement strategy: neighbours that measurably slow the service down are kept off its cores, and moves
+that did not help are reverted (thesis 5.5.3, Fig. 5.14)."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from scanflow.placement.interference import (
     helped,
     split,
 )
-from scanflow_agents.templates.control_plane import acted_on, control_plane_of, tell
-from scanflow_agents.templates.options import Watching
+from scanflow_agents.templates.control_plane import get_control_plane, list_strategy_actions, report_event
+from scanflow_agents.templates.options import WatchOptions
 
 STRATEGY = "spread_instances"
 TOLD = 40
-"""How many windows of each kind an evidence lists, the newest."""
+"""The number of newest windows of each kind in the evidence."""
 
 AGAIN_S = 7 * 86_400.0
-"""After how long a move that did not help, or failed, is tried again; and for how long one is watched, in seconds."""
+"""The time before a move that did not help, or failed, is retried, and for which a move is watched, in seconds."""
 
 _MOST, _HARDLY = 0.8, 0.1
 _BUSY, _IDLE = 1.0, 0.1
@@ -50,11 +50,11 @@ class Look(NamedTuple):
     services: Mapping[str, ServiceRecord]
 
 
-def declare_spreading(service: str, affinity: AffinityMode, options: Watching) -> None:
+def declare_spreading(service: str, affinity: AffinityMode, options: WatchOptions) -> None:
     """Declare ``spread_instances``: keep neighbours that slow a service down off its cores.
 
-    A batch workflow is told to avoid them from its next run on; for another service, or for instances of its own, the
-    service moves to cores of its own.
+    A batch workflow avoids them from its next run on; for another service, or for its own instances, the service moves
+    to exclusive cores.
     """
     spreading = Spreading(service, affinity)
 
@@ -66,8 +66,8 @@ def declare_spreading(service: str, affinity: AffinityMode, options: Watching) -
     Strategy(
         name=STRATEGY,
         when=service_placement,
-        if_=lambda found: found["evidence"] is not None and found["stands"] is None,
-        then=lambda found: move(service, affinity, found["evidence"]["neighbour"]),
+        if_=lambda placement: placement["evidence"] is not None and placement["stands"] is None,
+        then=lambda placement: move(service, affinity, placement["evidence"]["neighbour"]),
         cool_down=options.watch_cool_down_s,
         autonomy=options.autonomy,
         guard=Guard(metric=spreading.metric, worse="higher", by=0.5, within_s=AGAIN_S),
@@ -82,49 +82,49 @@ def move(service: str, affinity: AffinityMode, neighbour: str) -> Act:
 
 
 class Spreading:
-    """What was seen of a service and its neighbours. An agent that is restarted begins anew: it is never too early."""
+    """Measures a service with and without its neighbours. A restarted agent starts over: it is never too early."""
 
     def __init__(self, service: str, affinity: AffinityMode) -> None:
         self._service, self._affinity = service, affinity
         self._before: Look | None = None
         self._watch = Watch()
-        self._said: defaultdict[str, deque[bool]] = defaultdict(lambda: deque(maxlen=LOOKS))
+        self._verdicts: defaultdict[str, deque[bool]] = defaultdict(lambda: deque(maxlen=LOOKS))
         self._judged: set[str] = set()
 
     @property
     def metric(self) -> str:
-        """What the guard of a move watches: 0, and 1 once the move was seen not to help."""
+        """The metric that the guard of a move watches: 0, and 1 once the move was found not to help."""
         return f"placement.{self._service}.no_better"
 
     def look(self, context: Context) -> dict[str, Any]:
-        """Take the window since the last look, and return what all windows say."""
-        control_plane, now = control_plane_of(context), context.clock()
-        look = Look(now, {one.name: one for one in control_plane.services()})
+        """Add the window since the last check, and evaluate all windows."""
+        control_plane, now = get_control_plane(context), context.clock()
+        look = Look(now, {record.name: record for record in control_plane.services()})
         runs = control_plane.runs(app=context.app, team=context.team)
-        moves = _newest(acted_on(context, STRATEGY))
+        moves = _map_newest_by_target(list_strategy_actions(context, STRATEGY))
         window = None
         if self._before is not None:
-            avoiding = _avoiding(context, self._service, moves)
+            avoiding = _find_avoidance_times(context, self._service, moves)
             window = window_between(self._service, self._before, look, runs, avoiding)
         self._before = look
 
-        def since(neighbour: str) -> float:
-            last = moves.get(self._target(neighbour))
-            return -math.inf if last is None or last.state != "succeeded" else _ended(last)
+        def get_move_time(neighbour: str) -> float:
+            last = moves.get(self._get_target(neighbour))
+            return -math.inf if last is None or last.state != "succeeded" else _get_end_time(last)
 
-        worst, found, stands = self._watch.look(window, since), None, None
+        worst, evidence, stands = self._watch.look(window, get_move_time), None, None
         if window is not None:
             for action in moves.values():
                 self._verify(context, action, window)
         if worst is not None:
-            found = evidence(self._service, worst, self._watch.after(since(worst.neighbour)))
-            stands = self._stands(worst.neighbour, moves, look)
-        if found is not None and stands is None:
-            tell(context, "metric", self.metric, value=0.0)  # what the guard begins with
-            tell(context, "placement.interference", f"service/{self._service}", **found)
-            self._watch.forget(found["neighbour"])
+            evidence = build_evidence(self._service, worst, self._watch.after(get_move_time(worst.neighbour)))
+            stands = self._find_obstacle(worst.neighbour, moves, look)
+        if evidence is not None and stands is None:
+            report_event(context, "metric", self.metric, value=0.0)  # the guard's baseline
+            report_event(context, "placement.interference", f"service/{self._service}", **evidence)
+            self._watch.forget(evidence["neighbour"])
         return {
-            "evidence": found,
+            "evidence": evidence,
             "stands": stands,
             "windows": len(self._watch.windows),
             "p95_s": None if window is None else window.point.p95_s,
@@ -132,12 +132,12 @@ class Spreading:
             "beside": [] if window is None else sorted(window.beside),
         }
 
-    def _stands(self, neighbour: str, moves: Mapping[str, Action], look: Look) -> str | None:
-        """Return what keeps it from being moved; None: nothing."""
-        last = moves.get(self._target(neighbour))
+    def _find_obstacle(self, neighbour: str, moves: Mapping[str, Action], look: Look) -> str | None:
+        """Return what prevents the move; None: nothing."""
+        last = moves.get(self._get_target(neighbour))
         if last is not None and last.state in {"pending", "running"}:
             return "it is being moved"
-        if last is not None and last.state != "succeeded" and look.at < _ended(last) + AGAIN_S:
+        if last is not None and last.state != "succeeded" and look.at < _get_end_time(last) + AGAIN_S:
             return f"the last move was {last.state}"
         record = look.services.get(self._service)
         if record is None:
@@ -147,7 +147,7 @@ class Spreading:
         return None
 
     def _verify(self, context: Context, action: Action, window: Window) -> None:
-        """Tell whether a move helped; where it did not, as enough looks agreed, the guard takes it back."""
+        """Report whether a move helped, once enough checks agree; if it did not, the guard reverts it."""
         value = None if action.intent.sample is None else action.intent.sample.value
         was = value.get("evidence") if isinstance(value, dict) else None
         if action.state != "succeeded" or action.id in self._judged or not isinstance(was, dict):
@@ -156,52 +156,52 @@ class Spreading:
         if neighbour not in window.avoided:
             return
         after = [
-            one.point
-            for one in self._watch.after(_ended(action))
-            if neighbour in one.avoided and one.revision == was["revision"]
+            later.point
+            for later in self._watch.after(_get_end_time(action))
+            if neighbour in later.avoided and later.revision == was["revision"]
         ]
         before = [LoadPoint(*point) for point in was["beside"]]  # type: ignore[union-attr,misc]
-        found, better = helped(before, after)
-        if found is None or better is None:
+        comparison, better = helped(before, after)
+        if comparison is None or better is None:
             return
-        said = self._said[action.id]
-        said.append(better)
-        if not confirmed([one == better for one in said]):
+        verdicts = self._verdicts[action.id]
+        verdicts.append(better)
+        if not confirmed([verdict == better for verdict in verdicts]):
             return
         self._judged.add(action.id)
         about: dict[str, Any] = {
             "neighbour": neighbour,
             "action": action.id,
             "better": better,
-            "before_p95_s": found.disturbed_p95_s,
-            "after_p95_s": found.quiet_p95_s,
-            "ratio": found.ratio,
-            "n": found.pairs,
-            "p": found.p,
+            "before_p95_s": comparison.disturbed_p95_s,
+            "after_p95_s": comparison.quiet_p95_s,
+            "ratio": comparison.ratio,
+            "n": comparison.pairs,
+            "p": comparison.p,
         }
-        tell(context, "placement.verified", f"service/{self._service}", **about)
+        report_event(context, "placement.verified", f"service/{self._service}", **about)
         if not better:
-            tell(context, "metric", self.metric, value=1.0)
+            report_event(context, "metric", self.metric, value=1.0)
 
-    def _target(self, neighbour: str) -> str:
+    def _get_target(self, neighbour: str) -> str:
         return neighbour if neighbour.startswith("workflow/") else f"service/{self._service}"
 
 
-def evidence(service: str, found: Disturbance, windows: Sequence[Window]) -> dict[str, Any]:
-    """Return what speaks against a neighbour, as it is told and kept."""
-    neighbour, said, agreed = found
+def build_evidence(service: str, disturbance: Disturbance, windows: Sequence[Window]) -> dict[str, Any]:
+    """Build the evidence against a neighbour."""
+    neighbour, comparison, agreed = disturbance
     groups = split(windows, neighbour)
     alone, beside = ([list(point) for group in groups for point in group[kind]][-TOLD:] for kind in (0, 1))
     return {
         "neighbour": neighbour,
-        "reason": f"beside {neighbour} the 95th percentile of {service} is {said.disturbed_p95_s:.3g} s, without it "
-        f"{said.quiet_p95_s:.3g} s at comparable load: {said.ratio:.2f} times as slow (n = {said.pairs} pairs of "
-        f"windows, p = {said.p:.2g}, {agreed} of {LOOKS} looks)",
-        "alone_p95_s": said.quiet_p95_s,
-        "beside_p95_s": said.disturbed_p95_s,
-        "ratio": said.ratio,
-        "n": said.pairs,
-        "p": said.p,
+        "reason": f"beside {neighbour} the 95th percentile of {service} is {comparison.disturbed_p95_s:.3g} s, "
+        f"without it {comparison.quiet_p95_s:.3g} s at comparable load: {comparison.ratio:.2f} times as slow "
+        f"(n = {comparison.pairs} pairs of windows, p = {comparison.p:.2g}, {agreed} of {LOOKS} looks)",
+        "alone_p95_s": comparison.quiet_p95_s,
+        "beside_p95_s": comparison.disturbed_p95_s,
+        "ratio": comparison.ratio,
+        "n": comparison.pairs,
+        "p": comparison.p,
         "looks": agreed,
         "revision": windows[-1].revision,
         "alone": alone,
@@ -212,14 +212,14 @@ def evidence(service: str, found: Disturbance, windows: Sequence[Window]) -> dic
 def window_between(
     service: str, before: Look, after: Look, runs: Sequence[RunRecord], avoiding: Mapping[str, float]
 ) -> Window | None:
-    """Return what the service did between two looks; None: it changed meanwhile, had too few requests, or a neighbour
-    ran for a part of the time only. Pure.
+    """Return the measurements of the service between two checks; None: it changed meanwhile, had too few requests, or a
+    neighbour ran for a part of the time only. Pure.
 
     ``avoiding``: since when runs of a batch workflow avoid the service's cores, by its name; others do not.
     """
     earlier, record = before.services.get(service), after.services.get(service)
     seconds = after.at - before.at
-    if earlier is None or record is None or seconds <= 0 or _setup(earlier) != _setup(record):
+    if earlier is None or record is None or seconds <= 0 or _get_setup(earlier) != _get_setup(record):
         return None
     was, now = earlier.current, record.current
     if was is None or now is None or len(record.revisions) > 1 or record.state != "ready":
@@ -228,7 +228,7 @@ def window_between(
     if requests < LEAST_REQUESTS or not p95_s:
         return None
     beside, avoided = set[str](), set[str]()
-    for name, ran, shares in _neighbours(service, before, after, runs, avoiding):
+    for name, ran, shares in _list_neighbours(service, before, after, runs, avoiding):
         if ran is None:
             return None
         if ran:
@@ -240,20 +240,24 @@ def window_between(
 
 
 def p95_between(before: RevisionRecord, after: RevisionRecord) -> float | None:
-    """Return the 95th percentile of the latency between two looks, in seconds; None: nobody knows. Pure."""
+    """Return the 95th percentile of the latency between two checks, in seconds; None: unknown. Pure."""
     if not before.buckets or len(before.buckets) != len(after.buckets):
         return None
     counts = {limit: float(n - m) for (_, m), (limit, n) in zip(before.buckets, after.buckets, strict=True)}
     return quantile({**counts, math.inf: float(after.requests - before.requests)}, 0.95)
 
 
-def shares_cores(one: ServiceRecord, other: ServiceRecord) -> bool:
-    """Say whether instances of two services, or two of the same, may run on the same core. Pure."""
-    pairs = combinations(one.instances, 2) if one.name == other.name else product(one.instances, other.instances)
+def shares_cores(service: ServiceRecord, other: ServiceRecord) -> bool:
+    """Return whether instances of two services, or two of the same, may run on the same core. Pure."""
+    pairs = (
+        combinations(service.instances, 2)
+        if service.name == other.name
+        else product(service.instances, other.instances)
+    )
     return any(a.place == b.place and (not a.cpus or not b.cpus or set(a.cpus) & set(b.cpus)) for a, b in pairs)
 
 
-def _neighbours(
+def _list_neighbours(
     service: str, before: Look, after: Look, runs: Sequence[RunRecord], avoiding: Mapping[str, float]
 ) -> Iterator[tuple[str, bool | None, bool]]:
     """Yield each neighbour, whether it ran (None: for a part of the time), and whether on cores of the service."""
@@ -263,54 +267,59 @@ def _neighbours(
             ran: bool | None = len(record.instances) > 1
         else:
             earlier = before.services.get(name)
-            rate = (_requests(other) - (0 if earlier is None else _requests(earlier))) / seconds
+            rate = (_count_requests(other) - (0 if earlier is None else _count_requests(earlier))) / seconds
             ran = True if rate >= _BUSY else False if rate <= _IDLE else None
         yield f"service/{name}", ran, shares_cores(record, other)
     for workflow in sorted({run.workflow for run in runs}):
         own = [run for run in runs if run.workflow == workflow]
-        share = covered(before.at, after.at, [_span(run) for run in own])
+        share = covered(before.at, after.at, [_get_span(run) for run in own])
         ran = True if share >= _MOST else False if share <= _HARDLY else None
-        there = [run for run in own if _span(run)[1] > before.at and run.created < after.at]
+        there = [run for run in own if _get_span(run)[1] > before.at and run.created < after.at]
         avoids = all(run.created >= avoiding.get(workflow, math.inf) for run in there)
         yield f"workflow/{workflow}", ran, not avoids
 
 
-def _span(run: RunRecord) -> tuple[float, float]:
+def _get_span(run: RunRecord) -> tuple[float, float]:
     return run.created, math.inf if run.state == "running" else run.created + (run.seconds or 0.0)
 
 
-def _requests(record: ServiceRecord) -> int:
-    return sum(one.requests for one in record.revisions)
+def _count_requests(record: ServiceRecord) -> int:
+    return sum(revision.requests for revision in record.revisions)
 
 
-def _setup(record: ServiceRecord) -> object:
-    """Return what must be the same at both ends of a window."""
+def _get_setup(record: ServiceRecord) -> object:
+    """Return the setup that must be equal at both ends of a window."""
     revision = None if record.current is None else record.current.id
 
-    def of(one: InstanceRecord) -> object:
-        return (one.instance, one.state, one.restarts, one.pid, one.cpus)
+    def describe_instance(instance: InstanceRecord) -> object:
+        return (instance.instance, instance.state, instance.restarts, instance.pid, instance.cpus)
 
-    return (record.generation, record.settled, record.state, revision, [of(one) for one in record.instances])
+    return (
+        record.generation,
+        record.settled,
+        record.state,
+        revision,
+        [describe_instance(instance) for instance in record.instances],
+    )
 
 
-def _newest(actions: Sequence[Action]) -> dict[str, Action]:
+def _map_newest_by_target(actions: Sequence[Action]) -> dict[str, Action]:
     """Return the newest action on each target; ``actions`` are the newest first."""
-    return {one.intent.target: one for one in reversed(actions)}
+    return {action.intent.target: action for action in reversed(actions)}
 
 
-def _ended(action: Action) -> float:
+def _get_end_time(action: Action) -> float:
     return action.decision.at if action.ended is None else action.ended
 
 
-def _avoiding(context: Context, service: str, moves: Mapping[str, Action]) -> dict[str, float]:
-    """Return since when the runs of each batch workflow avoid the service's cores: as the application says, or as moved
-    since."""
-    found: dict[str, float] = {}
+def _find_avoidance_times(context: Context, service: str, moves: Mapping[str, Action]) -> dict[str, float]:
+    """Return since when the runs of each batch workflow avoid the service's cores: by the application, or by a move."""
+    times: dict[str, float] = {}
     for workflow in () if context.application is None else context.application.workflows:
         if workflow.steps and all(service in step.avoid_services for step in workflow.steps):
-            found[workflow.name] = -math.inf
+            times[workflow.name] = -math.inf
     for target, action in moves.items():
         kind, _, name = target.partition("/")
         if kind == "workflow" and action.state == "succeeded":
-            found[name] = min(_ended(action), found.get(name, math.inf))
-    return found
+            times[name] = min(_get_end_time(action), times.get(name, math.inf))
+    return times

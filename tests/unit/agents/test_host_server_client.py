@@ -123,7 +123,7 @@ def test_what_cannot_be_reported_is_kept_and_the_newest_first_of_all(meanwhile: 
         def __init__(self) -> None:
             self.told: list[Event] | None = None
 
-        async def tell(self, events: list[Event]) -> None:
+        async def send_events(self, events: list[Event]) -> None:
             if self.told is None:
                 self.told = []
                 for number in range(meanwhile):

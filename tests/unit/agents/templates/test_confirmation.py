@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scanflow_agents.templates.confirmation import verdict_on
+from scanflow_agents.templates.confirmation import evaluate_detection
 from tests.unit.agents.templates.fakes import World
 
 DEFAULTS: dict[str, Any] = {"confirm": (2, 3), "sure_below": 1e-4, "min_effect": 0.05}
@@ -40,7 +40,7 @@ def column(effect: float) -> dict[str, Any]:
 def test_a_look_is_an_alarm_when_it_is_sure_or_confirmed(
     outputs: dict[str, Any], before: list[bool], kind: str, why: str
 ) -> None:
-    verdict = verdict_on(outputs, before, **DEFAULTS)
+    verdict = evaluate_detection(outputs, before, **DEFAULTS)
     assert (verdict.kind, why in verdict.why) == (kind, True)
 
 
@@ -48,7 +48,7 @@ def test_a_thousand_looks_at_data_without_drift_raise_few_alarms() -> None:
     generator = np.random.default_rng(0)
     alarms, plain, before = 0, 0, list[bool]()
     for p in generator.random(1000):
-        verdict = verdict_on({"drifted": p <= 0.01, "p_value": float(p)}, before, **DEFAULTS)
+        verdict = evaluate_detection({"drifted": p <= 0.01, "p_value": float(p)}, before, **DEFAULTS)
         before = [] if verdict.kind == "found" else [verdict.counts, *before]
         alarms, plain = alarms + (verdict.kind == "found"), plain + (p <= 0.01)
     assert (int(plain), alarms) == (11, 0)

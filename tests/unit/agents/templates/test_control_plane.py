@@ -18,7 +18,7 @@ from scanflow.home_token import ensure_home_token
 from scanflow.settings import Settings
 from scanflow.transport.server_client import ServerClient
 from scanflow.unchanged_reads import UnchangedReads
-from scanflow_agents.templates.control_plane import MOST_LABELS, ControlPlane, acted_on, newest_runs
+from scanflow_agents.templates.control_plane import MOST_LABELS, ControlPlane, list_newest_runs, list_strategy_actions
 from scanflow_server.auth import register_home
 from scanflow_server.context import ServerContext, make_context
 from scanflow_server.settings import ServerSettings
@@ -128,8 +128,8 @@ def test_runs_and_actions_are_asked_for_by_what_they_are_of(control_plane: Contr
     context = Context(app="mnist", team="data", agent="executor", clock=lambda: 0.0, services=control_plane)
     for app, workflow in [("mnist", "training")] * 2 + [("mnist", "inference"), ("other", "training")] * 75:
         entered(parts, app=app, workflow=workflow)
-    assert {(one.app, one.workflow) for one in newest_runs(context, "training")} == {("mnist", "training")}
-    assert len(newest_runs(context, "training")) == 2
+    assert {(one.app, one.workflow) for one in list_newest_runs(context, "training")} == {("mnist", "training")}
+    assert len(list_newest_runs(context, "training")) == 2
     assert len(control_plane.runs(limit=3)) == 3
     of = {"team": "data", "agent": "executor", "strategy": "change"}
     with parts.store.write() as connection:
@@ -138,7 +138,7 @@ def test_runs_and_actions_are_asked_for_by_what_they_are_of(control_plane: Contr
             intents.add(connection, stored(f"no-{number}", **of))
             intents.add(connection, stored(f"other-{number}", "succeeded", "act", team="data"))
             intents.add(connection, stored(f"says-{number}", "pending", "suggest", **of))
-    assert [one.id for one in acted_on(context, "change")] == ["mine"]
+    assert [one.id for one in list_strategy_actions(context, "change")] == ["mine"]
     assert len(control_plane.actions("mnist")) == 100
     assert control_plane.actions("mnist", states=["running", "lost"]) == []
     assert len(control_plane.actions("mnist", target="service/serve", primitive="update_workflow_replica")) == 100

@@ -16,7 +16,7 @@ from scanflow.agent.records import Action, Intent, Sample
 from scanflow.backends.records import RunRecord
 from scanflow.backends.service_records import InstanceRecord, RevisionRecord, ServiceRecord, Shape
 from scanflow.names import RunName
-from scanflow_agents.templates.infrastructure import keep_s
+from scanflow_agents.templates.infrastructure import compute_keep_s
 from scanflow_agents.templates.spreading import Look, p95_between, window_between
 from tests.unit.agents.templates.fakes import FakeControlPlane, World, application, told
 
@@ -166,7 +166,7 @@ def test_a_backup_is_kept_for_longer_the_more_often_it_was_wanted(
 
     backup = service("spare", created=created)
     own = [ended(began + took, began=began, state=state) for began, took, state in deployed]
-    found = keep_s(backup, own, [ended(at) for at in retired], 600.0, 200_000.0)
+    found = compute_keep_s(backup, own, [ended(at) for at in retired], 600.0, 200_000.0)
     mine = any(state == "succeeded" and began <= created <= began + took for began, took, state in deployed)
     assert (found is not None) == mine
     if found is not None:

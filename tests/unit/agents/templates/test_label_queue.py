@@ -14,7 +14,7 @@ import pytest
 from scanflow.drift.samples import packed
 from scanflow.errors import InvalidError
 from scanflow_agents.templates import bookmarks
-from scanflow_agents.templates.label_queue import items_of, picked_points
+from scanflow_agents.templates.label_queue import build_items, read_picked_points
 from tests.unit.agents.templates.fakes import World
 
 
@@ -28,8 +28,8 @@ def queued(world: World, folder: Path, points: list[dict[str, Any]], arrays: dic
     world.tracker.log_run(
         "mnist", "data", tags={bookmarks.OF_RUN: "calm-otter-1"}, metrics={"n_picked": 2.0}, artifacts=files
     )
-    tracked, found = picked_points(world.context("checker"), "calm-otter-1")
-    return items_of(found, run="calm-otter-1", tracked=tracked)
+    tracked, found = read_picked_points(world.context("checker"), "calm-otter-1")
+    return build_items(found, run="calm-otter-1", tracked=tracked)
 
 
 def test_a_row_is_seen_with_its_columns_names(world: World, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanflow_agents.templates.detections import PastDetection, recent_traffic
-from scanflow_agents.templates.label_requests import samples_to_request, some_of
+from scanflow_agents.templates.label_requests import samples_to_request, select_points
 from tests.unit.agents.templates.fakes import World, told
 
 
@@ -57,7 +57,7 @@ def test_so_many_samples_people_are_asked_for(
 @given(st.integers(0, 60), st.lists(st.sampled_from(["train", "evaluate"]), max_size=50))
 def test_fewer_samples_are_of_both_purposes_and_in_order(count: int, purposes: list[str]) -> None:
     points = [{"id": str(at), "purpose": purpose} for at, purpose in enumerate(purposes)]
-    found = some_of(points, count)
+    found = select_points(points, count)
     assert found == [one for one in points if one in found]
     assert len(found) <= max(count, 0)
     drawn = purposes.count("evaluate")

@@ -37,7 +37,7 @@ def much_runs(world: World) -> None:
 def test_a_training_that_goes_on_is_seen_beside_a_workflow_that_runs_all_the_time(world: World) -> None:
     world.control_plane.ran("long-run-1", "training", {}, state="running")
     much_runs(world)
-    busy = bookmarks.at_work(world.context("planner"), "training", "learnt", patience_s=60.0)
+    busy = bookmarks.find_unfinished_run(world.context("planner"), "training", "learnt", patience_s=60.0)
     assert busy == "long-run-1"
 
 
@@ -46,7 +46,7 @@ def test_a_training_is_judged_and_noted_beside_a_workflow_that_runs_all_the_time
     much_runs(world)
     found = world.fire("planner", "retraining_ended")
     assert (found["run"], found["version"]) == ("bold-fox-2", version)
-    assert bookmarks.noted_runs(world.context("planner"), "learnt") == {"bold-fox-2"}
+    assert bookmarks.find_noted_runs(world.context("planner"), "learnt") == {"bold-fox-2"}
 
 
 @pytest.mark.parametrize("state", ["pending", "running"])
@@ -55,7 +55,7 @@ def test_a_run_that_is_wanted_is_seen_beside_a_strategy_that_is_refused_all_the_
     much_is_refused(world)
     much_is_refused(world, state="pending", verdict="suggest", primitive="stop_workflow")
     much_is_refused(world, state="pending", verdict="suggest", target="workflow/detector")
-    busy = bookmarks.at_work(world.context("planner"), "training", "learnt", patience_s=60.0)
+    busy = bookmarks.find_unfinished_run(world.context("planner"), "training", "learnt", patience_s=60.0)
     assert busy == "wanted by tracker: wanted"
 
 
@@ -91,16 +91,16 @@ def test_a_detection_noted_by_a_clock_that_was_ahead_does_not_hide_what_comes(wo
         bookmarks.note(context, "checked", tags={bookmarks.OF_RUN: "r"}, metrics={"until": until})
 
     now = world.control_plane.now
-    assert bookmarks.checked_until(context) == 0.0
+    assert bookmarks.get_check_time(context) == 0.0
     checked(now - 100)
     checked(now + 7200)
-    assert bookmarks.checked_until(context) == now - 100
+    assert bookmarks.get_check_time(context) == now - 100
     world.predicted(1000)
     assert world.fire("tracker", "count_number_of_predictions")["due"]
     checked(now + 15)  # by a clock a little ahead
-    assert bookmarks.checked_until(context) == now + 15
+    assert bookmarks.get_check_time(context) == now + 15
     world.control_plane.now = now + 8000
-    assert bookmarks.checked_until(context) == now + 7200
+    assert bookmarks.get_check_time(context) == now + 7200
 
 
 def test_what_a_clock_that_was_ahead_has_seen_handed_over_keeps_nobody_waiting_until_it_is_there_again(

@@ -15,7 +15,7 @@ from scanflow.agent.sensors.runs import Run
 from scanflow.drift.promotion import sentence
 from scanflow.knowledge.labels import read_json
 from scanflow.knowledge.memory import MemoryKnowledge
-from scanflow_agents.templates.bookmarks import oldest, time_of
+from scanflow_agents.templates.bookmarks import get_end_time, select_oldest
 from tests.unit.agents.templates.fakes import World, answers, told
 
 # -- retraining
@@ -391,14 +391,14 @@ def test_cut_off_runs_are_the_later_ones_and_all_of_a_moment_and_what_is_left_is
 ) -> None:
     runs, sizes = _runs(sorted(end for end, _ in given)), [size for _, size in given]
     held = {run.run_id: size for run, size in zip(runs, sizes, strict=True)}
-    taken = oldest(runs, most, least=least, size=lambda run: held[run.run_id])
+    taken = select_oldest(runs, most, least=least, size=lambda run: held[run.run_id])
     left = runs[len(taken) :]
     assert taken == runs[: len(taken)]
     assert bool(taken) is bool(runs)
     assert sum(held[run.run_id] for run in taken) >= min(least, sum(sizes))
     if left:
-        assert time_of(taken[-1]) < time_of(left[0])
-    before = [run for run in taken if time_of(run) < time_of(taken[-1])] if taken else []
+        assert get_end_time(taken[-1]) < get_end_time(left[0])
+    before = [run for run in taken if get_end_time(run) < get_end_time(taken[-1])] if taken else []
     if len(taken) > most and before:
         assert sum(held[run.run_id] for run in before) < least, "it is more than asked for only where it has to be"
 

@@ -12,7 +12,7 @@ from scanflow.agent.decide import Situation, decide
 from scanflow.agent.records import Intent, Sample
 from scanflow.app.scaling import Scaling
 from scanflow.placement.scaling import Load, Recommendation
-from scanflow_agents.templates.scaling import next_threshold
+from scanflow_agents.templates.scaling import compute_threshold
 from tests.unit.agents.templates.fakes import World
 
 RPS = Scaling(metric="rps", target=12, min=1, max=8)
@@ -84,7 +84,7 @@ def test_what_the_user_set_as_up_and_down_bounds_the_threshold() -> None:
 
 def tuned(scaling: Scaling, load: Load, *past: Recommendation) -> float | None:
     each = load.rate / load.ready
-    return next_threshold(scaling, load, each, past, now=1.0, target_p95_s=0.3, lowest=1.0)[0]
+    return compute_threshold(scaling, load, each, past, now=1.0, target_p95_s=0.3, lowest=1.0)[0]
 
 
 LATENCIES = st.floats(1e-4, 100)

@@ -12,7 +12,7 @@ import pytest
 from scanflow.agent.actions import Call
 from scanflow.agent.records import Intent
 from scanflow.errors import InvalidError
-from scanflow_agents.templates.stream import numbers_of
+from scanflow_agents.templates.stream import extract_numbers
 from tests.unit.agents.templates.fakes import World, told
 
 
@@ -114,13 +114,13 @@ def test_an_odd_file_is_left_out_and_keeps_no_other_waiting(world: World) -> Non
 
 def test_a_column_is_read_in_the_order_that_predictions_came() -> None:
     arrays = {"input:a": np.array([[3.0], [np.nan], [1.0]]), "time": np.array([2.0, 1.0, 0.0])}
-    assert numbers_of(arrays, "a").tolist() == [1.0, 3.0]
+    assert extract_numbers(arrays, "a").tolist() == [1.0, 3.0]
     for wrong in ({}, {"input:a": np.zeros((2, 2))}, {"input:a": np.array(["x"])}, {"input:b": np.zeros(2)}):
         with pytest.raises(InvalidError, match="column 'a'"):
-            numbers_of(wrong, "a")
+            extract_numbers(wrong, "a")
     both = {"output:p": np.array([[0.2, 0.8]]), "output:q": np.array([1.0])}
     with pytest.raises(InvalidError, match=r"outputs, of which one is needed for 'score': \['p', 'q'\]"):
-        numbers_of(both, "score")
+        extract_numbers(both, "score")
 
 
 def test_a_detector_that_is_not_there_is_refused_by_name(world: World) -> None:
