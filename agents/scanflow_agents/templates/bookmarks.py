@@ -62,9 +62,8 @@ def find_unfinished_run(context: Context, workflow: str, kind: Kind, *, patience
     Such a run is requested, or active, or has succeeded without a note; the last counts for ``patience_s`` seconds, so
     that one with unusable outputs does not block others forever.
     """
-    actions = get_control_plane(
-        context
-    ).actions(  # before the runs are read: what is no longer wanted is then among those
+    # Before the runs are read, so that they include those of actions that have ended meanwhile.
+    actions = get_control_plane(context).actions(
         context.app,
         team=context.team,
         primitive="run_workflow",

@@ -85,9 +85,8 @@ class Challengers:
             run = str(record.name)
             if run not in self._evidence_by_run:
                 look = int(notes_by_run[run].metrics.get("look", 1))
-                self._evidence_by_run[run] = self._build_evidence(
-                    context, record, read_outputs(context, record.name), look
-                )
+                outputs = read_outputs(context, record.name)
+                self._evidence_by_run[run] = self._build_evidence(context, record, outputs, look)
             if (evidence := self._evidence_by_run[run]) is not None:
                 return evidence
         return None
@@ -214,9 +213,8 @@ def _find_drifted_columns(context: Context, points: Sequence[Mapping[str, Any]])
     except NotFoundError:  # deleted meanwhile
         return []
     entries = columns if isinstance(columns, list) else []
-    return [str(column["name"]) for column in entries if isinstance(column, Mapping) and "name" in column][
-        :MOST_COLUMNS
-    ]
+    names = [str(column["name"]) for column in entries if isinstance(column, Mapping) and "name" in column]
+    return names[:MOST_COLUMNS]
 
 
 def _read_points(context: Context, labels: str | None) -> list[dict[str, Any]]:

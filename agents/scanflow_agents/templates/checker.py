@@ -296,9 +296,8 @@ def _get_reference(context: Context, options: CheckerOptions) -> str | None:
 
 def _find_pending_runs(context: Context) -> list[str]:
     """Return the tracked runs of the newest windows whose drift no model was trained on yet."""
-    pending = [detection for detection in find_open_windows(context, list_detections(context)) if detection.picked][
-        :_MOST_PENDING
-    ]
+    windows = find_open_windows(context, list_detections(context))
+    pending = [detection for detection in windows if detection.picked][:_MOST_PENDING]
     run_ids: list[str] = []
     for detection in pending:
         try:
@@ -314,7 +313,7 @@ def _distinguishes_drifts(app: Application, agent: Agent, options: CheckerOption
 
 
 def _filter_unchecked(context: Context, run_ids: Sequence[str], *, since: float, until: float) -> list[str]:
-    """Return the runs that were not checked; ``since`` is the check time that the caller knew, ``until`` the current."""
+    """Return the runs that were not checked; ``since`` is the check time that the caller knew, ``until`` the latest."""
     unique = list(dict.fromkeys(run_ids))
     if until <= since:
         return unique

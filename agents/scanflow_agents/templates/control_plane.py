@@ -66,9 +66,8 @@ class ControlPlane:
             page = self._get_unchanged(
                 "/labels", app=app, team=team, state=state, limit=MOST_LABELS, offset=offset or None
             )
-            fresh = {
-                label["id"]: label for label in page if label["id"] not in labels
-            }  # the last given move the others on
+            # The newest labels shift the others, so that pages may overlap.
+            fresh = {label["id"]: label for label in page if label["id"] not in labels}
             labels |= fresh
             offset += len(page)
             if state == "wanted" or len(page) < MOST_LABELS or not fresh:
@@ -143,9 +142,8 @@ def get_control_plane(context: Context) -> ControlPlane:
 def report_event(context: Context, type: str, subject: str, **data: JSON) -> None:
     """Report an event of the agent: ``drift.found``, ``model.judged``."""
     about = {"agent": context.agent, **data}
-    get_control_plane(context).post_event(
-        Event(at=context.clock(), type=type, app=context.app, subject=subject, data=about)
-    )
+    event = Event(at=context.clock(), type=type, app=context.app, subject=subject, data=about)
+    get_control_plane(context).post_event(event)
 
 
 def tracker_of(context: Context) -> KnowledgeBase:

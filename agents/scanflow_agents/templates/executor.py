@@ -91,9 +91,7 @@ def declare(app: Application, agent: Agent) -> None:
         if again and rejected(wanted.tags) is not None:
             wanted = model.tag(context, wanted.version, {PROMOTION: AGAIN})
         address = format_model_uri(model.name, wanted.version)
-        actions = _list_changes(
-            context, service.name
-        )  # before the service: it shows what came of those that have ended
+        actions = _list_changes(context, service.name)  # before the service, which shows the effect of ended ones
         ended, record = model_changes.filter_ended(actions), find_service(context, service.name)
         why = rejected(wanted.tags)
         if record is None:

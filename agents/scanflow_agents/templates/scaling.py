@@ -119,9 +119,8 @@ def compute_threshold(
     least = max(lowest if scaling.metric == "rps" else 0.0, scaling.down or 0.0)
     most = min(MOST_BUSY if scaling.metric == "cpu" else math.inf, scaling.up or math.inf)
     threshold = round(max(min(total / (needed - 0.5), most), least), 3)  # half an instance of noise changes nothing
-    return (
-        None if needed == instances or _compute_instances(threshold, scaling, total) == instances else threshold
-    ), recommendation
+    unchanged = needed == instances or _compute_instances(threshold, scaling, total) == instances
+    return (None if unchanged else threshold), recommendation
 
 
 def _compute_instances(threshold: float, scaling: Scaling, total: float) -> int:
