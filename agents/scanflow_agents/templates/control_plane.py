@@ -126,7 +126,7 @@ class ControlPlane:
         documents: list[dict[str, Any]] = self._unchanged.get(key, partial(self._server.get, path, **parameters))
         return documents
 
-    def post_event(self, event: Event) -> None:
+    def send_event(self, event: Event) -> None:
         self._server.post("/events", [event.model_dump(mode="json")])
 
 
@@ -143,7 +143,7 @@ def report_event(context: Context, type: str, subject: str, **data: JSON) -> Non
     """Report an event of the agent: ``drift.found``, ``model.judged``."""
     about = {"agent": context.agent, **data}
     event = Event(at=context.clock(), type=type, app=context.app, subject=subject, data=about)
-    get_control_plane(context).post_event(event)
+    get_control_plane(context).send_event(event)
 
 
 def tracker_of(context: Context) -> KnowledgeBase:

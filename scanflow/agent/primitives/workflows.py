@@ -49,7 +49,7 @@ class _WorkflowPrimitive(BuiltIn):
 
     @property
     def target(self) -> str:
-        return f"{'service' if self.of == 'online' else 'workflow'}/{self.workflow}"
+        return f"{'service' if self.workflow_type == 'online' else 'workflow'}/{self.workflow}"
 
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
         """Change the steps of a batch workflow, or the service of an online one."""

@@ -89,7 +89,7 @@ class FakeControlPlane(ControlPlane):
         for id, label in labels.items():
             self.queue[id] = {**self.queue[id], "state": "given", "label": label, "by": by, "app": app}
 
-    def post_event(self, event: Event) -> None:
+    def send_event(self, event: Event) -> None:
         self.told.append(event)
 
     def actions(
