@@ -43,13 +43,15 @@ def main(words: Sequence[str]) -> int:
 
 
 def _list_strategies(words: Sequence[str]) -> dict[str, Any]:
-    from scanflow.agent.formatting import strategy_documents
+    from scanflow.agent.formatting import build_strategy_documents
     from scanflow.agent.targets import agents_of
     from scanflow_agents.templates import load_declared
 
     application, _, agents = agents_of(words[0] if words else None)
     declared = [(agent.name, load_declared(application, agent)) for agent in agents]
-    documents = [document for name, agent in declared for document in strategy_documents(application.name, name, agent)]
+    documents = [
+        document for name, agent in declared for document in build_strategy_documents(application.name, name, agent)
+    ]
     return {"app": application.name, "strategies": documents}
 
 

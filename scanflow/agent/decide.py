@@ -11,7 +11,7 @@ from typing import Any
 
 from scanflow.agent.actions import Act, Call
 from scanflow.agent.actuators.actuator import Actuator
-from scanflow.agent.error_text import error_text
+from scanflow.agent.error_text import format_error
 from scanflow.agent.records import JSON, Intent, Sample
 from scanflow.agent.rules import Rule, explain
 from scanflow.agent.strategy import Strategy
@@ -239,5 +239,5 @@ def _seconds(duration: Any) -> float:
 
 
 def _summarize_error(error: Exception) -> str:
-    text = str(error) if isinstance(error, InvalidError) else error_text(error)
+    text = str(error) if isinstance(error, InvalidError) else format_error(error)
     return " ".join(text.split())

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 
-def encodable(text: str) -> str:
+def escape_surrogates(text: str) -> str:
     """Escape lone surrogates, which no encoding has, as ``\\ud83d``."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def error_text(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """Return the type and text of an error and its causes: ``RuntimeError: no data, by OSError: disk full``.
 
     For an error without text, or whose ``__str__`` fails, the type alone.
@@ -22,7 +22,7 @@ def error_text(error: BaseException) -> str:
         if not any(text and text in part for part in parts):  # else the error that it led to has the text
             parts.append(f"{type(current).__name__}: {text}" if text else type(current).__name__)
         current = current.__cause__
-    return encodable(", by ".join(parts))
+    return escape_surrogates(", by ".join(parts))
 
 
 def shorten(text: str, most: int) -> str:

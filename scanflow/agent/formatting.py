@@ -29,7 +29,7 @@ def describe_intent(want: Intent | Call) -> str:
     return called(want.primitive, want.arguments) + ("" if want.autonomy == "auto" else f" [{want.autonomy}]")
 
 
-def strategy_documents(app: str, agent: str, declared: Declared) -> list[dict[str, JSON]]:
+def build_strategy_documents(app: str, agent: str, declared: Declared) -> list[dict[str, JSON]]:
     return [_strategy_row(app, agent, declared, strategy) for strategy in declared.strategies]
 
 

@@ -182,7 +182,7 @@ class PrimitiveModel(Act, Model):
         return [
             Parameter(
                 name=argument,
-                type=type_name(field.annotation),
+                type=format_type(field.annotation),
                 required=field.is_required(),
                 what=field.description or "",
             )
@@ -225,7 +225,7 @@ class PrimitiveModel(Act, Model):
                 reason = detail["msg"].replace("Input should", "it should")
                 return f"{cls._describe()}: {where} cannot be {short(detail['input'])}: {reason}."
         field = next((cls.model_fields[name] for name, alias in names.items() if alias == argument), None)
-        expected = "" if field is None else f" It is {type_name(field.annotation)}."
+        expected = "" if field is None else f" It is {format_type(field.annotation)}."
         return f"{cls._describe()}: {argument} cannot be {short(detail['input'])}.{expected}"
 
     @classmethod
@@ -285,23 +285,23 @@ class BuiltIn(_Checked):
             return [*super()._parameters(), *([more] if cls.rest else [])]
 
 
-def type_name(hint: Any) -> str:
+def format_type(hint: Any) -> str:
     """Format a type for people: ``text``, ``whole number``, ``mapping``."""
     if hint is Any:
         return "anything"
     if hint in _TYPES:
         return _TYPES[hint]
     if get_origin(hint) is Annotated:
-        return type_name(get_args(hint)[0])
+        return format_type(get_args(hint)[0])
     parts = [part for part in get_args(hint) if part is not NoneType]
     if parts and all(isinstance(part, str) for part in parts):
         return f"any of {', '.join(parts)}"
     if get_origin(hint) in {dict, Mapping}:
         return "mapping"
-    return " or ".join(dict.fromkeys(type_name(part) for part in parts)) or str(hint)
+    return " or ".join(dict.fromkeys(format_type(part) for part in parts)) or str(hint)
 
 
-def installed_primitive(name: str) -> type[PrimitiveModel] | None:
+def load_primitive(name: str) -> type[PrimitiveModel] | None:
     """Return the primitive that an installed package registers under a name; None: there is none."""
     if name not in plugin_names("primitives"):
         return None

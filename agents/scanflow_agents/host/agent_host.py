@@ -183,12 +183,12 @@ class AgentHost:
 
     # -- schedules
 
-    def look(self) -> None:
+    def check_clock(self) -> None:
         """Check the clock: it may have been set, or the machine may have slept."""
-        if self.loop.look():
+        if self.loop.check_clock():
             _log.warning("The clock was ahead, and was set back: sensors go on from now.")
             self._schedule()
-        self._scheduler.look()
+        self._scheduler.check_clock()
 
     def _schedule(self) -> None:
         for number, (leaves, times, grace_s) in enumerate(self._schedules):
@@ -240,7 +240,7 @@ class AgentHost:
         """Check the clock, trim the store and send heartbeats, periodically."""
         missed, trimmed = self._count_missed(), self._clock()
         while True:
-            self.look()
+            self.check_clock()
             if url is not None and self._client is not None and await self._ensure_registered(self._client, url):
                 if (now_missed := self._count_missed()) != missed:
                     self._report("agent.missed", {"count": now_missed - missed, "in_all": now_missed})

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from scanflow.agent.decide import Evaluator
-from scanflow.agent.error_text import encodable, error_text
+from scanflow.agent.error_text import escape_surrogates, format_error
 from scanflow.agent.records import Sample
 from scanflow.app.agents import Misfire
 from scanflow.app.triggers import CallReceive, EventTrigger, Trigger
@@ -136,7 +136,7 @@ class ControlLoop:
     def start(self) -> None:
         """Load the sensors' states, count the firings that were due meanwhile, and retry interrupted ones."""
         now = self._clock()
-        stored_states = self._state.sensor_states()
+        stored_states = self._state.load_sensor_states()
         abandoned: set[tuple[str, str]] = set()  # not yet committed when the waiting calls are read
         for name, runner in self._runners.items():
             runner.state = self.sensor_states[name] = state = stored_states.get(name, runner.state)
@@ -154,7 +154,7 @@ class ControlLoop:
             for path, due_time in due:
                 if state.mark_fired(path):
                     self._offer(runner, state.build_firing(path, due_time))
-        for name, firing in self._state.waiting_calls():
+        for name, firing in self._state.load_waiting_calls():
             if name not in self._runners:
                 self._state.complete_call(name, firing.cause)
                 continue
@@ -186,7 +186,7 @@ class ControlLoop:
 
     # -- reasons to fire
 
-    def look(self) -> bool:
+    def check_clock(self) -> bool:
         """Return whether the clock was ahead and was set back; if so, continue from now."""
         now = self._clock()
         rewound = [self._rewind(state, now) for state in self.sensor_states.values()]
@@ -372,7 +372,7 @@ class ControlLoop:
         if task.cancelled():
             self._record_result(runner, began, None, "It was cancelled by its own code.")
         elif (error := task.exception()) is not None:
-            self._record_result(runner, began, None, error_text(error))
+            self._record_result(runner, began, None, format_error(error))
         else:
             result = task.result()
             runner.state.looked = runner.state.looked if result.looked is None else result.looked
@@ -414,7 +414,7 @@ class ControlLoop:
             sample = Sample(**fields, value=value, error=error)
             return sample, sample.model_dump_json()
         except ValueError as invalid:  # a sample with a lone surrogate can be built, and not serialized
-            why = encodable(f"What it returned cannot be written as JSON: {invalid}")
+            why = escape_surrogates(f"What it returned cannot be written as JSON: {invalid}")
             sample = Sample(**fields, value=None, error=why)
             return sample, sample.model_dump_json()
 
@@ -423,8 +423,10 @@ class ControlLoop:
             decisions = self._decider.decide(sample)
         except Exception as error:  # noqa: BLE001 - the edge of the loop: one sample's rules must not end the agent
             _log.exception("strategies failed on a sample of %r", sample.sensor)
-            return Decisions(errors={"": error_text(error)})
-        return replace(decisions, errors={strategy: encodable(why) for strategy, why in decisions.errors.items()})
+            return Decisions(errors={"": format_error(error)})
+        return replace(
+            decisions, errors={strategy: escape_surrogates(why) for strategy, why in decisions.errors.items()}
+        )
 
     # -- the journal
 

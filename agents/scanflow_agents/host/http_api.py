@@ -136,7 +136,7 @@ class QuietServer(uvicorn.Server):
         yield
 
 
-def quiet_server(api: Starlette) -> QuietServer:
+def build_quiet_server(api: Starlette) -> QuietServer:
     return QuietServer(
         uvicorn.Config(
             api,

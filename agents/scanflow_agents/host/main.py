@@ -61,7 +61,7 @@ def _hold_lock(folder: Path) -> Iterator[None]:
 
 async def _serve(folder: Path, spec: AgentSpec) -> int:
     from scanflow_agents.host.assembly import build, list_accepted_tokens
-    from scanflow_agents.host.http_api import make_api, quiet_server
+    from scanflow_agents.host.http_api import build_quiet_server, make_api
 
     loop = asyncio.get_running_loop()
     ending = asyncio.Event()
@@ -79,7 +79,7 @@ async def _serve(folder: Path, spec: AgentSpec) -> int:
     with _open_listener(spec.host, spec.port) as listener:
         url = spec.url or f"http://{spec.host}:{listener.getsockname()[1]}"
         name = urlsplit(url).hostname or ""
-        server = quiet_server(make_api(host, tokens=list_accepted_tokens(spec), hosts=(name,)))
+        server = build_quiet_server(make_api(host, tokens=list_accepted_tokens(spec), hosts=(name,)))
         host.start(url)
         await host.state.writer.flush()
         api = loop.create_task(server.serve([listener]))

@@ -67,7 +67,7 @@ class Outbox:
         self.refused = 0
 
     def start(self) -> None:
-        for number, queue, kind, key, at, body in self._state.deliveries():
+        for number, queue, kind, key, at, body in self._state.load_deliveries():
             delivery = Delivery(queue=queue, kind="call" if kind == "call" else "intent", key=key, at=at, body=body)
             self._put(number, delivery)
 
@@ -92,7 +92,7 @@ class Outbox:
         finally:
             self._answers.pop(delivery.key, None)
 
-    def waiting(self, queues: Iterable[str]) -> list[Delivery]:
+    def list_waiting(self, queues: Iterable[str]) -> list[Delivery]:
         return [delivery for queue in queues for _, delivery in self._queues.get(queue, ())]
 
     async def stop(self, *, patience_s: float) -> None:

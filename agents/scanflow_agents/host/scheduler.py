@@ -36,10 +36,10 @@ class DueTimes(BaseTrigger):  # type: ignore[misc]  # APScheduler has no types
     ) -> datetime | None:
         """Return the newest passed moment after the previous one, else the next one."""
         at = now.timestamp()
-        newest = None if previous_fire_time is None else self._leaf.newest_moment(at, self._seed)
+        newest = None if previous_fire_time is None else self._leaf.find_newest_moment(at, self._seed)
         if newest is not None and previous_fire_time is not None and _time(newest) > previous_fire_time:
             return _time(newest)
-        following = self._leaf.next_moment(at, self._seed)
+        following = self._leaf.find_next_moment(at, self._seed)
         return None if following is None else max(_time(following), now + timedelta(microseconds=1))
 
 
@@ -51,7 +51,7 @@ class Scheduler(Protocol):
 
     def start(self) -> None: ...
 
-    def look(self) -> None:
+    def check_clock(self) -> None:
         """Check the clock: it may have been set, or the machine may have slept."""
         ...
 
@@ -81,7 +81,7 @@ class ApsScheduler:
     def start(self) -> None:
         self._scheduler.start()
 
-    def look(self) -> None:
+    def check_clock(self) -> None:
         self._scheduler.wakeup()
 
     def stop(self) -> None:

@@ -116,7 +116,7 @@ def build_hosted_sensor(
             services=environment.services,
             caller=_Caller(environment=environment, sensor=sensor.name, cause=firing.cause),
             application=environment.application,
-            wanted=partial(_parse_intents, environment.outbox().waiting(strategies)),
+            wanted=partial(_parse_intents, environment.outbox().list_waiting(strategies)),
             loop=asyncio.get_running_loop(),
         )
         event = None if firing.event is None else Event.model_validate(firing.event)

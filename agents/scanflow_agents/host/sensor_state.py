@@ -52,12 +52,12 @@ class TriggerState:
     def next_after(self, moment: float) -> float | None:
         return first_after(self.trigger, max(moment, self.accounted), anchor=self.anchor)
 
-    def newest_moment(self, now: float, seed: str) -> float | None:
+    def find_newest_moment(self, now: float, seed: str) -> float | None:
         """Return the newest passed due time that is not accounted for, jitter included; None: there is none."""
         due = self._find_newest(now, seed)
         return None if due is None else apply_jitter(self.trigger, due, seed)
 
-    def next_moment(self, now: float, seed: str) -> float | None:
+    def find_next_moment(self, now: float, seed: str) -> float | None:
         """Return the next due time, jitter included; None: there is none."""
         newest = self._find_newest(now, seed)
         due = first_after(self.trigger, self.accounted if newest is None else newest, anchor=self.anchor)

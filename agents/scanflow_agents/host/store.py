@@ -84,7 +84,7 @@ class AgentStore:
 
     # -- sensors
 
-    def sensor_states(self) -> dict[str, SensorState]:
+    def load_sensor_states(self) -> dict[str, SensorState]:
         return {
             name: SENSOR_STATES.validate_json(state) for name, state in self.writer.read("SELECT * FROM sensor_states")
         }
@@ -129,7 +129,7 @@ class AgentStore:
             self._open.discard(number)
             self.writer.add("UPDATE calls SET done = 1 WHERE id = ?", (number,))
 
-    def waiting_calls(self) -> list[tuple[str, FiringRequest]]:
+    def load_waiting_calls(self) -> list[tuple[str, FiringRequest]]:
         rows = self.writer.read("SELECT sensor, body FROM calls WHERE NOT done ORDER BY id")
         return [(sensor, _FIRINGS.validate_json(body)) for sensor, body in rows]
 
@@ -143,7 +143,7 @@ class AgentStore:
     def delete_delivery(self, number: int) -> None:
         self.writer.add("DELETE FROM outbox WHERE id = ?", (number,))
 
-    def deliveries(self) -> list[tuple[int, str, str, str, float, str]]:
+    def load_deliveries(self) -> list[tuple[int, str, str, str, float, str]]:
         """Return the deliveries in order, as (number, queue, kind, key, time, body)."""
         rows = self.writer.read("SELECT id, lane, kind, key, at, body FROM outbox ORDER BY id")
         return [(number, queue, kind, key, at, body) for number, queue, kind, key, at, body in rows]

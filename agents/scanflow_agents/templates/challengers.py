@@ -30,7 +30,12 @@ from scanflow_agents.templates.control_plane import (
     report_event,
     tracker_of,
 )
-from scanflow_agents.templates.detections import PastDetection, list_detections, most_labels, recent_traffic
+from scanflow_agents.templates.detections import (
+    PastDetection,
+    compute_most_labels,
+    compute_recent_traffic,
+    list_detections,
+)
 from scanflow_agents.templates.model_registry import RegisteredModel
 from scanflow_agents.templates.options import Options
 
@@ -143,7 +148,7 @@ class Challengers:
         past = list_detections(context)
         decision = decide(
             training.slices,
-            recent=recent_traffic(past, windows),
+            recent=compute_recent_traffic(past, windows),
             returning=options.returning,
             min_gain=options.min_gain,
             margin=options.margin,
@@ -198,7 +203,7 @@ def _estimate_most_points(
     """Return the number of evaluation points of the current windows once people have labelled the most they do;
     None: unknown."""
     labelled = [point for point in points if str(point.get("run")) in windows]
-    most = most_labels(past, patience)
+    most = compute_most_labels(past, patience)
     if most is None or not labelled:
         return None
     n = sum(purpose_of(point) == "evaluate" for point in labelled)

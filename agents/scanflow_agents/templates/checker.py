@@ -44,10 +44,10 @@ from scanflow_agents.templates.detections import (
     REGIME,
     PastDetection,
     find_open_windows,
+    find_version_in_use,
     list_detections,
-    version_in_use,
 )
-from scanflow_agents.templates.label_requests import LabelRequests, samples_to_request, select_points
+from scanflow_agents.templates.label_requests import LabelRequests, count_labels_to_request, select_points
 from scanflow_agents.templates.model_registry import RegisteredModel
 from scanflow_agents.templates.options import RunOptions, check_parameters, find_workflow, has_parameter
 from scanflow_agents.templates.planner import PlannerOptions
@@ -350,7 +350,7 @@ def _process_detection(
         sure_below=options.sure_below,
         min_effect=options.min_effect,
     )
-    in_use = version_in_use(context, detection.model_uri) if detection.model_uri else None
+    in_use = find_version_in_use(context, detection.model_uri) if detection.model_uri else None
     outdated = in_use not in {None, detection.model_version}
     if outdated:
         verdict = replace(verdict, counts=False, why=f"version {in_use} is in use since")
@@ -388,7 +388,7 @@ def _request_labels(context: Context, run: str, windows: Sequence[PastDetection]
     tracked, points = label_queue.read_picked_points(context, run)
     items = label_queue.build_items(points, run=run, tracked=tracked)
     wanted = get_control_plane(context).labels(context.app, state="wanted", team=context.team)
-    count = samples_to_request(
+    count = count_labels_to_request(
         len(points),
         windows,
         waiting=sum(label["run"] != run for label in wanted),

@@ -85,7 +85,7 @@ def list_detections(context: Context) -> list[PastDetection]:
     ]
 
 
-def version_in_use(context: Context, model_uri: str) -> int | None:
+def find_version_in_use(context: Context, model_uri: str) -> int | None:
     """Return the version that an alias refers to; None: it is no alias, or refers to none."""
     name, _, alias = model_uri.removeprefix("models:/").partition("@")
     champion = RegisteredModel(name, alias).champion(context) if alias else None
@@ -98,7 +98,7 @@ def find_open_windows(context: Context, past: Sequence[PastDetection]) -> list[P
     Where detections have no version, these are the windows since the last change of a service's model.
     """
     if past and past[0].model_uri:
-        version = version_in_use(context, past[0].model_uri)
+        version = find_version_in_use(context, past[0].model_uri)
         return [detection for detection in past if detection.drifted and version in {None, detection.model_version}]
     done: tuple[ActionState, ...] = ("succeeded",)
     changed = get_control_plane(context).actions(
@@ -108,7 +108,7 @@ def find_open_windows(context: Context, past: Sequence[PastDetection]) -> list[P
     return [detection for detection in past if detection.drifted and detection.at > since]
 
 
-def recent_traffic(past: Sequence[PastDetection], windows: Collection[str]) -> dict[str, float]:
+def compute_recent_traffic(past: Sequence[PastDetection], windows: Collection[str]) -> dict[str, float]:
     """Return the share of each known slice in the predictions since the first of some windows with drift, 0 to 1; the
     rest is drift.
 
@@ -126,7 +126,7 @@ def recent_traffic(past: Sequence[PastDetection], windows: Collection[str]) -> d
     return shares
 
 
-def most_labels(windows: Sequence[PastDetection], patience: int | None) -> int | None:
+def compute_most_labels(windows: Sequence[PastDetection], patience: int | None) -> int | None:
     """Return the most samples of one drift that people label; ``windows`` are those with the drift, the newest first.
     None: the number selected from them is unknown."""
     first = next((window.picked for window in reversed(windows) if window.picked), None)

@@ -76,8 +76,8 @@ class ExecutorOptions(ModelOptions):
 def declare(app: Application, agent: Agent) -> None:
     options = ExecutorOptions.from_agent(agent)
     service = find_service_workflow(app, agent, options.service)
-    node, found_model = find_model_node(agent, service, options.node)
-    model = RegisteredModel(options.model_name or found_model, options.alias)
+    node, node_model = find_model_node(agent, service, options.node)
+    model = RegisteredModel(options.model_name or node_model, options.alias)
 
     @sensor(sf.on_call())
     def change_model(

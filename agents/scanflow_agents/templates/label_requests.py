@@ -12,7 +12,7 @@ from scanflow.drift.contract import DetectionOutputs, purpose_of
 from scanflow_agents.templates import bookmarks
 from scanflow_agents.templates.challengers import is_being_decided
 from scanflow_agents.templates.control_plane import get_control_plane
-from scanflow_agents.templates.detections import PastDetection, find_open_windows, most_labels
+from scanflow_agents.templates.detections import PastDetection, compute_most_labels, find_open_windows
 
 Point = TypeVar("Point", bound=Mapping[str, object])
 
@@ -52,7 +52,7 @@ class LabelRequests:
         return sum(purpose_of(label) == "train" and label["id"] not in learnt for label in labels) >= self.least
 
 
-def samples_to_request(
+def count_labels_to_request(
     picked: int, windows: Sequence[PastDetection], *, waiting: int, busy: bool, patience: int | None
 ) -> int:
     """Return the number of labels to request for a window.
@@ -62,10 +62,10 @@ def samples_to_request(
         windows: The earlier windows with the same drift, the newest first; none: it is a new drift.
         waiting: The number of samples that wait for a label, of any drift; no more wait than one window has.
         busy: Whether a model is being trained on the labels, or decided on.
-        patience: The most samples of one drift to label. None: see :func:`most_labels`.
+        patience: The most samples of one drift to label. None: see :func:`compute_most_labels`.
     """
     room = max(0, picked - waiting)
-    most = most_labels(windows, patience)
+    most = compute_most_labels(windows, patience)
     if not windows or most is None:
         return room if patience is None else min(room, patience)
     if waiting or busy:

@@ -146,7 +146,7 @@ def _declare_retraining(options: PlannerOptions, model: RegisteredModel, challen
     reported: set[tuple[int, int]] = set()
     label_wait = LabelWait(patience_s=MOST_WAITS * options.interval_s)
 
-    def tell_accuracy(context: Context, champion: ModelVersion, points: Sequence[Mapping[str, Any]]) -> None:
+    def report_accuracy(context: Context, champion: ModelVersion, points: Sequence[Mapping[str, Any]]) -> None:
         now = measure_accuracy(points)
         if now is None or (champion.version, now.n) in reported:
             return
@@ -176,7 +176,7 @@ def _declare_retraining(options: PlannerOptions, model: RegisteredModel, challen
         }
         unseen = [label for label in labels if label["id"] not in learnt]
         if champion is not None:
-            tell_accuracy(context, champion, unseen)
+            report_accuracy(context, champion, unseen)
         enough = len(new) >= least and busy is None and champion is not None
         wanted = get_control_plane(context).labels(context.app, state="wanted", team=context.team) if enough else []
         if label_wait.should_wait(len(labels), more=len(wanted) > 0, now=context.clock()):

@@ -105,7 +105,7 @@ class Spreading:
         window = None
         if self._before is not None:
             avoiding = _find_avoidance_times(context, self._service, moves)
-            window = window_between(self._service, self._before, look, runs, avoiding)
+            window = build_window(self._service, self._before, look, runs, avoiding)
         self._before = look
 
         def get_move_time(neighbour: str) -> float:
@@ -209,7 +209,7 @@ def build_evidence(service: str, disturbance: Disturbance, windows: Sequence[Win
     }
 
 
-def window_between(
+def build_window(
     service: str, before: Look, after: Look, runs: Sequence[RunRecord], avoiding: Mapping[str, float]
 ) -> Window | None:
     """Return the measurements of the service between two checks; None: it changed meanwhile, had too few requests, or a
@@ -224,7 +224,7 @@ def window_between(
     was, now = earlier.current, record.current
     if was is None or now is None or len(record.revisions) > 1 or record.state != "ready":
         return None
-    requests, p95_s = now.requests - was.requests, p95_between(was, now)
+    requests, p95_s = now.requests - was.requests, compute_p95_between(was, now)
     if requests < LEAST_REQUESTS or not p95_s:
         return None
     beside, avoided = set[str](), set[str]()
@@ -239,7 +239,7 @@ def window_between(
     )
 
 
-def p95_between(before: RevisionRecord, after: RevisionRecord) -> float | None:
+def compute_p95_between(before: RevisionRecord, after: RevisionRecord) -> float | None:
     """Return the 95th percentile of the latency between two checks, in seconds; None: unknown. Pure."""
     if not before.buckets or len(before.buckets) != len(after.buckets):
         return None

@@ -72,7 +72,7 @@ def declare(app: Application, agent: Agent) -> None:
     except UsageError as error:
         raise InvalidError(f"Agent {agent.name!r}: filter_string: {error}") from error
 
-    def predictions_in(run: Run) -> int:
+    def count_predictions(run: Run) -> int:
         return round(run.metrics.get(options.metric, 0.0))
 
     @sensor(sf.every(seconds=options.interval_s))
@@ -84,9 +84,9 @@ def declare(app: Application, agent: Agent) -> None:
         recorded = bookmarks.find_predictions(
             context, filter_string=options.filter_string, nodes=options.nodes, after=since, until=until
         )
-        runs = bookmarks.select_oldest(recorded, options.most_runs, least=least, size=predictions_in)
+        runs = bookmarks.select_oldest(recorded, options.most_runs, least=least, size=count_predictions)
         now = context.clock()
-        counts = {run.run_id: predictions_in(run) for run in runs}
+        counts = {run.run_id: count_predictions(run) for run in runs}
         new = sum(counts[run.run_id] for run in runs if bookmarks.get_end_time(run) > handed.until)
         total = sum(counts.values())
         due = total >= least and (new >= least or now >= handed.at + options.again_after_s)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from scanflow.agent.primitive_model import Act, AsWritten, Primitive, PrimitiveModel, installed_primitive
+from scanflow.agent.primitive_model import Act, AsWritten, Primitive, PrimitiveModel, load_primitive
 from scanflow.agent.primitives import batch, jobs, online, tuning, workflows
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.plugins import plugin_names
@@ -50,7 +50,7 @@ def act_of(primitive: str, arguments: Mapping[str, Any], *, inverse: bool = Fals
     """Build the primitive of a name from JSON arguments, validated.
 
     Some arguments are reserved for an ``inverse``, which undoes an action."""
-    model: Any = _BUILT_IN.get(primitive) or installed_primitive(primitive)
+    model: Any = _BUILT_IN.get(primitive) or load_primitive(primitive)
     if model is None:
         raise NotFoundError(
             f"There is no primitive {primitive!r}.{did_you_mean(primitive, _BUILT_IN)} See: scanflow strategies "
@@ -64,13 +64,13 @@ def act_of(primitive: str, arguments: Mapping[str, Any], *, inverse: bool = Fals
 
 def catalogue() -> tuple[Primitive, ...]:
     """Return all primitives: the built-in ones and those of installed packages."""
-    installed = [installed_primitive(name) for name in plugin_names("primitives")]
+    installed = [load_primitive(name) for name in plugin_names("primitives")]
     return (*CATALOGUE, *(row for model in installed if model is not None for row in model.rows()))
 
 
 if not TYPE_CHECKING:  # else a checker would take any name for a primitive
 
     def __getattr__(name: str) -> type[PrimitiveModel]:
-        if name.startswith("_") or (model := installed_primitive(name)) is None:
+        if name.startswith("_") or (model := load_primitive(name)) is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return model

@@ -25,11 +25,11 @@ from scanflow.agent.primitives.serving import (
     find_workflow,
     get_own_service,
     get_sizing,
+    replace_services,
     served_models,
     store_values,
     summary_of,
     wait_until_in_effect,
-    with_services,
 )
 from scanflow.app.scaling import Scaling, ScalingMetric
 from scanflow.app.workflow import Workflow
@@ -407,9 +407,9 @@ def _replace_scaling(workflow: Workflow, scaling: Scaling | None) -> Workflow:
     """Replace the scaling of a workflow; None: remove it."""
     scaled_nodes = [node for node in workflow.services if node.scaling is not None]
     if scaling is None:
-        return with_services(workflow, {node.name: node.replace(scaling=None) for node in scaled_nodes})
+        return replace_services(workflow, {node.name: node.replace(scaling=None) for node in scaled_nodes})
     node = scaled_nodes[0] if scaled_nodes else workflow.services[0]
-    return with_services(workflow, {node.name: node.replace(scaling=scaling)})
+    return replace_services(workflow, {node.name: node.replace(scaling=scaling)})
 
 
 def _get_own_port(record: ServiceRecord) -> int | None:

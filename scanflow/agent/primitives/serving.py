@@ -37,7 +37,7 @@ class NodeField(Generic[V]):
 
     def set_values(self, workflow: Workflow, values: Mapping[str, V]) -> Workflow:
         nodes = {node.name: self.put(node, values[node.name]) for node in workflow.services if node.name in values}
-        return with_services(workflow, nodes)
+        return replace_services(workflow, nodes)
 
 
 def _affinity(node: Service) -> Any:
@@ -101,7 +101,7 @@ def assign_to_nodes(workflow: Workflow, value: T) -> dict[str, T]:
     return {node.name: value for node in workflow.services}
 
 
-def with_services(workflow: Workflow, changed: Mapping[str, Service]) -> Workflow:
+def replace_services(workflow: Workflow, changed: Mapping[str, Service]) -> Workflow:
     return workflow.replace(nodes=tuple(changed.get(node.name, node) for node in workflow.nodes))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scanflow.agent.error_text import error_text, shorten
+from scanflow.agent.error_text import format_error, shorten
 
 
 def raised(text: str, cause: BaseException) -> BaseException:
@@ -12,12 +12,12 @@ def raised(text: str, cause: BaseException) -> BaseException:
 
 
 def test_an_errors_cause_is_told_once() -> None:
-    assert error_text(raised("no data", OSError("disk full"))) == "RuntimeError: no data, by OSError: disk full"
-    assert error_text(raised("no data: disk full", OSError("disk full"))) == "RuntimeError: no data: disk full"
-    assert error_text(raised("", KeyError())) == "RuntimeError, by KeyError"
+    assert format_error(raised("no data", OSError("disk full"))) == "RuntimeError: no data, by OSError: disk full"
+    assert format_error(raised("no data: disk full", OSError("disk full"))) == "RuntimeError: no data: disk full"
+    assert format_error(raised("", KeyError())) == "RuntimeError, by KeyError"
     one = RuntimeError("one")  # its own cause
     one.__cause__ = raised("two", one)
-    assert error_text(one) == "RuntimeError: one, by RuntimeError: two"
+    assert format_error(one) == "RuntimeError: one, by RuntimeError: two"
 
 
 def test_a_long_text_keeps_its_end() -> None:

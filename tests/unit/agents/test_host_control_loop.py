@@ -134,7 +134,7 @@ async def test_whatever_the_text_of_an_error_is_it_is_told_and_the_sensor_goes_o
         samples = [entry for entry in await agent.journal("sample") if entry["subject"] != "good"]
         assert [entry["body"]["error"] for entry in samples] == [told] * 6
         assert len(agent.keys()) == agent.sensor_state("good").fired == 3
-        assert agent.state.waiting_calls() == []
+        assert agent.state.load_waiting_calls() == []
 
 
 @pytest.mark.parametrize("value", [{1, 2}, "\ud83d", {"\ud83d": 1}, [["a", "\udcff"]]])
@@ -339,7 +339,7 @@ def test_through_any_kills_stalls_and_slowness_every_due_time_is_accounted_for_a
         causes = [entry["body"]["cause"] for entry in agent.state.journal(kind="sample")]
         assert len(causes) == len(set(causes)), "a firing leaves its sample once"
         assert set(delivered) == {f"tracker/count/{cause}" for cause in causes}, "and what it wants is delivered"
-        assert accounted(agent.state.sensor_states()["count"])
+        assert accounted(agent.state.load_sensor_states()["count"])
         await agent.host.stop(patience_s=0)
 
     run(tell)
@@ -377,7 +377,7 @@ async def test_an_agent_first_started_with_its_clock_ahead_fires_again_once_that
         await agent.settled()
         await agent.kill()
         agent = await Agent(tmp_path, clock, sensor("count", trigger)).__aenter__()
-    agent.host.look()
+    agent.host.check_clock()
     await clock.advance(200)
     sensor_state = agent.sensor_state("count")
     assert sensor_state.fired in {fired + 3, fired + 4}
@@ -393,7 +393,7 @@ async def test_an_agent_first_started_with_its_clock_ahead_fires_again_once_that
 
 async def kept(agent: Agent) -> dict[str, SensorState]:
     await agent.settled()
-    return agent.state.sensor_states()
+    return agent.state.load_sensor_states()
 
 
 @pytest.mark.parametrize("trigger", SCHEDULES, ids=["interval", "jitter", "cron"])
@@ -418,7 +418,7 @@ async def test_an_agent_whose_clock_was_ahead_for_a_while_goes_on_in_its_own_gri
         await agent.settled()
         await agent.kill()
         agent = await Agent(tmp_path, clock, sensor("count", trigger)).__aenter__()
-    agent.host.look()
+    agent.host.check_clock()
     await clock.advance(300)
     sensor_state = agent.sensor_state("count")
     assert sensor_state.fired in {fired + 4, fired + 5}
@@ -434,7 +434,7 @@ async def test_a_clock_that_is_a_little_ahead_repeats_nothing(tmp_path: Path) ->
     async with Agent(tmp_path, clock, sensor("count", SECOND)) as agent:
         await clock.advance(100)
         clock.now -= 50
-        agent.host.look()
+        agent.host.check_clock()
         await clock.advance(50)
         assert agent.sensor_state("count").fired == 100
         await clock.advance(1)
@@ -453,7 +453,7 @@ async def test_what_was_looked_through_ahead_of_time_is_looked_through_again(tmp
         await agent.host.receive_events([Event(id=1, at=1.0, type="run.failed")])
         await agent.settled()
         clock.now = START
-        agent.host.look()
+        agent.host.check_clock()
         assert agent.sensor_state("looks").looked == START
         assert len(await agent.journal("clock")) == 1
 
@@ -470,10 +470,10 @@ async def test_alarms_are_set_anew_when_the_clock_was_set_back_and_only_then(tmp
     async with Agent(tmp_path, clock, sensor("a", SECOND), sensor("b", sf.every(minutes=1))) as agent:
         later = [("schedule-0", START + TWO_HOURS_S + 1), ("schedule-1", START + TWO_HOURS_S + 60)]
         assert clock.set_for == later
-        agent.host.look()
+        agent.host.check_clock()
         assert clock.set_for == later
         clock.now = START
-        agent.host.look()
+        agent.host.check_clock()
         assert clock.set_for[2:] == [("schedule-0", START + 1), ("schedule-1", START + 60)]
 
 

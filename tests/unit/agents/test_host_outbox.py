@@ -50,7 +50,7 @@ async def test_what_was_not_delivered_is_after_a_kill(tmp_path: Path) -> None:
 async def test_a_letter_is_sent_only_when_it_is_kept(tmp_path: Path) -> None:
     async with Agent(tmp_path, FakeClock()) as agent:
         kept: list[int] = []
-        agent.post.look = lambda: kept.append(len(agent.state.deliveries()))
+        agent.post.look = lambda: kept.append(len(agent.state.load_deliveries()))
         agent.outbox.send([delivery("a")])
         await agent.settled()
         assert kept == [1]

@@ -66,7 +66,7 @@ async def test_alarms_ring_at_their_due_times_and_go_on_when_one_raises() -> Non
     scheduler.add("good", DueTimes(good, "s"), ring, grace_s=60)
     scheduler.start()
     await enough.wait()
-    scheduler.look()
+    scheduler.check_clock()
     scheduler.stop()
     assert rang == sorted(set(rang))
     assert good.taken == len(rang)

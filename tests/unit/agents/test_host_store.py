@@ -57,7 +57,7 @@ async def test_an_account_is_read_as_it_was_written(tmp_path: Path) -> None:
     )
     state.mark_changed(sensor_state)
     await state.writer.flush()
-    assert state.sensor_states() == {"s": sensor_state}
+    assert state.load_sensor_states() == {"s": sensor_state}
     await state.writer.close()
 
 
@@ -89,7 +89,7 @@ async def test_the_newest_calls_are_remembered_and_each_that_is_not_done_however
     kept = [0, 10, 20, 25, 26, 27, 28, 29]
     assert [n for n in range(30) if state.has_call("zyxw"[n % 4], f"call:{n}")] == kept
     assert state.writer.read("SELECT id FROM calls ORDER BY id") == [(n + 1,) for n in kept]
-    assert [firing.cause for _, firing in state.waiting_calls()] == ["call:0", "call:10", "call:20"]
+    assert [firing.cause for _, firing in state.load_waiting_calls()] == ["call:0", "call:10", "call:20"]
     for n in (0, 10, 20):
         state.complete_call("zyxw"[n % 4], f"call:{n}")
     state.trim()

@@ -17,7 +17,7 @@ from scanflow.backends.records import RunRecord
 from scanflow.backends.service_records import InstanceRecord, RevisionRecord, ServiceRecord, Shape
 from scanflow.names import RunName
 from scanflow_agents.templates.infrastructure import compute_keep_s
-from scanflow_agents.templates.spreading import Look, p95_between, window_between
+from scanflow_agents.templates.spreading import Look, build_window, compute_p95_between
 from tests.unit.agents.templates.fakes import FakeControlPlane, World, application, told
 
 
@@ -314,7 +314,7 @@ def test_a_window_in_which_the_service_changed_or_a_neighbour_came_or_went_says_
             for at, took in ran
         ]
         earlier = Look(0.0, {"s": service("s")})
-        return window_between("s", earlier, Look(60.0, {"s": after}), runs, more.get("avoiding", {}))
+        return build_window("s", earlier, Look(60.0, {"s": after}), runs, more.get("avoiding", {}))
 
     whole = service("s", requests=600)
     assert window(whole).point.load == 10
@@ -334,6 +334,6 @@ def test_a_window_in_which_the_service_changed_or_a_neighbour_came_or_went_says_
 def test_the_latency_between_two_looks_is_of_the_requests_between_them() -> None:
     before = RevisionRecord(id="r", requests=100, buckets=((0.01, 100), (1.0, 100)))
     after = RevisionRecord(id="r", requests=200, buckets=((0.01, 100), (1.0, 200)))
-    assert p95_between(before, after) == pytest.approx(0.01 + 0.95 * 0.99)
-    assert p95_between(before, before) is None
-    assert p95_between(RevisionRecord(id="r"), after) is None
+    assert compute_p95_between(before, after) == pytest.approx(0.01 + 0.95 * 0.99)
+    assert compute_p95_between(before, before) is None
+    assert compute_p95_between(RevisionRecord(id="r"), after) is None

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow_agents.templates.detections import PastDetection, recent_traffic
-from scanflow_agents.templates.label_requests import samples_to_request, select_points
+from scanflow_agents.templates.detections import PastDetection, compute_recent_traffic
+from scanflow_agents.templates.label_requests import count_labels_to_request, select_points
 from tests.unit.agents.templates.fakes import World, told
 
 
@@ -51,7 +51,7 @@ def test_so_many_samples_people_are_asked_for(
     windows: Sequence[PastDetection], more: dict[str, Any], asked: int
 ) -> None:
     options: dict[str, Any] = {"waiting": 0, "busy": False, "patience": None, **more}
-    assert samples_to_request(200, windows, **options) == asked
+    assert count_labels_to_request(200, windows, **options) == asked
 
 
 @given(st.integers(0, 60), st.lists(st.sampled_from(["train", "evaluate"]), max_size=50))
@@ -71,10 +71,10 @@ def test_fewer_samples_are_of_both_purposes_and_in_order(count: int, purposes: l
 def test_the_traffic_is_that_since_the_drift_was_found() -> None:
     newest = look("d", predictions=500, clean=0.5, foggy=0.5)
     looks = [newest, look("c"), look("b", clean=1.0), look("a"), look("z", clean=1.0)]
-    found = recent_traffic(looks, {"a"})
+    found = compute_recent_traffic(looks, {"a"})
     assert found == pytest.approx({"clean": 1250 / 3500, "foggy": 250 / 3500})
-    assert recent_traffic(looks, {"c"}) == pytest.approx({"clean": 250 / 1500, "foggy": 250 / 1500})
-    assert recent_traffic(looks, {"nobody"}) == {}
+    assert compute_recent_traffic(looks, {"c"}) == pytest.approx({"clean": 250 / 1500, "foggy": 250 / 1500})
+    assert compute_recent_traffic(looks, {"nobody"}) == {}
 
 
 # -- the checker
