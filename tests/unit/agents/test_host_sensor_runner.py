@@ -37,7 +37,7 @@ def made_environment(
     clock: FakeClock, agent: Agent | None = None, tracker: MemoryKnowledge | None = None
 ) -> SensorEnvironment:
     def outbox() -> Any:
-        return SimpleNamespace(waiting=lambda queues: []) if agent is None else agent.outbox
+        return SimpleNamespace(list_waiting=lambda queues: []) if agent is None else agent.outbox
 
     return SensorEnvironment(
         application=APP, agent="tracker", clock=clock, workers=ThreadPool(2), outbox=outbox, tracker=tracker

@@ -51,7 +51,7 @@ def count_runs(clock: FakeClock, tracker: MemoryKnowledge) -> HostedSensor:
         return [run.name for run in runs]
 
     def outbox() -> Any:
-        return SimpleNamespace(waiting=lambda queues: [])
+        return SimpleNamespace(list_waiting=lambda queues: [])
 
     environment = SensorEnvironment(
         application=APP, agent="tracker", clock=clock, workers=InlineWorkers(), outbox=outbox, tracker=tracker
