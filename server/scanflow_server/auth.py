@@ -47,12 +47,12 @@ class Callers:
         with self._lock:  # an older reading never replaces a newer one
             began = self._clock()
             with self._context.store.read() as connection:
-                self._tokens = self._of_agents(connection) | tokens.valid(connection)
+                self._tokens = self._of_agents(connection) | tokens.load_valid(connection)
             self._read = began  # not before: who asks meanwhile waits for the tokens too
 
     def _of_agents(self, connection: Connection) -> dict[str, TokenRow]:
         """Return the tokens of the agents that this server was ever to run, by their hashes; kept nowhere."""
-        whose = {(one.app, one.team) for one in agents.listed(connection) if one.document is not None}
+        whose = {(one.app, one.team) for one in agents.list_all(connection) if one.document is not None}
         return {
             token_hash(agents_token(self._home, app, team)): TokenRow(
                 name=f"agents of {app}", role="agent", team=team, created=0.0

@@ -132,7 +132,7 @@ class QueuedDeployer(EmbeddedDeployer):
         """Have a change made, and return it once it has ended well; what has failed is tried anew."""
         mark = keys.fingerprint({"kind": kind, "service": service, "request": request})
         with self._context.store.write() as connection:
-            made = (keys.made(connection, f"{self._key}/{mark[:16]}/{number}") for number in count())
+            made = (keys.find_own(connection, f"{self._key}/{mark[:16]}/{number}") for number in count())
             ids = list(takewhile(lambda id: id is not None, made))
             tries = [operations.get(connection, str(id)) for id in ids]
             found = next((one for one in tries if one is not None and one.problem is None), None)
@@ -142,7 +142,7 @@ class QueuedDeployer(EmbeddedDeployer):
                     id=id, kind=kind, service=service, app=app, team=self._team, request=request, created=at
                 )
                 operations.add(connection, found)
-                keys.keep(connection, f"{self._key}/{mark[:16]}/{len(ids)}", "operation", mark, target=id, at=at)
+                keys.record(connection, f"{self._key}/{mark[:16]}/{len(ids)}", "operation", mark, target=id, at=at)
         self._context.work.notify()
         one = _ended(self._context, found.id)
         if one.problem is not None:

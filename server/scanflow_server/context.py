@@ -112,7 +112,7 @@ def make_context(settings: ServerSettings, *, clock: Callable[[], float] = time.
     deployer = EmbeddedDeployer(settings.library.model_copy(update={"home": settings.home}))
     return ServerContext(
         settings=settings,
-        store=open_store(settings.database, changed=news.notify),
+        store=open_store(settings.database, on_change=news.notify),
         deployer=deployer,
         agents=deployer.backend.agents(ended=work.notify),
         news=news,

@@ -22,7 +22,7 @@ from scanflow_server.context import ServerContext
 from scanflow_server.page_html import HEADERS
 from scanflow_server.page_requests import form_of, page_response, see_other
 from scanflow_server.routes.labels import LabelBody, give_one
-from scanflow_server.store import labels as kept
+from scanflow_server.store import labels as label_store
 from scanflow_server.store.labels import Label
 
 PATH: Final = "/labels"
@@ -48,7 +48,7 @@ class LabelPages:
 
         def find() -> Label:
             with self._context.store.read() as connection:
-                return kept.show(connection, *_key(dict(request.query_params)), own=caller.team)
+                return label_store.get(connection, *_key(dict(request.query_params)), own=caller.team)
 
         found = (await run_in_threadpool(find)).picture
         if found is None:
@@ -63,25 +63,25 @@ class LabelPages:
         def give() -> str:
             at = self._context.clock()
             with self._context.store.write() as connection:
-                known = kept.show(connection, *_key(given), own=caller.team)
+                known = label_store.get(connection, *_key(given), own=caller.team)
                 how = LabelBody(label=label, app=known.app, team=known.team, replace=True)
                 give_one(connection, known.id, label, how, caller, at=at)
-                return _address(_next_wanted(kept.picked_with(connection, known), known.id))
+                return _address(_next_wanted(label_store.list_picked_with(connection, known), known.id))
 
         return see_other(await run_in_threadpool(give))
 
     def _shown(self, asked: dict[str, str], caller: TokenHolder) -> str:
         with self._context.store.read() as connection:
-            left = kept.waiting(connection, own=caller.team)
+            left = label_store.count_waiting(connection, own=caller.team)
             if "id" in asked:
-                known = kept.show(connection, *_key(asked), own=caller.team)
-            elif first := kept.listed(
+                known = label_store.get(connection, *_key(asked), own=caller.team)
+            elif first := label_store.list_labels(
                 connection, app=asked.get("app"), team=asked.get("team"), own=caller.team, state="wanted", limit=1
             ):
-                known = kept.show(connection, first[0].app, first[0].team, first[0].id)
+                known = label_store.get(connection, first[0].app, first[0].team, first[0].id)
             else:
                 return html.nothing(caller.name)
-            together = kept.picked_with(connection, known)
+            together = label_store.list_picked_with(connection, known)
         at = next((at for at, one in enumerate(together) if one.id == known.id), 0)
         before, after = together[at - 1] if at else None, together[at + 1] if at + 1 < len(together) else None
         return html.sample(

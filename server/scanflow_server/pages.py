@@ -31,7 +31,7 @@ from scanflow_server.overview_html import Overview
 from scanflow_server.page_requests import form_of, page_response, see_other
 from scanflow_server.page_sessions import COOKIE, SESSION_S, FindCaller, NoSessionError, Sessions
 from scanflow_server.store import agents, events, intents
-from scanflow_server.store import labels as label_queue
+from scanflow_server.store import labels as label_store
 
 _BELOW: Final = ("/labels", "/reports", "/login", "/logout")
 _NEXT: Final = re.compile(r"/(labels|reports/[^/\\?#]{1,128})?")
@@ -98,10 +98,12 @@ class Pages:
     def _overview(self, caller: TokenHolder) -> Overview:
         context = self._context
         with context.store.read() as connection:
-            known = [one for one in agents.listed(connection) if caller.sees(one.team)]
-            waiting = intents.listed(connection, state="pending", verdict="approve", team=caller.team, limit=_SHOWN)
-            labels = label_queue.waiting(connection, own=caller.team)
-            reported = events.apps(connection, type=TYPES, team=caller.team)
+            known = [one for one in agents.list_all(connection) if caller.sees(one.team)]
+            waiting = intents.list_actions(
+                connection, state="pending", verdict="approve", team=caller.team, limit=_SHOWN
+            )
+            labels = label_store.count_waiting(connection, own=caller.team)
+            reported = events.list_apps(connection, type=TYPES, team=caller.team)
         try:
             services = [one for one in context.deployer.services() if caller.sees(one.team)]
         except UnsupportedError:  # the place serves none
@@ -118,8 +120,8 @@ class Pages:
 
     def _reported(self, app: str, caller: TokenHolder) -> str:
         with self._context.store.read() as connection:
-            told = events.after(connection, 0, type=TYPES, app=app, team=caller.team, limit=_ALL)
-            given = label_queue.listed(
+            told = events.list_after(connection, 0, type=TYPES, app=app, team=caller.team, limit=_ALL)
+            given = label_store.list_labels(
                 connection, app=app, own=caller.team, state="given", details=True, limit=_MOST_LABELS
             )
         if not told:

@@ -83,7 +83,7 @@ def request_spin(
 
 def begun_run(context: ServerContext, key: str) -> RunRecord | None:
     with context.store.read() as connection:
-        name = keys.made(connection, key)
+        name = keys.find_own(connection, key)
     return None if name is None else _going(context, name)
 
 
@@ -185,7 +185,7 @@ def request_operation(
 
 def under_way(context: ServerContext, service: str) -> list[OperationRow]:
     with context.store.read() as connection:
-        return [one for one in operations.running(connection) if one.service == service]
+        return [one for one in operations.list_open(connection) if one.service == service]
 
 
 def show_run(context: ServerContext, run: str) -> RunRecord:
@@ -223,7 +223,7 @@ def list_runs(
     context: ServerContext, *, limit: int, app: str | None = None, team: str | None = None, workflow: str | None = None
 ) -> list[RunRecord]:
     with context.store.read() as connection:
-        wanted = {run.name: run for run in runs.active(connection)}
+        wanted = {run.name: run for run in runs.list_active(connection)}
     found = context.deployer.runs(limit=limit, app=app, team=team, workflow=workflow)
     return [_as_wanted(context, record, wanted.get(record.name)) for record in found]
 
@@ -247,11 +247,11 @@ class _Once:
 
     def find(self, connection: Connection) -> str | None:
         if self.mark is None:
-            return None if self.key is None else keys.made(connection, self.key)
+            return None if self.key is None else keys.find_own(connection, self.key)
         return keys.find(connection, self.key, self.kind, self.mark)
 
     def keep(self, connection: Connection, target: str, *, at: float) -> None:
-        keys.keep(connection, self.key, self.kind, self.mark or keys.fingerprint(self.key), target=target, at=at)
+        keys.record(connection, self.key, self.kind, self.mark or keys.fingerprint(self.key), target=target, at=at)
 
 
 def keep_application(
@@ -291,7 +291,7 @@ def _tell_started(context: ServerContext, connection: Connection, name: str) -> 
     assert run is not None
     data = {"workflow": run.workflow, "drive": run.drive, "action": run.asked.action}
     told = data if run.asked.by is None else {**data, "by": run.asked.by}
-    events.tell(connection, "run.started", f"run/{name}", at=context.clock(), app=run.app, team=run.team, data=told)
+    events.record(connection, "run.started", f"run/{name}", at=context.clock(), app=run.app, team=run.team, data=told)
 
 
 def _as_wanted(context: ServerContext, record: RunRecord, known: WantedRun | None) -> RunRecord:

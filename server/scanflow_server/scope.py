@@ -95,7 +95,7 @@ def _agent(context: Given, caller: Reader, app: Name, agent: Name) -> AgentRow:
 
 def find_agent(context: ServerContext, caller: TokenHolder, app: str, agent: str) -> AgentRow:
     with context.store.read() as connection:
-        known = [one for one in agents.listed(connection) if caller.sees(one.team)]
+        known = [one for one in agents.list_all(connection) if caller.sees(one.team)]
     found = next((one for one in known if (one.app, one.name) == (app, agent)), None)
     if found is None:
         names = [f"{one.app}/{one.name}" for one in known]
@@ -116,7 +116,7 @@ def _intent(
 ) -> ActionRow:
     found = engine.intents.get(id)
     if not caller.sees(found.intent.team):
-        raise intents.unknown(id)
+        raise intents.make_not_found(id)
     return found
 
 

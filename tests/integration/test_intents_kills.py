@@ -56,7 +56,7 @@ time.sleep(100_000)
 
 def states(store: Store) -> Counter[str]:
     with store.read() as connection:
-        return Counter(one.state for one in kept.listed(connection, limit=1000))
+        return Counter(one.state for one in kept.list_actions(connection, limit=1000))
 
 
 def enough_done(store: Store, enough: int) -> bool:
@@ -94,6 +94,6 @@ def test_an_engine_that_is_killed_again_and_again_loses_nothing_and_repeats_noth
     assert all((tmp_path / f"serve-{number}").read_text() == "3" for number in range(COUNT))
     assert done.total() - COUNT <= 2 * KILLS
     with store.read() as connection:
-        for action in kept.listed(connection, limit=1000):
+        for action in kept.list_actions(connection, limit=1000):
             assert action.result == {"before": 0}
     store.close()

@@ -157,13 +157,13 @@ class Two:
             return [
                 len(found)
                 for found in (
-                    runs.active(connection),
-                    operations.running(connection),
-                    applications.listed(connection),
-                    agents.listed(connection),
-                    intents.listed(connection),
-                    labels.listed(connection, state="wanted"),
-                    events.after(connection, 0, team="alpha"),
+                    runs.list_active(connection),
+                    operations.list_open(connection),
+                    applications.list_all(connection),
+                    agents.list_all(connection),
+                    intents.list_actions(connection),
+                    labels.list_labels(connection, state="wanted"),
+                    events.list_after(connection, 0, team="alpha"),
                 )
             ]
 
@@ -184,9 +184,9 @@ class Two:
             operations.add(connection, made)
             applications.put(connection, name="alpha-app", team="alpha", document=APP, source=None, at=1.0)
             intents.add(connection, stored("alpha-intent", "pending", "approve", **whose, key="alpha"))
-            labels.ask(connection, "alpha-app", [Wanted(id="alpha-sample")], at=1.0, team="alpha")
-            labels.ask(connection, "alpha-app", [Wanted(id="alpha-other")], at=1.0)
-            events.tell(connection, "x", "alpha-thing", at=1.0, **whose, data={"alpha": 1})
+            labels.enqueue(connection, "alpha-app", [Wanted(id="alpha-sample")], at=1.0, team="alpha")
+            labels.enqueue(connection, "alpha-app", [Wanted(id="alpha-other")], at=1.0)
+            events.record(connection, "x", "alpha-thing", at=1.0, **whose, data={"alpha": 1})
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -260,7 +260,7 @@ def test_what_another_team_wants_labelled_is_not_labelled(two: Two, route: str) 
     found = two.ask(route, two.token("beta", "editor"), two.alphas)
     assert found.status_code == 404
     with two.context.store.read() as connection:
-        assert labels.listed(connection, state="given") == []
+        assert labels.list_labels(connection, state="given") == []
 
 
 def test_what_says_another_team_is_refused_before_anything_is_made(two: Two) -> None:

@@ -1,7 +1,7 @@
-"""The arbiter's one decision: is this done, now, and why or why not. Pure, whole, and the same in any order of arrival.
+"""The arbiter's decision: whether an intent is acted on now, and why. Pure, complete, and independent of arrival order.
 
-Intents that wait for the same target are looked at together, the best first: the higher priority, then the earlier,
-then the smaller key. One that may act keeps the others from its fields, which are told by whom.
+Intents that wait for the same target are decided together, in order of priority, then time, then key. One that may act
+keeps the others from its fields; their decisions name it.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from scanflow.agent.records import Action, Decision, Intent, Verdict
-from scanflow_server.arbiter.identity import overlapping, place_of, seconds, strategy_of
+from scanflow_server.arbiter.identity import find_overlap, format_seconds, get_place, qualify_strategy
 from scanflow_server.arbiter.objections import (
     World,
-    against_foreign,
-    against_haste,
-    against_owner,
-    against_reversal,
-    against_spending,
-    decided,
+    check_action_budget,
+    check_cool_down,
+    check_foreign_change,
+    check_hysteresis,
+    check_ownership,
+    make_decision,
 )
 
 QUEUE_S = 900.0
-"""For how long a person's command may wait for its turn, in seconds: by then nobody waits for what comes of it."""
+"""How long a person's command may wait for its turn, in seconds: by then nobody waits for its result."""
 
 RETRY_S = 1.0
-"""After how long an intent is looked at again whose target is busy, in seconds; it is also when that is done."""
+"""After how long an intent whose target is busy is decided again, in seconds, if the action there has not ended."""
 
 
 def arbitrate_all(intents: Iterable[Intent], world: World) -> dict[str, Decision]:
@@ -32,7 +32,7 @@ def arbitrate_all(intents: Iterable[Intent], world: World) -> dict[str, Decision
     taken: list[Action] = []
     seen: list[Action] = []
     decisions: dict[str, Decision] = {}
-    wanted = sorted(intents, key=lambda one: (-one.priority, one.at, one.key, one.id))
+    wanted = sorted(intents, key=lambda intent: (-intent.priority, intent.at, intent.key, intent.id))
     for intent in wanted:
         decision = _decide(intent, world, taken, seen, wanted)
         decisions[intent.id] = decision
@@ -44,20 +44,20 @@ def arbitrate_all(intents: Iterable[Intent], world: World) -> dict[str, Decision
     return decisions
 
 
-def duplicate_of(first: Action, intent: Intent, now: float) -> Decision:
+def decide_duplicate(first: Action, intent: Intent, now: float) -> Decision:
     """Return the decision on an intent whose key was used before."""
-    known = first.decision
-    reason = f"The key {intent.key!r} was decided on before, as {first.id!r}: {known.verdict}. {known.reason}"
-    return decided(intent, "duplicate", reason, now=now, winner=first.id, retry_at=known.retry_at)
+    decision = first.decision
+    reason = f"The key {intent.key!r} was decided on before, as {first.id!r}: {decision.verdict}. {decision.reason}"
+    return make_decision(intent, "duplicate", reason, now=now, winner=first.id, retry_at=decision.retry_at)
 
 
-def replaced_by(newer: Intent, waiting: Intent, now: float) -> Decision | None:
-    """Return the decision on what waits for a person, if the same strategy asks for something else instead."""
-    same = strategy_of(newer) == strategy_of(waiting) and place_of(newer) == place_of(waiting)
+def supersede(newer: Intent, waiting: Intent, now: float) -> Decision | None:
+    """Return the refusal of an intent that waits for approval, if a newer one of its strategy supersedes it."""
+    same = qualify_strategy(newer) == qualify_strategy(waiting) and get_place(newer) == get_place(waiting)
     if not same or newer.primitive != waiting.primitive:
         return None
     reason = f"Superseded: {newer.agent} asks for {newer.primitive} ({newer.id}) in its place."
-    return decided(waiting, "refuse", reason, now=now, winner=newer.id)
+    return make_decision(waiting, "refuse", reason, now=now, winner=newer.id)
 
 
 def _decide(
@@ -65,10 +65,10 @@ def _decide(
 ) -> Decision:
     approved = intent.id in world.approved
     reason = "Approved by a person; no conflict." if approved else "Allowed: no conflict."
-    act = decided(intent, "act", reason, now=world.now)
+    act = make_decision(intent, "act", reason, now=world.now)
     if intent.source == "person":
-        return _against_command(intent, world, taken, wanted) or act
-    objection = _first_objection(intent, world, taken, seen)
+        return _check_command(intent, world, taken, wanted) or act
+    objection = _find_objection(intent, world, taken, seen)
     if objection is not None and objection.verdict == "duplicate":
         return objection
     if approved:
@@ -76,93 +76,94 @@ def _decide(
             return objection.model_copy(update={"verdict": "queue"})  # what may pass with time is waited for
         return objection or act
     if intent.autonomy == "observe":
-        return _noted(intent, world, objection, "observe", "The strategy only observes.")
+        return _withhold(intent, world, objection, "observe", "The strategy only observes.")
     if objection is not None and objection.verdict == "refuse":
         return objection
     if intent.autonomy == "suggest":
-        return _noted(intent, world, objection, "suggest", "The strategy only suggests.")
+        return _withhold(intent, world, objection, "suggest", "The strategy only suggests.")
     if intent.autonomy == "approve":
-        return _noted(intent, world, objection, "approve", "The strategy requires approval by a person.")
+        return _withhold(intent, world, objection, "approve", "The strategy requires approval by a person.")
     return objection or act
 
 
-def _noted(intent: Intent, world: World, objection: Decision | None, verdict: Verdict, why: str) -> Decision:
+def _withhold(intent: Intent, world: World, objection: Decision | None, verdict: Verdict, why: str) -> Decision:
     would = "It would be done now." if objection is None else f"It would not be done now: {objection.reason}"
     advice = "" if verdict == "observe" else f" Have it done: scanflow approve {intent.id}."
     winner = None if objection is None else objection.winner
-    return decided(intent, verdict, f"{why} {would}{advice}", now=world.now, winner=winner)
+    return make_decision(intent, verdict, f"{why} {would}{advice}", now=world.now, winner=winner)
 
 
-def _against_command(
+def _check_command(
     intent: Intent, world: World, taken: Sequence[Action], wanted: Collection[Intent]
 ) -> Decision | None:
-    """Return what a person's command waits for, or why it is not carried out any more. No agent's stands against it."""
+    """Return why a person's command waits or is refused; None: it may act. Intents of agents never block it."""
     now = world.now
-    newer = [one for one in wanted if _supersedes(one, intent)]
+    newer = [other for other in wanted if _is_newer_command(other, intent)]
     if newer:
-        last = max(newer, key=lambda one: (one.at, one.id))
+        last = max(newer, key=lambda command: (command.at, command.id))
         reason = f"Superseded: {last.agent} requested {last.primitive} ({last.id}) before this one's turn came."
-        return decided(intent, "refuse", reason, now=now, winner=last.id)
+        return make_decision(intent, "refuse", reason, now=now, winner=last.id)
     if now - intent.at > QUEUE_S:
-        reason = f"It waited for its turn for more than {seconds(QUEUE_S)}. Request it again."
-        return decided(intent, "refuse", reason, now=now)
-    earlier = next((one for one in taken if place_of(one.intent) == place_of(intent)), None)
+        reason = f"It waited for its turn for more than {format_seconds(QUEUE_S)}. Request it again."
+        return make_decision(intent, "refuse", reason, now=now)
+    earlier = next((action for action in taken if get_place(action.intent) == get_place(intent)), None)
     if earlier is not None:
         reason = f"{intent.target!r} is changed by {earlier.id!r} first; this one is next."
-        return decided(intent, "queue", reason, now=now, winner=earlier.id, retry_at=now + RETRY_S)
-    return _busy(intent, world)
+        return make_decision(intent, "queue", reason, now=now, winner=earlier.id, retry_at=now + RETRY_S)
+    return _check_busy(intent, world)
 
 
-def _supersedes(one: Intent, other: Intent) -> bool:
-    same = one.source == other.source == "person" and place_of(one) == place_of(other)
-    return same and (one.at, one.id) > (other.at, other.id) and set(other.fields) <= set(one.fields)
+def _is_newer_command(intent: Intent, other: Intent) -> bool:
+    same = intent.source == other.source == "person" and get_place(intent) == get_place(other)
+    return same and (intent.at, intent.id) > (other.at, other.id) and set(other.fields) <= set(intent.fields)
 
 
-def _first_objection(intent: Intent, world: World, taken: Sequence[Action], seen: Sequence[Action]) -> Decision | None:
+def _find_objection(intent: Intent, world: World, taken: Sequence[Action], seen: Sequence[Action]) -> Decision | None:
     now = world.now
     past = [*(action for action in world.history if action.id != intent.id), *taken]
     checks: tuple[Callable[[], Decision | None], ...] = (
-        lambda: _again(intent, [*world.history, *seen], now),
-        lambda: against_owner(intent, world),
-        lambda: _against_better(intent, taken, now),
-        lambda: None if intent.id in world.approved else against_foreign(intent, world),
-        lambda: against_haste(intent, past, now),
-        lambda: against_reversal(intent, past, now),
-        lambda: against_spending(intent, past, now),
-        lambda: _busy(intent, world),
+        lambda: _check_duplicate(intent, [*world.history, *seen], now),
+        lambda: check_ownership(intent, world),
+        lambda: _check_priority(intent, taken, now),
+        lambda: None if intent.id in world.approved else check_foreign_change(intent, world),
+        lambda: check_cool_down(intent, past, now),
+        lambda: check_hysteresis(intent, past, now),
+        lambda: check_action_budget(intent, past, now),
+        lambda: _check_busy(intent, world),
     )
     return next((objection for check in checks if (objection := check()) is not None), None)
 
 
-def _again(intent: Intent, known: Sequence[Action], now: float) -> Decision | None:
+def _check_duplicate(intent: Intent, actions: Sequence[Action], now: float) -> Decision | None:
     key = (intent.team, intent.app, intent.key)
-    same = (one for one in known if (one.intent.team, one.intent.app, one.intent.key) == key)
-    first = next((one for one in same if one.id != intent.id), None)
-    return None if first is None else duplicate_of(first, intent, now)
+    same = (action for action in actions if (action.intent.team, action.intent.app, action.intent.key) == key)
+    first = next((action for action in same if action.id != intent.id), None)
+    return None if first is None else decide_duplicate(first, intent, now)
 
 
-def _against_better(intent: Intent, taken: Sequence[Action], now: float) -> Decision | None:
+def _check_priority(intent: Intent, taken: Sequence[Action], now: float) -> Decision | None:
     for action in taken:
-        if fields := overlapping(action.intent, intent):
+        if fields := find_overlap(action.intent, intent):
             better = action.intent
             strategy = f"The strategy {better.strategy!r} of the agent {better.agent!r}"
             who = f"{better.agent} (a person)" if better.source == "person" else strategy
-            why = f"{who} wants {fields[0]!r} of {intent.target!r} too and comes first: {_why_first(better, intent)}."
-            return decided(intent, "refuse", why, now=now, winner=action.id)
+            first = _explain_precedence(better, intent)
+            why = f"{who} wants {fields[0]!r} of {intent.target!r} too and comes first: {first}."
+            return make_decision(intent, "refuse", why, now=now, winner=action.id)
     return None
 
 
-def _why_first(winner: Intent, loser: Intent) -> str:
+def _explain_precedence(winner: Intent, loser: Intent) -> str:
     if winner.priority != loser.priority:
         return f"its priority is {winner.priority}, and this one's is {loser.priority}"
     return "it wanted it earlier" if winner.at != loser.at else "of two at the same time the smaller key is taken"
 
 
-def _busy(intent: Intent, world: World) -> Decision | None:
+def _check_busy(intent: Intent, world: World) -> Decision | None:
     for action in world.history:
         works = action.state == "running" or action.id in world.at_work
-        if works and action.id != intent.id and place_of(action.intent) == place_of(intent):
+        if works and action.id != intent.id and get_place(action.intent) == get_place(intent):
             reason = f"{intent.target!r} is being changed by {action.id!r}; this one is next."
             at = world.now + RETRY_S
-            return decided(intent, "queue", reason, now=world.now, winner=action.id, retry_at=at)
+            return make_decision(intent, "queue", reason, now=world.now, winner=action.id, retry_at=at)
     return None

@@ -1,7 +1,7 @@
-"""The engine: it carries out what was decided, watches what that did, and takes back what made things worse.
+"""The engine: carries out decisions, watches their effects with guards, and reverts actions that made things worse.
 
-Everything it knows is in the store. Killed at any instant and started again, it goes on where it stood: what had begun
-is begun again with the same idempotency key and the inverse noted before, so that it is as if it was done once.
+All its state is in the store. Killed at any instant and restarted, it continues: an action that had begun is retried
+with the same idempotency key and the inverse noted before, so that it takes effect once.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Self
 from scanflow.agent.records import Action, Decision, Guard, Intent
 from scanflow.errors import ScanflowError
 from scanflow_server.arbiter.acting import Actor, Measure, Perform
-from scanflow_server.arbiter.identity import place_of
+from scanflow_server.arbiter.identity import get_place
 from scanflow_server.arbiter.intent_service import IntentService, Look
 from scanflow_server.arbiter.objections import FOREIGN_S
 from scanflow_server.change_notifier import ChangeNotifier
 from scanflow_server.control.loop import IDLE_S, Loop
-from scanflow_server.store import intents as kept
+from scanflow_server.store import intents as intent_store
 from scanflow_server.store.base import Store
 from scanflow_server.store.intents import ActionRow
 
@@ -31,14 +31,15 @@ WORKERS = 16
 """How many actions are carried out at the same time, of different targets."""
 
 LOOK_S = 1.0
-"""How often the engine looks for what is due, and guards for what they watch, in seconds, while there is any."""
+"""How often the engine polls for due actions, and guards poll their metrics, in seconds, while there are any."""
 
 LONGEST_PAUSE_S = 60.0
-"""The longest pause before the engine goes on with what it stumbles over, in seconds; the first is ``LOOK_S``."""
+"""The longest pause before the engine retries an action it failed to process, in seconds; the first is ``LOOK_S``."""
 
 
-def regressed(guard: Guard, before: float | None, after: float | None) -> str | None:
-    """Return how the guard's metric got worse by more than it may, in words; None: it did not, or nobody knows."""
+def describe_regression(guard: Guard, before: float | None, after: float | None) -> str | None:
+    """Return a description of the regression of a guard's metric beyond its tolerance; None: there is none, or it is
+    unknown."""
     if before is None or after is None:
         return None
     worse_by = after - before if guard.worse == "higher" else before - after
@@ -48,7 +49,7 @@ def regressed(guard: Guard, before: float | None, after: float | None) -> str | 
 
 
 class ArbiterEngine:
-    """Decides and acts. May be used by several threads; one store has one engine at a time."""
+    """Decides on intents and carries out actions. Thread-safe; a store has one engine at a time."""
 
     def __init__(
         self,
@@ -61,18 +62,18 @@ class ArbiterEngine:
         clock: Callable[[], float] = time.time,
         foreign_s: float = FOREIGN_S,
     ) -> None:
-        """Decide and act on what is in ``store``, which is migrated.
+        """Create an engine on ``store``, which is migrated.
 
-        ``alive``: whether an agent of an application is there; its strategies then keep the fields that they own.
-        ``foreign_s``: how long somebody else's value is left alone, in seconds.
+        ``alive``: whether an agent of an application is running; its strategies then keep the fields that they own.
+        ``foreign_s``: how long another client's value is left alone, in seconds.
         """
-        self._store, self._clock, self._measured = store, clock, measure
+        self._store, self._clock, self._measure_metric = store, clock, measure
         self.intents = IntentService(store, look=look, clock=clock, alive=alive, foreign_s=foreign_s)
         self._actor = Actor(store, perform, look=look, measure=self._measure, clock=clock)
         self._changes, self._lock = ChangeNotifier(), threading.Lock()
         self._loop: Loop | None = None
         self._busy: dict[str, str] = {}
-        self._stumbled: dict[str, tuple[int, float]] = {}
+        self._failures: dict[str, tuple[int, float]] = {}
 
     def submit(self, intent: Intent) -> Decision:
         decision = self.intents.submit(intent)
@@ -85,8 +86,8 @@ class ArbiterEngine:
         return action
 
     def revert(self, id: str, *, by: str, reason: str = "", timeout_s: float = 30.0) -> Action:
-        """Take an action back, and return it as it then is; after ``timeout_s`` it may still be on its way."""
-        self._actor.ask_back(id, by=by, reason=reason)
+        """Revert an action and return its new state; after ``timeout_s`` the revert may still be in progress."""
+        self._actor.request_revert(id, by=by, reason=reason)
         self.wake()
         if self._loop is None:
             self.settle()
@@ -94,13 +95,12 @@ class ArbiterEngine:
         return self.intents.get(id).action
 
     def start(self) -> None:
-        """Act from now on, in threads of its own; first of all on what an earlier one was killed over."""
+        """Start acting, in threads of its own; first on the actions that a killed engine left."""
         self._loop = Loop([self], self._changes)
         self._loop.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """Begin nothing more, and return when what has begun is done. What is not by then is gone on with at the next
-        start, as after a kill."""
+        """Start no more actions, and wait for those in progress. The rest go on at the next start, as after a kill."""
         loop, self._loop = self._loop, None
         if loop is not None:
             loop.stop(timeout_s)
@@ -114,120 +114,120 @@ class ArbiterEngine:
         self.stop()
 
     def settle(self) -> None:
-        """Do all that is due at this moment, here, and return: for tests, and for who has no thread to spare."""
-        while jobs := self._jobs(self._due()):
+        """Run all due jobs in this thread and return: for tests, and for callers without a thread to spare."""
+        while jobs := self._plan_jobs(self._load_due()):
             for id, job in jobs:
-                self._do(id, job)
+                self._run_job(id, job)
 
     def tick(self) -> float:
-        found = self._due()
-        for id, job in self._jobs(found):
-            self._begin(id, job)
-        return LOOK_S if found else IDLE_S
+        rows = self._load_due()
+        for id, job in self._plan_jobs(rows):
+            self._start_job(id, job)
+        return LOOK_S if rows else IDLE_S
 
-    def _wait(self, so: Callable[[], bool], timeout_s: float) -> None:
+    def _wait(self, condition: Callable[[], bool], timeout_s: float) -> None:
         until = time.monotonic() + timeout_s
         while True:
             since, left_s = self._changes.changes, until - time.monotonic()
-            if so() or left_s <= 0:
+            if condition() or left_s <= 0:
                 return
             self._changes.wait(since, left_s)
 
-    def _begin(self, id: str, job: Callable[[], None]) -> None:
+    def _start_job(self, id: str, job: Callable[[], None]) -> None:
         # A thread for each, which the end of the process ends: an executor's would hold that up.
-        thread = threading.Thread(target=self._do, args=(id, job), name=f"scanflow-{id}", daemon=True)
+        thread = threading.Thread(target=self._run_job, args=(id, job), name=f"scanflow-{id}", daemon=True)
         try:
             thread.start()
         except RuntimeError as error:  # there are too many threads: there may be fewer soon
             _log.warning("The engine could not go on with %s: %s", id, error)
-            self._stumbles(id)
+            self._record_failure(id)
             with self._lock:
                 self._busy.pop(id, None)
 
-    def _due(self) -> list[ActionRow]:
+    def _load_due(self) -> list[ActionRow]:
         with self._store.read() as connection:
-            return kept.due(connection)
+            return intent_store.list_due(connection)
 
-    def _jobs(self, found: Sequence[ActionRow]) -> list[tuple[str, Callable[[], None]]]:
+    def _plan_jobs(self, rows: Sequence[ActionRow]) -> list[tuple[str, Callable[[], None]]]:
         now = self._clock()
         jobs: list[tuple[str, Callable[[], None]]] = []
-        for stored in sorted(found, key=lambda one: one.action.state != "running"):
-            place = place_of(stored.intent)
+        for row in sorted(rows, key=lambda row: row.action.state != "running"):
+            place = get_place(row.intent)
             with self._lock:
-                if now < self._stumbled.get(stored.id, (0, 0.0))[1]:
+                if now < self._failures.get(row.id, (0, 0.0))[1]:
                     continue
                 if len(self._busy) >= WORKERS:
                     break
-                if place in self._busy.values() or stored.id in self._busy:
+                if place in self._busy.values() or row.id in self._busy:
                     continue
-            job = self._job(stored, now)
+            job = self._make_job(row, now)
             if job is not None:
                 with self._lock:
-                    self._busy[stored.id] = place
-                jobs.append((stored.id, job))
+                    self._busy[row.id] = place
+                jobs.append((row.id, job))
         return jobs
 
-    def _job(self, stored: ActionRow, now: float) -> Callable[[], None] | None:
-        action = stored.action
-        if stored.due is not None and now < stored.due:
+    def _make_job(self, row: ActionRow, now: float) -> Callable[[], None] | None:
+        action = row.action
+        if row.due is not None and now < row.due:
             return None
-        if stored.reverting is not None:
-            return partial(self._actor.take_back, stored.id)
+        if row.reverting is not None:
+            return partial(self._actor.revert, row.id)
         if action.decision.verdict == "queue":
-            return partial(self.intents.decide_again, stored.intent)
+            return partial(self.intents.decide_again, row.intent)
         if action.state in {"pending", "running"}:
-            return partial(self._actor.carry_out, stored.id)
-        return self._guarded(stored, now)
+            return partial(self._actor.carry_out, row.id)
+        return self._check_guard(row, now)
 
-    def _guarded(self, stored: ActionRow, now: float) -> Callable[[], None] | None:
-        guard = stored.intent.guard
-        if stored.guard_until is None or guard is None or stored.action.state != "succeeded":
+    def _check_guard(self, row: ActionRow, now: float) -> Callable[[], None] | None:
+        guard = row.intent.guard
+        if row.guard_until is None or guard is None or row.action.state != "succeeded":
             return None
-        worse = regressed(guard, stored.guard_before, self._measure(stored.intent, guard.metric))
+        worse = describe_regression(guard, row.guard_before, self._measure(row.intent, guard.metric))
         if worse is not None:
-            return partial(self._take_back, stored.id, worse)
-        return partial(self._actor.guard_ends, stored.id) if now >= stored.guard_until else None
+            return partial(self._revert, row.id, worse)
+        return partial(self._actor.end_guard, row.id) if now >= row.guard_until else None
 
-    def _take_back(self, id: str, worse: str) -> None:
+    def _revert(self, id: str, worse: str) -> None:
         try:
-            self._actor.ask_back(id, by="the guard", reason=worse)
+            self._actor.request_revert(id, by="the guard", reason=worse)
         except ScanflowError as error:  # somebody has written over it: there is nothing to take back any more
-            self._actor.guard_ends(id, f"{worse}, and it stays: {error}")
+            self._actor.end_guard(id, f"{worse}, and it stays: {error}")
             return
-        self._actor.take_back(id)
+        self._actor.revert(id)
 
-    def _do(self, id: str, job: Callable[[], None]) -> None:
+    def _run_job(self, id: str, job: Callable[[], None]) -> None:
         place = self._busy.get(id)
         try:
             job()
             with self._store.read() as connection:
-                waiting = [] if place is None else kept.waiting_at(connection, place)
-            queued = next((one for one in waiting if one.action.decision.verdict == "queue" and one.id != id), None)
+                waiting = [] if place is None else intent_store.list_waiting(connection, place)
+            queued = next((row for row in waiting if row.action.decision.verdict == "queue" and row.id != id), None)
             if queued is not None:  # its turn may have come, before the moment that it was told
                 self.intents.decide_again(queued.intent)
         except ScanflowError as error:  # the database does not answer; what was begun is found again by its state
             _log.warning("%s", error)
-            self._stumbles(id)
+            self._record_failure(id)
         except Exception:  # noqa: BLE001  a defect must not end the engine, and is to be seen
             _log.exception("The engine could not go on with %s", id)
-            self._stumbles(id)
+            self._record_failure(id)
         else:
-            self._stumbled.pop(id, None)
+            self._failures.pop(id, None)
         finally:
             with self._lock:
                 self._busy.pop(id, None)
             self.wake()
 
-    def _stumbles(self, id: str) -> None:
-        """Leave an action alone for a while that cannot be gone on with, and each time for longer."""
+    def _record_failure(self, id: str) -> None:
+        """Back off from an action that cannot be processed, each time for longer."""
         with self._lock:
-            times = self._stumbled.get(id, (0, 0.0))[0] + 1
+            times = self._failures.get(id, (0, 0.0))[0] + 1
             pause_s = min(LOOK_S * 2.0 ** min(times - 1, 10), LONGEST_PAUSE_S)
-            self._stumbled[id] = times, self._clock() + pause_s
+            self._failures[id] = times, self._clock() + pause_s
 
     def _measure(self, intent: Intent, metric: str) -> float | None:
         try:
-            return self._measured(intent, metric)
+            return self._measure_metric(intent, metric)
         except Exception:  # noqa: BLE001  what cannot be measured is not known, and holds nothing up
             _log.exception("The metric %s of %s could not be measured", metric, intent.app)
             return None

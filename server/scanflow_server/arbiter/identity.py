@@ -1,4 +1,4 @@
-"""Who an intent is of, what it is about, and how it stands among others. Pure."""
+"""The identity of intents: their target, their strategy, and how they overlap. Pure."""
 
 from __future__ import annotations
 
@@ -7,57 +7,59 @@ from scanflow.agent.records import Action, Intent
 _OF_AN_APPLICATION = frozenset({"workflow", "agent"})
 
 
-def place_of(intent: Intent) -> str:
-    """Return what an intent is about, so that two intents are about the same thing when this is equal.
+def get_place(intent: Intent) -> str:
+    """Return the qualified name of an intent's target, equal for two intents on the same target.
 
-    Workflows and agents belong to an application; services, runs and models are called by the same name whichever of a
-    team's applications asks. What other teams want or did is never the same: nobody acts on another team's things.
+    Workflows and agents belong to an application; services, runs and models have one name in all applications of a
+    team. Targets of different teams are never equal: nobody acts on another team's.
     """
     kind, _, name = intent.target.partition("/")
     return f"{kind}/{intent.team}/{f'{intent.app}/' if kind in _OF_AN_APPLICATION else ''}{name}"
 
 
-def strategy_of(intent: Intent) -> str:
-    """Return the strategy an intent comes from, unlike any other strategy's."""
+def qualify_strategy(intent: Intent) -> str:
+    """Return the qualified name of the strategy an intent comes from."""
     return f"{intent.team}/{intent.app}/{intent.agent}/{intent.strategy}"
 
 
-def overlapping(one: Intent, other: Intent) -> tuple[str, ...]:
-    """Return which of the one's fields both write."""
-    if place_of(one) != place_of(other):
+def find_overlap(intent: Intent, other: Intent) -> tuple[str, ...]:
+    """Return the fields of the first intent that the second writes too."""
+    if get_place(intent) != get_place(other):
         return ()
-    return tuple(sorted(name for name in one.fields if any(related(name, own) for own in other.fields)))
+    return tuple(sorted(name for name in intent.fields if any(are_related(name, own) for own in other.fields)))
 
 
-def related(one: str, other: str) -> bool:
-    """Whether two fields of a target hold the same: ``affinity`` of a workflow has ``load.affinity`` of a step in it.
+def are_related(field: str, other: str) -> bool:
+    """Whether one field of a target contains the other, as ``affinity`` of a workflow ``load.affinity`` of a step.
 
-    What runs is no such: a run that is begun, and a step that is stopped, take nothing from each other.
+    Not so for ``running``: starting a run and stopping a step do not conflict.
     """
-    return one == other or ("running" not in {one, other} and (one.endswith(f".{other}") or other.endswith(f".{one}")))
+    return field == other or (
+        "running" not in {field, other} and (field.endswith(f".{other}") or other.endswith(f".{field}"))
+    )
 
 
 def is_kept(place: str, field: str) -> bool:
-    """Whether a field of a target stays as it was written. Whether a run or a step runs does not, as each ends by
-    itself: strategies that start the same workflow take nothing from each other."""
+    """Whether a field of a target stays as it was written. ``running`` of a run or a step does not, as each ends by
+    itself: strategies that start the same workflow do not conflict."""
     return place.startswith("service/") or (field != "running" and not field.endswith(".running"))
 
 
-def acted(action: Action) -> bool:
+def is_accepted(action: Action) -> bool:
     """Whether an action was carried out, is, or will be."""
     return action.decision.verdict == "act"
 
 
-def when(action: Action) -> float:
-    """Return when an action began; where it has not yet, when that was decided."""
+def get_start_time(action: Action) -> float:
+    """Return when an action began; if it has not, when it was decided on."""
     return action.decision.at if action.began is None else action.began
 
 
-def seconds(amount: float) -> str:
+def format_seconds(amount: float) -> str:
     return f"{amount:.0f} s" if amount >= 10 else f"{amount:.3g} s"
 
 
-def looks_back_s(intent: Intent) -> float:
-    """Return how old an action may be, in seconds, to have a say in what is decided on the intent."""
+def compute_lookback_s(intent: Intent) -> float:
+    """Return how old an action may be, in seconds, to matter for the decision on an intent."""
     budget_s = 0.0 if intent.budget is None else intent.budget_window_s
     return max(intent.cool_down_s, intent.hysteresis_s, budget_s)

@@ -1,6 +1,6 @@
-"""Where intents come in and are decided on, each in one transaction: what is decided is written down, or was never.
+"""The intent service: accepts intents and decides on them, each in one transaction.
 
-Nothing is carried out here; that is the engine's.
+Nothing is carried out here; that is the engine's task.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from scanflow.agent.primitives import act_of
 from scanflow.agent.records import Action, ActionState, Decision, Intent
 from scanflow.errors import InvalidError, UsageError
 from scanflow.problems import problem_of
-from scanflow_server.arbiter.arbitrate import arbitrate_all, duplicate_of, replaced_by
-from scanflow_server.arbiter.identity import is_kept, looks_back_s, place_of
-from scanflow_server.arbiter.objections import FOREIGN_S, Owner, World, foreign_fields, same
+from scanflow_server.arbiter.arbitrate import arbitrate_all, decide_duplicate, supersede
+from scanflow_server.arbiter.identity import compute_lookback_s, get_place, is_kept
+from scanflow_server.arbiter.objections import FOREIGN_S, Owner, World, are_equal, find_foreign_fields
 from scanflow_server.store import events, operations
-from scanflow_server.store import intents as kept
+from scanflow_server.store import intents as intent_store
 from scanflow_server.store.base import Store
 from scanflow_server.store.intents import ActionRow, FieldRow
 
 Look = Callable[[Intent], Mapping[str, Any]]
-"""Return those of an intent's fields that can be seen, as they are; and, under ``SINCE``, since when its target is
-there, where that is known."""
+"""Return the observable fields of an intent's target with their values, and under ``SINCE`` when it was created, if
+known."""
 
 SINCE = "created"
 
@@ -46,145 +46,149 @@ class IntentService:
         self._foreign_s = foreign_s
 
     def submit(self, intent: Intent) -> Decision:
-        """Decide on an intent, once for its key: the same key again is told what was decided."""
+        """Decide on an intent, once for its key: the same key again gets the first decision."""
         check_intent(intent)
         seen = self.look(intent)
         with self._store.write() as connection:
-            if (known := kept.by_key(connection, intent)) is not None:
-                return duplicate_of(known.action, intent, self._clock())
-            if kept.get(connection, intent.id) is not None:
+            if (earlier := intent_store.find_by_key(connection, intent)) is not None:
+                return decide_duplicate(earlier.action, intent, self._clock())
+            if intent_store.get(connection, intent.id) is not None:
                 raise InvalidError(f"Another intent has the id {intent.id!r}. Give each one of its own.")
             return self.admit(connection, intent, seen)
 
     def admit(self, connection: Connection, intent: Intent, seen: Mapping[str, Any]) -> Decision:
-        """Keep an intent and decide on it, with all that waits for the same target, within a transaction.
+        """Store an intent and decide on it, with all that wait for the same target, within a transaction.
 
-        ``seen``: the fields of the target as they are.
+        ``seen``: the observed fields of the target.
         """
         waits = Decision(intent=intent.id, verdict="queue", reason="It came in.", at=self._clock())
         action = Action(id=intent.id, intent=intent, state="pending", decision=waits, began=None, ended=None)
-        stored = ActionRow(action=action)
-        kept.add(connection, stored)
-        decision = self._decide(connection, place_of(intent), seen, [stored])[intent.id]
+        row = ActionRow(action=action)
+        intent_store.add(connection, row)
+        decision = self._decide(connection, get_place(intent), seen, [row])[intent.id]
         if decision.verdict == "approve":
-            for one in kept.waiting_at(connection, place_of(intent), verdicts=["approve"]):
-                replaced = replaced_by(intent, one.intent, decision.at) if one.id != intent.id else None
+            for waiting in intent_store.list_waiting(connection, get_place(intent), verdicts=["approve"]):
+                replaced = supersede(intent, waiting.intent, decision.at) if waiting.id != intent.id else None
                 if replaced is not None:
-                    self._become(connection, one, replaced)
+                    self._transition(connection, waiting, replaced)
         return decision
 
     def decide_again(self, intent: Intent) -> None:
         seen = self.look(intent)
         with self._store.write() as connection:
-            self._decide(connection, place_of(intent), seen, [])
+            self._decide(connection, get_place(intent), seen, [])
 
     def get(self, id: str) -> ActionRow:
         with self._store.read() as connection:
-            return kept.find(connection, id)
+            return intent_store.find(connection, id)
 
     def approve(self, id: str, *, by: str, reason: str = "") -> Action:
         """Record a person's approval, and decide again: autonomy and another client's value no longer stop it."""
         seen = self.look(self.get(id).intent)
         with self._store.write() as connection:
-            stored = kept.find(connection, id)
-            if stored.action.decision.verdict in {"act", "queue"}:
-                raise UsageError(f"The intent {id!r} needs no approval: it is {_stands(stored.action)}.")
-            approved = stored.changed(action={"state": "pending", "ended": None}, approved_by=by)
-            kept.put(connection, approved)
-            kept.say(connection, id, self._clock(), _by(f"{by} approved it", reason))
-            self._decide(connection, place_of(stored.intent), seen, [approved])
-            return kept.find(connection, id).action
+            row = intent_store.find(connection, id)
+            if row.action.decision.verdict in {"act", "queue"}:
+                raise UsageError(f"The intent {id!r} needs no approval: it is {_describe_state(row.action)}.")
+            approved = row.replace(action={"state": "pending", "ended": None}, approved_by=by)
+            intent_store.put(connection, approved)
+            intent_store.append_trail(connection, id, self._clock(), _append_reason(f"{by} approved it", reason))
+            self._decide(connection, get_place(row.intent), seen, [approved])
+            return intent_store.find(connection, id).action
 
     def refuse(self, id: str, *, by: str, reason: str = "") -> Action:
         with self._store.write() as connection:
-            stored = kept.find(connection, id)
-            if stored.action.state != "pending" or stored.action.began is not None:
-                advice = f" Take it back: scanflow approve {id} --revert" if stored.action.state == "succeeded" else ""
-                raise UsageError(f"The intent {id!r} cannot be refused: it is {_stands(stored.action)}.{advice}")
-            said = _by(f"{by} refused it", reason)
-            decision = Decision(intent=id, verdict="refuse", reason=said, by=by, at=self._clock())
-            self._become(connection, stored, decision)
-            return kept.find(connection, id).action
+            row = intent_store.find(connection, id)
+            if row.action.state != "pending" or row.action.began is not None:
+                advice = f" Take it back: scanflow approve {id} --revert" if row.action.state == "succeeded" else ""
+                raise UsageError(f"The intent {id!r} cannot be refused: it is {_describe_state(row.action)}.{advice}")
+            text = _append_reason(f"{by} refused it", reason)
+            decision = Decision(intent=id, verdict="refuse", reason=text, by=by, at=self._clock())
+            self._transition(connection, row, decision)
+            return intent_store.find(connection, id).action
 
     def _decide(
         self, connection: Connection, place: str, seen: Mapping[str, Any], more: Iterable[ActionRow]
     ) -> dict[str, Decision]:
-        waiting = {one.id: one for one in [*kept.waiting_at(connection, place), *more]}
-        fresh = {one.id: one for one in waiting.values() if one.action.began is None}
+        waiting = {row.id: row for row in [*intent_store.list_waiting(connection, place), *more]}
+        fresh = {row.id: row for row in waiting.values() if row.action.began is None}
         if not fresh:
             return {}
         now = self._clock()
-        wanted = [one.intent for one in fresh.values()]
-        since = now - max(looks_back_s(one) for one in wanted)
-        history = [one for one in kept.history_for(connection, wanted, since=since) if one.id not in fresh]
-        fields = _of_this_one(connection, kept.fields_at(connection, place), seen.get(SINCE))
-        at_work = kept.at_work(connection, place)
-        steady = {name: one for name, one in fields.items() if one.intent not in at_work}
-        foreign = self._foreign(connection, place, steady, seen, now)
+        wanted = [row.intent for row in fresh.values()]
+        since = now - max(compute_lookback_s(intent) for intent in wanted)
+        history = [
+            action for action in intent_store.load_history(connection, wanted, since=since) if action.id not in fresh
+        ]
+        fields = _select_current(connection, intent_store.load_fields(connection, place), seen.get(SINCE))
+        at_work = intent_store.find_busy_ids(connection, place)
+        steady = {name: field for name, field in fields.items() if field.intent not in at_work}
+        foreign = self._update_foreign(connection, place, steady, seen, now)
         world = World(
             now=now,
             history=history,
-            owners=self._owners(place, fields),
+            owners=self._list_owners(place, fields),
             observed=seen,
-            last_written=_last_written(steady),
+            last_written=_collect_written(steady),
             foreign_since=foreign,
             foreign_s=self._foreign_s,
-            approved={one.id for one in fresh.values() if one.approved_by is not None},
+            approved={row.id for row in fresh.values() if row.approved_by is not None},
             at_work=at_work,
         )
         decisions = arbitrate_all(wanted, world)
         for id, decision in decisions.items():
-            self._become(connection, fresh[id], decision)
+            self._transition(connection, fresh[id], decision)
         return decisions
 
-    def _become(self, connection: Connection, stored: ActionRow, decision: Decision) -> None:
-        before = stored.action.decision
+    def _transition(self, connection: Connection, row: ActionRow, decision: Decision) -> None:
+        before = row.action.decision
         news = (before.verdict, before.winner) != (decision.verdict, decision.winner) or before.reason == "It came in."
         waits = decision.verdict in _WAITS
         state: ActionState = "pending" if waits else "observed" if decision.verdict == "observe" else "refused"
-        after = stored.changed(
+        after = row.replace(
             action={"decision": decision, "state": state, "ended": None if waits else decision.at},
             due=decision.retry_at if decision.verdict == "queue" else None,
         )
-        kept.put(connection, after)
-        if state == "refused" and stored.intent.source == "person":
+        intent_store.put(connection, after)
+        if state == "refused" and row.intent.source == "person":
             problem = problem_of(UsageError(decision.reason))[1]
-            operations.end(connection, stored.id, at=decision.at, progress=[], problem=problem)
+            operations.end(connection, row.id, at=decision.at, progress=[], problem=problem)
         if news:
-            kept.say(connection, stored.id, decision.at, f"{decision.verdict}: {decision.reason}")
-            data = {"id": stored.id, "verdict": decision.verdict, "reason": decision.reason}
-            tell_of(connection, stored.intent, "intent", decision.at, **data)
+            intent_store.append_trail(connection, row.id, decision.at, f"{decision.verdict}: {decision.reason}")
+            data = {"id": row.id, "verdict": decision.verdict, "reason": decision.reason}
+            record_intent_event(connection, row.intent, "intent", decision.at, **data)
 
-    def _foreign(
+    def _update_foreign(
         self, connection: Connection, place: str, fields: Mapping[str, FieldRow], seen: Mapping[str, Any], now: float
     ) -> dict[str, float]:
-        """Note since when which fields are other than written, and return it."""
+        """Record since when fields differ from what was last written, and return those times."""
         since: dict[str, float] = {}
-        strange = foreign_fields(tuple(fields), observed=seen, last_written=_last_written(fields))
-        for name, one in fields.items():
+        strange = find_foreign_fields(tuple(fields), observed=seen, last_written=_collect_written(fields))
+        for name, field in fields.items():
             if name not in seen:
                 continue
             value = {"value": seen[name]} if name in strange else None
-            if value is None or one.foreign_value is None or not same(value, one.foreign_value):
-                found = None if value is None else now
+            if value is None or field.foreign_value is None or not are_equal(value, field.foreign_value):
+                foreign_since = None if value is None else now
             else:
-                found = one.foreign_since
-            if (found, value) != (one.foreign_since, one.foreign_value):
-                changed = one.model_copy(update={"foreign_since": found, "foreign_value": value})
-                kept.put_field(connection, place, changed)
-            if found is not None:
-                since[name] = found
+                foreign_since = field.foreign_since
+            if (foreign_since, value) != (field.foreign_since, field.foreign_value):
+                changed = field.model_copy(update={"foreign_since": foreign_since, "foreign_value": value})
+                intent_store.put_field(connection, place, changed)
+            if foreign_since is not None:
+                since[name] = foreign_since
         return since
 
-    def _owners(self, place: str, fields: Mapping[str, FieldRow]) -> dict[str, Owner]:
-        kept_fields = {name: one for name, one in fields.items() if is_kept(place, name)}
-        return {name: owner for name, one in kept_fields.items() if (owner := self._owner(one)) is not None}
+    def _list_owners(self, place: str, fields: Mapping[str, FieldRow]) -> dict[str, Owner]:
+        kept_fields = {name: field for name, field in fields.items() if is_kept(place, name)}
+        return {name: owner for name, field in kept_fields.items() if (owner := self._get_owner(field)) is not None}
 
-    def _owner(self, one: FieldRow) -> Owner | None:
-        if one.strategy is None or one.intent is None:
+    def _get_owner(self, field: FieldRow) -> Owner | None:
+        if field.strategy is None or field.intent is None:
             return None
-        lives = one.app is not None and one.agent is not None and self._alive(one.app, one.agent)
-        return Owner(strategy=one.strategy, intent=one.intent, priority=one.priority, until=one.until, lives=lives)
+        lives = field.app is not None and field.agent is not None and self._alive(field.app, field.agent)
+        return Owner(
+            strategy=field.strategy, intent=field.intent, priority=field.priority, until=field.until, lives=lives
+        )
 
 
 def check_intent(intent: Intent) -> None:
@@ -199,38 +203,38 @@ def check_intent(intent: Intent) -> None:
         )
 
 
-def tell_of(connection: Connection, intent: Intent, type: str, at: float, **data: Any) -> None:
-    """List an event about an intent's target."""
+def record_intent_event(connection: Connection, intent: Intent, type: str, at: float, **data: Any) -> None:
+    """Record an event about an intent's target."""
     whose = {"by": intent.agent} if intent.source == "person" else {"agent": intent.agent, "strategy": intent.strategy}
     about = {**whose, "primitive": intent.primitive, **data}
-    events.tell(connection, type, intent.target, at=at, app=intent.app, team=intent.team, data=about)
+    events.record(connection, type, intent.target, at=at, app=intent.app, team=intent.team, data=about)
 
 
-def _of_this_one(connection: Connection, fields: Mapping[str, FieldRow], since: float | None) -> dict[str, FieldRow]:
-    """Return what is kept of a target that is there since then: not what was written into one of its name before."""
+def _select_current(connection: Connection, fields: Mapping[str, FieldRow], since: float | None) -> dict[str, FieldRow]:
+    """Return the fields of a target created at ``since``, without those written to an earlier one of its name."""
     if since is None:
         return dict(fields)
-    ended = {one.intent: _ended(connection, one.intent) for one in fields.values() if one.intent is not None}
-    return {name: one for name, one in fields.items() if one.intent is None or ended[one.intent] >= since}
+    ended = {field.intent: _get_end(connection, field.intent) for field in fields.values() if field.intent is not None}
+    return {name: field for name, field in fields.items() if field.intent is None or ended[field.intent] >= since}
 
 
-def _ended(connection: Connection, id: str) -> float:
-    """Return when an action was over, which for what deploys a service is after that is there."""
-    stored = kept.get(connection, id)
-    if stored is None:
+def _get_end(connection: Connection, id: str) -> float:
+    """Return when an action ended; for one that deploys a service that is after the service exists."""
+    row = intent_store.get(connection, id)
+    if row is None:
         return 0.0
-    return math.inf if stored.action.ended is None else stored.action.ended
+    return math.inf if row.action.ended is None else row.action.ended
 
 
-def _last_written(fields: Mapping[str, FieldRow]) -> dict[str, Any]:
-    return {name: one.written["value"] for name, one in fields.items() if one.written is not None}
+def _collect_written(fields: Mapping[str, FieldRow]) -> dict[str, Any]:
+    return {name: field.written["value"] for name, field in fields.items() if field.written is not None}
 
 
-def _stands(action: Action) -> str:
+def _describe_state(action: Action) -> str:
     if action.state == "pending":
         return {"act": "about to begin", "queue": "waiting for its turn"}.get(action.decision.verdict, "waiting")
     return "refused already" if action.state == "refused" else action.state
 
 
-def _by(what: str, reason: str) -> str:
+def _append_reason(what: str, reason: str) -> str:
     return f"{what}: {reason}" if reason else f"{what}."

@@ -1,4 +1,4 @@
-"""The engine of a server, made from its parts: how it looks at targets and at metrics, and carries actions out."""
+"""Build a server's engine: how it observes targets, reads metrics and carries actions out."""
 
 from __future__ import annotations
 
@@ -45,23 +45,23 @@ def make_engine(context: ServerContext) -> ArbiterEngine:
         )
 
     def measure(intent: Intent, metric: str) -> float | None:
-        found = measured(context.deployer, metric, team=intent.team)
-        return posted(context, intent.app, metric, team=intent.team) if found is None else found
+        value = measure_service(context.deployer, metric, team=intent.team)
+        return read_posted_metric(context, intent.app, metric, team=intent.team) if value is None else value
 
     def alive(app: str, agent: str) -> bool:
         with context.store.read() as connection:
-            found = agents.get(connection, app, agent)
-        return found is not None and context.heartbeats.heard(found, context.clock())
+            row = agents.get(connection, app, agent)
+        return row is not None and context.heartbeats.heard(row, context.clock())
 
-    look = partial(observed, context.deployer, applications)
+    look = partial(observe_target, context.deployer, applications)
     return ArbiterEngine(context.store, perform, look=look, measure=measure, alive=alive, clock=context.clock)
 
 
-def posted(context: ServerContext, app: str, metric: str, *, team: str) -> float | None:
-    """Return a metric's newest value that was posted for a team's application, or for no certain one: that is an event
-    of type ``metric`` about it, with ``value``. What is no number, or none that is finite, is not known."""
-    mine = events.c.app.in_([app, ""]), events.c.team.in_([team, ""])
-    query = select(events.c.data).where(events.c.type == "metric", events.c.subject == metric, *mine)
+def read_posted_metric(context: ServerContext, app: str, metric: str, *, team: str) -> float | None:
+    """Return a metric's newest value that was posted for a team's application, or for none in particular: an event of
+    type ``metric`` with ``value``. None: it is not a finite number."""
+    filters = events.c.app.in_([app, ""]), events.c.team.in_([team, ""])
+    query = select(events.c.data).where(events.c.type == "metric", events.c.subject == metric, *filters)
     with context.store.read() as connection:
         data = connection.execute(query.order_by(events.c.id.desc()).limit(1)).scalar()
     value = data.get("value") if isinstance(data, dict) else None
@@ -74,15 +74,15 @@ def posted(context: ServerContext, app: str, metric: str, *, team: str) -> float
     return number if math.isfinite(number) else None
 
 
-def observed(deployer: Deployer, applications: Applications, intent: Intent) -> dict[str, Any]:
-    """Return those of an intent's fields that can be seen. What cannot be looked at now is left out."""
+def observe_target(deployer: Deployer, applications: Applications, intent: Intent) -> dict[str, Any]:
+    """Return the observable fields of an intent's target, without those that cannot be read now."""
     kind, _, name = intent.target.partition("/")
     try:
         if kind == "service":
-            found = {one.name: one for one in deployer.services() if one.team == intent.team}
-            seen = _of_service(found[name]) if name in found else {"running": False}
+            services = {service.name: service for service in deployer.services() if service.team == intent.team}
+            seen = _describe_service(services[name]) if name in services else {"running": False}
         elif kind == "workflow":
-            seen = _of_workflow(applications.get(intent.app, intent.team).application.workflow(name))
+            seen = _describe_workflow(applications.get(intent.app, intent.team).application.workflow(name))
         else:
             return {}
     except ScanflowError:
@@ -90,7 +90,7 @@ def observed(deployer: Deployer, applications: Applications, intent: Intent) -> 
     return {field: seen[field] for field in (*intent.fields, SINCE) if field in seen}
 
 
-def measured(deployer: Deployer, metric: str, *, team: str) -> float | None:
+def measure_service(deployer: Deployer, metric: str, *, team: str) -> float | None:
     """Return ``service.NAME.errors`` (a share of the requests, 0 before there are any), ``service.NAME.p95_s``,
     ``.p50_s`` or ``.rps`` of a team's service."""
     parts = metric.split(".")
@@ -110,7 +110,7 @@ def measured(deployer: Deployer, metric: str, *, team: str) -> float | None:
     return values.get(parts[2])
 
 
-def _of_service(record: ServiceRecord) -> dict[str, Any]:
+def _describe_service(record: ServiceRecord) -> dict[str, Any]:
     trial = canary_of(record)
     share = None if trial is None else {"models": dict(trial.models), "weight": trial.weight, "shadow": trial.shadow}
     return {
@@ -124,7 +124,7 @@ def _of_service(record: ServiceRecord) -> dict[str, Any]:
     }
 
 
-def _of_workflow(workflow: Workflow) -> dict[str, Any]:
+def _describe_workflow(workflow: Workflow) -> dict[str, Any]:
     seen: dict[str, Any] = {"parameters": {}, "resource": {}, "affinity": {}}
     for node in workflow.nodes:
         if isinstance(node, Executor):

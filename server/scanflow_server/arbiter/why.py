@@ -1,4 +1,4 @@
-"""Why something was done, or was not: sample, trigger, rule, intent, decision, action, effect; a line or more each."""
+"""Explain an action: sample, trigger, rule, intent, decision, action, effect; a line or more each."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ _NOTHING = {
 }
 
 
-def why(action: Action, said: Sequence[tuple[float, str]] = ()) -> list[str]:
+def explain_action(action: Action, trail: Sequence[tuple[float, str]] = ()) -> list[str]:
     intent, sample = action.intent, action.intent.sample
     lines = []
     if intent.source == "person":
-        lines.append(f"request   by {intent.agent} at {_at(intent.at)}")
+        lines.append(f"request   by {intent.agent} at {_format_time(intent.at)}")
     elif sample is None:
         lines += ["sample    none was told", "trigger   none was told"]
     else:
         shown = sample.value
         if intent.evidence and isinstance(shown, dict):
             shown = {name: value for name, value in shown.items() if name != "evidence"}
-        value = f"failed: {sample.error}" if sample.error is not None else _short(shown)
+        value = f"failed: {sample.error}" if sample.error is not None else _shorten(shown)
+        at = _format_time(sample.at)
         lines += [
-            f"sample    {sample.sensor} of {sample.agent} at {_at(sample.at)}: {value} (in {sample.seconds:.3g} s)",
+            f"sample    {sample.sensor} of {sample.agent} at {at}: {value} (in {sample.seconds:.3g} s)",
             f"trigger   {sample.cause}",
         ]
     if text := sentence(intent.evidence):
         lines.append(f"evidence  {text}")
-    arguments = ", ".join(f"{name}={_short(value)}" for name, value in sorted(intent.arguments.items()))
+    arguments = ", ".join(f"{name}={_shorten(value)}" for name, value in sorted(intent.arguments.items()))
     strategy = f"strategy {intent.strategy} of {intent.agent}, priority {intent.priority}, {intent.autonomy}"
     lines += [] if intent.source == "person" else [f"rule      {intent.rule or 'always'}"]
     lines += [
@@ -45,32 +46,32 @@ def why(action: Action, said: Sequence[tuple[float, str]] = ()) -> list[str]:
     ]
     if action.decision.winner is not None:
         lines.append(f"          against {action.decision.winner}")
-    began = "" if action.began is None else f", begun at {_at(action.began)}"
+    began = "" if action.began is None else f", begun at {_format_time(action.began)}"
     took = "" if action.began is None or action.ended is None else f", over after {action.ended - action.began:.3g} s"
     lines.append(f"action    {action.state}{began}{took}")
-    lines += [f"          {_at(at)} {text}" for at, text in said]
-    lines.append(f"effect    {_effect(action)}")
+    lines += [f"          {_format_time(at)} {text}" for at, text in trail]
+    lines.append(f"effect    {_describe_effect(action)}")
     return lines
 
 
-def _effect(action: Action) -> str:
+def _describe_effect(action: Action) -> str:
     if action.state == "reverted":
         return f"taken back by {action.reverted_by}"
     if action.error is not None:
         return f"none: {action.error}" if action.state == "failed" else action.error
     if action.state == "succeeded":
         undone = "" if action.inverse is None else f"; undone by {action.inverse.primitive}"
-        return f"{_short(action.result)}{undone}"
+        return f"{_shorten(action.result)}{undone}"
     return _NOTHING.get(action.state, "none")
 
 
-def _at(at: float) -> str:
+def _format_time(at: float) -> str:
     try:
         return dt.datetime.fromtimestamp(at, dt.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     except (ValueError, OverflowError, OSError):  # no year that a calendar has
         return f"{at:g}"
 
 
-def _short(value: JSON) -> str:
+def _shorten(value: JSON) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 200 else text[:197] + "..."

@@ -43,7 +43,7 @@ class AgentsController:
 
     def tick(self) -> float:
         with self._context.store.read() as connection:
-            known = agents.listed(connection)
+            known = agents.list_all(connection)
         settled = True
         for one in known:
             state = None
@@ -59,7 +59,7 @@ class AgentsController:
         if one.wanted:
             if self._context.agents.start(_hosted(self._context, one, process), observe=partial(self._mended, one)):
                 with self._context.store.write() as connection:
-                    agents.restarted(connection, one.app, one.name)
+                    agents.count_restart(connection, one.app, one.name)
         elif process.alive:
             self._context.agents.stop(one.app, one.team, one.name)
 
@@ -67,7 +67,7 @@ class AgentsController:
         _log.warning("The agent %s/%s: %s", one.app, one.name, text)
         subject, at, told = f"agent/{one.name}", self._context.clock(), {"text": text}
         with self._context.store.write() as connection:
-            events.tell(connection, "agent.mended", subject, at=at, app=one.app, team=one.team, data=told)
+            events.record(connection, "agent.mended", subject, at=at, app=one.app, team=one.team, data=told)
 
     def _tell(self, one: AgentRow, process: AgentProcess) -> str:
         state, place = view_of(self._context, one, process).state, (one.app, one.name)
@@ -75,7 +75,7 @@ class AgentsController:
         if state == "silent" and before not in {None, "silent"}:
             with self._context.store.write() as connection:
                 told = {"seen": self._context.heartbeats.latest(one).seen}
-                events.tell(
+                events.record(
                     connection, "agent.missed", f"agent/{one.name}", at=at, app=one.app, team=one.team, data=told
                 )
         self._states[place] = state

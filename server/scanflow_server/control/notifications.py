@@ -69,10 +69,10 @@ class NotificationsController:
 
     def tick(self) -> float:
         with self._context.store.read() as connection:
-            revisions = applications.revisions(connection)
+            revisions = applications.load_revisions(connection)
             changed = [one for one, revision in revisions.items() if self._known.get(one, (0,))[0] != revision]
             rows = [applications.get(connection, *one) for one in changed]
-            newest = events.newest(connection)
+            newest = events.get_newest_id(connection)
         self._known = {one: known for one, known in self._known.items() if one in revisions}
         for row in rows:
             if row is not None:
@@ -86,13 +86,13 @@ class NotificationsController:
     def _tell(self, target: _Target, newest: int) -> None:
         if target.seen < 0:
             with self._context.store.write() as connection:
-                known = notified.position(connection, target.key)
+                known = notified.get_position(connection, target.key)
                 if known is None:  # what happened before somebody asked to be told is no news
-                    known = events.newest_before(connection, target.since)
+                    known = events.get_newest_id_before(connection, target.since)
                     notified.put_position(connection, target.key, known)
                 target.seen = known
         with self._context.store.read() as connection:
-            found = events.after(
+            found = events.list_after(
                 connection, target.seen, type=target.types, app=target.app, team=target.team, limit=_AT_ONCE
             )
             actions = {event.id: _action(connection, event) for event in found}
@@ -133,7 +133,9 @@ class NotificationsController:
         with self._context.store.write() as connection:
             data: dict[str, Any] = {"event": event.id, "type": event.type, "error": str(error), "then": then}
             at, subject = self._context.clock(), f"application/{target.app}"
-            events.tell(connection, "notification.failed", subject, at=at, app=target.app, team=target.team, data=data)
+            events.record(
+                connection, "notification.failed", subject, at=at, app=target.app, team=target.team, data=data
+            )
 
 
 def targets_of(row: ApplicationRow) -> list[_Target]:

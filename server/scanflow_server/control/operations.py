@@ -37,7 +37,7 @@ class OperationsController:
 
     def tick(self) -> float:
         with self._context.store.read() as connection:
-            running = operations.running(connection)
+            running = operations.list_open(connection)
         busy: set[str] = set()
         for one in running:
             if one.service in busy or one.state == "queued":
@@ -82,7 +82,7 @@ class OperationsController:
             progress = progress_of(job)
             if operations.end(connection, one.id, at=at, progress=progress, result=record, problem=problem):
                 type = "service.changed" if problem is None else "service.unchanged"
-                events.tell(connection, type, f"service/{one.service}", at=at, app=one.app, team=one.team, data=data)
+                events.record(connection, type, f"service/{one.service}", at=at, app=one.app, team=one.team, data=data)
         self._processes.forget(job)
 
 
@@ -115,7 +115,7 @@ class ServicesController:
             at, data = self._context.clock(), {"text": progress.text}
             with self._context.store.write() as connection:
                 subject, app, team = f"service/{record.name}", record.app, record.team
-                events.tell(connection, "service.mended", subject, at=at, app=app, team=team, data=data)
+                events.record(connection, "service.mended", subject, at=at, app=app, team=team, data=data)
 
         if (due := self._context.deployer.reconcile(record, observe=mended)) is not None:
             request_operation(
@@ -144,7 +144,9 @@ class ServicesController:
         data: dict[str, Any] = {"state": record.state, "before": before, "error": record.error}
         at = self._context.clock()
         with self._context.store.write() as connection:
-            events.tell(connection, type, f"service/{record.name}", at=at, app=record.app, team=record.team, data=data)
+            events.record(
+                connection, type, f"service/{record.name}", at=at, app=record.app, team=record.team, data=data
+            )
 
 
 def progress_of(job: Job) -> list[str]:

@@ -16,7 +16,7 @@ from scanflow.agent.primitive_context import REVERT
 from scanflow.backends.kept_functions import functions_named
 from scanflow.errors import NotFoundError
 from scanflow.processes.jobs import GONE, Job
-from scanflow_server.arbiter.identity import acted, looks_back_s, when
+from scanflow_server.arbiter.identity import compute_lookback_s, get_start_time, is_accepted
 from scanflow_server.context import ServerContext
 from scanflow_server.control.loop import ErrorIsolation
 from scanflow_server.settings import ServerSettings
@@ -80,7 +80,7 @@ def is_old(at: float | None, now: float, kept_days: float) -> bool:
 
 def needed_until(stored: ActionRow) -> float:
     """Return until when the arbiter may have to know of an action: its strategy's budget, and its pauses."""
-    return when(stored.action) + looks_back_s(stored.intent) if acted(stored.action) else 0.0
+    return get_start_time(stored.action) + compute_lookback_s(stored.intent) if is_accepted(stored.action) else 0.0
 
 
 def may_forget(stored: ActionRow, now: float, keep: ServerSettings, *, surplus: bool) -> bool:
@@ -94,7 +94,7 @@ def may_forget(stored: ActionRow, now: float, keep: ServerSettings, *, surplus: 
     if waits or stored.guard_until is not None or stored.reverting is not None or now <= needed_until(stored):
         return False
     ended = action.decision.at if action.ended is None else action.ended
-    return is_old(ended, now, keep.keep_ended_days) or (surplus and not acted(action))
+    return is_old(ended, now, keep.keep_ended_days) or (surplus and not is_accepted(action))
 
 
 class RetentionController:
@@ -146,8 +146,8 @@ class RetentionController:
     def _events(self) -> Iterator[None]:
         store, keep, now = self._context.store, self._keep, self._context.clock()
         with store.read() as connection:
-            newest = events.newest(connection)
-            marks = [Mark(*one) for one in pruning.bookmarks_of(connection)]
+            newest = events.get_newest_id(connection)
+            marks = [Mark(*one) for one in pruning.list_bookmarks(connection)]
         if bookmark_now(marks[-1] if marks else None, newest, now, keep):
             with store.write() as connection:
                 pruning.add_mark(connection, newest, now)
@@ -162,8 +162,8 @@ class RetentionController:
     def _folders(self) -> Iterator[None]:
         folder = self._context.settings.folder
         with self._context.store.read() as connection:
-            wanted = {self._context.operation_job(one.id).path for one in operations.running(connection)}
-            wanted |= {self._context.run_job(one.name, one.drive).path for one in runs.active(connection)}
+            wanted = {self._context.operation_job(one.id).path for one in operations.list_open(connection)}
+            wanted |= {self._context.run_job(one.name, one.drive).path for one in runs.list_active(connection)}
         yield
         paths = [*_inside(folder / "operations")]
         for run in _inside(folder / "runs"):
@@ -199,7 +199,7 @@ class RetentionController:
         before, last = self._context.clock() - self._keep.keep_ended_days * DAY_S, ""
         while True:
             with self._context.store.read() as connection:
-                names = pruning.old_runs(connection, before, after=last, most=FOLDERS)
+                names = pruning.list_old_runs(connection, before, after=last, most=FOLDERS)
             if not names:
                 return
             for name in names:
@@ -217,7 +217,7 @@ class RetentionController:
         """Forget functions sent by value that neither a run nor anything kept here names."""
         before = self._context.clock() - self._keep.keep_ended_days * DAY_S
         with self._context.store.read() as connection:
-            needed = functions_named(map(json.dumps, pruning.documents(connection)))
+            needed = functions_named(map(json.dumps, pruning.iterate_documents(connection)))
         self._context.deployer.batch.forget_functions(before, needed)
 
     def _is_entered(self, run: str) -> bool:
@@ -231,10 +231,10 @@ class RetentionController:
         store, keep, now, last = self._context.store, self._keep, self._context.clock(), 0
         before = now - keep.keep_ended_days * DAY_S if keep.keep_ended_days > 0 else float("-inf")
         with store.read() as connection:
-            surplus = pruning.newest_intent(connection) - keep.keep_events if keep.keep_events > 0 else 0
+            surplus = pruning.get_newest_intent(connection) - keep.keep_events if keep.keep_events > 0 else 0
         while True:
             with store.write() as connection:
-                found = pruning.closed_intents(connection, before, surplus=surplus, after=last, most=BATCH // 5)
+                found = pruning.list_closed_intents(connection, before, surplus=surplus, after=last, most=BATCH // 5)
                 old = [one.id for number, one in found if may_forget(one, now, keep, surplus=number <= surplus)]
                 pruning.forget_intents(connection, old)
             if not found:
@@ -247,7 +247,7 @@ class RetentionController:
         while True:
             with self._context.store.write() as connection:
                 # What a kill cut short is begun again with its key, however long the server was away.
-                begun = pruning.begun_intents(connection)
+                begun = pruning.list_begun_intents(connection)
                 spare = {f"{OWN}{id}{end}" for id in begun for end in ("", REVERT)}
                 if pruning.forget_keys(connection, before, spare=spare, most=BATCH) == 0:
                     return

@@ -36,7 +36,7 @@ class RunsController:
 
     def tick(self) -> float:
         with self._context.store.read() as connection:
-            wanted = runs.active(connection)
+            wanted = runs.list_active(connection)
         looked: list[tuple[WantedRun, Job, bool]] = []
         for run in wanted:
             with self._isolation.of(f"The process of the run {run.name!r}"):
@@ -122,7 +122,7 @@ class RunsController:
         with self._context.store.write() as connection:
             if runs.settle(connection, run.name, run.drive, outcome=outcome, problem=problem):
                 at = self._context.clock()
-                events.tell(
+                events.record(
                     connection, f"run.{outcome}", f"run/{run.name}", at=at, app=run.app, team=run.team, data=data
                 )
         self._processes.forget(job)

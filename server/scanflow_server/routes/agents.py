@@ -17,7 +17,7 @@ from scanflow_server.context import Given, ServerContext
 from scanflow_server.control.agents import MOST_ENTRIES, has_other_code, journal_of, process_of, view_of
 from scanflow_server.problems import PROBLEMS
 from scanflow_server.scope import OwnAgent, find_agent, read_own_application
-from scanflow_server.store import agents as stored
+from scanflow_server.store import agents as agent_store
 from scanflow_server.store import events
 from scanflow_server.store.agents import AgentRow
 
@@ -28,7 +28,7 @@ router = APIRouter(prefix="/agents", tags=["agents"], responses=PROBLEMS)
 def agents(context: Given, caller: Reader) -> list[AgentView]:
     """List all agents, by application and name."""
     with context.store.read() as connection:
-        known = [one for one in stored.listed(connection) if caller.sees(one.team)]
+        known = [one for one in agent_store.list_all(connection) if caller.sees(one.team)]
     return [view_of(context, one) for one in known]
 
 
@@ -55,7 +55,7 @@ def start(context: Given, request: Request, caller: Editor, app: Name, agent: Na
     process = context.agents.show(app, made.team, agent)
     anew = has_other_code(process, document, body.source)
     with context.store.write() as connection:
-        before = stored.get(connection, app, agent)
+        before = agent_store.get(connection, app, agent)
         if before is not None and before.wanted and not caller.sees(before.team):
             raise AlreadyRunningError(
                 f"The name {app}/{agent} of an agent is taken, as names of applications with agents are shared by all "
@@ -63,7 +63,7 @@ def start(context: Given, request: Request, caller: Editor, app: Name, agent: Na
             )
         _check_ended(context, before, team=made.team)
         requests.keep_application(connection, made, body.source, at=context.clock())
-        one = stored.put(
+        one = agent_store.put(
             connection, app=app, name=agent, team=made.team, document=document, source=body.source, anew=anew
         )
     request.app.state.callers.reload()  # it has a token of its own
@@ -75,7 +75,7 @@ def start(context: Given, request: Request, caller: Editor, app: Name, agent: Na
 def stop(context: Given, caller: Editor, agent: OwnAgent) -> AgentView:
     """Have an agent ended; what it has kept is kept."""
     with context.store.write() as connection:
-        stored.unwant(connection, agent.app, agent.name)
+        agent_store.mark_unwanted(connection, agent.app, agent.name)
     if agent.document is not None:
         context.agents.stop(agent.app, agent.team, agent.name)  # at once, since this server may be about to end too
     context.work.notify()
@@ -109,15 +109,17 @@ def _met(context: ServerContext, caller: TokenHolder, app: str, agent: str, body
     """Return the agent that says where it is, which is written down and told where it is news."""
     at = context.clock()
     with context.store.write() as connection:
-        before = stored.get(connection, app, agent)
+        before = agent_store.get(connection, app, agent)
         if before is not None and not caller.sees(before.team):
             raise NotFoundError(f"There is no agent {app}/{agent}.")
         team = before.team if before is not None else caller.team or "default"
         sensors, url, pid = _sensors(body), body.url, body.pid
-        if stored.here(connection, app=app, name=agent, team=team, url=url, pid=pid, at=at, sensors=sensors):
+        if agent_store.record_address(
+            connection, app=app, name=agent, team=team, url=url, pid=pid, at=at, sensors=sensors
+        ):
             data: dict[str, Any] = {"url": url, "pid": pid}
-            events.tell(connection, "agent.started", f"agent/{agent}", at=at, app=app, team=team, data=data)
-        found = stored.get(connection, app, agent)
+            events.record(connection, "agent.started", f"agent/{agent}", at=at, app=app, team=team, data=data)
+        found = agent_store.get(connection, app, agent)
     assert found is not None
     return found
 

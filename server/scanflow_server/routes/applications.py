@@ -14,7 +14,7 @@ from scanflow_server.bodies import AppBody, ApplicationView, Name, check_name
 from scanflow_server.context import Given
 from scanflow_server.problems import PROBLEMS
 from scanflow_server.scope import read_own_application, team_for
-from scanflow_server.store import applications as stored
+from scanflow_server.store import applications as application_store
 from scanflow_server.store.applications import ApplicationRow
 
 router = APIRouter(prefix="/applications", tags=["applications"], responses=PROBLEMS)
@@ -26,14 +26,14 @@ Team = Annotated[str | None, Query(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", m
 def applications(context: Given, caller: Reader) -> list[ApplicationView]:
     """List the applications that were ever sent, by name."""
     with context.store.read() as connection:
-        return [_view(one) for one in stored.listed(connection, team=caller.team)]
+        return [_view(one) for one in application_store.list_all(connection, team=caller.team)]
 
 
 @router.get("/{app}")
 def application(context: Given, caller: Reader, app: Name, team: Team = None) -> ApplicationView:
     """Show one; where several teams have one of that name, the newest."""
     with context.store.read() as connection:
-        found = stored.get(connection, app, team_for(caller, team))
+        found = application_store.get(connection, app, team_for(caller, team))
     if found is None:
         raise NotFoundError(f"There is no application {app!r}. It is kept from its first run, deployment or agent on.")
     return _view(found)

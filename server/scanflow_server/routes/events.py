@@ -19,7 +19,7 @@ from scanflow_server.bodies import check_text
 from scanflow_server.context import Given, ServerContext
 from scanflow_server.problems import PROBLEMS
 from scanflow_server.progress_events import number_of
-from scanflow_server.store import events as stored
+from scanflow_server.store import events as event_store
 from scanflow_server.store import pruning
 from scanflow_server.streams import event, events_response
 
@@ -83,8 +83,8 @@ async def events(
 
     def listed() -> tuple[bytes, int]:
         with context.store.read() as connection:
-            found = stored.after(connection, after, type=type, app=app, team=caller.team, limit=limit)
-            return _LISTED.dump_json(found), pruning.gone(connection)
+            found = event_store.list_after(connection, after, type=type, app=app, team=caller.team, limit=limit)
+            return _LISTED.dump_json(found), pruning.get_last_forgotten_event(connection)
 
     text, gone = await run_in_threadpool(listed)
     return Response(text, media_type="application/json", headers={GONE: str(gone)} if after < gone else None)
@@ -94,7 +94,7 @@ async def events(
 def newest(context: Given, caller: Reader) -> Event | None:
     """Show the newest event; null where there is none."""
     with context.store.read() as connection:
-        return stored.newest_event(connection, team=caller.team)
+        return event_store.get_newest_event(connection, team=caller.team)
 
 
 @router.post("", status_code=201)
@@ -109,7 +109,7 @@ def tell(context: Given, caller: Proposer, happened: Annotated[list[Event], Body
         if not one.type or len(one.type) > _LONGEST or len(one.app) > _LONGEST:
             raise InvalidError(f"The type {one.type!r:.60} of an event has to have 1 to {_LONGEST} characters.")
     with context.store.write() as connection:
-        return stored.append(connection, happened, team=caller.team)
+        return event_store.append(connection, happened, team=caller.team)
 
 
 async def _stream(
@@ -120,15 +120,17 @@ async def _stream(
     def look(number: int) -> tuple[int, list[Event], int]:
         with context.store.read() as connection:
             # The newest is asked for first: what is listed in between is then found now, or comes after it.
-            newest = stored.newest(connection, team=team)
+            newest = event_store.get_newest_id(connection, team=team)
             if newest <= number:
                 return number, [], 0  # somebody has changed something else, which is what happens most often
-            found = stored.after(connection, number, type=types, app=app, team=team, limit=_BLOCK)
-            return newest, found, pruning.gone(connection)
+            found = event_store.list_after(connection, number, type=types, app=app, team=team, limit=_BLOCK)
+            return newest, found, pruning.get_last_forgotten_event(connection)
 
     def numbered(number: int) -> list[Event]:
         with context.store.read() as connection:
-            return [one for one in stored.after(connection, number - 1, team=team, limit=1) if one.id == number]
+            return [
+                one for one in event_store.list_after(connection, number - 1, team=team, limit=1) if one.id == number
+            ]
 
     loop, quiet_s = asyncio.get_running_loop(), _QUIET_S if context.store.file is None else _OWN_QUIET_S
     told, told_at = after, loop.time()

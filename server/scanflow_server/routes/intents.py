@@ -12,14 +12,14 @@ from sqlalchemy import Connection
 from scanflow.agent.records import Action, ActionState, Decision, Intent, Verdict, Why
 from scanflow.drift.promotion import sentence
 from scanflow.errors import InvalidError
-from scanflow_server.arbiter.why import why as story
+from scanflow_server.arbiter.why import explain_action
 from scanflow_server.auth import Approver, Proposer, Reader
 from scanflow_server.bodies import Named, Text, check_text
 from scanflow_server.context import Given
 from scanflow_server.problems import PROBLEMS
 from scanflow_server.scope import OwnIntent, WithEngine, team_for
 from scanflow_server.store import events
-from scanflow_server.store import intents as kept
+from scanflow_server.store import intents as intent_store
 
 router = APIRouter(prefix="/intents", tags=["intents"], responses=PROBLEMS)
 
@@ -71,7 +71,7 @@ def intents(
     was refused, is ``verdict=act&verdict=queue&verdict=approve``.
     """
     with context.store.read() as connection:
-        text = kept.listed_json(
+        text = intent_store.list_actions_json(
             connection,
             state=state,
             verdict=verdict,
@@ -87,36 +87,36 @@ def intents(
 
 
 @router.get("/{id}")
-def intent(_caller: Reader, stored: OwnIntent) -> Action:
+def intent(_caller: Reader, row: OwnIntent) -> Action:
     """Show one, and what became of it."""
-    return stored.action
+    return row.action
 
 
 @router.get("/{id}/why")
-def why(context: Given, _caller: Reader, stored: OwnIntent) -> Why:
+def why(context: Given, _caller: Reader, row: OwnIntent) -> Why:
     """Say why it was done, or was not."""
-    action = stored.action
+    action = row.action
     with context.store.read() as connection:
-        said = [*kept.said(connection, stored.id), *_judged(connection, action)]
-    return Why(lines=story(action, said), action=action)
+        said = [*intent_store.load_trail(connection, row.id), *_judged(connection, action)]
+    return Why(lines=explain_action(action, said), action=action)
 
 
 @router.post("/{id}/approve")
-def approve(engine: WithEngine, caller: Approver, stored: OwnIntent, approval: Approval) -> Action:
+def approve(engine: WithEngine, caller: Approver, row: OwnIntent, approval: Approval) -> Action:
     """Approve an action: it is carried out as soon as nothing else conflicts with it."""
-    return engine.approve(stored.id, by=caller.name, reason=approval.reason)
+    return engine.approve(row.id, by=caller.name, reason=approval.reason)
 
 
 @router.post("/{id}/refuse")
-def refuse(engine: WithEngine, caller: Approver, stored: OwnIntent, approval: Approval) -> Action:
+def refuse(engine: WithEngine, caller: Approver, row: OwnIntent, approval: Approval) -> Action:
     """Say no to it."""
-    return engine.intents.refuse(stored.id, by=caller.name, reason=approval.reason)
+    return engine.intents.refuse(row.id, by=caller.name, reason=approval.reason)
 
 
 @router.post("/{id}/revert")
-def revert(engine: WithEngine, caller: Approver, stored: OwnIntent, approval: Approval) -> Action:
+def revert(engine: WithEngine, caller: Approver, row: OwnIntent, approval: Approval) -> Action:
     """Take it back, by its inverse."""
-    return engine.revert(stored.id, by=caller.name, reason=approval.reason)
+    return engine.revert(row.id, by=caller.name, reason=approval.reason)
 
 
 def _judged(connection: Connection, action: Action) -> list[tuple[float, str]]:
@@ -126,7 +126,7 @@ def _judged(connection: Connection, action: Action) -> list[tuple[float, str]]:
         return []
     intent = action.intent
     types = ("model.judged", "service.tuned")
-    told = events.after(connection, 0, type=types, app=intent.app, team=intent.team, limit=_MOST_JUDGED)
+    told = events.list_after(connection, 0, type=types, app=intent.app, team=intent.team, limit=_MOST_JUDGED)
     mine = [one for one in told if one.data.get("run") == run]
     return [(one.at, sentence(found)) for one in mine if isinstance(found := one.data.get("evidence"), dict)]
 

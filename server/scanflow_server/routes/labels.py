@@ -19,7 +19,7 @@ from scanflow_server.context import Given
 from scanflow_server.problems import PROBLEMS
 from scanflow_server.scope import team_for
 from scanflow_server.store import events
-from scanflow_server.store import labels as kept
+from scanflow_server.store import labels as label_store
 from scanflow_server.store.labels import Label, LabelState, Wanted
 
 router = APIRouter(prefix="/labels", tags=["labels"], responses=PROBLEMS)
@@ -97,7 +97,7 @@ def want(context: Given, caller: Proposer, picked: Picked) -> list[Label]:
     team = picked.team or caller.team or ""
     caller.check("propose", team)
     with context.store.write() as connection:
-        return kept.ask(connection, picked.app, picked.items, at=context.clock(), team=team, own=caller.team)
+        return label_store.enqueue(connection, picked.app, picked.items, at=context.clock(), team=team, own=caller.team)
 
 
 @router.get("")
@@ -120,7 +120,7 @@ def labels(
     some come twice and none is left out.
     """
     with context.store.read() as connection:
-        return kept.listed(
+        return label_store.list_labels(
             connection,
             app=app,
             team=team_for(caller, team),
@@ -181,7 +181,7 @@ class _Given(NamedTuple):
 
 def _give(connection: Connection, id: str, label: JSON, how: _Labels, caller: TokenHolder, *, at: float) -> _Given:
     by = f"{how.via}, for {caller.name}" if how.via else caller.name
-    before, after, own = kept.give(
+    before, after, own = label_store.assign(
         connection,
         id,
         label=label,
@@ -203,7 +203,7 @@ def _tell(connection: Connection, given: _Given, at: float) -> None:
     if given.type is not None:
         label = given.label
         team = label.team or None
-        events.tell(connection, given.type, f"label/{label.id}", at=at, app=label.app, team=team, data=given.data)
+        events.record(connection, given.type, f"label/{label.id}", at=at, app=label.app, team=team, data=given.data)
 
 
 def _tell_of_all(connection: Connection, done: Iterable[_Given], at: float) -> None:
@@ -216,7 +216,7 @@ def _tell_of_all(connection: Connection, done: Iterable[_Given], at: float) -> N
             _tell(connection, one, at)
     for (app, team, by), count in together.items():
         data = {"count": count, "by": by}
-        events.tell(connection, "labels.given", "labels", at=at, app=app, team=team or None, data=data)
+        events.record(connection, "labels.given", "labels", at=at, app=app, team=team or None, data=data)
 
 
 def _together(wrong: Sequence[ScanflowError]) -> ScanflowError:

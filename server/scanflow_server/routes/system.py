@@ -72,7 +72,7 @@ def metrics(context: Given, _caller: Operator, request: Request) -> Response:
 def status(context: Given, caller: Reader) -> Status:
     """Tell what this server is, and what there is; where it keeps things, only to whoever sees those of all teams."""
     with context.store.read() as connection:
-        known = [one for one in agents.listed(connection) if caller.sees(one.team)]
+        known = [one for one in agents.list_all(connection) if caller.sees(one.team)]
     mine = caller.team is not None
     return Status(
         version=_version(),
@@ -94,10 +94,10 @@ def _counts(context: ServerContext, team: str | None) -> dict[str, int]:
 
     with context.store.read() as connection:
         counts = {
-            "runs_active": own(runs.active(connection)),
-            "operations_running": own(operations.running(connection)),
-            "agents": own(agents.listed(connection)),
-            "events": events.newest(connection, team=team),
+            "runs_active": own(runs.list_active(connection)),
+            "operations_running": own(operations.list_open(connection)),
+            "agents": own(agents.list_all(connection)),
+            "events": events.get_newest_id(connection, team=team),
         }
     try:
         services = own(context.deployer.services())

@@ -14,7 +14,7 @@ from scanflow_server.auth import Admin, home_owner
 from scanflow_server.bodies import Name
 from scanflow_server.context import Given
 from scanflow_server.problems import PROBLEMS
-from scanflow_server.store import tokens as stored
+from scanflow_server.store import tokens as token_store
 from scanflow_server.store.tokens import TokenRow
 
 router = APIRouter(prefix="/tokens", tags=["tokens"], responses=PROBLEMS)
@@ -50,7 +50,7 @@ class NewToken(TokenRow):
 def tokens(context: Given, caller: Admin) -> list[TokenRow]:
     """List the tokens that the caller may revoke, also those that were; by when they were made."""
     with context.store.read() as connection:
-        return [one for one in stored.listed(connection) if _is_own(caller, one)]
+        return [one for one in token_store.list_all(connection) if _is_own(caller, one)]
 
 
 @router.post("", status_code=201)
@@ -63,7 +63,7 @@ def make(context: Given, request: Request, caller: Admin, body: TokenBody) -> Ne
     expires = None if body.expires_s is None else at + body.expires_s
     row = TokenRow(name=body.name, role=body.role, team=team, created=at, expires=expires)
     with context.store.write() as connection:
-        kept = stored.add(connection, row, token_hash(token))
+        kept = token_store.add(connection, row, token_hash(token))
     request.app.state.callers.reload()
     return NewToken(**kept.model_dump(), token=token)
 
@@ -72,10 +72,10 @@ def make(context: Given, request: Request, caller: Admin, body: TokenBody) -> Ne
 def revoke(context: Given, request: Request, caller: Admin, name: Name) -> TokenRow:
     """Let nobody in by a token from now on."""
     with context.store.write() as connection:
-        own = {one.name: one for one in stored.listed(connection) if _is_own(caller, one)}
+        own = {one.name: one for one in token_store.list_all(connection) if _is_own(caller, one)}
         if name not in own:
             raise NotFoundError(f"There is no token {name!r}.{did_you_mean(name, own)}")
-        revoked = stored.revoke(connection, own[name], at=context.clock())
+        revoked = token_store.revoke(connection, own[name], at=context.clock())
     request.app.state.callers.reload()
     return revoked
 

@@ -1,4 +1,4 @@
-"""Agents: which are wanted here, and where each says that it is."""
+"""Agents: which ones this server should run, and the address each reports."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class AgentRow(Row):
 
 
 def get(connection: Connection, app: str, name: str) -> AgentRow | None:
-    return AgentRow.first(connection, select(agents).where(_is(app, name)))
+    return AgentRow.load_first(connection, select(agents).where(_match(app, name)))
 
 
-def listed(connection: Connection) -> list[AgentRow]:
-    return AgentRow.all(connection, select(agents).order_by(agents.c.app, agents.c.name))
+def list_all(connection: Connection) -> list[AgentRow]:
+    return AgentRow.load_all(connection, select(agents).order_by(agents.c.app, agents.c.name))
 
 
 def put(
@@ -43,9 +43,9 @@ def put(
     team: str,
     document: dict[str, Any],
     source: str | None,
-    anew: bool = False,
+    restart: bool = False,
 ) -> AgentRow:
-    """Want an agent of this application. Asked for again as it is, nothing changes, unless it is to start ``anew``."""
+    """Mark an agent of an application as wanted. An identical request changes nothing, unless ``restart``."""
     before = get(connection, app, name)
     wanted: dict[str, Any] = {"team": team, "document": document, "source": source, "wanted": True}
     if before is None:
@@ -60,17 +60,17 @@ def put(
             )
         # That was the other team's.
         wanted |= {"url": None, "pid": None, "started": None, "seen": None, "restarts": 0, "sensors": None}
-    same = before.wanted and not anew and (before.document, before.source) == (document, source)
+    same = before.wanted and not restart and (before.document, before.source) == (document, source)
     after = before.model_copy(update={**wanted, "generation": before.generation + (0 if same else 1)})
-    connection.execute(update(agents).where(_is(app, name)).values(**wanted, generation=after.generation))
+    connection.execute(update(agents).where(_match(app, name)).values(**wanted, generation=after.generation))
     return after
 
 
-def unwant(connection: Connection, app: str, name: str) -> None:
-    connection.execute(update(agents).where(_is(app, name)).values(wanted=False))
+def mark_unwanted(connection: Connection, app: str, name: str) -> None:
+    connection.execute(update(agents).where(_match(app, name)).values(wanted=False))
 
 
-def here(
+def record_address(
     connection: Connection,
     *,
     app: str,
@@ -81,22 +81,21 @@ def here(
     at: float,
     sensors: list[dict[str, Any]] | None = None,
 ) -> bool:
-    """Note where an agent says that it is, and how its sensors fare; say whether it is another process than the last
-    that said so."""
+    """Record the address of an agent and the state of its sensors; return whether it is another process than before."""
     before = get(connection, app, name)
     if before is None:
         connection.execute(insert(agents).values(AgentRow(app=app, name=name, team=team).model_dump(mode="json")))
     news = before is None or before.pid != pid or before.url != url
     began = at if news or before is None else before.started
     connection.execute(
-        update(agents).where(_is(app, name)).values(url=url, pid=pid, seen=at, started=began, sensors=sensors)
+        update(agents).where(_match(app, name)).values(url=url, pid=pid, seen=at, started=began, sensors=sensors)
     )
     return news
 
 
-def restarted(connection: Connection, app: str, name: str) -> None:
-    connection.execute(update(agents).where(_is(app, name)).values(restarts=agents.c.restarts + 1))
+def count_restart(connection: Connection, app: str, name: str) -> None:
+    connection.execute(update(agents).where(_match(app, name)).values(restarts=agents.c.restarts + 1))
 
 
-def _is(app: str, name: str) -> Any:
+def _match(app: str, name: str) -> Any:
     return (agents.c.app == app) & (agents.c.name == name)

@@ -1,7 +1,7 @@
-"""The door to the database: SQLite in a file, or PostgreSQL by its address; both behave alike.
+"""The database: SQLite in a file, or PostgreSQL by its address; both behave alike.
 
-Whoever writes is alone: :meth:`Store.write` is one transaction, and they come one after the other. So what one reads in
-it holds until it is committed, and events are seen in the order of their numbers.
+:meth:`Store.write` is one transaction, and writers are serialized: what is read in it holds until the commit, and
+events become visible in the order of their numbers.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Row(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     @classmethod
-    def all(cls, connection: Connection, query: Select[Any]) -> list[Self]:
+    def load_all(cls, connection: Connection, query: Select[Any]) -> list[Self]:
         return [cls.model_validate(dict(row)) for row in connection.execute(query).mappings()]
 
     @classmethod
-    def first(cls, connection: Connection, query: Select[Any]) -> Self | None:
+    def load_first(cls, connection: Connection, query: Select[Any]) -> Self | None:
         row = connection.execute(query).mappings().first()
         return None if row is None else cls.model_validate(dict(row))
 
@@ -45,40 +45,40 @@ class Row(BaseModel):
 class Store:
     """One server's database. May be used by several threads."""
 
-    def __init__(self, engine: Engine, *, changed: Callable[[], None] = lambda: None) -> None:
-        """``changed`` is called after each transaction that wrote."""
+    def __init__(self, engine: Engine, *, on_change: Callable[[], None] = lambda: None) -> None:
+        """``on_change`` is called after each write transaction."""
         self.engine = engine
-        self.changed = changed
+        self.on_change = on_change
 
     @property
     def address(self) -> str:
-        """Where it is, without its password and its options, which may hold one too."""
-        return _shown(self.engine.url)
+        """Its URL without password and options, which may hold one too."""
+        return _mask_password(self.engine.url)
 
     @property
     def file(self) -> str | None:
-        """Its file, by its whole path; None: it has none."""
+        """The absolute path of its file; None: it has none."""
         url = self.engine.url
         return str(Path(url.database).absolute()) if self.engine.dialect.name == "sqlite" and url.database else None
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        with translated(self.engine), self.engine.connect() as connection:
+        with translate_errors(self.engine), self.engine.connect() as connection:
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """Change the database: all that is done inside is kept, or none. UnavailableError: it is full, or down."""
-        with translated(self.engine), self.engine.connect() as plain:
+        """Open a write transaction: all or nothing is committed. UnavailableError: the database is full or down."""
+        with translate_errors(self.engine), self.engine.connect() as plain:
             connection = plain.execution_options(scanflow_writes=True)
             with connection.begin():
                 if self.engine.dialect.name == "postgresql":
                     connection.execute(text(f"SELECT pg_advisory_xact_lock({_WRITERS})"))
                 yield connection
-        self.changed()
+        self.on_change()
 
     def check_writable(self) -> None:
-        with translated(self.engine), self.engine.connect() as plain:
+        with translate_errors(self.engine), self.engine.connect() as plain:
             connection = plain.execution_options(scanflow_writes=True)
             connection.execute(text("SELECT 1"))
             connection.rollback()
@@ -87,8 +87,8 @@ class Store:
         self.engine.dispose()
 
 
-def open_store(address: str, *, changed: Callable[[], None] = lambda: None) -> Store:
-    """Return the database at ``address``; nothing is asked of it yet."""
+def open_store(address: str, *, on_change: Callable[[], None] = lambda: None) -> Store:
+    """Return the database at ``address``, without connecting yet."""
     url = _url(address)
     if url.drivername.startswith("sqlite"):
         if url.database is None or url.database in {"", ":memory:"}:
@@ -102,7 +102,7 @@ def open_store(address: str, *, changed: Callable[[], None] = lambda: None) -> S
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _prepare)
         event.listen(engine, "begin", _begin)
-    return Store(engine, changed=changed)
+    return Store(engine, on_change=on_change)
 
 
 def _url(address: str) -> URL:
@@ -140,26 +140,29 @@ def _begin(connection: Connection) -> None:
 
 
 @contextmanager
-def translated(engine: Engine) -> Iterator[None]:
-    """Turn what a database has to complain of into our errors: a full disk, a lock, a server that is down."""
+def translate_errors(engine: Engine) -> Iterator[None]:
+    """Translate database errors into ours: a full disk, a lock, a server that is down."""
     try:
         yield
     except (DBAPIError, PoolTimeoutError) as error:
-        said = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+        message = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
         raise UnavailableError(
-            f"The database {_shown(engine.url)!r} cannot be used: {_without_secrets(said, engine.url)}. "
+            f"The database {_mask_password(engine.url)!r} cannot be used: {_mask_secrets(message, engine.url)}. "
             "Check that it runs and that its disk has space."
         ) from error
 
 
-def _shown(url: URL) -> str:
+def _mask_password(url: URL) -> str:
     return url.set(query={}).render_as_string(hide_password=True)
 
 
-def _without_secrets(text: str, url: URL) -> str:
-    """Return what a driver says with stars where it repeats a password."""
-    given = [url.query[name] for name in url.query if "pass" in name.lower()]
-    secrets = [url.password, *(one for value in given for one in ([value] if isinstance(value, str) else value))]
+def _mask_secrets(text: str, url: URL) -> str:
+    """Return a driver's message with passwords replaced by stars."""
+    passwords = [url.query[name] for name in url.query if "pass" in name.lower()]
+    secrets = [
+        url.password,
+        *(secret for value in passwords for secret in ([value] if isinstance(value, str) else value)),
+    ]
     for secret in filter(None, secrets):
         text = re.sub(rf"(?<!\w){re.escape(str(secret))}(?!\w)", "***", text)
     return text

@@ -1,4 +1,4 @@
-"""Intents and what became of them; who owns which field of what; and what was said of each on its way."""
+"""Intents and their actions, the owners of fields of targets, and the trail of each intent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sqlalchemy import Connection, RowMapping, Text, and_, cast, insert, or_, se
 
 from scanflow.agent.records import JSON, Action, Intent, Verdict
 from scanflow.errors import NotFoundError
-from scanflow_server.arbiter.identity import place_of, strategy_of
+from scanflow_server.arbiter.identity import get_place, qualify_strategy
 from scanflow_server.store.base import Row
 from scanflow_server.store.tables import OPEN, fields, intents, trail
 
@@ -18,16 +18,16 @@ _WORKS = or_(
     and_(intents.c.state == "pending", intents.c.tries > 0),
     intents.c.reverting.is_not(None),
 )
-"""What has begun to change its target and is not over: it runs, is tried again later, or is being undone."""
+"""Actions that are changing their target: running, waiting for a retry, or being reverted."""
 
 _IN_DOCUMENT = {
     name: intents.c.document["intent"][name].as_string() for name in ("agent", "strategy", "primitive", "target")
 }
-"""Made once: SQLAlchemy takes as long to tell a new one's type apart as all else of a query takes."""
+"""Built once: SQLAlchemy takes as long to resolve the type of a new one as for the rest of a query."""
 
 
 class ActionRow(Row):
-    """An action, and what only the engine needs to know of it."""
+    """An action, and the engine's own state of it."""
 
     action: Action
     approved_by: str | None = None
@@ -35,7 +35,7 @@ class ActionRow(Row):
     tries: int = 0
     guard_before: float | None = None
     guard_until: float | None = None
-    """Until when the guard watches; None: it does not, or no more."""
+    """When the guard stops watching; None: it does not watch."""
 
     reverting: str | None = None
 
@@ -47,13 +47,13 @@ class ActionRow(Row):
     def intent(self) -> Intent:
         return self.action.intent
 
-    def changed(self, *, action: Mapping[str, Any] | None = None, **changes: Any) -> ActionRow:
+    def replace(self, *, action: Mapping[str, Any] | None = None, **changes: Any) -> ActionRow:
         after = self.action.model_copy(update=dict(action or {}))
         return self.model_copy(update={"action": after, **changes})
 
 
 class FieldRow(Row):
-    """One field of a target, as it was last written from here."""
+    """One field of a target, as the server wrote it last."""
 
     field: str
     strategy: str | None = None
@@ -68,27 +68,27 @@ class FieldRow(Row):
 
 
 def get(connection: Connection, id: str) -> ActionRow | None:
-    return _one(connection, intents.c.id == id)
+    return _select_one(connection, intents.c.id == id)
 
 
 def find(connection: Connection, id: str) -> ActionRow:
-    """Do the same, and raise NotFoundError where there is none."""
-    if (stored := get(connection, id)) is None:
-        raise unknown(id)
-    return stored
+    """Return an intent's row; NotFoundError: there is none."""
+    if (row := get(connection, id)) is None:
+        raise make_not_found(id)
+    return row
 
 
-def unknown(id: str) -> NotFoundError:
+def make_not_found(id: str) -> NotFoundError:
     return NotFoundError(f"There is no intent {id!r}. See which there are: scanflow why")
 
 
-def by_key(connection: Connection, intent: Intent) -> ActionRow | None:
+def find_by_key(connection: Connection, intent: Intent) -> ActionRow | None:
     same = and_(intents.c.app == intent.app, intents.c.team == intent.team, intents.c.key == intent.key)
-    return _one(connection, same)
+    return _select_one(connection, same)
 
 
 class Filter(TypedDict, total=False):
-    """Of which intents: of any of these states and verdicts, and of what is named. What is None says nothing."""
+    """Filter of intents: any of these states and verdicts, and equal in all else. None matches everything."""
 
     state: str | Collection[str] | None
     verdict: str | Collection[str] | None
@@ -100,17 +100,17 @@ class Filter(TypedDict, total=False):
     target: str | None
 
 
-def listed(connection: Connection, *, limit: int = 100, **about: Unpack[Filter]) -> list[Action]:
-    """Return the newest first."""
-    return [Action.model_validate_json(document) for document in _documents(connection, limit, about)]
+def list_actions(connection: Connection, *, limit: int = 100, **about: Unpack[Filter]) -> list[Action]:
+    """Return the matching actions, newest first."""
+    return [Action.model_validate_json(document) for document in _select_documents(connection, limit, about)]
 
 
-def listed_json(connection: Connection, *, limit: int = 100, **about: Unpack[Filter]) -> str:
-    """Return the same as a JSON list, as it is kept: to read and write a hundred anew takes 3 ms of the interpreter."""
-    return f"[{','.join(_documents(connection, limit, about))}]"
+def list_actions_json(connection: Connection, *, limit: int = 100, **about: Unpack[Filter]) -> str:
+    """Return the same as a JSON list, as stored: parsing and dumping a hundred takes 3 ms of the interpreter."""
+    return f"[{','.join(_select_documents(connection, limit, about))}]"
 
 
-def _documents(connection: Connection, limit: int, about: Filter) -> Sequence[str]:
+def _select_documents(connection: Connection, limit: int, about: Filter) -> Sequence[str]:
     query = select(cast(intents.c.document, Text)).order_by(intents.c.number.desc()).limit(limit)
     for column, among in ((intents.c.state, about.get("state")), (intents.c.verdict, about.get("verdict"))):
         if among:
@@ -118,113 +118,115 @@ def _documents(connection: Connection, limit: int, about: Filter) -> Sequence[st
     app, team = about.get("app"), about.get("team")
     agent, strategy, target = about.get("agent"), about.get("strategy"), about.get("target")
     named = {"agent": agent, "strategy": strategy, "primitive": about.get("primitive"), "target": target}
-    for found, value in (
+    for column, value in (
         (intents.c.app, app),
         (intents.c.team, team),
         *((_IN_DOCUMENT[name], value) for name, value in named.items()),
     ):
         if value is not None:
-            query = query.where(found == value)
-    said: dict[str, Any] = {"app": app, "team": team, **named}
-    known = Intent.model_construct(**said)
+            query = query.where(column == value)
+    identity: dict[str, Any] = {"app": app, "team": team, **named}
+    intent = Intent.model_construct(**identity)
     if None not in {app, team, target}:  # which these two columns have indexes for
-        query = query.where(intents.c.place == place_of(known))
+        query = query.where(intents.c.place == get_place(intent))
     if None not in {app, team, agent, strategy}:
-        query = query.where(intents.c.strategy == strategy_of(known))
+        query = query.where(intents.c.strategy == qualify_strategy(intent))
     return connection.execute(query).scalars().all()
 
 
-def history_for(connection: Connection, wanted: Iterable[Intent], *, since: float) -> list[Action]:
+def load_history(connection: Connection, wanted: Iterable[Intent], *, since: float) -> list[Action]:
     among = list(wanted)
-    places, strategies = {place_of(one) for one in among}, {strategy_of(one) for one in among}
+    places, strategies = {get_place(intent) for intent in among}, {qualify_strategy(intent) for intent in among}
     late = intents.c.decided >= since
     near = or_(and_(intents.c.place.in_(places), late), and_(intents.c.strategy.in_(strategies), late))
-    found: dict[int, Any] = {}
+    documents: dict[int, Any] = {}
     for which in (near, and_(OPEN, _WORKS)):  # apart: no index has both
         columns = intents.c.number, intents.c.place, intents.c.strategy, intents.c.document
         rows = connection.execute(select(*columns).where(which, intents.c.verdict == "act"))
-        found |= {row[0]: row[3] for row in rows if row[1] in places or row[2] in strategies}
-    return [Action.model_validate(found[number]) for number in sorted(found)]
+        documents |= {row[0]: row[3] for row in rows if row[1] in places or row[2] in strategies}
+    return [Action.model_validate(documents[number]) for number in sorted(documents)]
 
 
-def at_work(connection: Connection, place: str) -> set[str]:
+def find_busy_ids(connection: Connection, place: str) -> set[str]:
     works = connection.execute(select(intents.c.id, intents.c.place).where(OPEN, _WORKS))
     return {id for id, there in works if there == place}  # asked for the place, SQLite would read all of that place
 
 
-def in_effect(connection: Connection, place: str, *, since: float = 0.0, limit: int = 100) -> list[Action]:
+def list_in_effect(connection: Connection, place: str, *, since: float = 0.0, limit: int = 100) -> list[Action]:
     stands = or_(intents.c.state.in_(["succeeded", "lost"]), _WORKS)
     query = select(intents.c.document).where(intents.c.place == place, stands, intents.c.decided >= since)
     newest = query.order_by(intents.c.decided.desc(), intents.c.number.desc()).limit(limit)
     return [Action.model_validate(document) for document in connection.execute(newest).scalars()]
 
 
-def waiting_at(
+def list_waiting(
     connection: Connection, place: str, *, verdicts: Collection[Verdict] = ("act", "queue")
 ) -> list[ActionRow]:
     waits = and_(intents.c.state == "pending", intents.c.verdict.in_(verdicts))
     query = select(intents).where(OPEN, intents.c.place == place, waits).order_by(intents.c.number)
-    return [_row(row) for row in connection.execute(query).mappings()]
+    return [_parse_row(row) for row in connection.execute(query).mappings()]
 
 
-def due(connection: Connection) -> list[ActionRow]:
+def list_due(connection: Connection) -> list[ActionRow]:
     acts = and_(intents.c.state.in_(["pending", "running"]), intents.c.verdict.in_(["act", "queue"]))
     watched = or_(intents.c.guard_until.is_not(None), intents.c.reverting.is_not(None))
     rows = connection.execute(select(intents).where(OPEN, or_(acts, watched))).mappings()
-    return [_row(row) for row in sorted(rows, key=lambda row: int(row["number"]))]  # SQLite would go by the number
+    return [
+        _parse_row(row) for row in sorted(rows, key=lambda row: int(row["number"]))
+    ]  # SQLite would go by the number
 
 
-def add(connection: Connection, stored: ActionRow) -> None:
-    connection.execute(insert(intents).values(_values(stored)))
+def add(connection: Connection, row: ActionRow) -> None:
+    connection.execute(insert(intents).values(_values(row)))
 
 
-def put(connection: Connection, stored: ActionRow) -> None:
-    connection.execute(update(intents).where(intents.c.id == stored.id).values(_values(stored)))
+def put(connection: Connection, row: ActionRow) -> None:
+    connection.execute(update(intents).where(intents.c.id == row.id).values(_values(row)))
 
 
-def fields_at(connection: Connection, place: str) -> dict[str, FieldRow]:
-    found = FieldRow.all(connection, select(fields).where(fields.c.place == place))
-    return {one.field: one for one in found}
+def load_fields(connection: Connection, place: str) -> dict[str, FieldRow]:
+    rows = FieldRow.load_all(connection, select(fields).where(fields.c.place == place))
+    return {field.field: field for field in rows}
 
 
-def put_field(connection: Connection, place: str, one: FieldRow) -> None:
-    is_it = and_(fields.c.place == place, fields.c.field == one.field)
-    values = one.model_dump(mode="json")
+def put_field(connection: Connection, place: str, field: FieldRow) -> None:
+    is_it = and_(fields.c.place == place, fields.c.field == field.field)
+    values = field.model_dump(mode="json")
     if connection.execute(update(fields).where(is_it).values(values)).rowcount == 0:
         connection.execute(insert(fields).values(place=place, **values))
 
 
-def say(connection: Connection, id: str, at: float, text: str) -> None:
+def append_trail(connection: Connection, id: str, at: float, text: str) -> None:
     connection.execute(insert(trail).values(intent=id, at=at, text=text))
 
 
-def said(connection: Connection, id: str) -> Sequence[tuple[float, str]]:
+def load_trail(connection: Connection, id: str) -> Sequence[tuple[float, str]]:
     query = select(trail.c.at, trail.c.text).where(trail.c.intent == id).order_by(trail.c.number)
     return [(float(at), str(text)) for at, text in connection.execute(query)]
 
 
-def _values(stored: ActionRow) -> dict[str, Any]:
-    action = stored.action
+def _values(row: ActionRow) -> dict[str, Any]:
+    action = row.action
     return {
         "id": action.id,
         "app": action.intent.app,
         "team": action.intent.team,
         "key": action.intent.key,
-        "place": place_of(action.intent),
-        "strategy": strategy_of(action.intent),
+        "place": get_place(action.intent),
+        "strategy": qualify_strategy(action.intent),
         "state": action.state,
         "verdict": action.decision.verdict,
         "decided": action.decision.at if action.began is None else action.began,
         "document": action.model_dump(mode="json"),
-        **stored.model_dump(mode="json", exclude={"action"}),
+        **row.model_dump(mode="json", exclude={"action"}),
     }
 
 
-def _one(connection: Connection, which: Any) -> ActionRow | None:
+def _select_one(connection: Connection, which: Any) -> ActionRow | None:
     row = connection.execute(select(intents).where(which)).mappings().first()
-    return None if row is None else _row(row)
+    return None if row is None else _parse_row(row)
 
 
-def _row(row: RowMapping) -> ActionRow:
+def _parse_row(row: RowMapping) -> ActionRow:
     own = {name: row[name] for name in ActionRow.model_fields if name != "action"}
     return ActionRow(action=Action.model_validate(row["document"]), **own)

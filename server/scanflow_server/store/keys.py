@@ -1,4 +1,4 @@
-"""Idempotency keys: a write that is sent again with the same key is not done again."""
+"""Idempotency keys: a write that is repeated with the same key takes effect once."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from scanflow.errors import InvalidError
 from scanflow_server.store.tables import keys
 
 OWN = "intent/"
-"""What the keys begin with that the server makes itself, and nobody else's do."""
+"""The prefix of the keys that the server makes itself; clients' keys never have it."""
 
 
 def fingerprint(request: Any) -> str:
-    """Return the digest of a request as it was sent, with nothing that changes by itself."""
+    """Return the digest of a request as it was sent."""
     return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 
 
@@ -31,13 +31,12 @@ def find(connection: Connection, key: str | None, kind: str, mark: str) -> str |
     return str(row["target"])
 
 
-def made(connection: Connection, key: str) -> str | None:
-    """Return what was made for a key that this server has made itself: it stands for one request, however that is
-    written by now."""
+def find_own(connection: Connection, key: str) -> str | None:
+    """Return the target of a key that this server made itself: it stands for one request, whatever its form now."""
     target = connection.execute(select(keys.c.target).where(keys.c.key == key)).scalar()
     return None if target is None else str(target)
 
 
-def keep(connection: Connection, key: str | None, kind: str, mark: str, *, target: str, at: float) -> None:
+def record(connection: Connection, key: str | None, kind: str, mark: str, *, target: str, at: float) -> None:
     if key is not None:
         connection.execute(insert(keys).values(key=key, kind=kind, target=target, fingerprint=mark, at=at))

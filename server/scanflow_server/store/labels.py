@@ -1,7 +1,7 @@
-"""The label queue: what an agent wants labelled, and all labels that it was given.
+"""The label queue: the samples that agents want labelled, and all their labels.
 
-Whoever labels a point has one vote, which is the label that they gave last. In use is the label with the most votes; of
-equals, the one given last. A point with votes for several labels is disputed. No label is ever forgotten.
+A labeller has one vote per sample: the label they gave last. The label with the most votes is in use; on a tie, the one
+given last. A sample with votes for several labels is disputed. Labels are never deleted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sqlalchemy import ColumnElement, Connection, and_, func, insert, or_, selec
 
 from scanflow.agent.records import JSON
 from scanflow.errors import InvalidError, NotFoundError, UsageError
-from scanflow_server.store.applications import only_of
+from scanflow_server.store.applications import select_exclusive_names
 from scanflow_server.store.base import Row
 from scanflow_server.store.tables import labels
 from scanflow_server.store.tables import votes as votes_table
@@ -32,7 +32,7 @@ _MOST_TOGETHER = 10_000
 _IDS = 500
 
 
-def _png(text: str) -> str:
+def _check_png(text: str) -> str:
     try:
         head = base64.b64decode(text, validate=True)[: len(_PNG)]
     except ValueError as error:
@@ -60,7 +60,7 @@ class Wanted(BaseModel):
     row: Annotated[dict[str, JSON], Field(max_length=_MOST_VALUES)] | None = None
     """Its values by the names of its columns, where it is a row of a table."""
 
-    picture: Annotated[str, Field(max_length=_MOST_PICTURE), AfterValidator(_png)] | None = None
+    picture: Annotated[str, Field(max_length=_MOST_PICTURE), AfterValidator(_check_png)] | None = None
     """A PNG file in base64, where it is a picture."""
 
     guess: JSON = None
@@ -112,22 +112,22 @@ _BRIEF = [column for column in _ALL if column.name not in {"row", "picture"}]
 CRITICAL = (labels.c.score.is_(None), labels.c.score.desc(), labels.c.number)
 
 
-def ask(
+def enqueue(
     connection: Connection, app: str, items: Iterable[Wanted], *, at: float, team: str = "", own: str | None = None
 ) -> list[Label]:
-    """Put things into a team's queue. ``own``, here and below: the team to whom no other's labels are there."""
-    found: list[Label] = []
+    """Add samples to a team's queue. ``own``, here and below: the only team whose labels are visible; None: all."""
+    queued: list[Label] = []
     for item in items:
-        known = _get(connection, app, team, item.id, own=own)
-        if known is None:
-            known = Label(**item.model_dump(exclude={"row", "picture"}), app=app, team=team, asked=at)
-            values = known.model_dump(mode="json", exclude={"votes"}) | item.model_dump(include={"row", "picture"})
+        label = _find_queued(connection, app, team, item.id, own=own)
+        if label is None:
+            label = Label(**item.model_dump(exclude={"row", "picture"}), app=app, team=team, asked=at)
+            values = label.model_dump(mode="json", exclude={"votes"}) | item.model_dump(include={"row", "picture"})
             connection.execute(insert(labels).values(values))
-        found.append(known)
-    return found
+        queued.append(label)
+    return queued
 
 
-def listed(
+def list_labels(
     connection: Connection,
     *,
     app: str | None = None,
@@ -139,8 +139,8 @@ def listed(
     limit: int = 100,
     offset: int = 0,
 ) -> list[Label]:
-    """Return the most critical first; of equals, those asked for first. Of given ones alone, return the last given
-    first: they are never forgotten, and new ones are not to be cut off. ``details``: with rows, pictures and votes."""
+    """Return samples by criticality, then age; with ``state="given"`` the last labelled first, so that the limit does
+    not cut off new labels. ``details``: with rows, pictures and votes."""
     newest = (labels.c.given.desc(), labels.c.number.desc())
     query = select(*(_ALL if details else _BRIEF))
     query = query.order_by(*(newest if state == "given" else CRITICAL)).limit(limit).offset(offset)
@@ -149,60 +149,60 @@ def listed(
             query = query.where(column == value)
     if team is not None:
         query = query.where(labels.c.team.in_((team, "")))
-    query = query.where(_seen_by(own))
-    found = Label.all(connection, query)
+    query = query.where(_filter_visible(own))
+    rows = Label.load_all(connection, query)
     if not details:
-        return found
-    given = _votes_of(connection, [one.id for one in found if one.state == "given"])
-    return [one.model_copy(update={"votes": given[one.app, one.team, one.id]}) for one in found]
+        return rows
+    votes_by_key = _load_votes(connection, [label.id for label in rows if label.state == "given"])
+    return [label.model_copy(update={"votes": votes_by_key[label.app, label.team, label.id]}) for label in rows]
 
 
-def show(connection: Connection, app: str, team: str, id: str, *, own: str | None = None) -> Label:
-    """Return one with all that is known of it; NotFoundError: there is none."""
-    known = Label.first(connection, select(*_ALL).where(_is(app, team, id), _seen_by(own)))
-    if known is None:
-        raise _unknown(id)
-    return known.model_copy(update={"votes": votes(connection, known)})
+def get(connection: Connection, app: str, team: str, id: str, *, own: str | None = None) -> Label:
+    """Return a sample with its row, picture and votes; NotFoundError: there is none."""
+    label = Label.load_first(connection, select(*_ALL).where(_match(app, team, id), _filter_visible(own)))
+    if label is None:
+        raise _make_not_found(id)
+    return label.model_copy(update={"votes": list_votes(connection, label)})
 
 
-def picked_with(connection: Connection, of: Label) -> list[Label]:
-    """Return all that the same detection picked, the most critical first."""
-    same = and_(labels.c.app == of.app, labels.c.team == of.team, labels.c.run == of.run)
-    return Label.all(connection, select(*_BRIEF).where(same).order_by(*CRITICAL).limit(_MOST_TOGETHER))
+def list_picked_with(connection: Connection, label: Label) -> list[Label]:
+    """Return all samples that the same detection picked, the most critical first."""
+    same = and_(labels.c.app == label.app, labels.c.team == label.team, labels.c.run == label.run)
+    return Label.load_all(connection, select(*_BRIEF).where(same).order_by(*CRITICAL).limit(_MOST_TOGETHER))
 
 
-def waiting(connection: Connection, *, own: str | None = None) -> int:
-    wanted = select(func.count()).where(labels.c.state == "wanted", _seen_by(own))
+def count_waiting(connection: Connection, *, own: str | None = None) -> int:
+    wanted = select(func.count()).where(labels.c.state == "wanted", _filter_visible(own))
     return int(connection.execute(wanted).scalar_one())
 
 
-def votes(connection: Connection, of: Label) -> list[Vote]:
-    """Return all labels that anybody gave it, the oldest first."""
-    return _votes_of(connection, [of.id])[of.app, of.team, of.id]
+def list_votes(connection: Connection, label: Label) -> list[Vote]:
+    """Return all votes on a sample, the oldest first."""
+    return _load_votes(connection, [label.id])[label.app, label.team, label.id]
 
 
-def _votes_of(connection: Connection, ids: Sequence[str]) -> defaultdict[tuple[str, str, str], list[Vote]]:
-    found: defaultdict[tuple[str, str, str], list[Vote]] = defaultdict(list)
+def _load_votes(connection: Connection, ids: Sequence[str]) -> defaultdict[tuple[str, str, str], list[Vote]]:
+    votes_by_key: defaultdict[tuple[str, str, str], list[Vote]] = defaultdict(list)
     for start in range(0, len(ids), _IDS):  # a database takes so many values at once, and not many more
         query = (
             select(votes_table).where(votes_table.c.id.in_(ids[start : start + _IDS])).order_by(votes_table.c.number)
         )
         for row in connection.execute(query).mappings():
-            found[row["app"], row["team"], row["id"]].append(Vote.model_validate(dict(row)))
-    return found
+            votes_by_key[row["app"], row["team"], row["id"]].append(Vote.model_validate(dict(row)))
+    return votes_by_key
 
 
-def in_use(given: Sequence[Vote]) -> tuple[Vote, bool]:
-    """Return the newest vote for the label that counts, and whether there are votes for another. Pure."""
-    last = {vote.by: number for number, vote in enumerate(given)}
+def tally_votes(votes: Sequence[Vote]) -> tuple[Vote, bool]:
+    """Return the newest vote for the winning label, and whether there are votes for another. Pure."""
+    last = {vote.by: number for number, vote in enumerate(votes)}
     numbers: defaultdict[str, list[int]] = defaultdict(list)
     for number in last.values():
-        numbers[_text(given[number].label)].append(number)
+        numbers[_dump_label(votes[number].label)].append(number)
     most = max(numbers.values(), key=lambda some: (len(some), max(some)))
-    return given[max(most)], len(numbers) > 1
+    return votes[max(most)], len(numbers) > 1
 
 
-def give(
+def assign(
     connection: Connection,
     id: str,
     *,
@@ -214,62 +214,63 @@ def give(
     own: str | None = None,
     replace: bool = False,
 ) -> tuple[Label, Label, JSON]:
-    """Label something. Return it as it was and as it is, and the label that the same labeller gave it before.
+    """Record a label. Return the sample before and after, and the labeller's previous label of it.
 
     Raises:
         NotFoundError: there is nothing of that id.
         UsageError: there are several; or the labeller gave it another label, and that is not to be replaced.
     """
-    rows = Label.all(connection, select(*_BRIEF).where(labels.c.id == id, _seen_by(own)))
-    rows = [one for one in rows if app in {None, one.app} and (team is None or one.team in {team, ""})]
-    rows = [one for one in rows if team and one.team == team] or rows
+    rows = Label.load_all(connection, select(*_BRIEF).where(labels.c.id == id, _filter_visible(own)))
+    rows = [row for row in rows if app in {None, row.app} and (team is None or row.team in {team, ""})]
+    rows = [row for row in rows if team and row.team == team] or rows
     if not rows:
-        raise _unknown(id)
+        raise _make_not_found(id)
     if len(rows) > 1:
-        raise UsageError(_several(id, rows))
-    known = rows[0]
-    given = votes(connection, known)
-    said = next((vote.label for vote in reversed(given) if vote.by == by), None)
-    if said is not None and _text(said) == _text(label):
-        return known, known, said
-    if said is not None and not replace:
+        raise UsageError(_describe_ambiguity(id, rows))
+    current = rows[0]
+    votes = list_votes(connection, current)
+    previous = next((vote.label for vote in reversed(votes) if vote.by == by), None)
+    if previous is not None and _dump_label(previous) == _dump_label(label):
+        return current, current, previous
+    if previous is not None and not replace:
         raise UsageError(
-            f"{id!r} is labelled {said!r} already, by {by!r}. Replace that: {_command(id, label, app, team)} --replace"
+            f"{id!r} is labelled {previous!r} already, by {by!r}. Replace that: "
+            f"{_format_command(id, label, app, team)} --replace"
         )
     vote = Vote(by=by, label=label, at=at)
-    whose = {"app": known.app, "team": known.team, "id": id}
+    whose = {"app": current.app, "team": current.team, "id": id}
     connection.execute(insert(votes_table).values(whose | vote.model_dump(mode="json")))
-    use, disputed = in_use([*given, vote])
+    use, disputed = tally_votes([*votes, vote])
     changes = {"state": "given", "by": use.by, "disputed": disputed}
-    if known.state == "wanted" or _text(use.label) != _text(known.label):
+    if current.state == "wanted" or _dump_label(use.label) != _dump_label(current.label):
         changes |= {"label": use.label, "given": at}
-    connection.execute(update(labels).where(_is(known.app, known.team, id)).values(changes))
-    return known, known.model_copy(update=changes), said
+    connection.execute(update(labels).where(_match(current.app, current.team, id)).values(changes))
+    return current, current.model_copy(update=changes), previous
 
 
-def _is(app: str, team: str, id: str) -> ColumnElement[bool]:
+def _match(app: str, team: str, id: str) -> ColumnElement[bool]:
     return and_(labels.c.app == app, labels.c.team == team, labels.c.id == id)
 
 
-def _seen_by(own: str | None) -> ColumnElement[bool]:
-    """Select what a team sees, None: all teams: its own, and what is of no certain team of its own applications."""
+def _filter_visible(own: str | None) -> ColumnElement[bool]:
+    """Select the samples visible to a team (None: all): its own, and those without a team of its own applications."""
     if own is None:
         return true()
-    return or_(labels.c.team == own, and_(labels.c.team == "", labels.c.app.in_(only_of(own))))
+    return or_(labels.c.team == own, and_(labels.c.team == "", labels.c.app.in_(select_exclusive_names(own))))
 
 
-def _unknown(id: str) -> NotFoundError:
+def _make_not_found(id: str) -> NotFoundError:
     return NotFoundError(f"Nothing with the id {id!r} is to be labelled. See what is: scanflow labels")
 
 
-def _text(label: JSON) -> str:
-    """Return a label so that two are told apart: to Python, ``true`` would be 1."""
+def _dump_label(label: JSON) -> str:
+    """Return a label as JSON, for comparison: in Python ``True == 1``."""
     return json.dumps(label, sort_keys=True)
 
 
-def _several(id: str, rows: list[Label]) -> str:
-    where = sorted(f"{one.app}/{one.team}" if one.team else one.app for one in rows)
-    apart = len({one.app for one in rows}) > 1
+def _describe_ambiguity(id: str, rows: list[Label]) -> str:
+    where = sorted(f"{row.app}/{row.team}" if row.team else row.app for row in rows)
+    apart = len({row.app for row in rows}) > 1
     team = "" if apart or not rows[-1].team else f" --team {rows[-1].team}"
     return (
         f"Several {'applications' if apart else 'teams'} have {id!r} in their queues: {', '.join(where)}. Say which: "
@@ -277,13 +278,13 @@ def _several(id: str, rows: list[Label]) -> str:
     )
 
 
-def _command(id: str, label: JSON, app: str | None, team: str | None) -> str:
-    text = label if isinstance(label, str) and not _reads_as_json(label) else json.dumps(label)
-    which = "".join(f" --{name} {shlex.quote(one)}" for name, one in (("app", app), ("team", team)) if one)
+def _format_command(id: str, label: JSON, app: str | None, team: str | None) -> str:
+    text = label if isinstance(label, str) and not _is_json(label) else json.dumps(label)
+    which = "".join(f" --{name} {shlex.quote(value)}" for name, value in (("app", app), ("team", team)) if value)
     return f"scanflow labels{which} --give {shlex.quote(f'{id}={text}')}"
 
 
-def _reads_as_json(text: str) -> bool:
+def _is_json(text: str) -> bool:
     try:
         json.loads(text)
     except ValueError:
@@ -291,7 +292,7 @@ def _reads_as_json(text: str) -> bool:
     return True
 
 
-def _get(connection: Connection, app: str, team: str, id: str, *, own: str | None) -> Label | None:
-    of_team = labels.c.team.in_((team, "")), _seen_by(own)
+def _find_queued(connection: Connection, app: str, team: str, id: str, *, own: str | None) -> Label | None:
+    of_team = labels.c.team.in_((team, "")), _filter_visible(own)
     query = select(*_BRIEF).where(labels.c.app == app, *of_team, labels.c.id == id).order_by(labels.c.team.desc())
-    return Label.first(connection, query)
+    return Label.load_first(connection, query)

@@ -1,4 +1,4 @@
-"""Up to which event each webhook has been told."""
+"""The last event that was sent to each webhook."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from sqlalchemy import Connection, insert, select, update
 from scanflow_server.store.tables import notified
 
 
-def position(connection: Connection, webhook: str) -> int | None:
-    """Return the number of the last event it was told; None: it is new."""
+def get_position(connection: Connection, webhook: str) -> int | None:
+    """Return the number of the last event sent to a webhook; None: it is new."""
     return connection.execute(select(notified.c.event).where(notified.c.webhook == webhook)).scalar_one_or_none()
 
 

@@ -1,4 +1,4 @@
-"""Changes of services that somebody asked for, and how they ended."""
+"""Requested changes of services, and how they ended."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def add(connection: Connection, operation: OperationRow) -> None:
 
 
 def get(connection: Connection, id: str) -> OperationRow | None:
-    return OperationRow.first(connection, select(operations).where(operations.c.id == id))
+    return OperationRow.load_first(connection, select(operations).where(operations.c.id == id))
 
 
-def running(connection: Connection) -> list[OperationRow]:
-    return OperationRow.all(connection, select(operations).where(_OPEN).order_by(operations.c.number))
+def list_open(connection: Connection) -> list[OperationRow]:
+    return OperationRow.load_all(connection, select(operations).where(_OPEN).order_by(operations.c.number))
 
 
 def release(connection: Connection, id: str) -> None:
@@ -59,7 +59,7 @@ def end(
     result: dict[str, Any] | None = None,
     problem: dict[str, Any] | None = None,
 ) -> bool:
-    """Note how one ended; say whether that is news."""
+    """Record the end of an operation; return whether it was open."""
     state = "succeeded" if problem is None else "failed"
     values = {"state": state, "ended": at, "progress": progress, "result": result, "problem": problem}
     return connection.execute(update(operations).where(operations.c.id == id, _OPEN).values(values)).rowcount == 1

@@ -1,4 +1,4 @@
-"""Forgetting: what is deleted from the store, a few rows at a time, so that nobody who writes waits for long."""
+"""Deletes old rows from the store, a few at a time, so that writers do not wait for long."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from scanflow_server.store.tables import (
 )
 
 
-def documents(connection: Connection) -> Iterator[Any]:
-    """Yield all that may name a function which was sent by value: applications, those of agents, and wanted runs."""
+def iterate_documents(connection: Connection) -> Iterator[Any]:
+    """Yield all documents that may refer to a function sent by value: applications, agents' and requested runs'."""
     for column in (applications.c.document, agents.c.document, runs.c.definition, runs.c.asked):
         yield from connection.execute(select(column).where(column.is_not(None))).scalars()
 
@@ -31,11 +31,11 @@ def documents(connection: Connection) -> Iterator[Any]:
 # -- events
 
 
-def gone(connection: Connection) -> int:
+def get_last_forgotten_event(connection: Connection) -> int:
     return int(connection.execute(select(func.max(marks.c.number)).where(marks.c.gone)).scalar_one() or 0)
 
 
-def bookmarks_of(connection: Connection) -> list[tuple[int, float]]:
+def list_bookmarks(connection: Connection) -> list[tuple[int, float]]:
     query = select(marks.c.number, marks.c.at).where(~marks.c.gone).order_by(marks.c.number)
     return [(int(number), float(at)) for number, at in connection.execute(query)]
 
@@ -62,17 +62,17 @@ def forget_events(connection: Connection, until: int, *, at: float, most: int) -
 
 def forget_operations(connection: Connection, before: float, *, most: int) -> int:
     old = and_(operations.c.state.in_(["succeeded", "failed"]), operations.c.ended < before)
-    which = select(operations.c.number).where(old).order_by(operations.c.number).limit(most)
-    return connection.execute(delete(operations).where(operations.c.number.in_(which.scalar_subquery()))).rowcount
+    selection = select(operations.c.number).where(old).order_by(operations.c.number).limit(most)
+    return connection.execute(delete(operations).where(operations.c.number.in_(selection.scalar_subquery()))).rowcount
 
 
 def forget_keys(connection: Connection, before: float, *, spare: Collection[str], most: int) -> int:
     old = and_(keys.c.at < before, keys.c.key.not_in(sorted(spare)))
-    which = select(keys.c.key).where(old).limit(most)
-    return connection.execute(delete(keys).where(keys.c.key.in_(which.scalar_subquery()))).rowcount
+    selection = select(keys.c.key).where(old).limit(most)
+    return connection.execute(delete(keys).where(keys.c.key.in_(selection.scalar_subquery()))).rowcount
 
 
-def old_runs(connection: Connection, before: float, *, after: str, most: int) -> list[str]:
+def list_old_runs(connection: Connection, before: float, *, after: str, most: int) -> list[str]:
     old = and_(~runs.c.active, runs.c.created < before, runs.c.name > after)
     return [
         str(name)
@@ -87,11 +87,11 @@ def forget_run(connection: Connection, name: str) -> bool:
 # -- what agents wanted
 
 
-def newest_intent(connection: Connection) -> int:
+def get_newest_intent(connection: Connection) -> int:
     return int(connection.execute(select(func.max(intents.c.number))).scalar_one() or 0)
 
 
-def begun_intents(connection: Connection) -> list[str]:
+def list_begun_intents(connection: Connection) -> list[str]:
     begun = and_(intents.c.state.in_(["pending", "running"]), intents.c.tries > 0)
     return [
         str(id)
@@ -99,13 +99,13 @@ def begun_intents(connection: Connection) -> list[str]:
     ]
 
 
-def closed_intents(
+def list_closed_intents(
     connection: Connection, before: float, *, surplus: int, after: int, most: int
 ) -> list[tuple[int, ActionRow]]:
-    """Return some that may be forgotten, with their numbers, in their order from ``after``.
+    """Return intents that may be deleted, with their numbers, in order from ``after``.
 
-    Decided on before that time, or, where nothing was done about it, of a number up to ``surplus``. Those that some
-    field's owner was set by stay.
+    They were decided on before that time, or were not acted on and have a number up to ``surplus``. Those that set the
+    owner of a field stay.
     """
     closed = or_(intents.c.state.not_in(["pending", "running"]), intents.c.verdict == "suggest")
     old = or_(intents.c.decided < before, and_(intents.c.number <= surplus, intents.c.verdict != "act"))
@@ -117,8 +117,8 @@ def closed_intents(
         .order_by(intents.c.number)
         .limit(most)
     )
-    found = [(int(number), get(connection, id)) for number, id in connection.execute(query).all()]
-    return [(number, stored) for number, stored in found if stored is not None]
+    rows = [(int(number), get(connection, id)) for number, id in connection.execute(query).all()]
+    return [(number, row) for number, row in rows if row is not None]
 
 
 def forget_intents(connection: Connection, ids: Iterable[str]) -> None:

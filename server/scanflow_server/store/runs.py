@@ -1,4 +1,4 @@
-"""Runs that somebody asked for: what each is to do next, and whether it has done it."""
+"""Requested runs: what each should do next, and how that ended."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def add(connection: Connection, run: WantedRun) -> None:
 
 
 def get(connection: Connection, name: str) -> WantedRun | None:
-    return WantedRun.first(connection, select(runs).where(runs.c.name == name))
+    return WantedRun.load_first(connection, select(runs).where(runs.c.name == name))
 
 
-def active(connection: Connection) -> list[WantedRun]:
-    return WantedRun.all(connection, select(runs).where(runs.c.active).order_by(runs.c.created, runs.c.name))
+def list_active(connection: Connection) -> list[WantedRun]:
+    return WantedRun.load_all(connection, select(runs).where(runs.c.active).order_by(runs.c.created, runs.c.name))
 
 
 def count_active(connection: Connection) -> int:
@@ -65,6 +65,6 @@ def stop(connection: Connection, name: str) -> None:
 def settle(
     connection: Connection, name: str, drive: int, *, outcome: str, problem: dict[str, Any] | None = None
 ) -> bool:
-    """Note that a drive has ended; say whether that is news."""
-    it = update(runs).where(runs.c.name == name, runs.c.drive == drive, runs.c.active)
-    return connection.execute(it.values(active=False, outcome=outcome, problem=problem)).rowcount == 1
+    """Record the end of a drive; return whether it was active."""
+    statement = update(runs).where(runs.c.name == name, runs.c.drive == drive, runs.c.active)
+    return connection.execute(statement.values(active=False, outcome=outcome, problem=problem)).rowcount == 1

@@ -29,15 +29,15 @@ class TokenRow(Row):
     revoked: float | None = None
 
 
-def listed(connection: Connection) -> list[TokenRow]:
-    return TokenRow.all(connection, select(tokens).order_by(tokens.c.created, tokens.c.name))
+def list_all(connection: Connection) -> list[TokenRow]:
+    return TokenRow.load_all(connection, select(tokens).order_by(tokens.c.created, tokens.c.name))
 
 
 def get(connection: Connection, name: str) -> TokenRow | None:
-    return TokenRow.first(connection, select(tokens).where(tokens.c.name == name))
+    return TokenRow.load_first(connection, select(tokens).where(tokens.c.name == name))
 
 
-def valid(connection: Connection) -> dict[str, TokenRow]:
+def load_valid(connection: Connection) -> dict[str, TokenRow]:
     rows = connection.execute(select(tokens).where(tokens.c.revoked.is_(None))).mappings()
     return {str(row["hash"]): TokenRow.model_validate(dict(row)) for row in rows}
 
@@ -52,15 +52,15 @@ def add(connection: Connection, token: TokenRow, digest: str) -> TokenRow:
 
 
 def put_home(connection: Connection, digest: str, *, at: float) -> None:
-    """Let the token of the home folder in, and no other that the folder had before."""
-    if (known := valid(connection).get(digest)) is None or known.name != HOME:
+    """Make this digest the only valid token of the home folder."""
+    if (row := load_valid(connection).get(digest)) is None or row.name != HOME:
         connection.execute(delete(tokens).where(tokens.c.name == HOME))
         home = TokenRow(name=HOME, role="admin", created=at)
         connection.execute(insert(tokens).values(hash=digest, **home.model_dump()))
 
 
 def revoke(connection: Connection, token: TokenRow, *, at: float) -> TokenRow:
-    """Let nobody in by this token from now on; one that was revoked before stays as it is."""
+    """Revoke a token; a revoked one stays as it is."""
     if token.name == HOME:
         raise UsageError(
             "The home's own token is what its file says. To replace it: scanflow down, remove the file "

@@ -108,7 +108,7 @@ def happens(
 
 def failures(context: ServerContext) -> list[str]:
     with context.store.read() as connection:
-        return [str(one.data["then"]) for one in events.after(connection, 0, type="notification.failed")]
+        return [str(one.data["then"]) for one in events.list_after(connection, 0, type="notification.failed")]
 
 
 @pytest.fixture
@@ -252,7 +252,7 @@ def test_a_secret_that_is_not_there_is_waited_for_and_never_told(
     controller.tick()
     assert [(one["url"], one["secret"]) for one in sent.bodies] == [("https://hooks.example/T0/xyz", "s3cret")]
     with context.store.read() as connection:
-        told = json.dumps([one.model_dump() for one in events.after(connection, 0)])
+        told = json.dumps([one.model_dump() for one in events.list_after(connection, 0)])
     for hidden in ("hidden.example", "xyz", "s3cret"):
         assert hidden not in told + caplog.text
 
@@ -292,7 +292,7 @@ def test_what_a_receiver_refuses_is_sent_once_and_nowhere_else(
     controller.tick()
     assert len(receiver.came) == 1
     with context.store.read() as connection:
-        (told,) = events.after(connection, 0, type="notification.failed")
+        (told,) = events.list_after(connection, 0, type="notification.failed")
     assert told.data["error"] == f"The webhook at '127.0.0.1' refused it with {status}."
     assert "webhook-signature" not in receiver.came[0][0]
 
@@ -313,7 +313,7 @@ def test_a_receiver_that_says_nothing_keeps_no_other_from_being_told(
         controller.tick()
     assert len(receiver.came) == 1
     with context.store.read() as connection:
-        (told,) = events.after(connection, 0, type="notification.failed")
+        (told,) = events.list_after(connection, 0, type="notification.failed")
     assert told.data["error"] == "The webhook at '127.0.0.1' cannot be reached: ReadTimeout."
     assert told.data["then"] == "it is told later"
 
@@ -335,4 +335,4 @@ def _begun(context: ServerContext) -> bool:
     with context.store.read() as connection:
         row = applications.get(connection, "mnist")
         assert row is not None
-        return notified.position(connection, targets_of(row)[0].key) is not None
+        return notified.get_position(connection, targets_of(row)[0].key) is not None

@@ -66,7 +66,7 @@ class Hosting:
 
     def unwant(self) -> None:
         with self.context.store.write() as connection:
-            agents.unwant(connection, "a", "tracker")
+            agents.mark_unwanted(connection, "a", "tracker")
 
     def gone(self) -> None:
         self.unwant()
@@ -154,7 +154,7 @@ def test_an_agent_that_says_nothing_for_long_is_missed_once(hosting: Hosting, mo
     monkeypatch.setattr(hosting.context, "clock", lambda: now)
     monkeypatch.setattr(hosting.context, "heartbeats", Heartbeats(0.0))
     with hosting.context.store.write() as connection:
-        agents.here(connection, app="a", name="tracker", team="t", url="http://127.0.0.1:1", pid=7, at=now)
+        agents.record_address(connection, app="a", name="tracker", team="t", url="http://127.0.0.1:1", pid=7, at=now)
     hosting.tick()
     assert hosting.state == "running"
     now += SILENT_S + 1
@@ -162,7 +162,7 @@ def test_an_agent_that_says_nothing_for_long_is_missed_once(hosting: Hosting, mo
     hosting.tick()
     assert hosting.state == "silent"
     with hosting.context.store.read() as connection:
-        assert [event.type for event in events.after(connection, 0)] == ["agent.missed"]
+        assert [event.type for event in events.list_after(connection, 0)] == ["agent.missed"]
 
 
 def test_a_journal_is_read_where_the_agent_is_hosted_whatever_it_says_of_its_place(
@@ -189,7 +189,7 @@ def test_a_journal_is_read_where_the_agent_is_hosted_whatever_it_says_of_its_pla
         process = replace(process, url=url)
         with hosting.context.store.write() as connection:
             now = hosting.context.clock()
-            agents.here(connection, app="a", name="tracker", team="t", url=told, pid=7, at=now)
+            agents.record_address(connection, app="a", name="tracker", team="t", url=told, pid=7, at=now)
         asked.clear()
         if seen is None:
             with pytest.raises(UnavailableError, match="started elsewhere"):
@@ -313,6 +313,6 @@ def test_what_was_put_right_of_an_agent_is_an_event(context: ServerContext, monk
         agents.put(connection, app="a", name="tracker", team="t", document={"v": 1}, source="/x/app.py")
     AgentsController(context).tick()
     with context.store.read() as connection:
-        (found,) = [one for one in events.after(connection, 0) if one.type == "agent.mended"]
+        (found,) = [one for one in events.list_after(connection, 0) if one.type == "agent.mended"]
     assert (found.subject, found.app) == ("agent/tracker", "a")
     assert found.data == {"text": "somebody deleted the Service: made it again"}

@@ -276,7 +276,7 @@ def test_a_change_of_a_service_is_an_operation(api: Api) -> None:
     assert (shown["state"], shown["kind"], shown["service"], shown["progress"]) == ("running", "deploy", "digits", [])
     assert api.patch("/services/digits", json={"instances": 3}).status_code == 202
     with api.context.store.read() as connection:
-        assert [one.kind for one in operations.running(connection)] == ["deploy", "change"]
+        assert [one.kind for one in operations.list_open(connection)] == ["deploy", "change"]
 
 
 def test_a_change_of_a_service_sent_again_is_told_of_also_when_it_could_not_be_begun_any_more(
@@ -361,7 +361,7 @@ def test_an_agent_that_another_team_wants_is_left_to_it_until_it_is_wanted_no_mo
     assert api.put(path, json=of_team(body, "red")).status_code == 200
     api.post(f"{path}/here", json=HERE)
     with api.context.store.write() as connection:
-        agents.restarted(connection, "mnist", "tracker")
+        agents.count_restart(connection, "mnist", "tracker")
     api.delete(path)
     view = api.put(path, json=of_team(body, "blue")).json()
     assert (view["team"], view["state"], view["url"], view["restarts"]) == ("blue", "starting", None, 0)
@@ -376,7 +376,7 @@ def test_an_agent_of_another_team_that_is_still_ending_is_waited_for(api: Api, b
     assert job.start(os.environ, command=["sleep", "600"])
     try:
         with api.context.store.write() as connection:
-            agents.unwant(connection, "mnist", "tracker")
+            agents.mark_unwanted(connection, "mnist", "tracker")
         status, kind, told = problem(api.put(path, json=of_team(body, "blue")))
         assert (status, kind) == (409, "AlreadyRunningError")
         assert "is still ending" in told

@@ -7,13 +7,13 @@ from typing import Any
 
 import httpx
 import pytest
+from scanflow_server.arbiter.explain_action import explain_action
 
 from scanflow.backends.service_change import ServiceChange
 from scanflow.errors import UnavailableError, UsageError
 from scanflow_server import requests
 from scanflow_server.arbiter.arbitrate import QUEUE_S
 from scanflow_server.arbiter.make import make_engine
-from scanflow_server.arbiter.why import why
 from scanflow_server.commands import QueuedDeployer, carry_out
 from scanflow_server.context import ServerContext
 from scanflow_server.store import intents, operations
@@ -47,7 +47,7 @@ class Desk:
 
     def begin(self, id: str) -> None:
         with self.context.store.write() as connection:
-            begun = self.wanted(id).changed(action={"state": "running", "began": 1.0}, tries=1)
+            begun = self.wanted(id).replace(action={"state": "running", "began": 1.0}, tries=1)
             intents.put(connection, begun)
             operations.release(connection, id)
 
@@ -58,7 +58,7 @@ class Desk:
     @property
     def due(self) -> dict[str, str]:
         with self.context.store.read() as connection:
-            return {one.id: one.action.decision.verdict for one in intents.due(connection)}
+            return {one.id: one.action.decision.verdict for one in intents.list_due(connection)}
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_an_action_of_an_agent_is_an_operation_and_asked_for_again_the_same(
         with pytest.raises(UnavailableError, match="The server ends"):
             QueuedDeployer(context, "intent/i1", team="t").change("digits", ServiceChange(instances=3))
         with context.store.read() as connection:
-            (running,) = operations.running(connection)
+            (running,) = operations.list_open(connection)
         return running
 
     first = act()
@@ -139,9 +139,9 @@ def test_a_command_is_explained(desk: Desk) -> None:
     id = desk.request("change", instances=2)
     with desk.context.store.read() as connection:
         stored = intents.get(connection, id)
-        said = intents.said(connection, id)
+        said = intents.load_trail(connection, id)
     assert stored is not None
-    lines = why(stored.action, said)
+    lines = explain_action(stored.action, said)
     assert lines[0].startswith("request   by ada at ")
     assert f'intent    {id}: change(instances=2, service="digits") on service/digits' in lines
     assert not any(line.startswith(("sample", "rule")) for line in lines)

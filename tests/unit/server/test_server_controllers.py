@@ -183,7 +183,7 @@ def test_a_service_that_cannot_be_looked_at_hides_no_other_and_its_own_news_is_t
 
     def told() -> list[str]:
         with context.store.read() as connection:
-            return [event.subject for event in events.after(connection, 0)]
+            return [event.subject for event in events.list_after(connection, 0)]
 
     controller.tick()
     assert told() == ["service/unwell"]
@@ -202,7 +202,7 @@ def test_a_change_that_is_due_is_asked_for_once_until_there_is_another_generatio
 
     def asked() -> list[str]:
         with context.store.read() as connection:
-            found = operations.running(connection)
+            found = operations.list_open(connection)
         assert [one.request for one in found] == [{"promote": True}]
         return [one.id for one in found]
 
@@ -223,7 +223,7 @@ def test_what_was_put_right_of_a_service_is_an_event(context: ServerContext, mon
     monkeypatch.setattr(context.deployer, "reconcile", reconcile)
     ServicesController(context, make_engine(context)).tick()
     with context.store.read() as connection:
-        (found,) = [one for one in events.after(connection, 0) if one.type == "service.mended"]
+        (found,) = [one for one in events.list_after(connection, 0) if one.type == "service.mended"]
     assert (found.subject, found.data) == ("service/digits", {"text": "somebody deleted the Service: made it again"})
 
 

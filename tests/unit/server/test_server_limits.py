@@ -104,4 +104,4 @@ def test_a_model_that_does_not_exist_is_refused_before_it_is_queued(api: Api, mo
     refused = api.patch("/services/digits", json={"model": "models:/nope/1", "weight": 0.1})
     assert (refused.status_code, "models:/nope/1" in refused.json()["detail"]) == (404, True)
     with api.context.store.read() as connection:
-        assert [one.id for one in operations.running(connection)] == ["slow"]
+        assert [one.id for one in operations.list_open(connection)] == ["slow"]

@@ -90,23 +90,23 @@ def test_of_given_labels_the_newest_come_first_and_all_are_reached_a_part_at_a_t
     scores = [0.9, None, 0.1, None, 0.5, None, 0.7]
     with store.write() as connection:
         wanted = [Wanted(id=f"p{number}", score=score) for number, score in enumerate(scores)]
-        labels.ask(connection, "mnist", wanted, at=1.0)
-        labels.ask(connection, "other", wanted, at=1.0)
+        labels.enqueue(connection, "mnist", wanted, at=1.0)
+        labels.enqueue(connection, "other", wanted, at=1.0)
         for at, number in enumerate([3, 0, 5, 1, 6]):
-            labels.give(connection, f"p{number}", label=7, by="ada", at=10.0 + at // 2, app="mnist")
+            labels.assign(connection, f"p{number}", label=7, by="ada", at=10.0 + at // 2, app="mnist")
     with store.read() as connection:
-        given = labels.listed(connection, app="mnist", state="given", limit=100)
+        given = labels.list_labels(connection, app="mnist", state="given", limit=100)
         assert [one.id for one in given] == ["p6", "p5", "p1", "p3", "p0"]
-        assert [one.id for one in labels.listed(connection, app="mnist", state="given", limit=2)] == ["p6", "p5"]
+        assert [one.id for one in labels.list_labels(connection, app="mnist", state="given", limit=2)] == ["p6", "p5"]
         parts = [
             one.id
             for offset in range(0, 6, 2)
-            for one in labels.listed(connection, app="mnist", state="given", limit=2, offset=offset)
+            for one in labels.list_labels(connection, app="mnist", state="given", limit=2, offset=offset)
         ]
         assert parts == [one.id for one in given]
-        waits = labels.listed(connection, app="mnist", state="wanted", limit=100)
+        waits = labels.list_labels(connection, app="mnist", state="wanted", limit=100)
         assert [one.id for one in waits] == ["p4", "p2"]
-        every = labels.listed(connection, app="mnist", limit=100)
+        every = labels.list_labels(connection, app="mnist", limit=100)
         assert [one.id for one in every] == ["p0", "p6", "p4", "p2", "p1", "p3", "p5"], "the most critical first"
 
 

@@ -210,7 +210,7 @@ def test_a_try_that_was_cut_off_after_its_run_was_begun_has_its_inverse_from_the
         with pytest.raises(KilledError):
             doing(primitive, **arguments)
     with context.store.read() as connection:
-        (begun,) = runs.active(connection)
+        (begun,) = runs.list_active(connection)
     assert (begun.name != past, doing.notes) == (True, [])
     done = doing(primitive, **arguments)
     assert done.result["run"] == begun.name

@@ -52,7 +52,7 @@ def tell(context: ServerContext, count: int, at: float = NOW) -> None:
 
 def listed(context: ServerContext, after: int = 0) -> list[int]:
     with context.store.read() as connection:
-        return [one.id for one in events.after(connection, after, limit=100_000)]
+        return [one.id for one in events.list_after(connection, after, limit=100_000)]
 
 
 # -- decisions
@@ -222,7 +222,7 @@ def test_changes_that_ended_long_ago_are_forgotten_with_their_folders(context: S
     with context.store.read() as connection:
         assert operations.get(connection, "old") is None
         assert operations.get(connection, "fresh") is not None
-        assert [one.id for one in operations.running(connection)] == ["going"]
+        assert [one.id for one in operations.list_open(connection)] == ["going"]
     assert not old.path.exists()
     assert sorted(path.name for path in old.path.parent.iterdir()) == ["fresh", "going"]
     assert fresh.result is not None
@@ -312,15 +312,15 @@ def test_old_actions_are_forgotten_with_what_was_said_and_owners_open_ones_and_l
     with context.store.write() as connection:
         for id, one in kinds.items():
             intents.add(connection, one)
-            intents.say(connection, id, LONG_AGO, "began")
+            intents.append_trail(connection, id, LONG_AGO, "began")
         intents.put_field(connection, "service/s", FieldRow(field="replicas", intent="owner", strategy="x"))
-        labels.ask(connection, "a", [labels.Wanted(id="l1")], at=1.0)
+        labels.enqueue(connection, "a", [labels.Wanted(id="l1")], at=1.0)
     RetentionController(context).forget()
     with context.store.read() as connection:
         assert {id for id in kinds if intents.get(connection, id) is not None} == set(kinds) - {"old"}
-        assert intents.said(connection, "old") == []
-        assert intents.said(connection, "new") != []
-        assert len(labels.listed(connection)) == 1
+        assert intents.load_trail(connection, "old") == []
+        assert intents.load_trail(connection, "new") != []
+        assert len(labels.list_labels(connection)) == 1
 
 
 def test_of_what_nothing_was_done_about_only_the_newest_are_kept(context: ServerContext) -> None:
@@ -330,7 +330,7 @@ def test_of_what_nothing_was_done_about_only_the_newest_are_kept(context: Server
             intents.add(connection, stored(f"i{number}", state="lost", verdict="observe", at=NOW))
     with_settings(context, keep_events=20).forget()
     with context.store.read() as connection:
-        left = [one.id for one in intents.listed(connection, limit=1000)]
+        left = [one.id for one in intents.list_actions(connection, limit=1000)]
     assert left == [f"i{number}" for number in reversed(range(230, 250))] + ["first"]
 
 
@@ -349,7 +349,7 @@ def test_old_keys_are_forgotten_except_of_what_was_begun_and_may_be_begun_again(
             "intent/x": LONG_AGO,
         }
         for key, at in used.items():
-            keys.keep(connection, key, "run", "mark", target="t", at=at)
+            keys.record(connection, key, "run", "mark", target="t", at=at)
         many = [{"key": f"k{n}", "kind": "run", "target": "t", "fingerprint": "f", "at": 1.0} for n in range(BATCH + 5)]
         connection.execute(insert(key_table), many)
     RetentionController(context).forget()

@@ -15,10 +15,10 @@ from sqlalchemy.exc import DBAPIError
 
 from scanflow.agent.records import Event
 from scanflow.errors import InvalidError, UnavailableError, UsageError
-from scanflow_server.arbiter.identity import place_of
+from scanflow_server.arbiter.identity import get_place
 from scanflow_server.store import agents, applications, events, intents, keys, labels, operations, runs, tokens
-from scanflow_server.store.base import Store, open_store, translated
-from scanflow_server.store.migrations import head, migrate
+from scanflow_server.store.base import Store, open_store, translate_errors
+from scanflow_server.store.migrations import get_head, migrate
 from scanflow_server.store.operations import OperationRow
 from scanflow_server.store.runs import DriveRequest
 from scanflow_server.store.tables import metadata
@@ -43,7 +43,7 @@ def test_a_database_that_is_there_already_is_left_as_it_is_also_where_it_is_newe
         events.append(connection, [an_event()])
     migrate(store)
     with store.write() as connection:
-        assert [event.id for event in events.after(connection, 0)] == [1]
+        assert [event.id for event in events.list_after(connection, 0)] == [1]
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(UsageError, match="changed by a newer scanflow"):
         migrate(store)
@@ -75,7 +75,7 @@ def test_a_database_of_the_release_before_lets_tokens_do_what_they_could_and_kno
             made = OperationRow(id=id, kind="deploy", service="digits", app=app, request={}, created=1.0)
             operations.add(connection, made)
         intents.add(connection, mine)
-        intents.put_field(connection, place_of(mine.intent), intents.FieldRow(field="model", intent=mine.id))
+        intents.put_field(connection, get_place(mine.intent), intents.FieldRow(field="model", intent=mine.id))
         for table in ("intents", "fields"):
             connection.execute(text(f"UPDATE {table} SET place = 'service/digits'"))
         tokens.add(connection, tokens.TokenRow(name="ada", role="viewer", team="vision", created=1.0), "0" * 64)
@@ -84,22 +84,22 @@ def test_a_database_of_the_release_before_lets_tokens_do_what_they_could_and_kno
     migrate(store)
     test_the_steps_lead_to_the_tables_that_the_code_uses(store)
     with store.read() as connection:
-        (ada,) = tokens.listed(connection)
+        (ada,) = tokens.list_all(connection)
         assert (ada.role, ada.team, ada.expires) == ("admin", None, None)
-        assert [one.app for one in events.after(connection, 0, team="vision")] == ["mnist"]
+        assert [one.app for one in events.list_after(connection, 0, team="vision")] == ["mnist"]
         teams = [one.team for id in range(3) if (one := operations.get(connection, f"deploy-{id}")) is not None]
         assert teams == ["vision", "vision", ""]
-        place = place_of(mine.intent)
-        assert (place, list(intents.fields_at(connection, place))) == ("service/vision/digits", ["model"])
-        assert [one.id for one in intents.listed(connection, app="mnist", team="vision", target="service/digits")] == [
-            "deploy-0"
-        ]
+        place = get_place(mine.intent)
+        assert (place, list(intents.load_fields(connection, place))) == ("service/vision/digits", ["model"])
+        assert [
+            one.id for one in intents.list_actions(connection, app="mnist", team="vision", target="service/digits")
+        ] == ["deploy-0"]
 
 
 def test_a_database_of_the_release_before_keeps_its_labels_as_votes(store: Store) -> None:
     with store.write() as connection:
-        labels.ask(connection, "mnist", [labels.Wanted(id=id) for id in "ab"], at=1.0)
-        labels.give(connection, "a", label=[7], by="ada", at=2.0)
+        labels.enqueue(connection, "mnist", [labels.Wanted(id=id) for id in "ab"], at=1.0)
+        labels.assign(connection, "a", label=[7], by="ada", at=2.0)
         for table in ("label_votes", "notified"):
             connection.execute(text(f"DROP TABLE {table}"))
         for column in ("purpose", "disputed", "row", "picture"):
@@ -109,7 +109,7 @@ def test_a_database_of_the_release_before_keeps_its_labels_as_votes(store: Store
     migrate(store)
     test_the_steps_lead_to_the_tables_that_the_code_uses(store)
     with store.read() as connection:
-        a, b = labels.listed(connection, details=True)
+        a, b = labels.list_labels(connection, details=True)
     assert (a.label, a.purpose, a.disputed, a.votes) == (
         [7],
         "train",
@@ -132,7 +132,7 @@ def test_servers_that_start_at_once_change_the_database_once(database: str) -> N
         list(pool.map(start, range(4), timeout=PATIENCE_S))
     store = open_store(database)
     with store.read() as connection:
-        assert connection.execute(text("SELECT version_num FROM alembic_version")).scalars().all() == [head()]
+        assert connection.execute(text("SELECT version_num FROM alembic_version")).scalars().all() == [get_head()]
     assert "runs" in inspect(store.engine).get_table_names()
     store.close()
 
@@ -151,12 +151,12 @@ def test_what_fails_in_the_middle_is_as_if_it_had_not_begun(store: Store) -> Non
 
 def test_whoever_writes_tells_so_once_it_can_be_seen(database: str) -> None:
     seen: list[int] = []
-    store = open_store(database, changed=lambda: seen.append(count()))
+    store = open_store(database, on_change=lambda: seen.append(count()))
     migrate(store)
 
     def count() -> int:
         with store.read() as connection:
-            return events.newest(connection)
+            return events.get_newest_id(connection)
 
     with store.write() as connection:
         events.append(connection, [an_event(), an_event()])
@@ -190,7 +190,7 @@ def test_events_are_seen_in_the_order_of_their_numbers(store: Store) -> None:
         while True:
             last = over.is_set()
             with store.read() as connection:
-                seen.extend(event.id for event in events.after(connection, seen[-1] if seen else 0))
+                seen.extend(event.id for event in events.list_after(connection, seen[-1] if seen else 0))
             if last and len(seen) == 60:
                 return
 
@@ -216,12 +216,12 @@ def test_events_are_found_by_number_type_and_application(store: Store) -> None:
         )
     assert [event.id for event in listed] == [1, 2, 3, 4]
     with store.read() as connection:
-        assert events.after(connection, 2) == listed[2:]
-        assert events.after(connection, 0, limit=1) == listed[:1]
-        assert events.after(connection, 0, type="run.failed") == listed[1:2]
-        assert events.after(connection, 0, type="run.*") == listed[:2]
-        assert events.after(connection, 0, type="*") == listed
-        assert events.after(connection, 0, app="other") == []
+        assert events.list_after(connection, 2) == listed[2:]
+        assert events.list_after(connection, 0, limit=1) == listed[:1]
+        assert events.list_after(connection, 0, type="run.failed") == listed[1:2]
+        assert events.list_after(connection, 0, type="run.*") == listed[:2]
+        assert events.list_after(connection, 0, type="*") == listed
+        assert events.list_after(connection, 0, app="other") == []
 
 
 def test_a_key_stands_for_one_request(store: Store) -> None:
@@ -229,8 +229,8 @@ def test_a_key_stands_for_one_request(store: Store) -> None:
     assert mark == keys.fingerprint({"b": 2, "a": 1})
     with store.write() as connection:
         assert keys.find(connection, "k", "run", mark) is None
-        keys.keep(connection, "k", "run", mark, target="calm-otter-417", at=1.0)
-        keys.keep(connection, None, "run", mark, target="nothing", at=1.0)
+        keys.record(connection, "k", "run", mark, target="calm-otter-417", at=1.0)
+        keys.record(connection, None, "run", mark, target="nothing", at=1.0)
         assert keys.find(connection, "k", "run", mark) == "calm-otter-417"
         assert keys.find(connection, None, "run", mark) is None
         with pytest.raises(InvalidError, match="'k' was used for another request"):
@@ -241,7 +241,7 @@ def test_a_run_is_active_until_its_newest_drive_has_ended(store: Store) -> None:
     with store.write() as connection:
         runs.add(connection, a_run("calm-otter-417", definition={"x": [1]}))
         runs.add(connection, a_run("bold-fox-001"))
-        assert [run.name for run in runs.active(connection)] == ["bold-fox-001", "calm-otter-417"]
+        assert [run.name for run in runs.list_active(connection)] == ["bold-fox-001", "calm-otter-417"]
         assert runs.settle(connection, "calm-otter-417", 1, outcome="failed", problem={"status": 424})
         assert not runs.settle(connection, "calm-otter-417", 1, outcome="failed")
         assert runs.count_active(connection) == 1
@@ -262,7 +262,7 @@ def test_changes_of_services_are_kept_in_the_order_they_were_asked_for(store: St
         assert operations.end(connection, "scale-1", at=2.0, progress=["a"], result={"name": "s"})
         assert not operations.end(connection, "scale-1", at=3.0, progress=[], problem={"status": 500})
     with store.read() as connection:
-        assert [one.id for one in operations.running(connection)] == ["scale-2", "scale-3"]
+        assert [one.id for one in operations.list_open(connection)] == ["scale-2", "scale-3"]
         ended = operations.get(connection, "scale-1")
     assert ended is not None
     assert (ended.state, ended.progress, ended.result, ended.ended) == ("succeeded", ["a"], {"name": "s"}, 2.0)
@@ -275,10 +275,14 @@ def test_an_agent_asked_for_again_as_it_is_stays_as_it_is(store: Store) -> None:
         found = agents.get(connection, "a", "tracker")
         assert found is not None
         assert found.generation == 2
-        assert agents.here(connection, app="a", name="tracker", team="t", url="http://127.0.0.1:1", pid=7, at=5.0)
-        assert not agents.here(connection, app="a", name="tracker", team="t", url="http://127.0.0.1:1", pid=7, at=9.0)
-        agents.unwant(connection, "a", "tracker")
-        agents.restarted(connection, "a", "tracker")
+        assert agents.record_address(
+            connection, app="a", name="tracker", team="t", url="http://127.0.0.1:1", pid=7, at=5.0
+        )
+        assert not agents.record_address(
+            connection, app="a", name="tracker", team="t", url="http://127.0.0.1:1", pid=7, at=9.0
+        )
+        agents.mark_unwanted(connection, "a", "tracker")
+        agents.count_restart(connection, "a", "tracker")
         found = agents.get(connection, "a", "tracker")
     assert found is not None
     assert (found.started, found.seen, found.wanted, found.restarts) == (5.0, 9.0, False, 1)
@@ -308,7 +312,7 @@ def test_a_password_that_the_driver_repeats_is_not_shown(address: str) -> None:
     store = open_store(address)
     failure = DBAPIError(None, None, Exception("bad option in 'user=me password=hunter2 host=h'\nmore"))
     repeated = r"bad option in 'user=me password=\*\*\* host=h'\. "
-    with pytest.raises(UnavailableError, match=repeated) as told, translated(store.engine):
+    with pytest.raises(UnavailableError, match=repeated) as told, translate_errors(store.engine):
         raise failure
     assert "hunter2" not in str(told.value)
     store.close()

@@ -1,4 +1,4 @@
-"""How the database is brought from an earlier release's shape to today's: one module a step, in ``versions``."""
+"""Schema migrations: one module per step, in ``versions``."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from sqlalchemy import Connection, text
 
 from scanflow.errors import UsageError
 from scanflow.private import open_private
-from scanflow_server.store.base import Store, translated
+from scanflow_server.store.base import Store, translate_errors
 from scanflow_server.store.tables import metadata
 
 _LOCK = 4_666_602
 """The advisory lock of PostgreSQL that one migration at a time holds."""
 
 
-def head() -> str:
+def get_head() -> str:
     return str(_script()[1].get_current_head())
 
 
 def migrate(store: Store) -> None:
-    """Bring the database to today's shape. Of several that do it at once, one does it and the others wait."""
+    """Migrate the database to the current schema; concurrent callers wait for the first."""
     config, script = _script()
-    with translated(store.engine), _alone(store), store.engine.connect() as plain:
+    with translate_errors(store.engine), _hold_migration_lock(store), store.engine.connect() as plain:
         connection = plain.execution_options(scanflow_writes=True)
 
         def steps(revision: Any, _context: Any) -> Any:
             if not revision:
                 metadata.create_all(connection)
                 return script._stamp_revs("head", revision)
-            known = {one.revision for one in script.walk_revisions()}
-            if found := sorted(set(revision) - known):
+            known_revisions = {script_revision.revision for script_revision in script.walk_revisions()}
+            if unknown := sorted(set(revision) - known_revisions):
                 raise UsageError(
-                    f"The database {store.address!r} was changed by a newer scanflow (its step {found[0]!r} is not "
+                    f"The database {store.address!r} was changed by a newer scanflow (its step {unknown[0]!r} is not "
                     "known). Install that version, or name another database: SCANFLOW_DATABASE_URL"
                 )
             return script._upgrade_revs("head", revision)
@@ -59,7 +59,7 @@ def _script() -> tuple[Config, ScriptDirectory]:
 
 
 @contextmanager
-def _alone(store: Store) -> Iterator[None]:
+def _hold_migration_lock(store: Store) -> Iterator[None]:
     if store.engine.dialect.name == "sqlite":
         with open_private(Path(f"{store.engine.url.database}.lock"), "a") as file:
             fcntl.flock(file.fileno(), fcntl.LOCK_EX)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from scanflow.agent.records import Action, Intent, PrimitiveCall
-from scanflow_server.arbiter.arbitrate import replaced_by
+from scanflow_server.arbiter.arbitrate import supersede
 from scanflow_server.arbiter.objections import Owner
 from tests.unit.server.arbiter.making import action, arbitrate, intent
 
@@ -143,9 +143,9 @@ def test_the_same_name_in_another_application_is_another_workflow_but_the_same_s
 
 def test_what_a_strategy_asks_for_later_replaces_what_waits_for_a_person() -> None:
     earlier, later = intent("i1", at=99.0), intent("i2")
-    replaced = replaced_by(later, earlier, 100.0)
+    replaced = supersede(later, earlier, 100.0)
     assert replaced is not None
     assert (replaced.intent, replaced.verdict, replaced.winner) == ("i1", "refuse", "i2")
     others: dict[str, Any] = {"agent": "other", "strategy": "other", "target": "service/b", "primitive": "run_workflow"}
     for name, value in others.items():
-        assert replaced_by(later.model_copy(update={name: value}), earlier, 100.0) is None, name
+        assert supersede(later.model_copy(update={name: value}), earlier, 100.0) is None, name

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from scanflow.agent.records import Action, Intent
 from scanflow_server.arbiter.arbitrate import arbitrate_all
-from scanflow_server.arbiter.identity import overlapping
+from scanflow_server.arbiter.identity import find_overlap
 from scanflow_server.arbiter.objections import Owner, World
 from tests.unit.server.arbiter.making import action, arbitrate, intent
 
@@ -83,7 +83,7 @@ def test_a_field_has_at_most_one_winner_and_a_key_at_most_one_action(
     decided = arbitrate_all(wanted, World(now=102.0, owners=owned))
     winners = [one for one in wanted if decided[one.id].verdict in {"act", "queue"}]
     for one, other in combinations(winners, 2):
-        assert overlapping(one, other) == ()
+        assert find_overlap(one, other) == ()
         assert one.key != other.key
 
 

@@ -3,12 +3,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from scanflow_server.arbiter.explain_action import explain_action
 
 from scanflow.agent.records import Action, Guard, Intent
 from scanflow.drift.promotion import decide
 from scanflow.drift.slices import Slice
 from scanflow.errors import InvalidError, NotFoundError, UsageError
-from scanflow_server.arbiter.why import why
 from scanflow_server.store import events
 from scanflow_server.store import intents as kept
 from tests.unit.server.arbiter.making import intent
@@ -31,12 +31,12 @@ def action(world: World, id: str) -> Action:
 
 def trail(world: World, id: str) -> list[str]:
     with world.store.read() as connection:
-        return [text for _, text in kept.said(connection, id)]
+        return [text for _, text in kept.load_trail(connection, id)]
 
 
 def told(world: World) -> list[str]:
     with world.store.read() as connection:
-        return [one.type for one in events.after(connection, 0)]
+        return [one.type for one in events.list_after(connection, 0)]
 
 
 def test_what_is_decided_is_done_and_written_down(world: World) -> None:
@@ -289,7 +289,7 @@ def test_why_tells_the_whole_story(world: World) -> None:
     sample = {"id": "s1", "agent": "planner", "sensor": "load", "at": 999.0, "value": 31, "cause": "interval:16:39"}
     world.do(wanted("i1", sample=sample, rule="load 31 > 20"))
     with world.store.read() as connection:
-        lines = why(action(world, "i1"), kept.said(connection, "i1"))
+        lines = explain_action(action(world, "i1"), kept.load_trail(connection, "i1"))
     heads = [line.split()[0] for line in lines if not line.startswith(" ")]
     assert heads == ["sample", "trigger", "rule", "intent", "decision", "action", "effect"]
     text = "\n".join(lines)
@@ -303,7 +303,7 @@ def test_why_tells_the_evidence_that_a_model_is_better(world: World) -> None:
     evidence = decide([part]).evidence(champion=1, version=3, run="bold-fox-1")
     sample = {"id": "s1", "agent": "executor", "sensor": "change_model", "at": 999.0, "cause": "call:1"}
     world.do(wanted("i1", sample={**sample, "value": {"version": 3, "evidence": evidence}}))
-    lines = why(action(world, "i1"))
+    lines = explain_action(action(world, "i1"))
     assert "(71.2 %) by version 3 (93.2 %), n = 59, +22.0 points" in lines[2]
     assert lines[0].endswith('{"version": 3} (in 0 s)'), "the evidence is told once"
 

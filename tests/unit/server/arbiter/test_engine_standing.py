@@ -9,7 +9,7 @@ import pytest
 
 from scanflow.agent.records import Event, Guard
 from scanflow.errors import UsageError
-from scanflow_server.arbiter.make import posted
+from scanflow_server.arbiter.make import read_posted_metric
 from scanflow_server.store import events
 from scanflow_server.store.base import Store
 from tests.unit.server.arbiter.standin import World
@@ -208,10 +208,13 @@ def test_a_posted_metric_is_a_number_or_not_known_and_of_its_own_application(sto
     for value in (10**400, True, "0.5", None):
         with store.write() as connection:
             events.append(connection, [told("mnist", value)])
-        assert posted(context, "mnist", "accuracy", team="t") is None, value
+        assert read_posted_metric(context, "mnist", "accuracy", team="t") is None, value
     with store.write() as connection:
         events.append(connection, [told("mnist", 0.9), told("shop", 0.1)])
-    assert (posted(context, "mnist", "accuracy", team="t"), posted(context, "new", "accuracy", team="t")) == (0.9, None)
+    assert (
+        read_posted_metric(context, "mnist", "accuracy", team="t"),
+        read_posted_metric(context, "new", "accuracy", team="t"),
+    ) == (0.9, None)
     with store.write() as connection:
         events.append(connection, [told("", 0.5)])
-    assert posted(context, "mnist", "accuracy", team="t") == 0.5, "it was posted for whoever wants to know"
+    assert read_posted_metric(context, "mnist", "accuracy", team="t") == 0.5, "it was posted for whoever wants to know"

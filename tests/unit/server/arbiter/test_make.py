@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from scanflow_server.arbiter.make import measured
+from scanflow_server.arbiter.make import measure_service
 
 
 def found(metric: str, *, team: str = "vision", **figures: Any) -> float | None:
     current = SimpleNamespace(**{"requests": 0, "errors": 0, "p50_s": None, "p95_s": None, "rps": None, **figures})
     record = SimpleNamespace(team="vision", current=current)
     deployer: Any = SimpleNamespace(service=lambda _: record)
-    return measured(deployer, metric, team=team)
+    return measure_service(deployer, metric, team=team)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def upgrade() -> None:
             "labels", sa.Column(name, column.type, nullable=column.nullable, server_default=column.server_default)
         )
     votes.create(op.get_bind())
-    given = sa.select(*(labels.c[name] for name in ("app", "team", "id", "label", "by", "given"))).where(
+    votes_in_use = sa.select(*(labels.c[name] for name in ("app", "team", "id", "label", "by", "given"))).where(
         labels.c.state == "given"
     )
-    op.execute(sa.insert(votes).from_select(["app", "team", "id", "label", "by", "at"], given))
+    op.execute(sa.insert(votes).from_select(["app", "team", "id", "label", "by", "at"], votes_in_use))
