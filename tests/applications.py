@@ -11,7 +11,7 @@ from scanflow_server.store import applications
 
 
 def keep_application(context: ServerContext, app: Application, *, source: Path | None = None) -> None:
-    document, written = requests.document_of(app), None if source is None else str(source)
+    document, written = requests.to_document(app), None if source is None else str(source)
     with context.store.write() as connection:
         applications.put(
             connection, name=app.name, team=app.team, document=document, source=written, at=context.clock()

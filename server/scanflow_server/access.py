@@ -1,4 +1,4 @@
-"""Who may do what: a token's role says which actions, its team on whose things. Pure."""
+"""Access control: a token's role grants permissions, its team limits them to that team's resources. Pure."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ PERMISSIONS: Mapping[Role, frozenset[Permission]] = {
     "editor": frozenset({"read", "propose", "change", "approve"}),
     "admin": frozenset(get_args(Permission)),
 }
-"""What each role may do. ``propose``: tell of events, want labels, and send intents for the arbiter to decide on."""
+"""The permissions of each role. ``propose``: send events, label requests, and intents for the arbiter to decide on."""
 
 TEAM_KEYS = "team/"
-"""What the idempotency keys of teams begin with, and nobody sends."""
+"""The prefix of teams' idempotency keys, which clients may not send."""
 
 _DOING: Mapping[Permission, str] = {
     "read": "read",
@@ -34,51 +34,51 @@ _DOING: Mapping[Permission, str] = {
 
 @dataclass(frozen=True, slots=True)
 class TokenHolder:
-    """Who asks, as the token says."""
+    """The caller of a request, identified by its token."""
 
     name: str
     role: Role = "viewer"
     team: str | None = None
-    """Whose things the token is for. None: those of all teams."""
+    """The team the token is for. None: all teams."""
 
-    def sees(self, team: str) -> bool:
-        """Whether what is that team's is there at all for the caller."""
+    def can_see(self, team: str) -> bool:
+        """Whether the caller can see resources of a team."""
         return self.team is None or self.team == team
 
-    def key(self, key: str | None) -> str | None:
-        """Return under what an idempotency key is kept: one team's is never another's."""
+    def scope_key(self, key: str | None) -> str | None:
+        """Return an idempotency key qualified by the caller's team."""
         if key is None or self.team is None:
             return key
         return f"{TEAM_KEYS}{hashlib.sha256(f'{self.team}/{key}'.encode()).hexdigest()}"
 
     def check(self, permission: Permission, team: str | None) -> None:
-        """Raise ForbiddenError where the caller may not do it to what is that team's; see :func:`may`."""
-        if (reason := may(self, permission, team)) is not None:
+        """Raise ForbiddenError if the caller lacks a permission on a team's resources; see :func:`explain_refusal`."""
+        if (reason := explain_refusal(self, permission, team)) is not None:
             raise ForbiddenError(reason)
 
 
-def may(caller: TokenHolder, permission: Permission, team: str | None) -> str | None:
-    """Return why a caller may not do something to what is of ``team``, in words that say who can; None: it may.
+def explain_refusal(caller: TokenHolder, permission: Permission, team: str | None) -> str | None:
+    """Return why a caller lacks a permission on resources of ``team``, and who can grant it; None: it has it.
 
-    ``team`` None: it is of all teams, as the server itself is. Of another team's things no more is said than that they
-    are not the caller's.
+    ``team`` None: the resource is of all teams, as the server itself is.
     """
     if permission not in PERMISSIONS[caller.role]:
         least = next(role for role in ("viewer", "editor", "admin") if permission in PERMISSIONS[role])
-        given = "" if caller.team is None else f" --team {caller.team}"
+        team_option = "" if caller.team is None else f" --team {caller.team}"
         return (
             f"The token {caller.name!r} has the role {caller.role!r}, which may not {_DOING[permission]}. That takes "
-            f"the role {least!r}. {_who_gives(caller.team)}: scanflow token make NAME{given} --role {least}"
+            f"the role {least!r}. {_describe_issuer(caller.team)}: scanflow token make NAME{team_option} --role {least}"
         )
     if caller.team is not None and team != caller.team:
         other = "of all teams" if team is None else "of another team"
         return (
-            f"The token {caller.name!r} is for the team {caller.team!r}, and this is {other}. {_who_gives(team)}: "
-            f"scanflow token make NAME{'' if team is None else f' --team {team}'} --role {caller.role}"
+            f"The token {caller.name!r} is for the team {caller.team!r}, and this is {other}. "
+            f"{_describe_issuer(team)}: scanflow token make NAME"
+            f"{'' if team is None else f' --team {team}'} --role {caller.role}"
         )
     return None
 
 
-def _who_gives(team: str | None) -> str:
+def _describe_issuer(team: str | None) -> str:
     whose = "all teams" if team is None else f"the team {team!r} or of all teams"
     return f"Whoever has an admin's token of {whose} can make one"

@@ -1,4 +1,4 @@
-"""The HTTP application: routes, problem documents, and the controllers that work as long as it does."""
+"""The HTTP application: routes, problem documents, and the controllers in its lifespan."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from scanflow_server.control.operations import OperationsController, ServicesCon
 from scanflow_server.control.retention import RetentionController
 from scanflow_server.control.runs import RunsController
 from scanflow_server.limits import BodyLimit
-from scanflow_server.metrics import Counted, Meters
+from scanflow_server.metrics import Meters, RequestMetrics
 from scanflow_server.pages import Pages
 from scanflow_server.problems import Problem, handle_problems
 from scanflow_server.routes import (
@@ -40,7 +40,7 @@ from scanflow_server.routes import (
 
 BASE = "/api/v1"
 OPEN_PATHS = ("/healthz", "/readyz")
-"""What is answered without a token: that the server is there, and nothing about it."""
+"""Paths that need no token: they show only that the server is there."""
 
 
 def create_app(context: ServerContext, *, control: bool = True) -> FastAPI:
@@ -77,7 +77,7 @@ def create_app(context: ServerContext, *, control: bool = True) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
-        generate_unique_id_function=_operation_id,
+        generate_unique_id_function=_make_operation_id,
     )
     app.state.context = context
     app.state.engine = engine
@@ -85,47 +85,47 @@ def create_app(context: ServerContext, *, control: bool = True) -> FastAPI:
     app.state.callers = Callers(context)
     handle_problems(app)
     app.include_router(system.root)
-    things = (runs, functions, services, applications, events, agents, intents, labels, tokens)
-    for router in (system.api, *(module.router for module in things)):
+    modules = (runs, functions, services, applications, events, agents, intents, labels, tokens)
+    for router in (system.api, *(module.router for module in modules)):
         app.include_router(router, prefix=BASE)
-    for router in (system.root, system.api, *(module.router for module in things)):
-        _check_decided(router)
+    for router in (system.root, system.api, *(module.router for module in modules)):
+        _check_permissions(router)
     app.add_middleware(
         RequestGuard,
         hosts=context.settings.names,
-        authenticate=app.state.callers.caller,
+        authenticate=app.state.callers.find_caller,
         open_paths=OPEN_PATHS,
         json_only=True,
     )
-    app.add_middleware(Pages, context=context, callers=app.state.callers.caller)
+    app.add_middleware(Pages, context=context, callers=app.state.callers.find_caller)
     app.add_middleware(BodyLimit)
-    app.add_middleware(Counted, meters=app.state.meters, prefix=BASE)
-    _describe(app)
+    app.add_middleware(RequestMetrics, meters=app.state.meters, prefix=BASE)
+    _extend_openapi(app)
     return app
 
 
-def _operation_id(route: APIRoute) -> str:
+def _make_operation_id(route: APIRoute) -> str:
     module = route.endpoint.__module__.rpartition(".")[2]
     return f"{module}_{route.name}"
 
 
-def _check_decided(router: APIRouter) -> None:
-    """Refuse to serve a route that does not say what it needs of its caller."""
+def _check_permissions(router: APIRouter) -> None:
+    """Refuse a route that does not declare the permission it needs."""
     for route in router.routes:
         assert isinstance(route, APIRoute)
-        needs = [one for one in route.dependant.dependencies if isinstance(one.call, Needs)]
+        needs = [dependency for dependency in route.dependant.dependencies if isinstance(dependency.call, Needs)]
         if len(needs) != (0 if route.path in OPEN_PATHS else 1):
             raise InternalError(
                 f"The route {route.path!r} has to have one caller: a Reader, an Editor, ... of auth.py."
             )
 
 
-def _describe(app: FastAPI) -> None:
-    make = app.openapi
+def _extend_openapi(app: FastAPI) -> None:
+    build_openapi = app.openapi
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            schema = make()
+            schema = build_openapi()
             schemas = schema.setdefault("components", {}).setdefault("schemas", {})
             schema["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
             schema["security"] = [{"token": []}]

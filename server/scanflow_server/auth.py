@@ -1,4 +1,4 @@
-"""Who asks: the callers that valid tokens stand for, and what a route asks of them."""
+"""Authentication: the callers of valid tokens, and the permission a route needs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from scanflow_server.store import agents, tokens
 from scanflow_server.store.tokens import TokenRow
 
 _FRESH_S = 2.0
-"""How long tokens are kept where another server may use the same database, and may have revoked one since."""
+"""How long tokens are cached if another server may use the same database, and may have revoked one."""
 
 _OWN_FRESH_S = 60.0
-"""How long they are kept where nobody else changes any: what this server changes it reads again at once."""
+"""How long they are cached if no other server changes any: after its own changes this server reloads them at once."""
 
 
 class Callers:
@@ -34,45 +34,45 @@ class Callers:
         self._fresh_s = _FRESH_S if context.store.file is None else _OWN_FRESH_S
         self._lock = threading.Lock()
 
-    async def caller(self, token: str) -> TokenHolder | None:
-        """Return who sent the token; the home's is its user's, who may do everything. None: it is not valid."""
+    async def find_caller(self, token: str) -> TokenHolder | None:
+        """Return the holder of a token; the home's is its user's, an admin. None: the token is not valid."""
         if self._clock() - self._read > self._fresh_s:
             await run_in_threadpool(self.reload)
-        found = self._tokens.get(token_hash(token))
-        if found is None or (found.expires is not None and self._context.clock() >= found.expires):
+        row = self._tokens.get(token_hash(token))
+        if row is None or (row.expires is not None and self._context.clock() >= row.expires):
             return None
-        return TokenHolder(home_owner() if found.name == tokens.HOME else found.name, found.role, found.team)
+        return TokenHolder(get_home_owner() if row.name == tokens.HOME else row.name, row.role, row.team)
 
     def reload(self) -> None:
         with self._lock:  # an older reading never replaces a newer one
             began = self._clock()
             with self._context.store.read() as connection:
-                self._tokens = self._of_agents(connection) | tokens.load_valid(connection)
+                self._tokens = self._derive_agent_tokens(connection) | tokens.load_valid(connection)
             self._read = began  # not before: who asks meanwhile waits for the tokens too
 
-    def _of_agents(self, connection: Connection) -> dict[str, TokenRow]:
-        """Return the tokens of the agents that this server was ever to run, by their hashes; kept nowhere."""
-        whose = {(one.app, one.team) for one in agents.list_all(connection) if one.document is not None}
+    def _derive_agent_tokens(self, connection: Connection) -> dict[str, TokenRow]:
+        """Return the tokens of the agents hosted by this server, by their hashes; they are derived, never stored."""
+        teams = {(agent.app, agent.team) for agent in agents.list_all(connection) if agent.document is not None}
         return {
             token_hash(agents_token(self._home, app, team)): TokenRow(
                 name=f"agents of {app}", role="agent", team=team, created=0.0
             )
-            for app, team in whose
+            for app, team in teams
             if self._home is not None
         }
 
 
 def register_home(context: ServerContext) -> str:
-    """Let whoever holds the home's token in, and return it; it is made where there is none and none is given."""
-    if (given := context.settings.token) is not None:
-        keep_home_token(context.settings.home, given.get_secret_value())
+    """Make the home's token valid and return it; create it if there is none and none is configured."""
+    if (configured := context.settings.token) is not None:
+        keep_home_token(context.settings.home, configured.get_secret_value())
     token = ensure_home_token(context.settings.home)
     with context.store.write() as connection:
         tokens.put_home(connection, token_hash(token), at=context.clock())
     return token
 
 
-def home_owner() -> str:
+def get_home_owner() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container whose user has no name
@@ -80,10 +80,10 @@ def home_owner() -> str:
 
 
 class Needs:
-    """What a route needs of its caller, and how it gets to know who that is. Every route has one: see ``app.py``."""
+    """The dependency that finds a route's caller and checks a permission. Every route has one: see ``app.py``."""
 
     def __init__(self, permission: Permission, *, of_all_teams: bool = False) -> None:
-        """``of_all_teams``: what it is about is no team's."""
+        """``of_all_teams``: the route is about no team's resources."""
         self.permission: Permission = permission
         self.of_all_teams = of_all_teams
 
@@ -99,4 +99,4 @@ Editor = Annotated[TokenHolder, Depends(Needs("change"))]
 Approver = Annotated[TokenHolder, Depends(Needs("approve"))]
 Admin = Annotated[TokenHolder, Depends(Needs("administer"))]
 Operator = Annotated[TokenHolder, Depends(Needs("read", of_all_teams=True))]
-"""Who looks after the server itself."""
+"""The caller of routes about the server itself."""

@@ -25,7 +25,7 @@ _DEEPEST = 100
 
 
 def check_text(value: Any, depth: int = 0) -> Any:
-    """Refuse what cannot be kept and told again: half a character, an infinite number, a tree without end."""
+    """Refuse values that JSON or the database cannot hold: a lone surrogate, an infinite number, too deep a tree."""
     if isinstance(value, str):
         if "\0" in value:
             raise InvalidError("A text holds the character 0. Remove it.")
@@ -50,16 +50,16 @@ Document = Annotated[dict[str, Any], AfterValidator(check_text)]
 Text = Annotated[str, AfterValidator(check_text), Field(max_length=4096)]
 
 
-def _nobodys_own(key: str | None) -> str | None:
-    for own in (OWN, TEAM_KEYS):
-        if key is not None and key.startswith(own):
-            raise ValueError(f"keys that begin with {own!r} are the server's own: begin yours otherwise")
+def _refuse_reserved_key(key: str | None) -> str | None:
+    for prefix in (OWN, TEAM_KEYS):
+        if key is not None and key.startswith(prefix):
+            raise ValueError(f"keys that begin with {prefix!r} are the server's own: begin yours otherwise")
     return key
 
 
 Key = Annotated[
     str | None,
-    AfterValidator(_nobodys_own),
+    AfterValidator(_refuse_reserved_key),
     Header(alias="Idempotency-Key", min_length=1, max_length=200, pattern=r"^[ -~]+$"),
 ]
 """A wish's own name: sent again with the same name, it is not acted on again."""
@@ -176,7 +176,7 @@ class Status(_Body):
 
 
 def read_application(document: Mapping[str, Any], source: str | None = None) -> Application:
-    """Return the application that was sent, its folder absolute."""
+    """Parse an application and make its folder absolute."""
     app = load_json(json.dumps(document))
     folder = Path(app.app_dir)
     if not folder.is_absolute():
@@ -190,6 +190,6 @@ def read_application(document: Mapping[str, Any], source: str | None = None) -> 
 
 
 def check_name(name: str, app: Application) -> None:
-    """Refuse an application that was sent to another name than its own."""
+    """Refuse an application sent to another name than its own."""
     if app.name != name:
         raise InvalidError(f"The application is named {app.name!r}, and was sent as {name!r}. Send it to its own name.")

@@ -1,4 +1,4 @@
-"""Notify of changes: whoever changes something tells it, and whoever waits, in a thread or a coroutine, looks again."""
+"""Notify threads and coroutines of changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the parts of one server share: made once where it starts, and handed to every route."""
+"""The state that the parts of a server share: created once at the start, and injected into every route."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class ServerContext:
     streams: StreamLimit
     clock: Callable[[], float] = time.time
     ending: threading.Event = field(default_factory=threading.Event)
-    """Set when the server ends: nobody waits for what takes long from then on."""
+    """Set when the server ends: long waits stop."""
 
     heartbeats: Heartbeats = field(default_factory=lambda: Heartbeats(0.0))
     started: float = 0.0
     url: str = ""
-    _moments: threading.Lock = field(default_factory=threading.Lock, repr=False)
-    _last_moment: float = 0.0
+    _time_lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _last_time: float = 0.0
     _registries: dict[str | None, RegistrySubprocess] = field(default_factory=dict, repr=False)
     _registries_lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -57,21 +57,21 @@ class ServerContext:
     def public_url(self) -> str:
         return self.settings.public_url or self.url
 
-    def moment(self) -> float:
-        """Return the time, later than any returned before: commands are told apart by it."""
-        with self._moments:
-            self._last_moment = max(self.clock(), math.nextafter(self._last_moment, math.inf))
-            return self._last_moment
+    def get_unique_time(self) -> float:
+        """Return the current time, strictly later than any returned before: it orders commands."""
+        with self._time_lock:
+            self._last_time = max(self.clock(), math.nextafter(self._last_time, math.inf))
+            return self._last_time
 
     def find_model(self, model: str, tracker: str | None) -> None:
-        """Ask the registry of a tracker (None: the default one) for a version of a model; NotFoundError: no such."""
+        """Find a model version in a tracker's registry (None: the default tracker's); NotFoundError: there is none."""
         uri = tracker or self.settings.library.tracker_uri
         with self._registries_lock:  # one process for each tracker, which is asked for one model at a time
             registry = self._registries.setdefault(uri, RegistrySubprocess(self.settings.home, uri))
             registry.find(model)
 
     def check_backend(self, app: Application) -> None:
-        """Refuse an application of another backend, where nobody named this server's.
+        """Refuse an application of another backend, unless this server's was set explicitly.
 
         Raises:
             UnsupportedError: names both.
@@ -82,10 +82,10 @@ class ServerContext:
                 f"{DEFAULT!r}. Start it with that one: scanflow --backend {app.backend} up"
             )
 
-    def run_job(self, run: str, drive: int) -> Job:
+    def get_run_job(self, run: str, drive: int) -> Job:
         return Job(self.settings.folder / "runs" / run / str(drive))
 
-    def operation_job(self, id: str) -> Job:
+    def get_operation_job(self, id: str) -> Job:
         return Job(self.settings.folder / "operations" / id)
 
     @property
@@ -98,13 +98,13 @@ class ServerContext:
     @property
     def environ(self) -> dict[str, str]:
         library = self.settings.library
-        told = {"SCANFLOW_HOME": str(self.settings.home)}
+        variables = {"SCANFLOW_HOME": str(self.settings.home)}
         if library.tracker_uri is not None:
-            told["SCANFLOW_TRACKER_URI"] = library.tracker_uri
+            variables["SCANFLOW_TRACKER_URI"] = library.tracker_uri
         # Secrets are the server's alone; the others would make of a step a client of some server.
         own = ("DATABASE_URL", "SERVER_HOST", "SERVER_PORT", "SERVER_LEASE", "SERVER_TOKEN", "URL", "TOKEN", "TLS_KEY")
         hidden = {f"SCANFLOW_{name}" for name in own}
-        return {**{name: value for name, value in os.environ.items() if name not in hidden}, **told}
+        return {**{name: value for name, value in os.environ.items() if name not in hidden}, **variables}
 
 
 def make_context(settings: ServerSettings, *, clock: Callable[[], float] = time.time) -> ServerContext:
@@ -124,15 +124,15 @@ def make_context(settings: ServerSettings, *, clock: Callable[[], float] = time.
     )
 
 
-def driver_command(job: Job) -> list[str]:
-    """Return the command of the process that does a run or an operation."""
+def make_driver_command(job: Job) -> list[str]:
+    """Return the command of the process that drives a run or an operation."""
     return [sys.executable, "-P", "-m", "scanflow_server.driver", str(job.path)]
 
 
-async def _context(request: Request) -> ServerContext:  # FastAPI calls what is not async in a thread
+async def _get_context(request: Request) -> ServerContext:  # FastAPI calls what is not async in a thread
     context: ServerContext = request.app.state.context
     return context
 
 
-Given = Annotated[ServerContext, Depends(_context)]
-"""What a route asks for to get the server's parts."""
+ContextDep = Annotated[ServerContext, Depends(_get_context)]
+"""The dependency of routes on the server's context."""

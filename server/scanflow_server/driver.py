@@ -1,7 +1,7 @@
-"""``python -m scanflow_server.driver FOLDER``: does the job a folder describes, and outlives the server.
+"""``python -m scanflow_server.driver FOLDER``: carries out the job described in a folder, and outlives the server.
 
-A run is driven here, and a service changed, so the user's code is never in the server's own process. Killed at any
-instant and started again, it goes on with what it had begun.
+It drives runs and changes services, so that users' code never runs in the server's process. Killed at any instant and
+restarted, it continues.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = logging.getLogger("scanflow_server.driver")
 
 FINAL = frozenset({"succeeded", "failed", "stopped"})
 WAITS_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
-"""Pauses between attempts while something outside (the tracker) does not answer; after the last it has failed."""
+"""Pauses between attempts while something outside (the tracker) does not answer; after the last the job fails."""
 
 _LOOK_S = 0.5
 
@@ -48,22 +48,22 @@ def main(folder: Path) -> int:
 
 
 def drive(job: Job, order: Mapping[str, Any], deployer: EmbeddedDeployer) -> None:
-    """Drive a run to its end, or write down why it cannot be."""
+    """Drive a run to its end, or record why that is impossible."""
     run, action = str(order["run"]), str(order["action"])
     lines = Lines(job.lines)
     begun = any(json.loads(line).get("kind") == "run-started" for line in lines.fresh())
 
-    def tell(event: Event) -> None:
+    def write_event(event: Event) -> None:
         if not isinstance(event, RunEnded):  # whoever reads the lines tells of the end once it is written down
             lines.append(event.model_dump_json())
 
-    def refused(record: RunRecord, error: Exception) -> None:
+    def fail(record: RunRecord, error: Exception) -> None:
         _log.warning("It cannot be driven: %s", error)
         job.end({"record": record.model_dump(mode="json"), "problem": problem_of(error)[1]})
 
-    def given_up(error: Exception) -> None:
+    def give_up_run(error: Exception) -> None:
         # A run which never began has failed; one that is gone on with stays as it was.
-        refused(deployer.show(run) if action == "resume" else deployer.batch.give_up(run, str(error)), error)
+        fail(deployer.show(run) if action == "resume" else deployer.batch.give_up(run, str(error)), error)
 
     waits = iter(WAITS_S)
     while True:
@@ -71,62 +71,62 @@ def drive(job: Job, order: Mapping[str, Any], deployer: EmbeddedDeployer) -> Non
         if record.state in FINAL and (begun or action != "resume"):
             break  # it ended, and the one that drove it was killed before it could write that down
         try:
-            record = deployer.run(RunRequest(_application(deployer, run, order), run=run), observe=tell)
+            record = deployer.run(RunRequest(_load_application(deployer, run, order), run=run), observe=write_event)
             break
         except AlreadyRunningError as error:
             if action == "resume":
-                return refused(record, error)
+                return fail(record, error)
             time.sleep(_LOOK_S)  # somebody else drives it, and we see how that ends
         except UnavailableError as error:
             pause_s = next(waits, None)
             if pause_s is None:
-                return given_up(error)
+                return give_up_run(error)
             _log.warning("%s Trying again in %.0f s.", error, pause_s)
-            tell(Waiting(run=RunName(run), what=f"what does not answer: {error}"))
+            write_event(Waiting(run=RunName(run), what=f"what does not answer: {error}"))
             time.sleep(pause_s)
         except ScanflowError as error:
-            return given_up(error)
+            return give_up_run(error)
     job.end({"record": record.model_dump(mode="json"), "problem": None})
     return None
 
 
-def _application(deployer: EmbeddedDeployer, run: str, order: Mapping[str, Any]) -> Application | None:
-    """Return what the run goes on with; None: what its file says now."""
+def _load_application(deployer: EmbeddedDeployer, run: str, order: Mapping[str, Any]) -> Application | None:
+    """Return the application that a run continues with; None: the one in its file."""
     if order["action"] != "resume":
         return deployer.batch.definition(run).app
-    given = order.get("application")
-    return None if given is None else _with_kept_parameters(deployer, run, load_json(json.dumps(given)))
+    document = order.get("application")
+    return None if document is None else _restore_parameters(deployer, run, load_json(json.dumps(document)))
 
 
-def _with_kept_parameters(deployer: EmbeddedDeployer, run: str, app: Application) -> Application:
+def _restore_parameters(deployer: EmbeddedDeployer, run: str, app: Application) -> Application:
     """Return the application with the parameters that the run was started with.
 
-    A function's own defaults are not in an application's text, so one that was changed at the start is known only by
-    what the run was made of.
+    A function's defaults are not in an application's text, so a parameter changed at the start is known only from the
+    run's definition.
     """
-    kept = deployer.batch.definition(run).workflow
+    original = deployer.batch.definition(run).workflow
     try:
-        found = app.workflow(kept.name)
+        workflow = app.workflow(original.name)
     except NotFoundError:
         return app
     nodes = []
-    for node in found.nodes:
-        before = kept.by_name.get(node.name)
+    for node in workflow.nodes:
+        before = original.by_name.get(node.name)
         more = {} if before is None else {k: v for k, v in before.parameters.items() if k not in node.parameters}
         nodes.append(node.replace(parameters={**node.parameters, **more}) if more else node)
-    return app.with_workflow(found.replace(nodes=tuple(nodes)))
+    return app.with_workflow(workflow.replace(nodes=tuple(nodes)))
 
 
 def operate(job: Job, order: Mapping[str, Any], deployer: EmbeddedDeployer) -> None:
-    """Change a service once, and write down what came of it."""
+    """Change a service once, and record the result."""
     lines = Lines(job.lines)
 
-    def tell(progress: Progress) -> None:
+    def write_progress(progress: Progress) -> None:
         lines.append(json.dumps({"text": progress.text}))
 
     again = job.begin()
     try:
-        record = _change(deployer, order, again, tell)
+        record = _change_service(deployer, order, again, write_progress)
     except ScanflowError as error:
         _log.warning("It cannot be done: %s", error)
         job.end({"result": None, "problem": problem_of(error)[1]})
@@ -134,10 +134,10 @@ def operate(job: Job, order: Mapping[str, Any], deployer: EmbeddedDeployer) -> N
     job.end({"result": None if record is None else record.model_dump(mode="json"), "problem": None})
 
 
-def _change(
+def _change_service(
     deployer: EmbeddedDeployer, order: Mapping[str, Any], again: bool, tell: ServiceObserver
 ) -> ServiceRecord | None:
-    name, given, key = str(order["service"]), dict(order["request"]), str(order["id"])
+    name, request, key = str(order["service"]), dict(order["request"]), str(order["id"])
     _check_team(deployer, name, order.get("team"))
     if order["kind"] == "delete":
         try:
@@ -147,16 +147,18 @@ def _change(
                 raise
         return None
     if order["kind"] == "change":
-        return deployer.change(name, ServiceChange.model_validate(given), key=key, observe=tell)
-    app, source = load_json(json.dumps(given["application"])), given["source"]
-    sizing = None if given["sizing"] is None else Sizing.model_validate(given["sizing"])
+        return deployer.change(name, ServiceChange.model_validate(request), key=key, observe=tell)
+    app, source = load_json(json.dumps(request["application"])), request["source"]
+    sizing = None if request["sizing"] is None else Sizing.model_validate(request["sizing"])
     file = None if source is None else Path(source)
-    return deployer.deploy(Deployment(app, name, sizing=sizing, port=given["port"], source=file), key=key, observe=tell)
+    return deployer.deploy(
+        Deployment(app, name, sizing=sizing, port=request["port"], source=file), key=key, observe=tell
+    )
 
 
 def _check_team(deployer: EmbeddedDeployer, name: str, team: str | None) -> None:
-    """Refuse to touch what has become another team's since the change was requested."""
-    if team and any(one.name == name and one.team != team for one in deployer.services()):
+    """Refuse to change a service that became another team's since the request."""
+    if team and any(service.name == name and service.team != team for service in deployer.services()):
         raise InvalidError(f"The name {name!r} of a service is another team's by now. Choose another.")
 
 

@@ -1,5 +1,4 @@
-"""When each agent was last heard of. Kept in memory: each says again and again that it is there, and the store is
-written only when that is news."""
+"""The latest heartbeat of each agent, in memory: the store is written only when an agent's address changes."""
 
 from __future__ import annotations
 
@@ -9,38 +8,38 @@ from typing import Any
 from scanflow_server.store.agents import AgentRow
 
 SILENT_S = 45.0
-"""After so long without a word, in seconds, an agent is silent; it says at least every 20 s that it is there."""
+"""After so many seconds without a heartbeat an agent is silent; it sends one at least every 20 s."""
 
 
 class Heartbeats:
     """Thread-safe."""
 
     def __init__(self, since: float) -> None:
-        """``since``: when the server began, in seconds since the epoch. Until it has heard of an agent, it counts from
-        then how long it has not."""
+        """``since``: when the server started, in seconds since the epoch: the last heartbeat of agents that have sent
+        none yet."""
         self._since = since
         self._lock = threading.Lock()
         self._latest: dict[tuple[str, str], AgentRow] = {}
 
-    def note(self, one: AgentRow, *, at: float, sensors: list[dict[str, Any]] | None) -> None:
+    def note(self, row: AgentRow, *, at: float, sensors: list[dict[str, Any]] | None) -> None:
         with self._lock:
-            self._latest[one.app, one.name] = one.model_copy(update={"seen": at, "sensors": sensors})
+            self._latest[row.app, row.name] = row.model_copy(update={"seen": at, "sensors": sensors})
 
-    def known(self, app: str, name: str) -> AgentRow | None:
-        """Return the agent as it was when it was last noted."""
+    def get(self, app: str, name: str) -> AgentRow | None:
+        """Return the agent as of its last heartbeat."""
         with self._lock:
             return self._latest.get((app, name))
 
-    def latest(self, one: AgentRow) -> AgentRow:
-        """Return a row with when its agent was last heard of, and how its sensors fared then."""
-        if one.seen is None:
-            return one
-        heard = self.known(one.app, one.name)
-        if heard is None or (heard.pid, heard.url) != (one.pid, one.url):
-            return one.model_copy(update={"seen": max(one.seen, self._since)})
-        return one.model_copy(update={"seen": heard.seen, "sensors": heard.sensors})
+    def refresh(self, row: AgentRow) -> AgentRow:
+        """Return a row updated with the time and the sensors of its agent's last heartbeat."""
+        if row.seen is None:
+            return row
+        heartbeat = self.get(row.app, row.name)
+        if heartbeat is None or (heartbeat.pid, heartbeat.url) != (row.pid, row.url):
+            return row.model_copy(update={"seen": max(row.seen, self._since)})
+        return row.model_copy(update={"seen": heartbeat.seen, "sensors": heartbeat.sensors})
 
-    def heard(self, one: AgentRow, now: float) -> bool:
-        """Whether an agent was heard of lately."""
-        seen = self.latest(one).seen
+    def is_alive(self, row: AgentRow, now: float) -> bool:
+        """Whether an agent's last heartbeat is recent."""
+        seen = self.refresh(row).seen
         return seen is not None and now - seen <= SILENT_S

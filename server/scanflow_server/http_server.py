@@ -1,4 +1,4 @@
-"""uvicorn's server, woken by what comes: left to itself it looks ten times a second whether it shall end."""
+"""uvicorn's server without its polling loop, which checks ten times a second whether to exit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class _State(ServerState):
-    """uvicorn's, but for the header ``Date``: written when a response needs it, and not once a second."""
+    """uvicorn's state, with the ``Date`` header computed per response and not once a second."""
 
     _at = 0
     _headers: Headers = []  # noqa: RUF012 - replaced, never changed

@@ -1,4 +1,4 @@
-"""The label queue in a browser: pages on which people label."""
+"""The pages of the label queue in a browser."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from scanflow_server.access import TokenHolder
 from scanflow_server.bodies import check_text
 from scanflow_server.context import ServerContext
 from scanflow_server.page_html import HEADERS
-from scanflow_server.page_requests import form_of, page_response, see_other
-from scanflow_server.routes.labels import LabelBody, give_one
+from scanflow_server.page_requests import make_page_response, read_form, redirect
+from scanflow_server.routes.labels import LabelBody, record_label
 from scanflow_server.store import labels as label_store
 from scanflow_server.store.labels import Label
 
@@ -41,66 +41,66 @@ class LabelPages:
 
     async def _show(self, request: Request) -> Response:
         caller = await self._caller(request)
-        return page_response(await run_in_threadpool(self._shown, dict(request.query_params), caller))
+        return make_page_response(await run_in_threadpool(self._render, dict(request.query_params), caller))
 
     async def _picture(self, request: Request) -> Response:
         caller = await self._caller(request)
 
         def find() -> Label:
             with self._context.store.read() as connection:
-                return label_store.get(connection, *_key(dict(request.query_params)), own=caller.team)
+                return label_store.get(connection, *_get_key(dict(request.query_params)), own=caller.team)
 
-        found = (await run_in_threadpool(find)).picture
-        if found is None:
+        picture = (await run_in_threadpool(find)).picture
+        if picture is None:
             raise NotFoundError("It has no picture.")
-        return Response(b64decode(found), headers=HEADERS, media_type="image/png")
+        return Response(b64decode(picture), headers=HEADERS, media_type="image/png")
 
     async def _label(self, request: Request) -> Response:
-        caller, given = await self._caller(request), await form_of(request)
+        caller, form = await self._caller(request), await read_form(request)
         caller.check("propose", caller.team)
-        label = check_text(_value(given))
+        label = check_text(_parse_label(form))
 
         def give() -> str:
             at = self._context.clock()
             with self._context.store.write() as connection:
-                known = label_store.get(connection, *_key(given), own=caller.team)
-                how = LabelBody(label=label, app=known.app, team=known.team, replace=True)
-                give_one(connection, known.id, label, how, caller, at=at)
-                return _address(_next_wanted(label_store.list_picked_with(connection, known), known.id))
+                sample = label_store.get(connection, *_get_key(form), own=caller.team)
+                how = LabelBody(label=label, app=sample.app, team=sample.team, replace=True)
+                record_label(connection, sample.id, label, how, caller, at=at)
+                return _build_url(_find_next(label_store.list_picked_with(connection, sample), sample.id))
 
-        return see_other(await run_in_threadpool(give))
+        return redirect(await run_in_threadpool(give))
 
-    def _shown(self, asked: dict[str, str], caller: TokenHolder) -> str:
+    def _render(self, query: dict[str, str], caller: TokenHolder) -> str:
         with self._context.store.read() as connection:
-            left = label_store.count_waiting(connection, own=caller.team)
-            if "id" in asked:
-                known = label_store.get(connection, *_key(asked), own=caller.team)
+            remaining = label_store.count_waiting(connection, own=caller.team)
+            if "id" in query:
+                sample = label_store.get(connection, *_get_key(query), own=caller.team)
             elif first := label_store.list_labels(
-                connection, app=asked.get("app"), team=asked.get("team"), own=caller.team, state="wanted", limit=1
+                connection, app=query.get("app"), team=query.get("team"), own=caller.team, state="wanted", limit=1
             ):
-                known = label_store.get(connection, first[0].app, first[0].team, first[0].id)
+                sample = label_store.get(connection, first[0].app, first[0].team, first[0].id)
             else:
-                return html.nothing(caller.name)
-            together = label_store.list_picked_with(connection, known)
-        at = next((at for at, one in enumerate(together) if one.id == known.id), 0)
-        before, after = together[at - 1] if at else None, together[at + 1] if at + 1 < len(together) else None
-        return html.sample(
-            known,
+                return html.render_empty(caller.name)
+            batch = label_store.list_picked_with(connection, sample)
+        at = next((at for at, other in enumerate(batch) if other.id == sample.id), 0)
+        before, after = batch[at - 1] if at else None, batch[at + 1] if at + 1 < len(batch) else None
+        return html.render_sample(
+            sample,
             caller=caller.name,
             position=at + 1,
-            labelled=sum(one.state == "given" for one in together),
-            total=len(together),
-            left=left,
-            before=None if before is None else _address(before),
-            after=None if after is None else _address(after),
-            picture=None if known.picture is None else _address(known, "/picture"),
-            choices=_choices(together),
+            labelled=sum(other.state == "given" for other in batch),
+            total=len(batch),
+            remaining=remaining,
+            before=None if before is None else _build_url(before),
+            after=None if after is None else _build_url(after),
+            picture=None if sample.picture is None else _build_url(sample, "/picture"),
+            choices=_list_choices(batch),
         )
 
 
-def _value(given: dict[str, str]) -> JSON:
-    """Return the label that a form gives: JSON as its value, other text as it is."""
-    text = given.get("pick") or given.get("label", "").strip()
+def _parse_label(form: dict[str, str]) -> JSON:
+    """Return the label of a form: JSON as its value, other text as it is."""
+    text = form.get("pick") or form.get("label", "").strip()
     if not text:
         raise InvalidError("There is no label. Write one, or go on to the next sample.")
     try:
@@ -113,28 +113,30 @@ def _value(given: dict[str, str]) -> JSON:
     return value
 
 
-def _key(asked: dict[str, str]) -> tuple[str, str, str]:
-    key = asked.get("app", ""), asked.get("team", ""), asked.get("id", "")
+def _get_key(query: dict[str, str]) -> tuple[str, str, str]:
+    key = query.get("app", ""), query.get("team", ""), query.get("id", "")
     check_text(key)
     return key
 
 
-def _address(one: Label | None, below: str = "") -> str:
-    return PATH if one is None else f"{PATH}{below}?{urlencode({'app': one.app, 'team': one.team, 'id': one.id})}"
+def _build_url(label: Label | None, below: str = "") -> str:
+    return (
+        PATH if label is None else f"{PATH}{below}?{urlencode({'app': label.app, 'team': label.team, 'id': label.id})}"
+    )
 
 
-def _next_wanted(together: Sequence[Label], id: str) -> Label | None:
-    """Return what waits for a label after that one, or before it; None: nothing does."""
-    at = next((at for at, one in enumerate(together) if one.id == id), -1)
-    return next((one for one in (*together[at + 1 :], *together[: at + 1]) if one.state == "wanted"), None)
+def _find_next(batch: Sequence[Label], id: str) -> Label | None:
+    """Return the next sample without a label after that one, or else before it; None: there is none."""
+    at = next((at for at, label in enumerate(batch) if label.id == id), -1)
+    return next((label for label in (*batch[at + 1 :], *batch[: at + 1]) if label.state == "wanted"), None)
 
 
-def _choices(together: Sequence[Label]) -> list[JSON]:
-    """Return the labels that were given or guessed until now, to choose from. One alone would tell the guess: none."""
-    found: dict[str, JSON] = {}
-    for one in together:
-        for label in (one.label, one.guess):
+def _list_choices(batch: Sequence[Label]) -> list[JSON]:
+    """Return the labels and guesses so far, to choose from; if there is only one, none: it would show the guess."""
+    choices: dict[str, JSON] = {}
+    for sample in batch:
+        for label in (sample.label, sample.guess):
             if label is not None:
-                found.setdefault(json.dumps(label, sort_keys=True), label)
-    texts = sorted(found, key=lambda text: (len(text), text))[: html.MOST_CHOICES]
-    return [found[text] for text in texts] if len(texts) > 1 else []
+                choices.setdefault(json.dumps(label, sort_keys=True), label)
+    texts = sorted(choices, key=lambda text: (len(text), text))[: html.MOST_CHOICES]
+    return [choices[text] for text in texts] if len(texts) > 1 else []

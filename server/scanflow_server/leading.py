@@ -1,4 +1,4 @@
-"""Of several servers, the one that acts: it holds a lease, and ends at once where it could not keep it."""
+"""Leader election: of several servers the one that holds the lease acts, and exits at once if it cannot renew it."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ if TYPE_CHECKING:
     from scanflow.backends.port import Lease
 
 DURATION_S: Final = 15.0
-"""So long after the holder was last heard of, another takes the lease."""
+"""How long a lease is valid after its last renewal, in seconds."""
 
 DEADLINE_S: Final = 10.0
-"""A holder that could not keep it for so long ends, well before another may take it."""
+"""After how long without renewal the holder exits, in seconds: well before another may take the lease."""
 
 PERIOD_S: Final = 2.0
 KEEP_ALIVE_S: Final = 75
-"""So long an idle connection is kept, in seconds: longer than agents keep theirs."""
+"""How long an idle connection is kept alive, in seconds: longer than agents keep theirs."""
 
 
 _log = logging.getLogger(__name__)
 _WAITING = {"/healthz": (200, b'{"status": "alive"}'), "/readyz": (200, b'{"status": "standby"}')}
-_ELSEWHERE = (
+_NOT_HOLDER = (
     b'{"type": "urn:scanflow:error:UnavailableError", "status": 503, "title": "Standing by", '
     b'"detail": "This server stands by: another one acts. Ask again in a moment."}'
 )
 
 
 class EndedError(Exception):
-    """The server was asked to end while it stood by."""
+    """The server was told to end while it waited for the lease."""
 
 
 @contextmanager
-def leading(settings: ServerSettings, listener: socket.socket) -> Iterator[None]:
-    """Wait until this server may act, and keep it so inside; until then only its health is told at ``listener``."""
+def hold_lease(settings: ServerSettings, listener: socket.socket) -> Iterator[None]:
+    """Wait for the lease, and renew it inside; until then serve only health checks at ``listener``."""
     if settings.lease is None:
         yield
         return
     from scanflow.deployer.embedded import open_backend
 
     lease = open_backend(settings.library, None).lease(settings.lease, holder=settings.name, duration_s=DURATION_S)
-    with _waiting_server(settings, listener) as ended:
+    with _serve_while_waiting(settings, listener) as ended:
         if not acquire(lease, ended):
             raise EndedError
     _log.info("%s acts: it holds the lease %s", settings.name, settings.lease)
@@ -64,22 +64,22 @@ def leading(settings: ServerSettings, listener: socket.socket) -> Iterator[None]
 
 
 def acquire(lease: Lease, ended: threading.Event, *, period_s: float = PERIOD_S) -> bool:
-    """Take a lease as soon as nobody holds it; return whether it was taken before ``ended``."""
-    told = ""
+    """Acquire a lease as soon as it is free; return whether it was acquired before ``ended`` was set."""
+    warned = ""
     while not ended.is_set():
         try:
             if lease.take():
                 return True
         except ScanflowError as error:  # the place does not answer, or does not allow it yet
-            if str(error) != told:
+            if str(error) != warned:
                 _log.warning("The lease cannot be taken now: %s", error)
-            told = str(error)
+            warned = str(error)
         ended.wait(period_s)
     return False
 
 
 class LeaseRenewal:
-    """Keeps a lease, in a thread of its own, and calls ``lost`` when it is another's or could not be kept."""
+    """Renews a lease in a thread of its own, and calls ``lost`` when it is another's or could not be renewed."""
 
     def __init__(
         self,
@@ -91,17 +91,17 @@ class LeaseRenewal:
     ) -> None:
         self._lease, self._lost, self._clock, self._period_s = lease, lost or _end_at_once, clock, period_s
         self._over = threading.Event()
-        self.kept_at = clock()
-        """When it was last known to be kept."""
+        self.renewed_at = clock()
+        """When it was last renewed."""
 
-        self._threads = [threading.Thread(target=one, daemon=True) for one in (self._keep, self._watch)]
+        self._threads = [threading.Thread(target=target, daemon=True) for target in (self._renew, self._watch)]
 
     def start(self) -> None:
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Stop keeping it, and let another have it."""
+        """Stop renewing the lease, and release it."""
         self._over.set()
         for thread in self._threads:
             thread.join(self._period_s)
@@ -110,16 +110,16 @@ class LeaseRenewal:
         except ScanflowError as error:
             _log.warning("The lease could not be released; it ends by itself: %s", error)
 
-    def _keep(self) -> None:
+    def _renew(self) -> None:
         while not self._over.wait(self._period_s):
-            asked = self._clock()
+            asked_at = self._clock()
             try:
-                held = self._lease.take()
+                renewed = self._lease.take()
             except ScanflowError as error:
                 _log.warning("The lease could not be kept now: %s", error)
                 continue
-            if held:
-                self.kept_at = asked
+            if renewed:
+                self.renewed_at = asked_at
             elif not self._over.is_set():
                 _log.error("The lease is another server's: this one ends")
                 self._lost()
@@ -128,7 +128,7 @@ class LeaseRenewal:
     def _watch(self) -> None:
         # In a thread of its own: a request that hangs must not keep it.
         while not self._over.wait(self._period_s / 4):
-            if self._clock() - self.kept_at > DEADLINE_S:
+            if self._clock() - self.renewed_at > DEADLINE_S:
                 _log.error(
                     "The lease was not kept for %.0f s: another server may act now, so this one ends", DEADLINE_S
                 )
@@ -136,8 +136,8 @@ class LeaseRenewal:
                 return
 
 
-def http_options(settings: ServerSettings) -> dict[str, Any]:
-    """Return what uvicorn is told about every server here."""
+def make_http_options(settings: ServerSettings) -> dict[str, Any]:
+    """Return the uvicorn options that all servers here share."""
     return {
         "log_config": None,
         "access_log": False,
@@ -149,8 +149,8 @@ def http_options(settings: ServerSettings) -> dict[str, Any]:
 
 
 @contextmanager
-def _waiting_server(settings: ServerSettings, listener: socket.socket) -> Iterator[threading.Event]:
-    """Tell inside that this server is alive and stands by; the event is set when it is asked to end."""
+def _serve_while_waiting(settings: ServerSettings, listener: socket.socket) -> Iterator[threading.Event]:
+    """Serve health checks inside; the event is set when the server is told to end."""
     import uvicorn
 
     ended = threading.Event()
@@ -160,7 +160,9 @@ def _waiting_server(settings: ServerSettings, listener: socket.socket) -> Iterat
 
     before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     server = uvicorn.Server(
-        uvicorn.Config(_answer_waiting, lifespan="off", timeout_graceful_shutdown=1, **http_options(settings))
+        uvicorn.Config(
+            _respond_while_waiting, lifespan="off", timeout_graceful_shutdown=1, **make_http_options(settings)
+        )
     )
     own = listener.dup()
     thread = threading.Thread(target=server.run, kwargs={"sockets": [own]}, name="standby", daemon=True)
@@ -174,10 +176,10 @@ def _waiting_server(settings: ServerSettings, listener: socket.socket) -> Iterat
             signal.signal(number, handler)
 
 
-async def _answer_waiting(scope: Any, _receive: Any, send: Any) -> None:
+async def _respond_while_waiting(scope: Any, _receive: Any, send: Any) -> None:
     if scope["type"] != "http":
         return
-    status, body = _WAITING.get(scope["path"], (503, _ELSEWHERE))
+    status, body = _WAITING.get(scope["path"], (503, _NOT_HOLDER))
     kind = b"application/json" if status == 200 else b"application/problem+json"
     headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), (b"retry-after", b"2")]
     await send({"type": "http.response.start", "status": status, "headers": headers})

@@ -1,4 +1,4 @@
-"""What one client can take of the server: how large a body is, how many streams there are, how long one may stall."""
+"""Limits on clients: the size of a body, the number of streams, how long a stream may stall."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_BODY_BYTES: Final = 32 * 2**20
 """The largest body of a request: an application of 10,000 steps takes a tenth of it."""
 
 STALLED_S: Final = 30.0
-"""After so long without a byte taken by its client a stream is closed; a client that is well opens it again."""
+"""After how long without a byte read by its client a stream is closed, in seconds; a healthy client reopens it."""
 
 
 class StreamLimit:
@@ -32,13 +32,13 @@ class StreamLimit:
             )
         self.open += 1
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         self.open -= 1
 
 
 class LimitedStream(StreamingResponse):
-    """A streamed response that takes a slot for as long as it lasts, and ends when its client stops reading, or before
-    it would tell something to a token that is not valid any more."""
+    """A streamed response that takes a slot while it lasts, and ends when its client stops reading or its token is no
+    longer valid."""
 
     def __init__(
         self,
@@ -54,37 +54,37 @@ class LimitedStream(StreamingResponse):
         self._slots, self._stalled_s = slots, stalled_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        still = scope.get("state", {}).get("still")
+        is_still_valid = scope.get("state", {}).get("still")
 
-        async def sent(message: Message) -> None:
-            if still is not None and not await still():
+        async def send_within_limits(message: Message) -> None:
+            if is_still_valid is not None and not await is_still_valid():
                 raise ClientDisconnect
             async with asyncio.timeout(self._stalled_s):
                 await send(message)
 
         try:
-            await super().__call__(scope, receive, sent)
+            await super().__call__(scope, receive, send_within_limits)
         except (TimeoutError, ClientDisconnect):  # the connection is closed without the end of the response
             return
         finally:
-            self._slots.give_back()
+            self._slots.release()
 
 
 class BodyLimit:
-    """Refuses bodies that are too large, also where their length is not said. ASGI middleware."""
+    """Refuses bodies that are too large, also without a Content-Length. ASGI middleware."""
 
     def __init__(self, app: ASGIApp, *, most: int = MAX_BODY_BYTES) -> None:
         self._app, self._most = app, most
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        taken = 0
+        received = 0
 
-        async def counted() -> Message:
-            nonlocal taken
+        async def count_received() -> Message:
+            nonlocal received
             message = await receive()
-            taken += len(message.get("body", b""))
-            if taken > self._most:
+            received += len(message.get("body", b""))
+            if received > self._most:
                 raise HTTPException(413, f"The body has more than {self._most} bytes, which is the most. Send less.")
             return message
 
-        await self._app(scope, counted if scope["type"] == "http" else receive, send)
+        await self._app(scope, count_received if scope["type"] == "http" else receive, send)

@@ -17,7 +17,7 @@ from pathlib import Path
 from scanflow.errors import AlreadyRunningError, ScanflowError, UsageError
 from scanflow.private import open_home, open_private, private_folder
 from scanflow.processes.files import try_lock
-from scanflow_server.leading import EndedError, http_options, leading
+from scanflow_server.leading import EndedError, hold_lease, make_http_options
 from scanflow_server.settings import ServerSettings
 
 _log = logging.getLogger("scanflow_server")
@@ -28,14 +28,14 @@ _GOODBYE_S = 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until told to end, and return the exit code: 2 where it cannot be started as it is asked to."""
+    """Serve until told to end, and return the exit code: 2 for wrong usage."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     for noisy in ("alembic", "httpx", "httpx2"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     try:
-        settings = _settings(argv)
+        settings = _parse_settings(argv)
         settings.check_exposure()
-        with _listening(settings) as listener, leading(settings, listener), _alone(settings.folder):
+        with _open_listener(settings) as listener, hold_lease(settings, listener), _hold_home_lock(settings.folder):
             _serve(settings, listener)
     except EndedError:
         return 0
@@ -45,21 +45,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _settings(argv: Sequence[str] | None) -> ServerSettings:
+def _parse_settings(argv: Sequence[str] | None) -> ServerSettings:
     parser = argparse.ArgumentParser(prog="python -m scanflow_server", description="Scanflow's control plane.")
     parser.add_argument("--host", help="the address to listen on (SCANFLOW_SERVER_HOST; 127.0.0.1)")
     parser.add_argument("--port", type=int, help="the port; 0: any (SCANFLOW_SERVER_PORT; 46666)")
     parser.add_argument("--home", type=Path, help="the home folder (SCANFLOW_HOME; ~/.scanflow)")
-    given = parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
     settings = ServerSettings.from_environment()
-    library = settings.library if given.home is None else settings.library.model_copy(update={"home": given.home})
-    changes = {name: value for name in ("host", "port") if (value := getattr(given, name)) is not None}
+    library = (
+        settings.library if arguments.home is None else settings.library.model_copy(update={"home": arguments.home})
+    )
+    changes = {name: value for name in ("host", "port") if (value := getattr(arguments, name)) is not None}
     return ServerSettings.model_validate({**dict(settings), "library": library, **changes})
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Be the only server of a home."""
+def _hold_home_lock(folder: Path) -> Iterator[None]:
+    """Hold the lock of a home, which only one server at a time can have."""
     private_folder(open_home(folder.parent) / folder.name)
     with open_private(folder / "lock", "a+", encoding="ascii") as file:
         give_up = time.monotonic() + _PATIENCE_S
@@ -78,7 +80,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _listening(settings: ServerSettings) -> Iterator[socket.socket]:
+def _open_listener(settings: ServerSettings) -> Iterator[socket.socket]:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -91,8 +93,8 @@ def _listening(settings: ServerSettings) -> Iterator[socket.socket]:
         yield listener
 
 
-def _heard(_number: int, _frame: object) -> None:
-    """Do nothing: uvicorn raises anew what it was ended by, when all is tidied up, and that shall be the end of it."""
+def _ignore_signal(_number: int, _frame: object) -> None:
+    """Do nothing: after its shutdown uvicorn raises the signal again, which must not end the process."""
 
 
 def _serve(settings: ServerSettings, listener: socket.socket) -> None:
@@ -111,9 +113,11 @@ def _serve(settings: ServerSettings, listener: socket.socket) -> None:
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         scheme = "http" if settings.tls_cert is None else "https"
         context.url = f"{scheme}://{host}:{listener.getsockname()[1]}"
-        config = uvicorn.Config(create_app(context), timeout_graceful_shutdown=_GOODBYE_S, **http_options(settings))
+        config = uvicorn.Config(
+            create_app(context), timeout_graceful_shutdown=_GOODBYE_S, **make_http_options(settings)
+        )
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, _heard)
+            signal.signal(number, _ignore_signal)
         _log.info("serving %s on %s", settings.home, context.url)
         Server(config).run(sockets=[listener])
     finally:

@@ -1,4 +1,4 @@
-"""What the server counts of itself, for Prometheus."""
+"""The server's own metrics, for Prometheus."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Meters:
         )
         self.things = Gauge("scanflow_things", "What there is, by kind.", ["kind"], registry=self.registry)
 
-    def text(self, counts: dict[str, int]) -> bytes:
+    def render(self, counts: dict[str, int]) -> bytes:
         for kind, count in counts.items():
             self.things.labels(kind).set(count)
         return generate_latest(self.registry)
 
 
-class Counted:
+class RequestMetrics:
     """Counts requests on their way through. ASGI middleware."""
 
     def __init__(
@@ -47,14 +47,14 @@ class Counted:
             return
         began = self._clock()
 
-        async def counted(message: Message) -> None:
+        async def send_and_count(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._note(scope, message["status"], self._clock() - began)
+                self._count(scope, message["status"], self._clock() - began)
             await send(message)
 
-        await self._app(scope, receive, counted)
+        await self._app(scope, receive, send_and_count)
 
-    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+    def _count(self, scope: Scope, status: int, seconds: float) -> None:
         route = scope.get("route")
         path = str(getattr(route, "path", "unknown"))  # never the address itself: there are endlessly many of those
         if route is not None and not scope["path"].startswith(path.partition("{")[0]):

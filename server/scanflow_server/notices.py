@@ -1,4 +1,4 @@
-"""What webhooks are told of an event, in one line that a chat shows. Pure."""
+"""The messages that webhooks get of events, in one line for a chat. Pure."""
 
 from __future__ import annotations
 
@@ -21,45 +21,45 @@ TYPES: Mapping[News, tuple[str, ...]] = {
     "promoted": ("model.promoted",),
     "reverted": ("model.rejected", "action.reverted"),
 }
-"""Which events each kind of news is."""
+"""The event types of each kind of news."""
 
 
 def is_news(event: Event) -> bool:
-    """Say whether an event of such a type is to be told: of what agents want, only what waits for a person."""
+    """Whether an event of these types is sent: of intents only those that wait for approval."""
     return event.type != "intent" or event.data.get("verdict") == "approve"
 
 
-def body_of(event: Event, action: Action | None, *, url: str) -> bytes:
-    """Return the message: ``text``, escaped as Slack wants it; the event; and the evidence, where there is some.
+def build_body(event: Event, action: Action | None, *, url: str) -> bytes:
+    """Return the message: ``text``, escaped for Slack; the event; and the evidence, if any.
 
-    ``action``: what the event is about, where it is about one. ``url``: the server's address.
+    ``action``: the event's action, if it has one. ``url``: the server's address.
     """
-    evidence = _evidence(event, action)
+    evidence = _get_evidence(event, action)
     command = f"Approve: scanflow approve {event.data.get('id')}" if event.type == "intent" else ""
-    parts = [_line(event, url), sentence(evidence) if evidence else "", command]
+    parts = [_format_line(event, url), sentence(evidence) if evidence else "", command]
     text = ". ".join(part.rstrip(".") for part in parts if part)
     whole = event.model_dump(mode="json")
     if len(json.dumps(whole)) > _MOST_DATA:
         whole["data"] = {"left_out": f"more than {_MOST_DATA} bytes"}
-    about = {"text": _escaped(f"[{event.app}] {text}"[:_MOST_TEXT]), "event": whole}
+    about = {"text": _escape(f"[{event.app}] {text}"[:_MOST_TEXT]), "event": whole}
     return json.dumps(about | ({"evidence": evidence} if evidence else {})).encode()
 
 
-def _evidence(event: Event, action: Action | None) -> dict[str, Any]:
+def _get_evidence(event: Event, action: Action | None) -> dict[str, Any]:
     own = event.data.get("evidence")
     return own if isinstance(own, dict) else {} if action is None else action.intent.evidence
 
 
-def _line(event: Event, url: str) -> str:
+def _format_line(event: Event, url: str) -> str:
     data, name = event.data, event.subject.partition("/")[2]
     match event.type:
         case "intent":
             return f"{data.get('agent')} asks for {data.get('primitive')} on {event.subject}, which waits for approval"
         case "drift.found":
-            columns = _columns(data.get("columns"))
-            found = f"Drift{f' in {columns}' if columns else ''} (run {data.get('run')})"
+            columns = _format_columns(data.get("columns"))
+            text = f"Drift{f' in {columns}' if columns else ''} (run {data.get('run')})"
             picked = data.get("picked")
-            return found + (f"; {picked} samples wait for labels: {url}/labels" if picked else "")
+            return text + (f"; {picked} samples wait for labels: {url}/labels" if picked else "")
         case "run.failed":
             why = str(data.get("error") or "it does not say why").rstrip(".")
             return f"The run {name} of {data.get('workflow')} failed: {why}. See: scanflow show {name}"
@@ -72,12 +72,16 @@ def _line(event: Event, url: str) -> str:
             return f"{data.get('primitive')} on {event.subject} was taken back. See: scanflow why {data.get('id')}"
 
 
-def _columns(columns: Any) -> str:
-    names = [one.get("name") if isinstance(one, dict) else one for one in columns] if isinstance(columns, list) else []
+def _format_columns(columns: Any) -> str:
+    names = (
+        [column.get("name") if isinstance(column, dict) else column for column in columns]
+        if isinstance(columns, list)
+        else []
+    )
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     return ", ".join(f"`{name}`" for name in names[:_MOST_NAMED]) + more
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     # What a failed step printed must not call everybody in a channel.
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,4 +1,4 @@
-"""What all pages of the server share, as HTML. Pure. No scripts, nothing from elsewhere, and readable on a phone."""
+"""The frame of all pages as HTML, without scripts and external resources, readable on a phone. Pure."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ small, .quiet { opacity: .8 } summary { padding: .5rem 0 }
 """
 
 
-def headers(*styles: str) -> dict[str, str]:
-    """Return the headers of a page with these style sheets, beside which nothing is allowed but pictures and forms."""
+def make_headers(*styles: str) -> dict[str, str]:
+    """Return the headers of a page that allow only these style sheets, pictures and forms."""
     digests = (base64.b64encode(hashlib.sha256(style.encode()).digest()).decode() for style in styles)
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     return {
@@ -49,10 +49,10 @@ def headers(*styles: str) -> dict[str, str]:
     }
 
 
-HEADERS = headers(_STYLE)
+HEADERS = make_headers(_STYLE)
 
 
-def page(title: str, body: str) -> str:
+def render_page(title: str, body: str) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{escape(title)} – Scanflow</title>'
@@ -61,8 +61,8 @@ def page(title: str, body: str) -> str:
     )
 
 
-def header(title: str, address: str, caller: str) -> str:
-    """Return a page's head: where one is, the way to the first page, who has logged in, and the way out."""
+def render_header(title: str, address: str, caller: str) -> str:
+    """Render a page's header: its title, a link to the first page, the caller, and the logout button."""
     home = "" if address == "/" else '<a href="/">Scanflow</a> '
     return (
         f'<header><h1>{home}<a href="{escape(address)}">{escape(title)}</a></h1>'
@@ -70,12 +70,12 @@ def header(title: str, address: str, caller: str) -> str:
     )
 
 
-def login(after: str = "/", problem: str = "") -> str:
-    """Return the page that asks for a token; ``after``: where it leads."""
-    said = f'<p class="wrong" role="alert">{escape(problem)}</p>' if problem else ""
-    return page(
+def render_login(after: str = "/", problem: str = "") -> str:
+    """Render the page that asks for a token; ``after``: the address to go to then."""
+    alert = f'<p class="wrong" role="alert">{escape(problem)}</p>' if problem else ""
+    return render_page(
         "Log in",
-        f"""<header><h1>Scanflow</h1></header><main>{said}
+        f"""<header><h1>Scanflow</h1></header><main>{alert}
 <form method="post" action="/login"><input type="hidden" name="next" value="{escape(after)}">
 <label for="token">Token</label>
 <div class="field"><input id="token" name="token" type="password" required autofocus autocomplete="current-password">
@@ -85,21 +85,21 @@ def login(after: str = "/", problem: str = "") -> str:
     )
 
 
-def wrong(problem: str) -> str:
+def render_error(problem: str) -> str:
     text = f'<p class="wrong" role="alert">{escape(problem)}</p><p><a href="/">To the first page</a></p>'
-    return page("Error", f"<header><h1>Scanflow</h1></header><main>{text}</main>")
+    return render_page("Error", f"<header><h1>Scanflow</h1></header><main>{text}</main>")
 
 
-def text_of(value: Any) -> str:
-    """Return somebody's value, escaped and cut."""
+def format_value(value: Any) -> str:
+    """Return a value as text, escaped and shortened."""
     if value is None:
         return "<small>nothing</small>"
-    return escape((value if isinstance(value, str) else json_of(value))[:_MOST_TEXT])
+    return escape((value if isinstance(value, str) else to_json(value))[:_MOST_TEXT])
 
 
-def moment_of(at: float) -> str:
+def format_time(at: float) -> str:
     return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def json_of(value: Any) -> str:
+def to_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""What the server's pages take and answer: forms and HTML."""
+"""Requests and responses of the pages: forms and HTML."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from scanflow_server.page_html import HEADERS
 _MOST_FORM: Final = 64 * 1024
 
 
-def page_response(text: str, status: int = 200, headers: Mapping[str, str] = HEADERS) -> Response:
+def make_page_response(text: str, status: int = 200, headers: Mapping[str, str] = HEADERS) -> Response:
     return HTMLResponse(text, status, dict(headers))
 
 
-def see_other(address: str) -> Response:
+def redirect(address: str) -> Response:
     return RedirectResponse(address, 303, headers=HEADERS)
 
 
-async def form_of(request: Request) -> dict[str, str]:
-    """Return the fields of a form, without a library for those that hold files."""
+async def read_form(request: Request) -> dict[str, str]:
+    """Return the fields of a form without files."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
         raise HTTPException(415, "Send a form: application/x-www-form-urlencoded.")

@@ -1,7 +1,7 @@
-"""Who has logged in to the server's pages.
+"""Sessions of the server's pages.
 
-A session is named by a cookie, which a browser sends to every port of the same host: whoever gets hold of it can look
-and label, and change nothing else. It lets in as long as the token is valid that it was begun with.
+A session is identified by a cookie, which a browser sends to every port of the same host: whoever gets hold of it can
+read and label, and change nothing else. It is valid as long as the token that it began with.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class NoSessionError(Exception):
 
 
 class Sessions:
-    """Who has logged in, until the server ends: twelve hours, or as long as the token is valid."""
+    """The sessions of this server: valid for twelve hours, or as long as the token is."""
 
     def __init__(self, callers: FindCaller, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._find, self._clock = callers, clock
         self._began: dict[str, tuple[str, float]] = {}
 
     async def begin(self, token: str) -> str | None:
-        """Return what names the new session; None: the token is not valid."""
+        """Return the id of a new session; None: the token is not valid."""
         if not token or await self._find(token) is None:
             return None
         while len(self._began) >= _MOST_SESSIONS:
@@ -41,7 +41,7 @@ class Sessions:
         self._began[session] = token, self._clock()
         return session
 
-    async def caller(self, session: str) -> TokenHolder | None:
+    async def find_caller(self, session: str) -> TokenHolder | None:
         token, began = self._began.get(session, ("", 0.0))
         if not token:
             return None

@@ -1,6 +1,6 @@
-"""The server's pages for a browser: what runs and what waits for a person, the label queue, and reports.
+"""The server's pages for a browser: the overview, the label queue, and reports.
 
-Beside the API and not of it: a browser sends forms and a cookie. ``Host``, ``Origin`` and ``Sec-Fetch-Site`` are
+They are not part of the API: a browser sends forms and a cookie. ``Host``, ``Origin`` and ``Sec-Fetch-Site`` are
 checked as for the API.
 """
 
@@ -25,10 +25,10 @@ from scanflow_server import overview_html, page_html, requests
 from scanflow_server.access import TokenHolder
 from scanflow_server.bodies import check_text
 from scanflow_server.context import ServerContext
-from scanflow_server.control.agents import view_of
+from scanflow_server.control.agents import describe_agent
 from scanflow_server.label_pages import LabelPages
 from scanflow_server.overview_html import Overview
-from scanflow_server.page_requests import form_of, page_response, see_other
+from scanflow_server.page_requests import make_page_response, read_form, redirect
 from scanflow_server.page_sessions import COOKIE, SESSION_S, FindCaller, NoSessionError, Sessions
 from scanflow_server.store import agents, events, intents
 from scanflow_server.store import labels as label_store
@@ -42,108 +42,114 @@ _MOST_LABELS: Final = 2_000
 
 
 class Pages:
-    """Answers ``/`` and below ``/labels`` and ``/reports``, and hands on what is asked elsewhere. ASGI middleware.
+    """Serves ``/`` and below ``/labels`` and ``/reports``, and passes on all other requests. ASGI middleware.
 
-    ``callers`` returns whose token it is; None: it is not valid.
+    ``callers`` returns the holder of a token; None: it is not valid.
     """
 
     def __init__(self, app: App, *, context: ServerContext, callers: FindCaller) -> None:
         self._app, self._context = app, context
         self._sessions = Sessions(callers)
         self.routes = [
-            Route("/", self._first, methods=["GET"]),
+            Route("/", self._show_overview, methods=["GET"]),
             Route("/login", self._login_page, methods=["GET"]),
             Route("/login", self._login, methods=["POST"]),
             Route("/logout", self._logout, methods=["POST"]),
             Route("/reports/{app}", self._report, methods=["GET"]),
             *LabelPages(context, self._caller).routes,
         ]
-        pages = Starlette(routes=self.routes, exception_handlers={ScanflowError: _wrong, NoSessionError: _to_login})
+        pages = Starlette(
+            routes=self.routes, exception_handlers={ScanflowError: _handle_error, NoSessionError: _redirect_to_login}
+        )
         self._pages = RequestGuard(pages, hosts=context.settings.names)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
-        here = path == "/" or any(path == one or path.startswith(f"{one}/") for one in _BELOW)
+        here = path == "/" or any(path == prefix or path.startswith(f"{prefix}/") for prefix in _BELOW)
         await (self._pages if scope["type"] == "http" and here else self._app)(scope, receive, send)
 
     async def _login_page(self, request: Request) -> Response:
-        return page_response(page_html.login(_after(request.query_params.get("next", ""))))
+        return make_page_response(page_html.render_login(_check_next(request.query_params.get("next", ""))))
 
     async def _login(self, request: Request) -> Response:
-        given = await form_of(request)
-        after, session = _after(given.get("next", "")), await self._sessions.begin(given.get("token", "").strip())
+        form = await read_form(request)
+        after, session = _check_next(form.get("next", "")), await self._sessions.begin(form.get("token", "").strip())
         if session is None:
-            return page_response(page_html.login(after, "The token is not valid here, or not any more."), 401)
-        answer, secure = see_other(after), request.url.scheme == "https"
+            return make_page_response(
+                page_html.render_login(after, "The token is not valid here, or not any more."), 401
+            )
+        answer, secure = redirect(after), request.url.scheme == "https"
         answer.set_cookie(COOKIE, session, max_age=int(SESSION_S), httponly=True, samesite="strict", secure=secure)
         return answer
 
     async def _logout(self, request: Request) -> Response:
         self._sessions.end(request.cookies.get(COOKIE, ""))
-        answer = see_other("/login")
+        answer = redirect("/login")
         answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
         return answer
 
-    async def _first(self, request: Request) -> Response:
+    async def _show_overview(self, request: Request) -> Response:
         caller = await self._caller(request)
-        return page_response(overview_html.overview(await run_in_threadpool(self._overview, caller), caller.name))
+        return make_page_response(
+            overview_html.render_overview(await run_in_threadpool(self._load_overview, caller), caller.name)
+        )
 
     async def _report(self, request: Request) -> Response:
         caller, app = await self._caller(request), str(request.path_params["app"])
         check_text(app)
-        page = await run_in_threadpool(self._reported, app, caller)
+        page = await run_in_threadpool(self._render_report, app, caller)
         # Its drawings have style sheets of their own. All else in it is escaped, so that nobody else's is among these.
-        return page_response(page, headers=page_html.headers(*dict.fromkeys(_STYLES.findall(page))))
+        return make_page_response(page, headers=page_html.make_headers(*dict.fromkeys(_STYLES.findall(page))))
 
-    def _overview(self, caller: TokenHolder) -> Overview:
+    def _load_overview(self, caller: TokenHolder) -> Overview:
         context = self._context
         with context.store.read() as connection:
-            known = [one for one in agents.list_all(connection) if caller.sees(one.team)]
+            rows = [agent for agent in agents.list_all(connection) if caller.can_see(agent.team)]
             waiting = intents.list_actions(
                 connection, state="pending", verdict="approve", team=caller.team, limit=_SHOWN
             )
             labels = label_store.count_waiting(connection, own=caller.team)
             reported = events.list_apps(connection, type=TYPES, team=caller.team)
         try:
-            services = [one for one in context.deployer.services() if caller.sees(one.team)]
+            services = [service for service in context.deployer.services() if caller.can_see(service.team)]
         except UnsupportedError:  # the place serves none
             services = []
         runs = requests.list_runs(context, limit=_SHOWN, team=caller.team)
         return Overview(
             approvals=waiting,
             labels=labels,
-            agents=[view_of(context, one) for one in known],
+            agents=[describe_agent(context, row) for row in rows],
             services=services,
             runs=runs,
             reports=reported,
         )
 
-    def _reported(self, app: str, caller: TokenHolder) -> str:
+    def _render_report(self, app: str, caller: TokenHolder) -> str:
         with self._context.store.read() as connection:
-            told = events.list_after(connection, 0, type=TYPES, app=app, team=caller.team, limit=_ALL)
-            given = label_store.list_labels(
+            shown_events = events.list_after(connection, 0, type=TYPES, app=app, team=caller.team, limit=_ALL)
+            labels = label_store.list_labels(
                 connection, app=app, own=caller.team, state="given", details=True, limit=_MOST_LABELS
             )
-        if not told:
+        if not shown_events:
             raise NotFoundError(f"No agent of {app!r} has told of anything yet.")
-        return report_page(app, told, [one.model_dump(mode="json") for one in given])
+        return report_page(app, shown_events, [label.model_dump(mode="json") for label in labels])
 
     async def _caller(self, request: Request) -> TokenHolder:
-        caller = await self._sessions.caller(request.cookies.get(COOKIE, ""))
+        caller = await self._sessions.find_caller(request.cookies.get(COOKIE, ""))
         if caller is None:
             raise NoSessionError
         return caller
 
 
-def _after(address: str) -> str:
-    """Return where a login leads: one of these pages, whatever a link says."""
+def _check_next(address: str) -> str:
+    """Return the address to go to after the login, if it is one of these pages; else the first page."""
     return address if _NEXT.fullmatch(address) else "/"
 
 
-async def _to_login(request: Request, _error: Exception) -> Response:
-    after = _after(request.url.path)
-    return see_other("/login" if after == "/" else f"/login?{urlencode({'next': after})}")
+async def _redirect_to_login(request: Request, _error: Exception) -> Response:
+    after = _check_next(request.url.path)
+    return redirect("/login" if after == "/" else f"/login?{urlencode({'next': after})}")
 
 
-async def _wrong(_request: Request, error: Exception) -> Response:
-    return page_response(page_html.wrong(str(error)), problem_of(error)[0])
+async def _handle_error(_request: Request, error: Exception) -> Response:
+    return make_page_response(page_html.render_error(str(error)), problem_of(error)[0])

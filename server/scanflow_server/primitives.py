@@ -1,4 +1,4 @@
-"""Primitives carried out inside a server: what they ask for is written down, and done by processes of its own."""
+"""Primitives carried out inside a server, as requests that its processes fulfil."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from scanflow_server.store.applications import ApplicationRow
 
 
 def carry_out(call: PrimitiveCall, context: PrimitiveContext) -> PrimitiveResult:
-    """Carry out one call, an action's or one that takes an action back.
+    """Carry out a call, an action's or its inverse.
 
     Raises:
         ScanflowError: it cannot be done; nothing was changed.
@@ -34,7 +34,7 @@ def carry_out(call: PrimitiveCall, context: PrimitiveContext) -> PrimitiveResult
 
 
 def _check_kind(act: Act, context: PrimitiveContext) -> None:
-    """Refuse a primitive of ours for a workflow of another kind."""
+    """Refuse a built-in primitive for a workflow of another kind."""
     kinds = [row.kind for row in CATALOGUE if row.name == act.name]
     if not kinds or not act.workflow:
         return
@@ -46,7 +46,7 @@ def _check_kind(act: Act, context: PrimitiveContext) -> None:
         raise
     if kind not in kinds or act.workflow_kind not in {None, kind}:
         rows = ", ".join(row.name for row in CATALOGUE if row.kind == kind)
-        asked = " or ".join(repr(str(one)) for one in (kinds if act.workflow_kind is None else [act.workflow_kind]))
+        asked = " or ".join(repr(str(name)) for name in (kinds if act.workflow_kind is None else [act.workflow_kind]))
         raise UsageError(
             f"{act.name} is for a workflow of type {asked}, and {act.workflow!r} is of type {kind!r}. For that there "
             f"is: {rows}."
@@ -57,11 +57,11 @@ class RequestedRuns:
     """Runs that the server drives: see :class:`~scanflow.agent.primitive_context.Runs`."""
 
     def __init__(self, context: ServerContext, team: str) -> None:
-        """``team``: for which no other team's runs are there."""
+        """``team``: the only team whose runs are visible."""
         self._context, self._team = context, team
 
     def begun(self, key: str) -> RunRecord | None:
-        return requests.begun_run(self._context, key) if key else None
+        return requests.find_begun_run(self._context, key) if key else None
 
     def begin(self, request: RunRequest, *, key: str) -> RunRecord:
         if request.run is not None:
@@ -76,17 +76,17 @@ class RequestedRuns:
         return requests.request_stop(self._context, run)
 
     def show(self, run: str) -> RunRecord:
-        return requests.show_run_of(self._context, run, team=self._team)
+        return requests.show_team_run(self._context, run, team=self._team)
 
     def job_planner(self) -> JobPlanner:
-        return job_planner_of(self._context.deployer.batch)
+        return require_job_planner(self._context.deployer.batch)
 
     def newest(self, *, app: str, team: str, workflow: str, limit: int) -> list[RunRecord]:
         return requests.list_runs(self._context, limit=limit, app=app, team=team, workflow=workflow)
 
 
-def job_planner_of(runs: RunBackend) -> JobPlanner:
-    """Return a backend as what plans MPI jobs, if it does."""
+def require_job_planner(runs: RunBackend) -> JobPlanner:
+    """Return a backend as a planner of MPI jobs; UnsupportedError: it plans none."""
     if not isinstance(runs, JobPlanner):
         raise UnsupportedError("The backend plans no MPI jobs, so how one is cut cannot be decided here.")
     return runs
@@ -100,32 +100,32 @@ class ApplicationStore:
 
     def get(self, app: str, team: str) -> KeptApplication:
         with self._context.store.read() as connection:
-            found = applications.get(connection, app, team)
-        return _kept(_known(found, app, team))
+            row = applications.get(connection, app, team)
+        return _load_application(_require_application(row, app, team))
 
     def change(self, app: str, team: str, make: Callable[[Application], Application]) -> KeptApplication:
         with self._context.store.write() as connection:
-            found = _known(applications.get(connection, app, team), app, team)
-            before = _kept(found)
+            row = _require_application(applications.get(connection, app, team), app, team)
+            before = _load_application(row)
             after = make(before.application)
             if after == before.application:
                 return before
-            document = requests.document_of(after)
+            document = requests.to_document(after)
             at = self._context.clock()
-            return _kept(
-                applications.put(connection, name=app, team=team, document=document, source=found.source, at=at)
+            return _load_application(
+                applications.put(connection, name=app, team=team, document=document, source=row.source, at=at)
             )
 
 
-def _known(found: ApplicationRow | None, app: str, team: str) -> ApplicationRow:
-    if found is None:
+def _require_application(row: ApplicationRow | None, app: str, team: str) -> ApplicationRow:
+    if row is None:
         raise NotFoundError(
             f"The application {app!r} of the team {team!r} is not known here. It is kept from its first run, "
             "deployment or agent on."
         )
-    return found
+    return row
 
 
-def _kept(found: ApplicationRow) -> KeptApplication:
-    source = None if found.source is None else Path(found.source)
-    return KeptApplication(application=load_json(json.dumps(found.document)), source=source, revision=found.revision)
+def _load_application(row: ApplicationRow) -> KeptApplication:
+    source = None if row.source is None else Path(row.source)
+    return KeptApplication(application=load_json(json.dumps(row.document)), source=source, revision=row.revision)

@@ -1,4 +1,4 @@
-"""Whatever goes wrong with a request becomes a problem document (RFC 9457), here and nowhere else."""
+"""Translates the errors of requests into problem documents (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _WORDS = {
 }
 
 
-def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+def describe_problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {
         status: {
             "description": _WORDS[status],
@@ -56,54 +56,54 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
-PROBLEMS = problems(400, 401, 403, 404, 409, 413, 415, 421, 422, 500, 503)
-"""All that a route may answer when something is wrong."""
+PROBLEMS = describe_problems(400, 401, 403, 404, 409, 413, 415, 421, 422, 500, 503)
+"""The error responses of a route."""
 
 
-def problem_response(error: Exception) -> Response:
+def make_problem_response(error: Exception) -> Response:
     status, document = problem_of(error)
-    return _response(status, document, {"retry-after": "1"} if status == 503 else None)
+    return _make_response(status, document, {"retry-after": "1"} if status == 503 else None)
 
 
 def handle_problems(app: FastAPI) -> None:
-    app.add_exception_handler(ScanflowError, _ours)
-    app.add_exception_handler(RequestValidationError, _unreadable)
-    app.add_exception_handler(HTTPException, _plain)
-    app.add_exception_handler(Exception, _defect)
+    app.add_exception_handler(ScanflowError, _handle_scanflow_error)
+    app.add_exception_handler(RequestValidationError, _handle_validation_error)
+    app.add_exception_handler(HTTPException, _handle_http_error)
+    app.add_exception_handler(Exception, _handle_defect)
 
 
-async def _ours(request: Request, error: Exception) -> Response:
+async def _handle_scanflow_error(request: Request, error: Exception) -> Response:
     if problem_of(error)[0] >= 500:
         _log.warning("%s %s: %s", request.method, request.url.path, error)
-    return problem_response(error)
+    return make_problem_response(error)
 
 
-async def _unreadable(_request: Request, error: Exception) -> Response:
+async def _handle_validation_error(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return problem_response(InvalidError(_lines(error.errors())))
+    return make_problem_response(InvalidError(_format_errors(error.errors())))
 
 
-async def _plain(_request: Request, error: Exception) -> Response:
+async def _handle_http_error(_request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     document = problem_document(error.status_code, error.detail, title=error.detail)
-    return _response(error.status_code, document, dict(error.headers or {}))
+    return _make_response(error.status_code, document, dict(error.headers or {}))
 
 
-async def _defect(request: Request, error: Exception) -> Response:
+async def _handle_defect(request: Request, error: Exception) -> Response:
     _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return problem_response(error)
+    return make_problem_response(error)
 
 
-def _lines(errors: Sequence[Any]) -> str:
+def _format_errors(errors: Sequence[Any]) -> str:
     lines = []
-    for one in errors[:_MOST_SHOWN]:
-        where = ".".join(str(part) for part in one["loc"] if part != "body") or "the body"
-        lines.append(f"{where}: {one['msg'].removeprefix('Value error, ')}")
+    for error in errors[:_MOST_SHOWN]:
+        where = ".".join(str(part) for part in error["loc"] if part != "body") or "the body"
+        lines.append(f"{where}: {error['msg'].removeprefix('Value error, ')}")
     more = len(errors) - len(lines)
     return "; ".join(lines) + (f"; and {more} more" if more else "") + "."
 
 
-def _response(status: int, document: dict[str, Any], headers: dict[str, str] | None) -> Response:
+def _make_response(status: int, document: dict[str, Any], headers: dict[str, str] | None) -> Response:
     # Escaped as ASCII, so that no text whatever can make the answer itself fail.
     body = json.dumps(document).encode("ascii")
     return Response(body, status, headers, PROBLEM_JSON)

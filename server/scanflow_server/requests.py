@@ -1,4 +1,4 @@
-"""What a server can be asked for, written down so that it is done whatever happens to the server then."""
+"""Requests to a server, stored first so that they are fulfilled whatever happens to the server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scanflow.backends.records import RunRecord
 from scanflow.deployer import RunRequest
 from scanflow.errors import AlreadyRunningError, NotFoundError, UnavailableError, UsageError
 from scanflow_server.arbiter.engine import ArbiterEngine
-from scanflow_server.commands import intent_of, new_id
+from scanflow_server.commands import build_intent, make_id
 from scanflow_server.context import ServerContext
 from scanflow_server.control.runs import ensure_entered
 from scanflow_server.store import applications, events, keys, operations, runs
@@ -24,31 +24,31 @@ from scanflow_server.store.operations import Kind, OperationRow
 from scanflow_server.store.runs import DriveRequest, WantedRun
 
 _FURTHEST_BACK = 10_000
-"""``@latest-N`` is looked up among that many runs of a team."""
+"""How many runs of a team ``@latest-N`` can go back."""
 
 
 def request_run(
     context: ServerContext, request: RunRequest, *, key: str | None = None, by: str | None = None, own: bool = False
 ) -> RunRecord:
-    """Ask for a run of a workflow, and return it as it then stands. The same key asks for one run only.
+    """Request a run of a workflow, once for a key, and return its record.
 
-    ``own``: the server asks itself, for an application that it keeps. The application is not kept again, as it may be
-    another by now; and the key alone says whether the run was begun.
+    ``own``: the request is the server's own, for a stored application. The application is not stored again, as it may
+    have changed; and the key alone identifies the request.
     """
     app, file = request.application, None if request.source is None else str(request.source)
-    definition = {"application": document_of(app), "parameters": dict(request.parameters)}
+    definition = {"application": to_document(app), "parameters": dict(request.parameters)}
     sent = {**definition, "workflow": request.workflow, "source": file}
-    once = _Once("run", key, None if own else keys.fingerprint(sent))
-    if (name := once.found(context)) is not None:
-        return _going(context, name)
+    once = _IdempotentRequest("run", key, None if own else keys.fingerprint(sent))
+    if (name := once.lookup(context)) is not None:
+        return _ensure_run_entered(context, name)
     context.check_backend(app)
-    made = context.deployer.define(request)
-    context.deployer.batch.check(made)
+    defined = context.deployer.define(request)
+    context.deployer.batch.check(defined)
     wanted = WantedRun(
         name="",
         app=app.name,
         team=app.team,
-        workflow=made.workflow.name,
+        workflow=defined.workflow.name,
         created=context.clock(),
         definition=definition,
         source=file,
@@ -60,55 +60,55 @@ def request_run(
 def request_spin(
     context: ServerContext, request: RunRequest, *, key: str | None = None, by: str | None = None, own: bool = False
 ) -> RunRecord:
-    """Request one step to be run again on the inputs it had in a past run, as a run of its own.
+    """Request a run of one step on the inputs it had in a past run.
 
     ``own``: as for :func:`request_run`.
     """
-    run, document = request.run or "@latest", None if request.app is None else document_of(request.app)
-    given = {"step": request.step, "application": document, "parameters": dict(request.parameters)}
-    once = _Once("spin", key, None if own else keys.fingerprint({**given, "of": run}))
-    if (name := once.found(context)) is not None:  # by now it may be the newest run itself
-        return _going(context, name)
+    run, document = request.run or "@latest", None if request.app is None else to_document(request.app)
+    definition = {"step": request.step, "application": document, "parameters": dict(request.parameters)}
+    once = _IdempotentRequest("spin", key, None if own else keys.fingerprint({**definition, "of": run}))
+    if (name := once.lookup(context)) is not None:  # by now it may be the newest run itself
+        return _ensure_run_entered(context, name)
     past = show_run(context, run)
     context.deployer.batch.check(context.deployer.define(replace(request, run=past.name)))
     wanted = WantedRun(
         name="",
         **past.model_dump(include={"app", "team", "workflow", "source"}),
         created=context.clock(),
-        definition={**given, "of": past.name},
+        definition={**definition, "of": past.name},
         asked=DriveRequest(action="spin", by=by),
     )
     return _begin(context, wanted, once)
 
 
-def begun_run(context: ServerContext, key: str) -> RunRecord | None:
+def find_begun_run(context: ServerContext, key: str) -> RunRecord | None:
     with context.store.read() as connection:
         name = keys.find_own(connection, key)
-    return None if name is None else _going(context, name)
+    return None if name is None else _ensure_run_entered(context, name)
 
 
 def request_resume(
     context: ServerContext, run: str, *, app: Application | None = None, key: str | None = None, by: str | None = None
 ) -> RunRecord:
-    """Ask for a run to be gone on with; AlreadyRunningError: it goes on already."""
-    document = None if app is None else document_of(app)
-    once = _Once("resume", key, keys.fingerprint({"run": run, "application": document}))
-    if (name := once.found(context)) is not None:
+    """Request that a run resume; AlreadyRunningError: it is running."""
+    document = None if app is None else to_document(app)
+    once = _IdempotentRequest("resume", key, keys.fingerprint({"run": run, "application": document}))
+    if (name := once.lookup(context)) is not None:
         return show_run(context, name)
     record = context.deployer.show(run)
     with context.store.write() as connection:
         if once.find(connection) is None:
-            known = runs.get(connection, record.name)
-            if record.state == "running" or (known is not None and known.active):
+            wanted = runs.get(connection, record.name)
+            if record.state == "running" or (wanted is not None and wanted.active):
                 raise AlreadyRunningError(f"The run {record.name!r} is running. Watch it: scanflow show {record.name}")
             asked = DriveRequest(action="resume", application=document, by=by)
-            if known is None:
+            if wanted is None:
                 same = record.model_dump(include={"name", "app", "team", "workflow", "created", "source"})
                 runs.add(connection, WantedRun(**same, asked=asked))
             else:
                 runs.drive_again(connection, record.name, asked)
             once.keep(connection, record.name, at=context.clock())
-            _tell_started(context, connection, record.name)
+            _record_start(context, connection, record.name)
     context.work.notify()
     return show_run(context, record.name)
 
@@ -116,10 +116,10 @@ def request_resume(
 def request_stop(context: ServerContext, run: str) -> RunRecord:
     record = show_run(context, run)
     with context.store.write() as connection:
-        known = runs.get(connection, record.name)
-        if known is not None and known.active:
+        wanted = runs.get(connection, record.name)
+        if wanted is not None and wanted.active:
             runs.stop(connection, record.name)
-    if known is None or not known.active:
+    if wanted is None or not wanted.active:
         return context.deployer.stop(record.name)
     with suppress(UsageError):  # it is not entered, or not gone on with yet: the controller stops it as soon as it is
         context.deployer.stop(record.name)
@@ -128,7 +128,7 @@ def request_stop(context: ServerContext, run: str) -> RunRecord:
 
 
 def request_task_stop(context: ServerContext, run: str, task: str) -> RunRecord:
-    """Ask one task of a run, or all running ones of a step, to stop; what does not need it goes on.
+    """Stop one task of a run, or all running ones of a step; tasks that do not depend on it go on.
 
     Raises:
         UsageError: it is not running.
@@ -144,79 +144,81 @@ def request_operation(
     kind: Kind,
     service: str,
     *,
-    of: Callable[[], tuple[str, str]],
+    find_owner: Callable[[], tuple[str, str]],
     request: dict[str, Any],
     by: str,
     key: str | None = None,
     keep: Application | None = None,
 ) -> str:
-    """Request a change of a service, and return the id of the operation that makes it and of the intent that wants it.
+    """Request a change of a service, and return the id of its operation and intent.
 
-    ``of`` returns the service's application and team, or refuses what cannot be changed; it is not called where the
-    key was used before. ``keep``: the application, where it is to be kept with that.
+    ``find_owner`` returns the service's application and team, or refuses what cannot be changed; it is not called if
+    the key was used before. ``keep``: the application to store with the request.
     """
-    once = _Once("operation", key, keys.fingerprint({"kind": kind, "service": service, "request": request}))
-    if (known := once.found(context)) is not None:
-        return known
-    app, team = of()
-    one = OperationRow(
-        id=new_id(kind),
+    once = _IdempotentRequest(
+        "operation", key, keys.fingerprint({"kind": kind, "service": service, "request": request})
+    )
+    if (operation_id := once.lookup(context)) is not None:
+        return operation_id
+    app, team = find_owner()
+    operation = OperationRow(
+        id=make_id(kind),
         kind=kind,
         service=service,
         app=app,
         team=team,
         request=request,
-        created=context.moment(),
+        created=context.get_unique_time(),
         state="queued",
     )
-    intent = intent_of(one, by=by)
+    intent = build_intent(operation, by=by)
     seen = engine.intents.look(intent)
     with context.store.write() as connection:
-        if (known := once.find(connection)) is not None:
-            return known
-        operations.add(connection, one)
+        if (operation_id := once.find(connection)) is not None:
+            return operation_id
+        operations.add(connection, operation)
         engine.intents.admit(connection, intent, seen)
-        once.keep(connection, one.id, at=one.created)
+        once.keep(connection, operation.id, at=operation.created)
         if keep is not None:
-            keep_application(connection, keep, request["source"], at=one.created)
+            keep_application(connection, keep, request["source"], at=operation.created)
     engine.wake()
-    return one.id
+    return operation.id
 
 
-def under_way(context: ServerContext, service: str) -> list[OperationRow]:
+def list_pending_operations(context: ServerContext, service: str) -> list[OperationRow]:
     with context.store.read() as connection:
-        return [one for one in operations.list_open(connection) if one.service == service]
+        return [operation for operation in operations.list_open(connection) if operation.service == service]
 
 
 def show_run(context: ServerContext, run: str) -> RunRecord:
-    """Return a run with its tasks. One that this server is to drive is running, also before somebody does."""
+    """Return a run with its tasks. One that this server is to drive counts as running, even before it is driven."""
     try:
         record = context.deployer.show(run)
     except NotFoundError:
         with context.store.read() as connection:
-            known = runs.get(connection, run)
-        if known is None:
+            wanted = runs.get(connection, run)
+        if wanted is None:
             raise
-        return _unentered(context, known)
+        return _make_unentered_record(context, wanted)
     with context.store.read() as connection:
-        known = runs.get(connection, record.name)
-    return _as_wanted(context, record, known)
+        wanted = runs.get(connection, record.name)
+    return _apply_wanted_state(context, record, wanted)
 
 
-def show_run_of(context: ServerContext, run: str, *, team: str) -> RunRecord:
-    """Return a team's run; ``@latest`` is its newest. Another team's is not told from one that is not there at all."""
-    found: RunRecord | None = None
+def show_team_run(context: ServerContext, run: str, *, team: str) -> RunRecord:
+    """Return a team's run; ``@latest`` is its newest. Another team's is indistinguishable from a missing one."""
+    record: RunRecord | None = None
     if run.startswith("@latest"):
         back = run.removeprefix("@latest").removeprefix("-") or "0"
         number = int(back) if back.isdecimal() and len(back) < 5 else _FURTHEST_BACK
         newest = context.deployer.runs(limit=number + 1, team=team)
-        found = show_run(context, newest[number].name) if number < len(newest) else None
+        record = show_run(context, newest[number].name) if number < len(newest) else None
     else:
         with suppress(NotFoundError):
-            found = show_run(context, run)
-    if found is None or found.team != team:
+            record = show_run(context, run)
+    if record is None or record.team != team:
         raise NotFoundError(f"There is no run {run!r}. See which there are: scanflow runs")
-    return found
+    return record
 
 
 def list_runs(
@@ -224,24 +226,24 @@ def list_runs(
 ) -> list[RunRecord]:
     with context.store.read() as connection:
         wanted = {run.name: run for run in runs.list_active(connection)}
-    found = context.deployer.runs(limit=limit, app=app, team=team, workflow=workflow)
-    return [_as_wanted(context, record, wanted.get(record.name)) for record in found]
+    records = context.deployer.runs(limit=limit, app=app, team=team, workflow=workflow)
+    return [_apply_wanted_state(context, record, wanted.get(record.name)) for record in records]
 
 
-def document_of(app: Application) -> dict[str, Any]:
+def to_document(app: Application) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(dump_json(app))
     return document
 
 
 @dataclass(frozen=True, slots=True)
-class _Once:
+class _IdempotentRequest:
     kind: str
     key: str | None
     mark: str | None
-    """The request as it was sent, which has to be the same with the same key. None: the key alone tells."""
+    """The digest of the request, which has to be the same for the same key. None: the key alone identifies it."""
 
-    def found(self, context: ServerContext) -> str | None:
-        """Return what was begun; nothing that was needed for it has to be there any more."""
+    def lookup(self, context: ServerContext) -> str | None:
+        """Return the target of an earlier request with this key, if any."""
         with context.store.read() as connection:
             return self.find(connection)
 
@@ -257,10 +259,12 @@ class _Once:
 def keep_application(
     connection: Connection, app: Application, source: str | None, *, at: float
 ) -> applications.ApplicationRow:
-    return applications.put(connection, name=app.name, team=app.team, document=document_of(app), source=source, at=at)
+    return applications.put(connection, name=app.name, team=app.team, document=to_document(app), source=source, at=at)
 
 
-def _begin(context: ServerContext, wanted: WantedRun, once: _Once, keep: Application | None = None) -> RunRecord:
+def _begin(
+    context: ServerContext, wanted: WantedRun, once: _IdempotentRequest, keep: Application | None = None
+) -> RunRecord:
     with context.store.write() as connection:
         name = once.find(connection)
         if name is None:
@@ -271,38 +275,40 @@ def _begin(context: ServerContext, wanted: WantedRun, once: _Once, keep: Applica
             once.keep(connection, name, at=wanted.created)
             if keep is not None:
                 keep_application(connection, keep, wanted.source, at=wanted.created)
-            _tell_started(context, connection, name)
-    return _going(context, name)
+            _record_start(context, connection, name)
+    return _ensure_run_entered(context, name)
 
 
-def _going(context: ServerContext, name: str) -> RunRecord:
-    """Return a run that was begun; who began it may have been killed before it was entered."""
+def _ensure_run_entered(context: ServerContext, name: str) -> RunRecord:
+    """Return a requested run, and enter it if the server was killed before it could."""
     with context.store.read() as connection:
-        known = runs.get(connection, name)
-    if known is not None and known.active:
+        wanted = runs.get(connection, name)
+    if wanted is not None and wanted.active:
         with suppress(UnavailableError):  # it is wanted, and the controller goes on trying
-            ensure_entered(context, known)
+            ensure_entered(context, wanted)
     context.work.notify()
     return show_run(context, name)
 
 
-def _tell_started(context: ServerContext, connection: Connection, name: str) -> None:
+def _record_start(context: ServerContext, connection: Connection, name: str) -> None:
     run = runs.get(connection, name)
     assert run is not None
     data = {"workflow": run.workflow, "drive": run.drive, "action": run.asked.action}
-    told = data if run.asked.by is None else {**data, "by": run.asked.by}
-    events.record(connection, "run.started", f"run/{name}", at=context.clock(), app=run.app, team=run.team, data=told)
+    data_with_author = data if run.asked.by is None else {**data, "by": run.asked.by}
+    events.record(
+        connection, "run.started", f"run/{name}", at=context.clock(), app=run.app, team=run.team, data=data_with_author
+    )
 
 
-def _as_wanted(context: ServerContext, record: RunRecord, known: WantedRun | None) -> RunRecord:
-    if known is None or not known.active or record.state == "running":
+def _apply_wanted_state(context: ServerContext, record: RunRecord, wanted: WantedRun | None) -> RunRecord:
+    if wanted is None or not wanted.active or record.state == "running":
         return record
-    if context.run_job(known.name, known.drive).result is not None:
+    if context.get_run_job(wanted.name, wanted.drive).result is not None:
         return record  # it has ended, which is only not noted yet
     return record.model_copy(update={"state": "running"})
 
 
-def _unentered(context: ServerContext, run: WantedRun) -> RunRecord:
+def _make_unentered_record(context: ServerContext, run: WantedRun) -> RunRecord:
     return RunRecord.model_validate(
         {
             **run.model_dump(include={"name", "app", "team", "workflow", "created", "source"}),

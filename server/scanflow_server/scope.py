@@ -1,6 +1,6 @@
-"""What is there for a caller: of things that routes address, those of other teams are not, and are not told of.
+"""Dependencies that restrict routes to the caller's team: other teams' resources look like missing ones.
 
-One dependency for each part of a path that names something. Who sees all teams' things gets on with what was sent.
+There is one for each path parameter that names a resource. Callers of all teams are not restricted.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from scanflow_server.access import TokenHolder
 from scanflow_server.arbiter.engine import ArbiterEngine
 from scanflow_server.auth import Reader
 from scanflow_server.bodies import Name, RunName, read_application
-from scanflow_server.commands import check_there
-from scanflow_server.context import Given, ServerContext
-from scanflow_server.progress_events import get_operation, unknown_operation
+from scanflow_server.commands import check_service_exists
+from scanflow_server.context import ContextDep, ServerContext
+from scanflow_server.progress_events import get_operation, make_operation_not_found
 from scanflow_server.store import agents, intents
 from scanflow_server.store.agents import AgentRow
 from scanflow_server.store.intents import ActionRow
 from scanflow_server.store.operations import OperationRow
 
-_NOBODYS = "-"
-"""A team that no application can have."""
+_NO_TEAM = "-"
+"""The name of no team."""
 
 
-def team_for(caller: TokenHolder, team: str | None) -> str | None:
-    """Return by which team a list is filtered that is asked for ``team``'s (None: all): of other teams nothing is."""
+def restrict_team(caller: TokenHolder, team: str | None) -> str | None:
+    """Return the team by which to filter a list requested for ``team`` (None: all), restricted to the caller's."""
     if caller.team is None:
         return team
-    return caller.team if team in {None, "", caller.team} else _NOBODYS
+    return caller.team if team in {None, "", caller.team} else _NO_TEAM
 
 
 def read_own_application(
     context: ServerContext, caller: TokenHolder, document: Mapping[str, Any], source: str | None = None
 ) -> Application:
-    """Return the application that was sent, its folder absolute.
+    """Parse an application of the caller's team and make its folder absolute.
 
     Raises:
         ForbiddenError: it says another team than the caller's, or names files that are the server's.
@@ -56,11 +56,11 @@ def read_own_application(
 
 
 def _check_file(context: ServerContext, path: str | Path | None) -> None:
-    """Refuse what the server would read and hand to pods of a team that cannot read it themselves."""
+    """Refuse a path of the server's machine, whose files a team's token does not grant."""
     if path is None:
         return
     settings, real = context.settings, Path(path).resolve()
-    if any(real.is_relative_to(Path(one).resolve()) for one in settings.team_folders.split(":") if one):
+    if any(real.is_relative_to(Path(folder).resolve()) for folder in settings.team_folders.split(":") if folder):
         return
     if real.is_relative_to(settings.home.resolve()) or real.exists():
         raise ForbiddenError(
@@ -70,60 +70,60 @@ def _check_file(context: ServerContext, path: str | Path | None) -> None:
         )
 
 
-def _run(context: Given, caller: Reader, run: RunName) -> str:
-    return run if caller.team is None else requests.show_run_of(context, run, team=caller.team).name
+def _find_run(context: ContextDep, caller: Reader, run: RunName) -> str:
+    return run if caller.team is None else requests.show_team_run(context, run, team=caller.team).name
 
 
-def _service(context: Given, caller: Reader, name: Name) -> str:
+def _find_service(context: ContextDep, caller: Reader, name: Name) -> str:
     if caller.team is not None:
-        check_there(name, [one for one in context.deployer.services() if caller.sees(one.team)])
+        check_service_exists(name, [service for service in context.deployer.services() if caller.can_see(service.team)])
     return name
 
 
-def _operation(
-    context: Given, caller: Reader, id: Annotated[str, InPath(pattern=r"^[a-z]+-[0-9a-f]{12}$")]
+def _find_operation(
+    context: ContextDep, caller: Reader, id: Annotated[str, InPath(pattern=r"^[a-z]+-[0-9a-f]{12}$")]
 ) -> OperationRow:
-    one = get_operation(context, id)
-    if not caller.sees(one.team):
-        raise unknown_operation(id)
-    return one
+    operation = get_operation(context, id)
+    if not caller.can_see(operation.team):
+        raise make_operation_not_found(id)
+    return operation
 
 
-def _agent(context: Given, caller: Reader, app: Name, agent: Name) -> AgentRow:
+def _find_agent(context: ContextDep, caller: Reader, app: Name, agent: Name) -> AgentRow:
     return find_agent(context, caller, app, agent)
 
 
 def find_agent(context: ServerContext, caller: TokenHolder, app: str, agent: str) -> AgentRow:
     with context.store.read() as connection:
-        known = [one for one in agents.list_all(connection) if caller.sees(one.team)]
-    found = next((one for one in known if (one.app, one.name) == (app, agent)), None)
-    if found is None:
-        names = [f"{one.app}/{one.name}" for one in known]
+        visible = [row for row in agents.list_all(connection) if caller.can_see(row.team)]
+    match = next((row for row in visible if (row.app, row.name) == (app, agent)), None)
+    if match is None:
+        names = [f"{row.app}/{row.name}" for row in visible]
         raise NotFoundError(f"There is no agent {app}/{agent}.{did_you_mean(f'{app}/{agent}', names)}")
-    return found
+    return match
 
 
-async def engine_of(request: Request) -> ArbiterEngine:
+async def get_engine(request: Request) -> ArbiterEngine:
     engine: ArbiterEngine = request.app.state.engine
     return engine
 
 
-WithEngine = Annotated[ArbiterEngine, Depends(engine_of)]
+EngineDep = Annotated[ArbiterEngine, Depends(get_engine)]
 
 
-def _intent(
-    engine: WithEngine, caller: Reader, id: Annotated[str, InPath(min_length=1, max_length=128, pattern=r"^[!-.0-~]+$")]
+def _find_intent(
+    engine: EngineDep, caller: Reader, id: Annotated[str, InPath(min_length=1, max_length=128, pattern=r"^[!-.0-~]+$")]
 ) -> ActionRow:
-    found = engine.intents.get(id)
-    if not caller.sees(found.intent.team):
+    row = engine.intents.get(id)
+    if not caller.can_see(row.intent.team):
         raise intents.make_not_found(id)
-    return found
+    return row
 
 
-OwnRun = Annotated[str, Depends(_run)]
-OwnService = Annotated[str, Depends(_service)]
-OwnOperation = Annotated[OperationRow, Depends(_operation)]
-OwnAgent = Annotated[AgentRow, Depends(_agent)]
-OwnIntent = Annotated[ActionRow, Depends(_intent)]
-OWN = (_run, _service, _operation, _agent, _intent)
-"""What finds the things that paths name."""
+OwnRun = Annotated[str, Depends(_find_run)]
+OwnService = Annotated[str, Depends(_find_service)]
+OwnOperation = Annotated[OperationRow, Depends(_find_operation)]
+OwnAgent = Annotated[AgentRow, Depends(_find_agent)]
+OwnIntent = Annotated[ActionRow, Depends(_find_intent)]
+OWN = (_find_run, _find_service, _find_operation, _find_agent, _find_intent)
+"""The dependencies that find the resources named in paths."""

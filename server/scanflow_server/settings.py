@@ -1,4 +1,4 @@
-"""What the server can be told, from the environment and the command line, read once where it starts."""
+"""The server's settings, from the environment and the command line, read once at the start."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class ServerSettings(BaseModel):
         return read_settings(cls, variables, environ, given={"library": Settings.from_environment(environ)})
 
     def check_exposure(self) -> None:
-        """Refuse to be reached from other machines in the clear."""
+        """Refuse to listen beyond loopback without TLS."""
         if (self.tls_cert is None) != (self.tls_key is None):
             raise UsageError("TLS takes a certificate and its key. Set both: SCANFLOW_TLS_CERT and SCANFLOW_TLS_KEY")
         for file in filter(None, (self.tls_cert, self.tls_key, self.tls_ca)):
@@ -121,8 +121,8 @@ class ServerSettings(BaseModel):
 
     @property
     def names(self) -> frozenset[str]:
-        given = {one.strip().lower() for one in self.allowed_hosts.split(",")}
-        return frozenset(given | {self.host.lower()}) - {""}
+        names = {name.strip().lower() for name in self.allowed_hosts.split(",")}
+        return frozenset(names | {self.host.lower()}) - {""}
 
     @property
     def home(self) -> Path:

@@ -1,4 +1,4 @@
-"""Answers that go on while something happens: server-sent events, and logs that grow."""
+"""Streamed responses: server-sent events and growing logs."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ _POLL_S = 0.2
 EVENTS: dict[int | str, dict[str, Any]] = {
     200: {"description": "Server-sent events.", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
 }
-"""The description of an answer by server-sent events."""
+"""The OpenAPI description of a response of server-sent events."""
 
 
-def event(data: str, *, name: str | None = None, id: str | None = None) -> bytes:
-    return format_sse_event(data_str=data, event=name, id=id)
+def format_event(data: str, *, name: str | None = None, id: str | None = None) -> bytes:
+    return format_sse_event(data_str=data, format_event=name, id=id)
 
 
-def events_response(slots: StreamLimit, events: AsyncIterator[bytes]) -> LimitedStream:
+def make_events_response(slots: StreamLimit, events: AsyncIterator[bytes]) -> LimitedStream:
     headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-    return LimitedStream(pinged(events), slots, media_type="text/event-stream", headers=headers)
+    return LimitedStream(add_pings(events), slots, media_type="text/event-stream", headers=headers)
 
 
-async def pinged(blocks: AsyncIterator[bytes], *, every_s: float = PING_S) -> AsyncIterator[bytes]:
-    """Yield the blocks, and a comment whenever there was none for a while, so that nobody takes the peer for dead."""
-    coming: asyncio.Future[bytes] | None = None
+async def add_pings(blocks: AsyncIterator[bytes], *, every_s: float = PING_S) -> AsyncIterator[bytes]:
+    """Yield the blocks, with a comment as keep-alive whenever there was none for a while."""
+    next_block: asyncio.Future[bytes] | None = None
     try:
         while True:
-            coming = coming or asyncio.ensure_future(anext(blocks))
-            done, _ = await asyncio.wait({coming}, timeout=every_s)
+            next_block = next_block or asyncio.ensure_future(anext(blocks))
+            done, _ = await asyncio.wait({next_block}, timeout=every_s)
             if not done:
                 yield PING
                 continue
             try:
-                block = coming.result()
+                block = next_block.result()
             except StopAsyncIteration:
                 return
-            coming = None
+            next_block = None
             yield block
     finally:
-        if coming is not None:
-            coming.cancel()
+        if next_block is not None:
+            next_block.cancel()
 
 
 async def follow(reader: LogReader, *, follow_on: bool) -> AsyncIterator[LogPart]:
-    """Yield what was written until now, or with ``follow_on`` until nothing more will be; close the reader."""
+    """Yield the parts of a log so far, or with ``follow_on`` until it ends; then close the reader."""
     try:
         while True:
             page = await run_in_threadpool(reader.read)

@@ -13,7 +13,7 @@ from scanflow.agent.records import Action, Decision
 from scanflow.errors import UsageError
 from scanflow.home_token import ensure_home_token, home_token, token_file
 from scanflow_server.app import OPEN_PATHS, create_app
-from scanflow_server.auth import home_owner, register_home
+from scanflow_server.auth import get_home_owner, register_home
 from scanflow_server.context import ServerContext
 from scanflow_server.main import main
 from scanflow_server.store import intents
@@ -105,7 +105,7 @@ def test_who_approves_is_who_the_token_says(context: ServerContext, url: str, to
 
 
 def test_nobody_is_given_the_name_of_who_holds_the_home(url: str, token: dict[str, str]) -> None:
-    for name, status in ((home_owner(), 422), ("home", 409), ("Not A Name", 422)):
+    for name, status in ((get_home_owner(), 422), ("home", 409), ("Not A Name", 422)):
         assert HTTP.post(f"{url}/tokens", json={"name": name}, headers=token).status_code == status
     assert HTTP.delete(f"{url}/tokens/home", headers=token).status_code == 400
 

@@ -12,7 +12,7 @@ import pytest
 
 from scanflow.backends.agents import HostedAgent
 from scanflow.home_token import agents_token, home_token
-from scanflow_server.access import PERMISSIONS, Permission, TokenHolder, may
+from scanflow_server.access import PERMISSIONS, Permission, TokenHolder, explain_refusal
 from scanflow_server.app import create_app
 from scanflow_server.context import ServerContext
 from scanflow_server.control.agents import AgentsController
@@ -460,10 +460,10 @@ def test_an_agent_elsewhere_is_not_asked_for_its_journal_and_sent_no_token(
 
 def test_why_a_caller_may_not_says_who_can_help() -> None:
     ada = TokenHolder("ada", "viewer", "vision")
-    assert may(ada, "read", "vision") is None
-    said = may(ada, "change", "vision")
+    assert explain_refusal(ada, "read", "vision") is None
+    said = explain_refusal(ada, "change", "vision")
     assert said is not None
     assert "the role 'editor'" in said
     assert "--team vision --role editor" in said
-    assert "all teams" in str(may(ada, "read", None))
-    assert may(TokenHolder("root", "admin"), "administer", None) is None
+    assert "all teams" in str(explain_refusal(ada, "read", None))
+    assert explain_refusal(TokenHolder("root", "admin"), "administer", None) is None

@@ -51,7 +51,7 @@ def make_engine(context: ServerContext) -> ArbiterEngine:
     def alive(app: str, agent: str) -> bool:
         with context.store.read() as connection:
             row = agents.get(connection, app, agent)
-        return row is not None and context.heartbeats.heard(row, context.clock())
+        return row is not None and context.heartbeats.is_alive(row, context.clock())
 
     look = partial(observe_target, context.deployer, applications)
     return ArbiterEngine(context.store, perform, look=look, measure=measure, alive=alive, clock=context.clock)

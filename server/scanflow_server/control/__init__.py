@@ -1,4 +1,4 @@
-"""Controllers: each looks at what is wanted and what is so, and does what brings the second nearer to the first.
+"""Controllers: each reconciles the observed state with the desired one.
 
-They look again and again, remember nothing that matters, and may be killed at any instant.
+They run in a loop, hold no state that matters, and may be killed at any instant.
 """

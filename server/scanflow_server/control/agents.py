@@ -1,4 +1,4 @@
-"""The controller of agents: those that are wanted run, each as a process of its own, and those that are not, end."""
+"""The controller of agents: starts those that are wanted, each in a process of its own, and stops the others."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from scanflow_server.store.agents import AgentRow
 _log = logging.getLogger(__name__)
 
 MOST_ENTRIES = 5000
-"""Of an agent's journal, that are asked for at once."""
+"""The most entries of an agent's journal per request."""
 
 _JOURNAL_S = 30.0
-"""Longest that an agent may take to answer with them."""
+"""The timeout of that request, in seconds."""
 
 _UNSETTLED_S = 0.5
-"""Until agents are looked at again while one is starting or stopping."""
+"""The interval between checks while an agent is starting or stopping, in seconds."""
 
 _SETTLED = frozenset({"running", "stopped", "silent"})
 
@@ -43,121 +43,123 @@ class AgentsController:
 
     def tick(self) -> float:
         with self._context.store.read() as connection:
-            known = agents.list_all(connection)
+            rows = agents.list_all(connection)
         settled = True
-        for one in known:
+        for agent in rows:
             state = None
-            with self._isolation.of(f"The agent {one.app}/{one.name}"):
-                process = process_of(self._context, one)
-                if one.document is not None:
-                    self._look(one, process)
-                state = self._tell(one, process)
+            with self._isolation.isolate(f"The agent {agent.app}/{agent.name}"):
+                process = get_process(self._context, agent)
+                if agent.document is not None:
+                    self._reconcile(agent, process)
+                state = self._update_state(agent, process)
             settled = settled and state in _SETTLED
         return OUTSIDE_S if settled else _UNSETTLED_S
 
-    def _look(self, one: AgentRow, process: AgentProcess) -> None:
-        if one.wanted:
-            if self._context.agents.start(_hosted(self._context, one, process), observe=partial(self._mended, one)):
+    def _reconcile(self, agent: AgentRow, process: AgentProcess) -> None:
+        if agent.wanted:
+            if self._context.agents.start(
+                _make_hosted_agent(self._context, agent, process), observe=partial(self._record_repair, agent)
+            ):
                 with self._context.store.write() as connection:
-                    agents.count_restart(connection, one.app, one.name)
+                    agents.count_restart(connection, agent.app, agent.name)
         elif process.alive:
-            self._context.agents.stop(one.app, one.team, one.name)
+            self._context.agents.stop(agent.app, agent.team, agent.name)
 
-    def _mended(self, one: AgentRow, text: str) -> None:
-        _log.warning("The agent %s/%s: %s", one.app, one.name, text)
-        subject, at, told = f"agent/{one.name}", self._context.clock(), {"text": text}
+    def _record_repair(self, agent: AgentRow, text: str) -> None:
+        _log.warning("The agent %s/%s: %s", agent.app, agent.name, text)
+        subject, at, data = f"agent/{agent.name}", self._context.clock(), {"text": text}
         with self._context.store.write() as connection:
-            events.record(connection, "agent.mended", subject, at=at, app=one.app, team=one.team, data=told)
+            events.record(connection, "agent.mended", subject, at=at, app=agent.app, team=agent.team, data=data)
 
-    def _tell(self, one: AgentRow, process: AgentProcess) -> str:
-        state, place = view_of(self._context, one, process).state, (one.app, one.name)
+    def _update_state(self, agent: AgentRow, process: AgentProcess) -> str:
+        state, place = describe_agent(self._context, agent, process).state, (agent.app, agent.name)
         before, at = self._states.get(place), self._context.clock()
         if state == "silent" and before not in {None, "silent"}:
             with self._context.store.write() as connection:
-                told = {"seen": self._context.heartbeats.latest(one).seen}
+                data = {"seen": self._context.heartbeats.refresh(agent).seen}
                 events.record(
-                    connection, "agent.missed", f"agent/{one.name}", at=at, app=one.app, team=one.team, data=told
+                    connection, "agent.missed", f"agent/{agent.name}", at=at, app=agent.app, team=agent.team, data=data
                 )
         self._states[place] = state
         return state
 
 
-def view_of(context: ServerContext, one: AgentRow, process: AgentProcess | None = None) -> AgentView:
-    """``process``: as it was just seen, by whoever has looked."""
-    one, heard = context.heartbeats.latest(one), context.heartbeats.heard(one, context.clock())
-    ours = one.document is not None
-    process = process or process_of(context, one)
+def describe_agent(context: ServerContext, agent: AgentRow, process: AgentProcess | None = None) -> AgentView:
+    """Return the status of an agent. ``process``: its process, if the caller has just looked it up."""
+    agent, heard = context.heartbeats.refresh(agent), context.heartbeats.is_alive(agent, context.clock())
+    ours = agent.document is not None
+    process = process or get_process(context, agent)
     alive = process.alive if ours else heard
-    told = not ours or (
-        process.started and process.pid in {None, one.pid} and process.version == version_of(context, one)
+    is_current = not ours or (
+        process.started and process.pid in {None, agent.pid} and process.version == compute_version(context, agent)
     )
-    there = heard and told
-    if not one.wanted and ours:
+    there = heard and is_current
+    if not agent.wanted and ours:
         state = "stopping" if alive else "stopped"
     elif there:
         state = "running"
-    elif one.seen is None or not told:
+    elif agent.seen is None or not is_current:
         state = "starting"
     else:
         state = "silent"
     return AgentView.model_validate(
         {
-            **one.model_dump(include={"name", "app", "team"}),
-            "restarts": one.restarts + process.restarts,
+            **agent.model_dump(include={"name", "app", "team"}),
+            "restarts": agent.restarts + process.restarts,
             "state": state,
-            "url": one.url if there else None,
-            "sensors": one.sensors if there else None,
-            "pid": process.pid if ours else one.pid if alive else None,
-            "started": one.started if there else None,
-            "error": (process.ailment if there else process.failure) if one.wanted else None,
+            "url": agent.url if there else None,
+            "sensors": agent.sensors if there else None,
+            "pid": process.pid if ours else agent.pid if alive else None,
+            "started": agent.started if there else None,
+            "error": (process.ailment if there else process.failure) if agent.wanted else None,
         }
     )
 
 
-def journal_of(context: ServerContext, one: AgentRow, *, after: int, limit: int) -> list[dict[str, Any]]:
-    """Return what an agent says that it noted after an entry of that number.
+def fetch_journal(context: ServerContext, agent: AgentRow, *, after: int, limit: int) -> list[dict[str, Any]]:
+    """Return the entries of an agent's journal after that number.
 
     Raises:
         UnavailableError: it is not running, or not where this server may ask it.
     """
-    process = process_of(context, one)
-    view = view_of(context, one, process)
+    process = get_process(context, agent)
+    view = describe_agent(context, agent, process)
     if view.url is None:
         raise UnavailableError(
             f"The agent {view.full_name} is {view.state}, so its journal cannot be read. Start it: scanflow agents "
             f"--start app.py:{view.name}"
         )
     url = process.url or view.url
-    if process.url is None and not (one.document is not None and is_loopback(url)):
+    if process.url is None and not (agent.document is not None and is_loopback(url)):
         # Whoever says where an agent is, could have this server ask anything there, and send it the team's token.
         raise UnavailableError(
             f"The agent {view.full_name} was started elsewhere, at {url}, where this server does not ask it: GET "
             f"{url}/journal, with the token of its team"
         )
-    token = _token(context, one)
-    found: list[dict[str, Any]] = reply_of(
+    token = _derive_token(context, agent)
+    entries: list[dict[str, Any]] = reply_of(
         url, f"/journal?after={after}&limit={limit}", token=token, timeout_s=_JOURNAL_S
     )
-    return found
+    return entries
 
 
-def process_of(context: ServerContext, one: AgentRow) -> AgentProcess:
-    if one.document is None:  # it is hosted elsewhere
-        return AgentProcess(one.app, one.team, one.name)
-    return context.agents.show(one.app, one.team, one.name)
+def get_process(context: ServerContext, agent: AgentRow) -> AgentProcess:
+    if agent.document is None:  # it is hosted elsewhere
+        return AgentProcess(agent.app, agent.team, agent.name)
+    return context.agents.show(agent.app, agent.team, agent.name)
 
 
-def _hosted(context: ServerContext, one: AgentRow, process: AgentProcess) -> HostedAgent:
-    document, version, token = one.document or {}, version_of(context, one), _token(context, one)
+def _make_hosted_agent(context: ServerContext, agent: AgentRow, process: AgentProcess) -> HostedAgent:
+    document, version, token = agent.document or {}, compute_version(context, agent), _derive_token(context, agent)
     as_wanted = process.version == version and process.code is not None  # its files are read when it is told anew only
     return HostedAgent(
-        app=one.app,
-        team=one.team,
-        name=one.name,
+        app=agent.app,
+        team=agent.team,
+        name=agent.name,
         document=document,
         version=version,
-        source=one.source,
-        code=process.code or "" if as_wanted else code_of(document, one.source, one.name),
+        source=agent.source,
+        code=process.code or "" if as_wanted else compute_code_hash(document, agent.source, agent.name),
         server=context.public_url or None,
         store=context.store.file,
         tracker=context.settings.library.tracker_uri,
@@ -167,20 +169,22 @@ def _hosted(context: ServerContext, one: AgentRow, process: AgentProcess) -> Hos
     )
 
 
-def version_of(context: ServerContext, one: AgentRow) -> str:
+def compute_version(context: ServerContext, agent: AgentRow) -> str:
     # An agent that knows another address of ours, or a token that is not valid any more, would never be heard; one that
     # looks at another database would take for unchanged what is not.
-    known = [token_hash(word)[:8] for word in (_token(context, one), context.store.file) if word is not None]
-    return " ".join((str(one.generation), context.public_url, *known)).rstrip()
+    hashes = [token_hash(word)[:8] for word in (_derive_token(context, agent), context.store.file) if word is not None]
+    return " ".join((str(agent.generation), context.public_url, *hashes)).rstrip()
 
 
-def _token(context: ServerContext, one: AgentRow) -> str | None:
+def _derive_token(context: ServerContext, agent: AgentRow) -> str | None:
     home = home_token(context.settings.home)
-    return None if home is None else agents_token(home, one.app, one.team)
+    return None if home is None else agents_token(home, agent.app, agent.team)
 
 
-def code_of(document: Mapping[str, Any], source: str | None, agent: str) -> str:
-    own: Mapping[str, Any] = next((one for one in document.get("agents", ()) if one.get("name") == agent), {})
+def compute_code_hash(document: Mapping[str, Any], source: str | None, agent: str) -> str:
+    own: Mapping[str, Any] = next(
+        (declared for declared in document.get("agents", ()) if declared.get("name") == agent), {}
+    )
     root = Path("/" if source is None else source).parent / str(document.get("app_dir", "."))
     modules = [root / str(module) for module in own.get("modules", ())]
     digest = hashlib.sha256()
@@ -193,4 +197,4 @@ def code_of(document: Mapping[str, Any], source: str | None, agent: str) -> str:
 
 
 def has_other_code(process: AgentProcess, document: Mapping[str, Any], source: str | None) -> bool:
-    return process.code is not None and process.code != code_of(document, source, process.name)
+    return process.code is not None and process.code != compute_code_hash(document, source, process.name)

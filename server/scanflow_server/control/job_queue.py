@@ -1,4 +1,4 @@
-"""The queue of MPI jobs, where the backend has none of its own: first come, first served, while the cores are taken."""
+"""The FIFO queue of MPI jobs, for backends without a queue of their own."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from scanflow.errors import NotFoundError
 
 
 class JobQueue:
-    """Which jobs have to wait. What a job takes is asked once, as it stays the same."""
+    """Decides which jobs wait. Caches each job's share, which never changes."""
 
     def __init__(self, deployer: EmbeddedDeployer) -> None:
         self._deployer = deployer
         self._shares: dict[str, Share | None] = {}
 
-    def waiting(self, runs: Sequence[tuple[str, bool]]) -> dict[str, str]:
-        """Return what each run waits for that has to; an empty text where it is not entered yet.
+    def find_waiting(self, runs: Sequence[tuple[str, bool]]) -> dict[str, str]:
+        """Return what each waiting run waits for; an empty text if it is not entered yet.
 
         Args:
             runs: The active ones, as they were requested, each with whether it was begun.
@@ -36,11 +36,11 @@ class JobQueue:
                 unknown[run] = ""
         self._shares = shares
         jobs = [(run, begun, share) for run, begun in runs if (share := shares.get(run)) is not None]
-        return {**unknown, **(waiting_jobs(jobs, batch.job_capacity()) if jobs else {})}
+        return {**unknown, **(find_waiting_jobs(jobs, batch.job_capacity()) if jobs else {})}
 
 
-def waiting_jobs(jobs: Sequence[tuple[str, bool, Share]], capacity: Share) -> dict[str, str]:
-    """Return what each job waits for that has to. Nobody overtakes: behind one that waits, all do. Pure.
+def find_waiting_jobs(jobs: Sequence[tuple[str, bool, Share]], capacity: Share) -> dict[str, str]:
+    """Return what each waiting job waits for. No job overtakes another: behind a waiting job, all wait. Pure.
 
     Args:
         jobs: In the order of requests: the run, whether it was begun, and what it takes.
@@ -51,19 +51,19 @@ def waiting_jobs(jobs: Sequence[tuple[str, bool, Share]], capacity: Share) -> di
     for _, begun, share in jobs:
         if begun:
             budget.hold(share)
-    found: dict[str, str] = {}
+    waits: dict[str, str] = {}
     for run, begun, share in jobs:
         if begun:
             continue
-        if not found and budget.take(share):
+        if not waits and budget.take(share):
             held.append(run)
             continue
         others = f"{', '.join(held)} to end"
-        ahead = f"{counted(len(found), 'job')} before it, and {others}" if found else others
-        found[run] = f"{_share_text(share)} of {capacity.cores:g}: {ahead}"
-    return found
+        ahead = f"{counted(len(waits), 'job')} before it, and {others}" if waits else others
+        waits[run] = f"{_format_share(share)} of {capacity.cores:g}: {ahead}"
+    return waits
 
 
-def _share_text(share: Share) -> str:
+def _format_share(share: Share) -> str:
     cores = "1 core" if share.cores == 1 else f"{share.cores:g} cores"
     return f"{cores} and {format_memory(share.memory_bytes)}" if share.memory_bytes else cores

@@ -1,4 +1,4 @@
-"""The loop that lets controllers look, each in a thread of its own, until the server ends; errors end nothing."""
+"""The loop that runs each controller in a thread of its own until the server ends; errors do not end it."""
 
 from __future__ import annotations
 
@@ -14,46 +14,46 @@ from scanflow_server.change_notifier import ChangeNotifier
 _log = logging.getLogger(__name__)
 
 _BREATH_S = 0.01
-"""After a look at a change: however many there are, others have a turn."""
+"""The pause after a tick that a change triggered, in seconds, so that a burst of changes does not starve others."""
 
 LOOK_S = 0.2
-"""Until a controller looks again at what goes on."""
+"""The pause until the next tick while something is in progress, in seconds."""
 
 FAILED_S = 1.0
-"""Until a controller looks again that failed."""
+"""The pause until the next tick after a failed one, in seconds."""
 
 IDLE_S = 30.0
-"""Until a controller looks again where nothing goes on: what the server is asked for wakes it before."""
+"""The pause until the next tick while nothing is in progress, in seconds: requests to the server wake it before."""
 
 OUTSIDE_S = 10.0
-"""The same of what others do without the server: nobody wakes it."""
+"""The same for changes made outside the server, which do not wake it."""
 
 
 class ErrorIsolation:
     def __init__(self) -> None:
-        self._told: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
 
     @contextmanager
-    def of(self, what: str) -> Iterator[None]:
-        """Look inside at ``what``, which begins a line of the log. What is raised there ends nothing else, and is told
-        once, until it is something else or all went well in between."""
+    def isolate(self, what: str) -> Iterator[None]:
+        """Catch and log the errors raised inside. ``what`` begins the log line. An error is logged once, until another
+        is raised or the block succeeds."""
         try:
             yield
         except (Exception, SystemExit) as error:  # noqa: BLE001  the edge of a loop that has to go on
             # What we raise on purpose says all that is to be known, and may pass; all else may be a defect.
-            known = isinstance(error, ScanflowError)
-            text = str(error) if known else f"{type(error).__name__}: {error}"
-            if self._told.get(what) != text:
-                level = logging.WARNING if known else logging.ERROR
-                _log.log(level, "%s is looked at again later: %s", what, text, exc_info=None if known else error)
-            self._told[what] = text
+            is_expected = isinstance(error, ScanflowError)
+            text = str(error) if is_expected else f"{type(error).__name__}: {error}"
+            if self._reported.get(what) != text:
+                level = logging.WARNING if is_expected else logging.ERROR
+                _log.log(level, "%s is looked at again later: %s", what, text, exc_info=None if is_expected else error)
+            self._reported[what] = text
         else:
-            self._told.pop(what, None)
+            self._reported.pop(what, None)
 
 
 class Controller(Protocol):
     def tick(self) -> float:
-        """Look, and return after how many seconds to look again where nothing wakes it before."""
+        """Do what is due, and return the seconds until the next tick, unless a change comes before."""
         ...
 
 
@@ -64,8 +64,8 @@ class Loop:
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        for one in self._controllers:
-            thread = threading.Thread(target=self._look, args=(one,), name=type(one).__name__, daemon=True)
+        for controller in self._controllers:
+            thread = threading.Thread(target=self._run, args=(controller,), name=type(controller).__name__, daemon=True)
             thread.start()
             self._threads.append(thread)
 
@@ -75,11 +75,11 @@ class Loop:
         for thread in self._threads:
             thread.join(timeout_s)
 
-    def _look(self, controller: Controller) -> None:
+    def _run(self, controller: Controller) -> None:
         isolation, name, woken = ErrorIsolation(), type(controller).__name__, False
         while not self._over.is_set():
             since, pause_s = self._notifier.changes, FAILED_S
-            with isolation.of(f"What the {name} does"):  # what does not answer now may answer at the next look
+            with isolation.isolate(f"What the {name} does"):  # what does not answer now may answer at the next look
                 pause_s = controller.tick()
             if woken:
                 self._over.wait(_BREATH_S)

@@ -1,7 +1,7 @@
-"""The controller that tells webhooks what needs people: each event at least once, in order, and one webhook's trouble
-does not keep another waiting for long.
+"""The controller that sends events that need people to webhooks: at least once, in order, and independently of the
+failures of other webhooks.
 
-Up to which event a webhook was told is kept after it answered: whoever is told twice sees the same ``webhook-id``.
+The position of a webhook is stored after its response: a repeated message has the same ``webhook-id``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from scanflow.transport.webhook import post
 from scanflow.wire import read_token
 from scanflow_server.context import ServerContext
 from scanflow_server.control.loop import IDLE_S
-from scanflow_server.notices import TYPES, body_of, is_news
+from scanflow_server.notices import TYPES, build_body, is_news
 from scanflow_server.store import applications, events, intents, notified
 from scanflow_server.store.applications import ApplicationRow
 
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 PERIOD_S = 1.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 300.0
 GIVE_UP_S = 86_400.0
-"""What could not be told for so long is told no more."""
+"""How long a message is retried, in seconds."""
 
 _AT_ONCE = 500
 
@@ -42,14 +42,14 @@ class _Target:
     team: str
     webhook: Webhook
     folder: Path
-    """What ``file:`` is relative to."""
+    """The folder of relative ``file:`` addresses."""
 
     key: str
     since: float
-    """When somebody asked that it be told."""
+    """When the webhook was configured."""
 
     seen: int = -1
-    """Up to which event there is nothing more to tell; -1: not looked up yet."""
+    """The number of the last event handled; -1: not loaded yet."""
 
     failures: int = 0
     due: float = 0.0
@@ -65,57 +65,57 @@ class NotificationsController:
     ) -> None:
         """``clock`` is for the pauses after failures; ``send``: see :func:`scanflow.transport.webhook.post`."""
         self._context, self._clock, self._send = context, clock, send
-        self._known: dict[tuple[str, str], tuple[int, list[_Target]]] = {}
+        self._targets: dict[tuple[str, str], tuple[int, list[_Target]]] = {}
 
     def tick(self) -> float:
         with self._context.store.read() as connection:
             revisions = applications.load_revisions(connection)
-            changed = [one for one, revision in revisions.items() if self._known.get(one, (0,))[0] != revision]
-            rows = [applications.get(connection, *one) for one in changed]
+            changed = [key for key, revision in revisions.items() if self._targets.get(key, (0,))[0] != revision]
+            rows = [applications.get(connection, *key) for key in changed]
             newest = events.get_newest_id(connection)
-        self._known = {one: known for one, known in self._known.items() if one in revisions}
+        self._targets = {key: entry for key, entry in self._targets.items() if key in revisions}
         for row in rows:
             if row is not None:
-                self._known[row.name, row.team] = row.revision, targets_of(row)
-        told = [target for _, targets in self._known.values() for target in targets]
-        for target in told:
+                self._targets[row.name, row.team] = row.revision, build_targets(row)
+        all_targets = [target for _, targets in self._targets.values() for target in targets]
+        for target in all_targets:
             if target.seen < newest and self._clock() >= target.due and not self._context.ending.is_set():
-                self._tell(target, newest)
-        return PERIOD_S if told else IDLE_S
+                self._notify(target, newest)
+        return PERIOD_S if all_targets else IDLE_S
 
-    def _tell(self, target: _Target, newest: int) -> None:
+    def _notify(self, target: _Target, newest: int) -> None:
         if target.seen < 0:
             with self._context.store.write() as connection:
-                known = notified.get_position(connection, target.key)
-                if known is None:  # what happened before somebody asked to be told is no news
-                    known = events.get_newest_id_before(connection, target.since)
-                    notified.put_position(connection, target.key, known)
-                target.seen = known
+                position = notified.get_position(connection, target.key)
+                if position is None:  # what happened before somebody asked to be told is no news
+                    position = events.get_newest_id_before(connection, target.since)
+                    notified.put_position(connection, target.key, position)
+                target.seen = position
         with self._context.store.read() as connection:
-            found = events.list_after(
+            batch = events.list_after(
                 connection, target.seen, type=target.types, app=target.app, team=target.team, limit=_AT_ONCE
             )
-            actions = {event.id: _action(connection, event) for event in found}
-        for event in filter(is_news, found):
+            actions = {event.id: _find_action(connection, event) for event in batch}
+        for event in filter(is_news, batch):
             try:
                 self._post(target, event, actions[event.id])
             except InvalidError as error:
-                self._failed(target, event, error, "it was refused, and is not told again")
+                self._record_failure(target, event, error, "it was refused, and is not told again")
             except ScanflowError as error:
                 target.failures += 1
                 pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(target.failures - 1, 10))
                 target.due = self._clock() + pause_s
                 if self._context.clock() - event.at < GIVE_UP_S:
                     if target.failures == 1:
-                        self._failed(target, event, error, "it is told later")
+                        self._record_failure(target, event, error, "it is told later")
                     return
-                self._failed(target, event, error, "it is a day old, and is not told any more")
+                self._record_failure(target, event, error, "it is a day old, and is not told any more")
             else:
                 target.failures = 0
             with self._context.store.write() as connection:
                 notified.put_position(connection, target.key, event.id)
             target.seen = event.id
-        target.seen = found[-1].id if len(found) == _AT_ONCE else max(newest, target.seen)
+        target.seen = batch[-1].id if len(batch) == _AT_ONCE else max(newest, target.seen)
 
     def _post(self, target: _Target, event: Event, action: Action | None) -> None:
         try:
@@ -124,11 +124,11 @@ class NotificationsController:
             secret = read_token(target.webhook.secret or "", target.folder)
         except InvalidError as error:  # whoever runs the server can set it right, and then it is told
             raise UnavailableError(str(error)) from error
-        body = body_of(event, action, url=self._context.url)
+        body = build_body(event, action, url=self._context.url)
         at = int(self._context.clock())
         self._send(url, body, id=f"scanflow-{event.app}-{event.id}", at=at, secret=secret)
 
-    def _failed(self, target: _Target, event: Event, error: Exception, then: str) -> None:
+    def _record_failure(self, target: _Target, event: Event, error: Exception, then: str) -> None:
         _log.warning("A webhook of %r was not told of %s: %s; %s", target.app, event.type, error, then)
         with self._context.store.write() as connection:
             data: dict[str, Any] = {"event": event.id, "type": event.type, "error": str(error), "then": then}
@@ -138,19 +138,19 @@ class NotificationsController:
             )
 
 
-def targets_of(row: ApplicationRow) -> list[_Target]:
-    """Return where to tell of an application; each has a key that stays while the webhook is the same."""
-    found = []
-    for one in row.document.get("notify") or ():
-        webhook = Webhook.model_validate(one)
+def build_targets(row: ApplicationRow) -> list[_Target]:
+    """Return the webhooks of an application; each has a key that stays while the webhook is the same."""
+    targets = []
+    for document in row.document.get("notify") or ():
+        webhook = Webhook.model_validate(document)
         mark = json.dumps([webhook.url, sorted(webhook.on)])
         key = f"{row.name}/{row.team}/{hashlib.sha256(mark.encode()).hexdigest()[:32]}"
         folder = Path(str(row.document.get("app_dir", ".")))
-        found.append(_Target(row.name, row.team, webhook, folder, key, row.updated))
-    return found
+        targets.append(_Target(row.name, row.team, webhook, folder, key, row.updated))
+    return targets
 
 
-def _action(connection: Any, event: Event) -> Action | None:
+def _find_action(connection: Any, event: Event) -> Action | None:
     id = event.data.get("id") or event.data.get("action")
     stored = intents.get(connection, id) if isinstance(id, str) else None
     return None if stored is None else stored.action

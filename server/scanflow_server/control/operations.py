@@ -1,5 +1,5 @@
-"""The controllers of services: changes that were asked for are made, one after the other for each service, and what is
-due for one is done where no supervisor does it."""
+"""The controllers of services: carry out requested changes, serialized for each service, and what is due for services
+without a supervisor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scanflow.problems import problem_of
 from scanflow.processes.jobs import Job, Lines
 from scanflow.processes.starts import MOST_STARTS, Processes
 from scanflow_server.arbiter.engine import ArbiterEngine
-from scanflow_server.context import ServerContext, driver_command
+from scanflow_server.context import ServerContext, make_driver_command
 from scanflow_server.control.loop import IDLE_S, LOOK_S, OUTSIDE_S, ErrorIsolation
 from scanflow_server.requests import request_operation
 from scanflow_server.store import events, operations
@@ -22,10 +22,10 @@ from scanflow_server.store.operations import OperationRow
 _log = logging.getLogger(__name__)
 
 _CONTROLLER = "services"
-"""Who asks for changes that are due, as told of them."""
+"""The author of changes that are due, in events."""
 
 _SERVICES_S = 1.0
-"""Until services are looked at again: nobody is told when an instance falls ill."""
+"""The interval between checks of services, in seconds: nothing notifies of an unhealthy instance."""
 
 _UNWELL = frozenset({"degraded", "backup", "failed"})
 
@@ -39,50 +39,60 @@ class OperationsController:
         with self._context.store.read() as connection:
             running = operations.list_open(connection)
         busy: set[str] = set()
-        for one in running:
-            if one.service in busy or one.state == "queued":
+        for operation in running:
+            if operation.service in busy or operation.state == "queued":
                 continue  # an earlier change of that service comes first
-            busy.add(one.service)
-            with self._isolation.of(f"The change {one.id!r} of a service"):
-                self._look(one, self._context.operation_job(one.id))
+            busy.add(operation.service)
+            with self._isolation.isolate(f"The change {operation.id!r} of a service"):
+                self._advance(operation, self._context.get_operation_job(operation.id))
         return LOOK_S if running else IDLE_S
 
-    def _look(self, one: OperationRow, job: Job) -> None:
+    def _advance(self, operation: OperationRow, job: Job) -> None:
         if job.alive:
             return
         if (result := job.result) is not None:
-            self._note(one, job, result)
+            self._record_end(operation, job, result)
         elif job.starts >= MOST_STARTS:
-            error = InternalError(f"The process that should {one.kind} {one.service!r} died. See its log: {job.log}")
+            error = InternalError(
+                f"The process that should {operation.kind} {operation.service!r} died. See its log: {job.log}"
+            )
             job.end_unheld({"result": None, "problem": problem_of(error)[1]})
         else:
-            job.prepare(self._order(one))
-            self._processes.start(job, self._context.environ, command=driver_command(job))
+            job.prepare(self._make_order(operation))
+            self._processes.start(job, self._context.environ, command=make_driver_command(job))
 
-    def _order(self, one: OperationRow) -> dict[str, Any]:
+    def _make_order(self, operation: OperationRow) -> dict[str, Any]:
         return {
             "what": "operation",
-            "id": one.id,
-            "kind": one.kind,
-            "service": one.service,
-            "team": one.team,
-            "request": one.request,
+            "id": operation.id,
+            "kind": operation.kind,
+            "service": operation.service,
+            "team": operation.team,
+            "request": operation.request,
             "settings": self._context.child_settings,
         }
 
-    def _note(self, one: OperationRow, job: Job, result: dict[str, Any]) -> None:
+    def _record_end(self, operation: OperationRow, job: Job, result: dict[str, Any]) -> None:
         record, problem = result.get("result"), result.get("problem")
-        data: dict[str, Any] = {"operation": one.id, "kind": one.kind}
+        data: dict[str, Any] = {"operation": operation.id, "kind": operation.kind}
         if problem is not None:
             data["error"] = problem["detail"]
         elif record is not None:
             data |= {"generation": record["generation"], "instances": record["shape"]["instances"]}
         at = self._context.clock()
         with self._context.store.write() as connection:
-            progress = progress_of(job)
-            if operations.end(connection, one.id, at=at, progress=progress, result=record, problem=problem):
+            progress = read_progress(job)
+            if operations.end(connection, operation.id, at=at, progress=progress, result=record, problem=problem):
                 type = "service.changed" if problem is None else "service.unchanged"
-                events.record(connection, type, f"service/{one.service}", at=at, app=one.app, team=one.team, data=data)
+                events.record(
+                    connection,
+                    type,
+                    f"service/{operation.service}",
+                    at=at,
+                    app=operation.app,
+                    team=operation.team,
+                    data=data,
+                )
         self._processes.forget(job)
 
 
@@ -93,43 +103,43 @@ class ServicesController:
         self._isolation = ErrorIsolation()
 
     def tick(self) -> float:
-        found: dict[str, str] = {}
+        states: dict[str, str] = {}
         for record in self._context.deployer.services():
             before = self._states.get(record.name)
             if before is not None:
-                found[record.name] = before  # as long as nothing else is told
-            with self._isolation.of(f"The service {record.name!r}"):
-                one = self._supervised(record)
-                self._tell(one, before)
-                found[record.name] = one.state
-            with self._isolation.of(f"What is due for the service {record.name!r}"):
+                states[record.name] = before  # as long as nothing else is told
+            with self._isolation.isolate(f"The service {record.name!r}"):
+                current = self._ensure_supervised(record)
+                self._record_state(current, before)
+                states[record.name] = current.state
+            with self._isolation.isolate(f"What is due for the service {record.name!r}"):
                 self._reconcile(record)
-        self._states = found
-        return _SERVICES_S if found else OUTSIDE_S
+        self._states = states
+        return _SERVICES_S if states else OUTSIDE_S
 
     def _reconcile(self, record: ServiceRecord) -> None:
-        """Have done what is due, as a change like everyone's; one that is due longer is asked for once."""
+        """Request what is due as an ordinary change, once."""
 
-        def mended(progress: Progress) -> None:
+        def record_repair(progress: Progress) -> None:
             _log.warning("The service %r: %s", record.name, progress.text)
             at, data = self._context.clock(), {"text": progress.text}
             with self._context.store.write() as connection:
                 subject, app, team = f"service/{record.name}", record.app, record.team
                 events.record(connection, "service.mended", subject, at=at, app=app, team=team, data=data)
 
-        if (due := self._context.deployer.reconcile(record, observe=mended)) is not None:
+        if (due := self._context.deployer.reconcile(record, observe=record_repair)) is not None:
             request_operation(
                 self._context,
                 self._engine,
                 "change",
                 record.name,
-                of=lambda: (record.app, record.team),
+                find_owner=lambda: (record.app, record.team),
                 request=due.model_dump(mode="json", exclude_none=True),
                 by=_CONTROLLER,
                 key=f"due-{record.name}-{record.created:.6f}-{record.generation}",
             )
 
-    def _supervised(self, record: ServiceRecord) -> ServiceRecord:
+    def _ensure_supervised(self, record: ServiceRecord) -> ServiceRecord:
         if record.state == "unsupervised":
             try:
                 return self._context.deployer.service(record.name)  # whoever asks for it, gives it a supervisor
@@ -137,7 +147,7 @@ class ServicesController:
                 _log.warning("The service %r has no supervisor: %s", record.name, error)
         return record
 
-    def _tell(self, record: ServiceRecord, before: str | None) -> None:
+    def _record_state(self, record: ServiceRecord, before: str | None) -> None:
         if record.state == before or (record.state not in _UNWELL and before not in _UNWELL):
             return
         type = "service.unready" if record.state in _UNWELL else "service.ready"
@@ -149,5 +159,5 @@ class ServicesController:
             )
 
 
-def progress_of(job: Job) -> list[str]:
+def read_progress(job: Job) -> list[str]:
     return [str(json.loads(line)["text"]) for line in Lines(job.lines).fresh()]

@@ -1,6 +1,7 @@
-"""The controller of what is remembered: what is old, or more than enough, is forgotten, a little at each look.
+"""The retention controller: deletes what is old or surplus, a little at each tick.
 
-Nothing goes that runs or is wanted, waits for a person or for its turn, is guarded, or counts for a budget or a pause.
+It keeps everything that is running or wanted, waits for a person or its turn, is guarded, or counts for a budget or a
+pause.
 """
 
 from __future__ import annotations
@@ -25,49 +26,49 @@ from scanflow_server.store.intents import ActionRow
 from scanflow_server.store.keys import OWN
 
 BATCH = 500
-"""So many rows are deleted in one transaction, which takes a few milliseconds."""
+"""The most rows deleted in one transaction, which takes a few milliseconds."""
 
 FOLDERS = 50
 
 _BREATH_S = 0.05
-"""Between two parts of the work, for those who want to write."""
+"""The pause between two batches, in seconds, so that others can write."""
 
 
 DAY_S = 86_400.0
 
 _MARKS = 100
-"""Into so many parts the time for which events are kept is cut: events go at most one part later than they might."""
+"""The number of bookmarks in the retention period of events: events are deleted at most one interval late."""
 
 _SHORTEST_S, _LONGEST_S = 1.0, 300.0
 _LOOKS = 20
-"""So often within the shortest time that something is kept it is looked for what may go."""
+"""The number of passes within the shortest retention period."""
 
 
-def pause_s(keep: ServerSettings) -> float:
-    """Return how long to wait from one look to the next, in seconds."""
+def compute_pause_s(keep: ServerSettings) -> float:
+    """Return the pause between two passes, in seconds."""
     days = (keep.keep_events_days, keep.keep_ended_days, keep.keep_keys_days)
-    times = [one * DAY_S for one in days if one > 0]
+    times = [number * DAY_S for number in days if number > 0]
     return min(_LONGEST_S, max(_SHORTEST_S, min(times, default=_LONGEST_S * _LOOKS) / _LOOKS))
 
 
 class Mark(NamedTuple):
-    """At that time, by the server's clock, the event of that number was the newest."""
+    """The number of the newest event at a time of the server's clock."""
 
     number: int
     at: float
 
 
-def bookmark_now(last: Mark | None, newest: int, now: float, keep: ServerSettings) -> bool:
+def should_bookmark(last: Mark | None, newest: int, now: float, keep: ServerSettings) -> bool:
     if newest == 0 or keep.keep_events_days == 0 or (last is not None and newest <= last.number):
         return False
     # A clock that was set back must not keep marks from being made.
     return last is None or not 0 <= now - last.at < keep.keep_events_days * DAY_S / _MARKS
 
 
-def gone_until(marks: Sequence[Mark], newest: int, now: float, keep: ServerSettings) -> int:
-    """Return up to which number events may go; the newest stays.
+def find_forget_limit(marks: Sequence[Mark], newest: int, now: float, keep: ServerSettings) -> int:
+    """Return the number up to which events may be deleted; the newest stays.
 
-    How old an event is, is told by the marks, since its own time is what its sender's clock said.
+    The age of events is derived from the marks, since their own time is that of the sender's clock.
     """
     by_count = newest - keep.keep_events if keep.keep_events > 0 else 0
     by_age = max((mark.number for mark in marks if is_old(mark.at, now, keep.keep_events_days)), default=0)
@@ -78,80 +79,80 @@ def is_old(at: float | None, now: float, kept_days: float) -> bool:
     return at is not None and kept_days > 0 and now - at > kept_days * DAY_S
 
 
-def needed_until(stored: ActionRow) -> float:
-    """Return until when the arbiter may have to know of an action: its strategy's budget, and its pauses."""
-    return get_start_time(stored.action) + compute_lookback_s(stored.intent) if is_accepted(stored.action) else 0.0
+def get_needed_until(row: ActionRow) -> float:
+    """Return until when the arbiter may need an action, for its strategy's budget and pauses."""
+    return get_start_time(row.action) + compute_lookback_s(row.intent) if is_accepted(row.action) else 0.0
 
 
-def may_forget(stored: ActionRow, now: float, keep: ServerSettings, *, surplus: bool) -> bool:
-    """Say whether what became of an intent need not be known any more.
+def can_forget(row: ActionRow, now: float, keep: ServerSettings, *, surplus: bool) -> bool:
+    """Whether an intent may be deleted.
 
-    ``surplus``: there are more than enough that came after it. That counts only where nothing was done about it.
+    ``surplus``: enough newer ones exist; that counts only if it was not acted on.
     """
-    action = stored.action
+    action = row.action
     # A suggestion is only told; nobody has to answer it.
     waits = action.state in {"pending", "running"} and action.decision.verdict != "suggest"
-    if waits or stored.guard_until is not None or stored.reverting is not None or now <= needed_until(stored):
+    if waits or row.guard_until is not None or row.reverting is not None or now <= get_needed_until(row):
         return False
     ended = action.decision.at if action.ended is None else action.ended
     return is_old(ended, now, keep.keep_ended_days) or (surplus and not is_accepted(action))
 
 
 class RetentionController:
-    """Forgets. One pass goes over everything, part by part; the next begins after a pause."""
+    """Deletes what is old. One pass covers everything in batches; the next begins after a pause."""
 
     def __init__(self, context: ServerContext, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """``clock`` is for the pauses; how old something is, is told by the context's."""
+        """``clock`` is for the pauses; ages are measured by the context's."""
         self._context, self._clock = context, clock
         self._keep = context.settings
         # Not at once: who could not reach the server for long has a moment to ask again with the keys it used.
-        self._next = clock() + pause_s(self._keep)
+        self._next = clock() + compute_pause_s(self._keep)
         self._pass: Iterator[None] | None = None
         self._isolation = ErrorIsolation()
 
     def tick(self) -> float:
         if self._clock() >= self._next:
-            self._go_on()
+            self._continue_pass()
         return max(_BREATH_S, self._next - self._clock())
 
-    def _go_on(self) -> None:
-        work = self._pass if self._pass is not None else self._everything()
+    def _continue_pass(self) -> None:
+        work = self._pass if self._pass is not None else self._run_pass()
         self._pass = None  # a pass that fails is not gone on with
         try:
             next(work)
         except StopIteration:
-            self._next = self._clock() + pause_s(self._keep)
+            self._next = self._clock() + compute_pause_s(self._keep)
         except Exception:
-            self._next = self._clock() + pause_s(self._keep)
+            self._next = self._clock() + compute_pause_s(self._keep)
             raise
         else:
             self._pass, self._next = work, self._clock() + _BREATH_S
 
     def forget(self) -> None:
-        for _ in self._everything():
+        for _ in self._run_pass():
             pass
 
-    def _everything(self) -> Iterator[None]:
-        yield from self._events()
+    def _run_pass(self) -> Iterator[None]:
+        yield from self._forget_events()
         if self._keep.keep_ended_days > 0:
-            yield from self._folders()
-            yield from self._operations()
-            yield from self._runs()
-            self._functions()
+            yield from self._forget_folders()
+            yield from self._forget_operations()
+            yield from self._forget_runs()
+            self._forget_functions()
             yield
-        yield from self._intents()
+        yield from self._forget_intents()
         if self._keep.keep_keys_days > 0:
-            yield from self._keys()
+            yield from self._forget_keys()
 
-    def _events(self) -> Iterator[None]:
+    def _forget_events(self) -> Iterator[None]:
         store, keep, now = self._context.store, self._keep, self._context.clock()
         with store.read() as connection:
             newest = events.get_newest_id(connection)
-            marks = [Mark(*one) for one in pruning.list_bookmarks(connection)]
-        if bookmark_now(marks[-1] if marks else None, newest, now, keep):
+            marks = [Mark(*row) for row in pruning.list_bookmarks(connection)]
+        if should_bookmark(marks[-1] if marks else None, newest, now, keep):
             with store.write() as connection:
                 pruning.add_mark(connection, newest, now)
-        until = gone_until(marks, newest, now, keep)
+        until = find_forget_limit(marks, newest, now, keep)
         while until > 0:
             with store.write() as connection:
                 count = pruning.forget_events(connection, until, at=now, most=BATCH)
@@ -159,22 +160,24 @@ class RetentionController:
                 return
             yield
 
-    def _folders(self) -> Iterator[None]:
+    def _forget_folders(self) -> Iterator[None]:
         folder = self._context.settings.folder
         with self._context.store.read() as connection:
-            wanted = {self._context.operation_job(one.id).path for one in operations.list_open(connection)}
-            wanted |= {self._context.run_job(one.name, one.drive).path for one in runs.list_active(connection)}
+            wanted = {
+                self._context.get_operation_job(operation.id).path for operation in operations.list_open(connection)
+            }
+            wanted |= {self._context.get_run_job(run.name, run.drive).path for run in runs.list_active(connection)}
         yield
-        paths = [*_inside(folder / "operations")]
-        for run in _inside(folder / "runs"):
-            paths += _inside(run)
+        paths = [*_list_folder(folder / "operations")]
+        for run in _list_folder(folder / "runs"):
+            paths += _list_folder(run)
         for number, path in enumerate(paths):
-            with self._isolation.of(f"The folder {str(path)!r}"):
-                self._folder(path, wanted)
+            with self._isolation.isolate(f"The folder {str(path)!r}"):
+                self._forget_folder(path, wanted)
             if number % FOLDERS == FOLDERS - 1:
                 yield
 
-    def _folder(self, path: Path, wanted: set[Path]) -> None:
+    def _forget_folder(self, path: Path, wanted: set[Path]) -> None:
         if path.name.startswith(GONE):
             shutil.rmtree(path, ignore_errors=True)
         job = Job(path)
@@ -186,7 +189,7 @@ class RetentionController:
             except OSError:  # another drive of the run has its folder there
                 return
 
-    def _operations(self) -> Iterator[None]:
+    def _forget_operations(self) -> Iterator[None]:
         before = self._context.clock() - self._keep.keep_ended_days * DAY_S
         while True:
             with self._context.store.write() as connection:
@@ -194,8 +197,8 @@ class RetentionController:
                     return
             yield
 
-    def _runs(self) -> Iterator[None]:
-        """Forget what was asked of runs whose drives are forgotten and which are known without us."""
+    def _forget_runs(self) -> Iterator[None]:
+        """Delete the requests of runs whose drives are deleted and which the backend knows."""
         before, last = self._context.clock() - self._keep.keep_ended_days * DAY_S, ""
         while True:
             with self._context.store.read() as connection:
@@ -203,18 +206,18 @@ class RetentionController:
             if not names:
                 return
             for name in names:
-                with self._isolation.of(f"What was asked of the run {name!r}"):
-                    self._run(name)
+                with self._isolation.isolate(f"What was asked of the run {name!r}"):
+                    self._forget_run(name)
             last = names[-1]
             yield
 
-    def _run(self, name: str) -> None:
+    def _forget_run(self, name: str) -> None:
         if not (self._context.settings.folder / "runs" / name).exists() and self._is_entered(name):
             with self._context.store.write() as connection:
                 pruning.forget_run(connection, name)
 
-    def _functions(self) -> None:
-        """Forget functions sent by value that neither a run nor anything kept here names."""
+    def _forget_functions(self) -> None:
+        """Delete functions sent by value that neither a run nor a stored document refers to."""
         before = self._context.clock() - self._keep.keep_ended_days * DAY_S
         with self._context.store.read() as connection:
             needed = functions_named(map(json.dumps, pruning.iterate_documents(connection)))
@@ -227,22 +230,22 @@ class RetentionController:
             return False
         return True
 
-    def _intents(self) -> Iterator[None]:
+    def _forget_intents(self) -> Iterator[None]:
         store, keep, now, last = self._context.store, self._keep, self._context.clock(), 0
         before = now - keep.keep_ended_days * DAY_S if keep.keep_ended_days > 0 else float("-inf")
         with store.read() as connection:
             surplus = pruning.get_newest_intent(connection) - keep.keep_events if keep.keep_events > 0 else 0
         while True:
             with store.write() as connection:
-                found = pruning.list_closed_intents(connection, before, surplus=surplus, after=last, most=BATCH // 5)
-                old = [one.id for number, one in found if may_forget(one, now, keep, surplus=number <= surplus)]
+                rows = pruning.list_closed_intents(connection, before, surplus=surplus, after=last, most=BATCH // 5)
+                old = [row.id for number, row in rows if can_forget(row, now, keep, surplus=number <= surplus)]
                 pruning.forget_intents(connection, old)
-            if not found:
+            if not rows:
                 return
-            last = found[-1][0]
+            last = rows[-1][0]
             yield
 
-    def _keys(self) -> Iterator[None]:
+    def _forget_keys(self) -> Iterator[None]:
         before = self._context.clock() - self._keep.keep_keys_days * DAY_S
         while True:
             with self._context.store.write() as connection:
@@ -254,8 +257,8 @@ class RetentionController:
             yield
 
 
-def _inside(folder: Path) -> list[Path]:
-    """Return what is in a folder, in order; nothing where there is none."""
+def _list_folder(folder: Path) -> list[Path]:
+    """Return the entries of a folder, sorted; none if it does not exist."""
     try:
         return sorted(folder.iterdir())
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""The controller of runs: what was asked for is entered, driven, stopped, and noted when it has ended."""
+"""The controller of runs: enters, drives and stops requested runs, and records their end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scanflow.private import private_folder
 from scanflow.problems import problem_of
 from scanflow.processes.jobs import Job, Lines
 from scanflow.processes.starts import MOST_STARTS, Processes
-from scanflow_server.context import ServerContext, driver_command
+from scanflow_server.context import ServerContext, make_driver_command
 from scanflow_server.control.job_queue import JobQueue
 from scanflow_server.control.loop import IDLE_S, LOOK_S, ErrorIsolation
 from scanflow_server.store import events, runs
@@ -39,29 +39,29 @@ class RunsController:
             wanted = runs.list_active(connection)
         looked: list[tuple[WantedRun, Job, bool]] = []
         for run in wanted:
-            with self._isolation.of(f"The process of the run {run.name!r}"):
-                job = self._context.run_job(run.name, run.drive)
+            with self._isolation.isolate(f"The process of the run {run.name!r}"):
+                job = self._context.get_run_job(run.name, run.drive)
                 looked.append((run, job, job.alive))
         # All that live count before any is started: one that is to go on may be older than those.
         free = self._context.settings.max_runs - sum(alive for _, _, alive in looked)
-        waits = self._queue.waiting([(run.name, alive or job.starts > 0) for run, job, alive in looked])
+        waits = self._queue.find_waiting([(run.name, alive or job.starts > 0) for run, job, alive in looked])
         for run, job, alive in looked:
-            with self._isolation.of(f"The run {run.name!r}"):
+            with self._isolation.isolate(f"The run {run.name!r}"):
                 self._tell_waiting(run, job, waits.get(run.name))
-                free -= self._look(run, job, alive=alive, may_start=free > 0 and run.name not in waits)
+                free -= self._advance(run, job, alive=alive, may_start=free > 0 and run.name not in waits)
         return LOOK_S if wanted else IDLE_S
 
     def _tell_waiting(self, run: WantedRun, job: Job, what: str | None) -> None:
-        """Tell whoever watches a job, once, that it is in the queue, and for what it waits."""
+        """Record once in a job's lines that it is queued, and what it waits for."""
         if not what or job.lines.exists():
             return
         private_folder(job.path)
         Lines(job.lines).append(Waiting(run=RunName(run.name), what=what).model_dump_json())
 
-    def _look(self, run: WantedRun, job: Job, *, alive: bool, may_start: bool) -> bool:
-        """Do what is next for one run, or end it; say whether a process was started for it."""
+    def _advance(self, run: WantedRun, job: Job, *, alive: bool, may_start: bool) -> bool:
+        """Do the next step of a run, or end it; return whether a process was started."""
         try:
-            return self._go_on(run, job, alive=alive, may_start=may_start)
+            return self._continue(run, job, alive=alive, may_start=may_start)
         except UnavailableError:  # that may pass
             raise
         except ScanflowError as error:  # it cannot be entered, and never will be
@@ -69,9 +69,9 @@ class RunsController:
             job.end_unheld({"record": None, "problem": problem_of(error)[1]})
             return False
 
-    def _go_on(self, run: WantedRun, job: Job, *, alive: bool, may_start: bool) -> bool:
+    def _continue(self, run: WantedRun, job: Job, *, alive: bool, may_start: bool) -> bool:
         if not alive and (result := job.result) is not None:
-            self._note(run, job, result)
+            self._record_end(run, job, result)
             return False
         ensure_entered(self._context, run)
         if run.stop:
@@ -88,7 +88,7 @@ class RunsController:
             return False  # somebody else drives it: see how that ends
         order = {"what": "run", "run": run.name, "action": run.asked.action, "application": run.asked.application}
         job.prepare({**order, "settings": self._context.child_settings})
-        return self._processes.start(job, self._context.environ, command=driver_command(job))
+        return self._processes.start(job, self._context.environ, command=make_driver_command(job))
 
     def _stop(self, run: WantedRun, job: Job, *, alive: bool) -> None:
         # Asked again at each look: a drive that was only just beginning may not have heard it.
@@ -108,7 +108,7 @@ class RunsController:
         record = self._context.deployer.batch.give_up(run.name, str(error))
         job.end_unheld({"record": record.model_dump(mode="json"), "problem": problem_of(error)[1]})
 
-    def _note(self, run: WantedRun, job: Job, result: dict[str, Any]) -> None:
+    def _record_end(self, run: WantedRun, job: Job, result: dict[str, Any]) -> None:
         record = result.get("record") or {"state": "failed"}
         problem = result.get("problem")
         outcome = "failed" if problem is not None and record["state"] != "stopped" else str(record["state"])
@@ -117,7 +117,7 @@ class RunsController:
             "drive": run.drive,
             "action": run.asked.action,
             "seconds": record.get("seconds"),
-            "error": problem["detail"] if problem else record.get("error") or first_failure(record),
+            "error": problem["detail"] if problem else record.get("error") or describe_first_failure(record),
         }
         with self._context.store.write() as connection:
             if runs.settle(connection, run.name, run.drive, outcome=outcome, problem=problem):
@@ -128,8 +128,8 @@ class RunsController:
         self._processes.forget(job)
 
 
-def first_failure(record: Mapping[str, Any]) -> str | None:
-    """Return which task of a run failed first, and why in its last line."""
+def describe_first_failure(record: Mapping[str, Any]) -> str | None:
+    """Return the first task of a run that failed, with the last line of its cause."""
     for task in record.get("tasks") or ():
         if failure := task.get("failure"):
             cause = str(failure.get("cause") or "").strip().rpartition("\n")[2]
@@ -138,16 +138,16 @@ def first_failure(record: Mapping[str, Any]) -> str | None:
 
 
 def ensure_entered(context: ServerContext, run: WantedRun) -> None:
-    given = run.definition
-    if given is None:
+    definition = run.definition
+    if definition is None:
         return
     try:
         context.deployer.show(run.name)
     except NotFoundError:
-        app = None if given.get("application") is None else load_json(json.dumps(given["application"]))
-        request = RunRequest(app, run.workflow, parameters=given["parameters"])
+        app = None if definition.get("application") is None else load_json(json.dumps(definition["application"]))
+        request = RunRequest(app, run.workflow, parameters=definition["parameters"])
         if run.asked.action == "spin":
-            request = replace(request, run=given["of"], step=given["step"])
+            request = replace(request, run=definition["of"], step=definition["step"])
         elif run.source is not None:
             request = replace(request, source=Path(run.source))
         context.deployer.batch.enter(context.deployer.define(request), RunName(run.name))

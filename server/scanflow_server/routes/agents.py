@@ -13,8 +13,8 @@ from scanflow_server import requests
 from scanflow_server.access import TokenHolder
 from scanflow_server.auth import Editor, Proposer, Reader
 from scanflow_server.bodies import AppBody, HereBody, Name, check_name
-from scanflow_server.context import Given, ServerContext
-from scanflow_server.control.agents import MOST_ENTRIES, has_other_code, journal_of, process_of, view_of
+from scanflow_server.context import ContextDep, ServerContext
+from scanflow_server.control.agents import MOST_ENTRIES, describe_agent, fetch_journal, get_process, has_other_code
 from scanflow_server.problems import PROBLEMS
 from scanflow_server.scope import OwnAgent, find_agent, read_own_application
 from scanflow_server.store import agents as agent_store
@@ -25,66 +25,72 @@ router = APIRouter(prefix="/agents", tags=["agents"], responses=PROBLEMS)
 
 
 @router.get("")
-def agents(context: Given, caller: Reader) -> list[AgentView]:
+def agents(context: ContextDep, caller: Reader) -> list[AgentView]:
     """List all agents, by application and name."""
     with context.store.read() as connection:
-        known = [one for one in agent_store.list_all(connection) if caller.sees(one.team)]
-    return [view_of(context, one) for one in known]
+        rows = [row for row in agent_store.list_all(connection) if caller.can_see(row.team)]
+    return [describe_agent(context, row) for row in rows]
 
 
 @router.get("/{app}/{agent}")
-def agent(context: Given, _caller: Reader, agent: OwnAgent) -> AgentView:
+def agent(context: ContextDep, _caller: Reader, agent: OwnAgent) -> AgentView:
     """Show one agent."""
-    return view_of(context, agent)
+    return describe_agent(context, agent)
 
 
 @router.put("/{app}/{agent}")
-def start(context: Given, request: Request, caller: Editor, app: Name, agent: Name, body: AppBody) -> AgentView:
+def start(context: ContextDep, request: Request, caller: Editor, app: Name, agent: Name, body: AppBody) -> AgentView:
     """Have an agent of an application running from now on; with another application, or other files, than before it is
     started anew.
 
     One that another team wants is left to that team. When it is wanted no more and has ended, it may be another team's,
     which begins with a folder of its own.
     """
-    made = read_own_application(context, caller, body.application, body.source)
-    check_name(app, made)
-    names = [one.name for one in made.agents]
+    application = read_own_application(context, caller, body.application, body.source)
+    check_name(app, application)
+    names = [declared.name for declared in application.agents]
     if agent not in names:
         raise NotFoundError(f"The application {app!r} has no agent {agent!r}.{did_you_mean(agent, names)}")
-    document = requests.document_of(made)
-    process = context.agents.show(app, made.team, agent)
-    anew = has_other_code(process, document, body.source)
+    document = requests.to_document(application)
+    process = context.agents.show(app, application.team, agent)
+    restart = has_other_code(process, document, body.source)
     with context.store.write() as connection:
         before = agent_store.get(connection, app, agent)
-        if before is not None and before.wanted and not caller.sees(before.team):
+        if before is not None and before.wanted and not caller.can_see(before.team):
             raise AlreadyRunningError(
                 f"The name {app}/{agent} of an agent is taken, as names of applications with agents are shared by all "
                 "teams. Give your application another name."
             )
-        _check_ended(context, before, team=made.team)
-        requests.keep_application(connection, made, body.source, at=context.clock())
-        one = agent_store.put(
-            connection, app=app, name=agent, team=made.team, document=document, source=body.source, anew=anew
+        _check_ended(context, before, team=application.team)
+        requests.keep_application(connection, application, body.source, at=context.clock())
+        row = agent_store.put(
+            connection,
+            app=app,
+            name=agent,
+            team=application.team,
+            document=document,
+            source=body.source,
+            restart=restart,
         )
     request.app.state.callers.reload()  # it has a token of its own
     context.work.notify()
-    return view_of(context, one)
+    return describe_agent(context, row)
 
 
 @router.delete("/{app}/{agent}")
-def stop(context: Given, caller: Editor, agent: OwnAgent) -> AgentView:
+def stop(context: ContextDep, caller: Editor, agent: OwnAgent) -> AgentView:
     """Have an agent ended; what it has kept is kept."""
     with context.store.write() as connection:
         agent_store.mark_unwanted(connection, agent.app, agent.name)
     if agent.document is not None:
         context.agents.stop(agent.app, agent.team, agent.name)  # at once, since this server may be about to end too
     context.work.notify()
-    return view_of(context, find_agent(context, caller, agent.app, agent.name))
+    return describe_agent(context, find_agent(context, caller, agent.app, agent.name))
 
 
 @router.get("/{app}/{agent}/journal")
 def journal(
-    context: Given,
+    context: ContextDep,
     _caller: Reader,
     agent: OwnAgent,
     after: Annotated[int, Query(ge=0)] = 0,
@@ -92,46 +98,46 @@ def journal(
 ) -> list[dict[str, Any]]:
     """Return what an agent has noted after that number, the oldest first: samples, intents, calls, decisions, misses
     and errors. The agent is asked, and has to be running."""
-    return journal_of(context, agent, after=after, limit=limit)
+    return fetch_journal(context, agent, after=after, limit=limit)
 
 
-@router.post("/{app}/{agent}/here", status_code=204)
-async def here(context: Given, caller: Proposer, app: Name, agent: Name, body: HereBody) -> Response:
+@router.post("/{app}/{agent}/here", name="here", status_code=204)
+async def record_heartbeat(context: ContextDep, caller: Proposer, app: Name, agent: Name, body: HereBody) -> Response:
     """Take note of where an agent is, and how its sensors fare. It says so every 5 s while they fire, else every 20."""
-    known = context.heartbeats.known(app, agent)
-    if known is None or (known.url, known.pid) != (body.url, body.pid) or not caller.sees(known.team):
-        known = await run_in_threadpool(_met, context, caller, app, agent, body)
-    context.heartbeats.note(known, at=context.clock(), sensors=_sensors(body))
+    row = context.heartbeats.get(app, agent)
+    if row is None or (row.url, row.pid) != (body.url, body.pid) or not caller.can_see(row.team):
+        row = await run_in_threadpool(_register_address, context, caller, app, agent, body)
+    context.heartbeats.note(row, at=context.clock(), sensors=_dump_sensors(body))
     return Response(status_code=204)
 
 
-def _met(context: ServerContext, caller: TokenHolder, app: str, agent: str, body: HereBody) -> AgentRow:
-    """Return the agent that says where it is, which is written down and told where it is news."""
+def _register_address(context: ServerContext, caller: TokenHolder, app: str, agent: str, body: HereBody) -> AgentRow:
+    """Record an agent's address, with an event if it has changed, and return the agent."""
     at = context.clock()
     with context.store.write() as connection:
         before = agent_store.get(connection, app, agent)
-        if before is not None and not caller.sees(before.team):
+        if before is not None and not caller.can_see(before.team):
             raise NotFoundError(f"There is no agent {app}/{agent}.")
         team = before.team if before is not None else caller.team or "default"
-        sensors, url, pid = _sensors(body), body.url, body.pid
+        sensors, url, pid = _dump_sensors(body), body.url, body.pid
         if agent_store.record_address(
             connection, app=app, name=agent, team=team, url=url, pid=pid, at=at, sensors=sensors
         ):
             data: dict[str, Any] = {"url": url, "pid": pid}
             events.record(connection, "agent.started", f"agent/{agent}", at=at, app=app, team=team, data=data)
-        found = agent_store.get(connection, app, agent)
-    assert found is not None
-    return found
+        row = agent_store.get(connection, app, agent)
+    assert row is not None
+    return row
 
 
-def _sensors(body: HereBody) -> list[dict[str, Any]] | None:
-    return None if body.sensors is None else [one.model_dump(mode="json") for one in body.sensors]
+def _dump_sensors(body: HereBody) -> list[dict[str, Any]] | None:
+    return None if body.sensors is None else [sensor.model_dump(mode="json") for sensor in body.sensors]
 
 
 def _check_ended(context: ServerContext, before: AgentRow | None, *, team: str) -> None:
     if before is None or before.document is None or before.team == team or before.wanted:
         return
-    if process_of(context, before).alive:
+    if get_process(context, before).alive:
         raise AlreadyRunningError(
             f"The agent {before.app}/{before.name} of another team is still ending. Ask again in a moment."
         )

@@ -1,4 +1,4 @@
-"""Applications as they are kept."""
+"""Routes of applications."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from scanflow.names import environment_name
 from scanflow_server import requests
 from scanflow_server.auth import Editor, Reader
 from scanflow_server.bodies import AppBody, ApplicationView, Name, check_name
-from scanflow_server.context import Given
+from scanflow_server.context import ContextDep
 from scanflow_server.problems import PROBLEMS
-from scanflow_server.scope import read_own_application, team_for
+from scanflow_server.scope import read_own_application, restrict_team
 from scanflow_server.store import applications as application_store
 from scanflow_server.store.applications import ApplicationRow
 
@@ -23,31 +23,31 @@ Team = Annotated[str | None, Query(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", m
 
 
 @router.get("")
-def applications(context: Given, caller: Reader) -> list[ApplicationView]:
+def applications(context: ContextDep, caller: Reader) -> list[ApplicationView]:
     """List the applications that were ever sent, by name."""
     with context.store.read() as connection:
-        return [_view(one) for one in application_store.list_all(connection, team=caller.team)]
+        return [_make_view(row) for row in application_store.list_all(connection, team=caller.team)]
 
 
 @router.get("/{app}")
-def application(context: Given, caller: Reader, app: Name, team: Team = None) -> ApplicationView:
+def application(context: ContextDep, caller: Reader, app: Name, team: Team = None) -> ApplicationView:
     """Show one; where several teams have one of that name, the newest."""
     with context.store.read() as connection:
-        found = application_store.get(connection, app, team_for(caller, team))
-    if found is None:
+        row = application_store.get(connection, app, restrict_team(caller, team))
+    if row is None:
         raise NotFoundError(f"There is no application {app!r}. It is kept from its first run, deployment or agent on.")
-    return _view(found)
+    return _make_view(row)
 
 
 @router.put("/{app}")
-def put(context: Given, caller: Editor, app: Name, body: AppBody) -> ApplicationView:
+def put(context: ContextDep, caller: Editor, app: Name, body: AppBody) -> ApplicationView:
     """Keep an application as it is now. What is running stays as it is."""
-    made = read_own_application(context, caller, body.application, body.source)
-    check_name(app, made)
+    parsed = read_own_application(context, caller, body.application, body.source)
+    check_name(app, parsed)
     with context.store.write() as connection:
-        return _view(requests.keep_application(connection, made, body.source, at=context.clock()))
+        return _make_view(requests.keep_application(connection, parsed, body.source, at=context.clock()))
 
 
-def _view(one: ApplicationRow) -> ApplicationView:
-    same = one.model_dump(include={"name", "team", "source", "revision", "updated"})
-    return ApplicationView(environment=environment_name(one.name, one.team), application=one.document, **same)
+def _make_view(row: ApplicationRow) -> ApplicationView:
+    same = row.model_dump(include={"name", "team", "source", "revision", "updated"})
+    return ApplicationView(environment=environment_name(row.name, row.team), application=row.document, **same)

@@ -1,4 +1,4 @@
-"""What happened: listed, streamed, and told by others."""
+"""Routes of events: list, stream and record."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from scanflow.errors import InvalidError
 from scanflow_server.access import TokenHolder
 from scanflow_server.auth import Proposer, Reader
 from scanflow_server.bodies import check_text
-from scanflow_server.context import Given, ServerContext
+from scanflow_server.context import ContextDep, ServerContext
 from scanflow_server.problems import PROBLEMS
-from scanflow_server.progress_events import number_of
+from scanflow_server.progress_events import parse_event_number
 from scanflow_server.store import events as event_store
 from scanflow_server.store import pruning
-from scanflow_server.streams import event, events_response
+from scanflow_server.streams import format_event, make_events_response
 
 router = APIRouter(prefix="/events", tags=["events"], responses=PROBLEMS)
 
-_LISTED: TypeAdapter[list[Event]] = TypeAdapter(list[Event])
+_EVENT_LIST: TypeAdapter[list[Event]] = TypeAdapter(list[Event])
 _MOST = 10_000
 _LONGEST = 128
 _BLOCK = 100
 _MOST_TYPES = 50
 _QUIET_S, _OWN_QUIET_S = 5.0, 60.0
-"""How long to wait for a change: one that another server makes in the same database is not notified here. And the same
-where the database is this server's own."""
+"""How long to wait for a change, in seconds: if other servers use the database, whose changes are not notified here;
+and if it is this server's own."""
 
 GONE = "Scanflow-Events-Gone"
-"""The header of a list that says up to which number events are gone, where the list should begin before it."""
+"""The header with the number up to which events are deleted, in a list that would begin before it."""
 
 SEEN = "events.seen"
-"""The name under which a stream tells the newest event of all where none of the wanted kind came for a while."""
+"""The name of stream messages with the newest event of any type, sent while no matching one comes."""
 
 _SEEN_S = 5.0
 
@@ -58,7 +58,7 @@ Words = Annotated[
 
 @router.get("", responses=_STREAM, response_model=list[Event])
 async def events(
-    context: Given,
+    context: ContextDep,
     caller: Reader,
     request: Request,
     after: Number = 0,
@@ -78,36 +78,40 @@ async def events(
     number.
     """
     if "text/event-stream" in request.headers.get("accept", ""):
-        known = min(number_of(last_event_id), 2**53)
-        return events_response(context.streams, _stream(context, caller, max(after, known), type, app, seen=seen))
+        last_seen = min(parse_event_number(last_event_id), 2**53)
+        return make_events_response(
+            context.streams, _stream(context, caller, max(after, last_seen), type, app, seen=seen)
+        )
 
-    def listed() -> tuple[bytes, int]:
+    def load() -> tuple[bytes, int]:
         with context.store.read() as connection:
-            found = event_store.list_after(connection, after, type=type, app=app, team=caller.team, limit=limit)
-            return _LISTED.dump_json(found), pruning.get_last_forgotten_event(connection)
+            page = event_store.list_after(connection, after, type=type, app=app, team=caller.team, limit=limit)
+            return _EVENT_LIST.dump_json(page), pruning.get_last_forgotten_event(connection)
 
-    text, gone = await run_in_threadpool(listed)
+    text, gone = await run_in_threadpool(load)
     return Response(text, media_type="application/json", headers={GONE: str(gone)} if after < gone else None)
 
 
 @router.get("/newest")
-def newest(context: Given, caller: Reader) -> Event | None:
+def newest(context: ContextDep, caller: Reader) -> Event | None:
     """Show the newest event; null where there is none."""
     with context.store.read() as connection:
         return event_store.get_newest_event(connection, team=caller.team)
 
 
 @router.post("", status_code=201)
-def tell(context: Given, caller: Proposer, happened: Annotated[list[Event], Body(max_length=_MOST)]) -> list[Event]:
+def tell(
+    context: ContextDep, caller: Proposer, happened: Annotated[list[Event], Body(max_length=_MOST)]
+) -> list[Event]:
     """Tell what happened; the answer has the numbers under which it is listed.
 
     It is the team's whose the token is, else the team's that alone has an application of that name; else only who sees
     all teams' things sees it.
     """
-    for one in happened:
-        check_text([one.type, one.app, one.subject, one.data])
-        if not one.type or len(one.type) > _LONGEST or len(one.app) > _LONGEST:
-            raise InvalidError(f"The type {one.type!r:.60} of an event has to have 1 to {_LONGEST} characters.")
+    for event in happened:
+        check_text([event.type, event.app, event.subject, event.data])
+        if not event.type or len(event.type) > _LONGEST or len(event.app) > _LONGEST:
+            raise InvalidError(f"The type {event.type!r:.60} of an event has to have 1 to {_LONGEST} characters.")
     with context.store.write() as connection:
         return event_store.append(connection, happened, team=caller.team)
 
@@ -123,32 +127,34 @@ async def _stream(
             newest = event_store.get_newest_id(connection, team=team)
             if newest <= number:
                 return number, [], 0  # somebody has changed something else, which is what happens most often
-            found = event_store.list_after(connection, number, type=types, app=app, team=team, limit=_BLOCK)
-            return newest, found, pruning.get_last_forgotten_event(connection)
+            batch = event_store.list_after(connection, number, type=types, app=app, team=team, limit=_BLOCK)
+            return newest, batch, pruning.get_last_forgotten_event(connection)
 
-    def numbered(number: int) -> list[Event]:
+    def load_numbered(number: int) -> list[Event]:
         with context.store.read() as connection:
             return [
-                one for one in event_store.list_after(connection, number - 1, team=team, limit=1) if one.id == number
+                event
+                for event in event_store.list_after(connection, number - 1, team=team, limit=1)
+                if event.id == number
             ]
 
     loop, quiet_s = asyncio.get_running_loop(), _QUIET_S if context.store.file is None else _OWN_QUIET_S
-    told, told_at = after, loop.time()
+    announced, announced_at = after, loop.time()
     while True:
         since = context.news.changes
-        newest, found, gone = await run_in_threadpool(look, after)
+        newest, batch, gone = await run_in_threadpool(look, after)
         if after < gone:
             lost = Event(id=gone, at=context.clock(), type="events.gone", data={"after": after, "until": gone})
-            after, found = gone, [one for one in found if one.id > gone]
-            yield event(lost.model_dump_json(), name=lost.type, id=str(gone))
-        for one in found:
-            after = told = one.id
-            yield event(one.model_dump_json(), name=one.type, id=str(one.id))
-        if found:
+            after, batch = gone, [event for event in batch if event.id > gone]
+            yield format_event(lost.model_dump_json(), name=lost.type, id=str(gone))
+        for event in batch:
+            after = announced = event.id
+            yield format_event(event.model_dump_json(), name=event.type, id=str(event.id))
+        if batch:
             continue
         after = max(after, newest)  # so that events which were looked at are not told as gone when they are forgotten
-        if seen and after > told and loop.time() - told_at >= _SEEN_S:
-            told, told_at = after, loop.time()
-            for one in await run_in_threadpool(numbered, after):
-                yield event(one.model_dump_json(), name=SEEN, id=str(one.id))
-        await context.news.wait_async(since, _SEEN_S if seen and after > told else quiet_s)
+        if seen and after > announced and loop.time() - announced_at >= _SEEN_S:
+            announced, announced_at = after, loop.time()
+            for event in await run_in_threadpool(load_numbered, after):
+                yield format_event(event.model_dump_json(), name=SEEN, id=str(event.id))
+        await context.news.wait_async(since, _SEEN_S if seen and after > announced else quiet_s)

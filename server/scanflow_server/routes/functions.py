@@ -1,4 +1,4 @@
-"""Functions that no file holds, sent by value: kept as bytes, and loaded where a step that names one runs."""
+"""Routes of functions sent by value: stored as bytes, and loaded where a step that refers to one runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 from scanflow.deployer.functions import check_versions
 from scanflow_server.auth import Editor
 from scanflow_server.bodies import Text
-from scanflow_server.context import Given
+from scanflow_server.context import ContextDep
 from scanflow_server.problems import PROBLEMS
 
 router = APIRouter(prefix="/functions", tags=["functions"], responses=PROBLEMS)
@@ -37,7 +37,7 @@ class KeptFunction(BaseModel):
 
 
 @router.post("", status_code=201)
-def keep(context: Given, _caller: Editor, body: FunctionBody) -> KeptFunction:
+def keep(context: ContextDep, _caller: Editor, body: FunctionBody) -> KeptFunction:
     """Keep a function. It is not loaded here; the same one sent again is one."""
     check_versions(body.model_dump(exclude={"pickled"}))
     return KeptFunction(name=context.deployer.batch.keep_function(body.pickled))

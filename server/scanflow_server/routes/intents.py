@@ -1,4 +1,4 @@
-"""What agents want: taken in, decided on, looked at, and a person's word on it."""
+"""Routes of intents: submit, list, explain, approve, refuse and revert."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from scanflow.errors import InvalidError
 from scanflow_server.arbiter.why import explain_action
 from scanflow_server.auth import Approver, Proposer, Reader
 from scanflow_server.bodies import Named, Text, check_text
-from scanflow_server.context import Given
+from scanflow_server.context import ContextDep
 from scanflow_server.problems import PROBLEMS
-from scanflow_server.scope import OwnIntent, WithEngine, team_for
+from scanflow_server.scope import EngineDep, OwnIntent, restrict_team
 from scanflow_server.store import events
 from scanflow_server.store import intents as intent_store
 
@@ -27,7 +27,7 @@ _LONGEST = 128
 _LONGEST_KEY = 1024
 _HIGHEST = 1_000_000
 _MOST_NAMED = 16
-_MOST_JUDGED = 10_000
+_MOST_EVALUATIONS = 10_000
 _ID = re.compile(r"[!-.0-~]{1,128}")
 
 
@@ -40,7 +40,7 @@ class Approval(BaseModel):
 
 
 @router.post("")
-def want(engine: WithEngine, caller: Proposer, intent: Intent) -> Decision:
+def want(engine: EngineDep, caller: Proposer, intent: Intent) -> Decision:
     """Take an intent in, and say what is done about it. The same key again is told what was decided first."""
     _check(intent)
     caller.check("propose", intent.team)
@@ -53,7 +53,7 @@ def want(engine: WithEngine, caller: Proposer, intent: Intent) -> Decision:
 
 @router.get("", response_model=list[Action])
 def intents(
-    context: Given,
+    context: ContextDep,
     caller: Reader,
     state: Annotated[list[ActionState] | None, Query(max_length=_MOST_NAMED)] = None,
     verdict: Annotated[list[Verdict] | None, Query(max_length=_MOST_NAMED)] = None,
@@ -76,7 +76,7 @@ def intents(
             state=state,
             verdict=verdict,
             app=app,
-            team=team_for(caller, team),
+            team=restrict_team(caller, team),
             agent=agent,
             strategy=strategy,
             primitive=primitive,
@@ -92,43 +92,45 @@ def intent(_caller: Reader, row: OwnIntent) -> Action:
     return row.action
 
 
-@router.get("/{id}/why")
-def why(context: Given, _caller: Reader, row: OwnIntent) -> Why:
+@router.get("/{id}/why", name="why")
+def explain(context: ContextDep, _caller: Reader, row: OwnIntent) -> Why:
     """Say why it was done, or was not."""
     action = row.action
     with context.store.read() as connection:
-        said = [*intent_store.load_trail(connection, row.id), *_judged(connection, action)]
-    return Why(lines=explain_action(action, said), action=action)
+        trail = [*intent_store.load_trail(connection, row.id), *_list_evaluations(connection, action)]
+    return Why(lines=explain_action(action, trail), action=action)
 
 
 @router.post("/{id}/approve")
-def approve(engine: WithEngine, caller: Approver, row: OwnIntent, approval: Approval) -> Action:
+def approve(engine: EngineDep, caller: Approver, row: OwnIntent, approval: Approval) -> Action:
     """Approve an action: it is carried out as soon as nothing else conflicts with it."""
     return engine.approve(row.id, by=caller.name, reason=approval.reason)
 
 
 @router.post("/{id}/refuse")
-def refuse(engine: WithEngine, caller: Approver, row: OwnIntent, approval: Approval) -> Action:
+def refuse(engine: EngineDep, caller: Approver, row: OwnIntent, approval: Approval) -> Action:
     """Say no to it."""
     return engine.intents.refuse(row.id, by=caller.name, reason=approval.reason)
 
 
 @router.post("/{id}/revert")
-def revert(engine: WithEngine, caller: Approver, row: OwnIntent, approval: Approval) -> Action:
+def revert(engine: EngineDep, caller: Approver, row: OwnIntent, approval: Approval) -> Action:
     """Take it back, by its inverse."""
     return engine.revert(row.id, by=caller.name, reason=approval.reason)
 
 
-def _judged(connection: Connection, action: Action) -> list[tuple[float, str]]:
-    """Return what agents decided of the models that an action's run made, and what a search for a service found."""
+def _list_evaluations(connection: Connection, action: Action) -> list[tuple[float, str]]:
+    """Return agents' evaluations of the models of an action's run, and the results of its search for a service."""
     run = action.result.get("run") if isinstance(action.result, dict) else None
     if run is None:
         return []
     intent = action.intent
     types = ("model.judged", "service.tuned")
-    told = events.list_after(connection, 0, type=types, app=intent.app, team=intent.team, limit=_MOST_JUDGED)
-    mine = [one for one in told if one.data.get("run") == run]
-    return [(one.at, sentence(found)) for one in mine if isinstance(found := one.data.get("evidence"), dict)]
+    evaluations = events.list_after(
+        connection, 0, type=types, app=intent.app, team=intent.team, limit=_MOST_EVALUATIONS
+    )
+    own = [event for event in evaluations if event.data.get("run") == run]
+    return [(event.at, sentence(evidence)) for event in own if isinstance(evidence := event.data.get("evidence"), dict)]
 
 
 def _check(intent: Intent) -> None:
@@ -136,7 +138,7 @@ def _check(intent: Intent) -> None:
     if not _ID.fullmatch(intent.id):
         raise InvalidError(f"The id {intent.id!r:.60} cannot be part of an address. Use letters, digits and -._:@+=~.")
     texts = {name: getattr(intent, name) for name in ("app", "team", "agent", "strategy", "target", "key")}
-    for name, text in [*texts.items(), *(("field", one) for one in intent.fields)]:
+    for name, text in [*texts.items(), *(("field", field) for field in intent.fields)]:
         longest = _LONGEST_KEY if name == "key" else _LONGEST
         if not 1 <= len(text) <= longest:
             raise InvalidError(f"The {name} {text!r:.60} has to have 1 to {longest} characters.")

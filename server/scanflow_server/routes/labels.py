@@ -1,4 +1,4 @@
-"""The label queue: what agents picked to be labelled, and the labels that people give."""
+"""Routes of the label queue: samples that agents want labelled, and their labels."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from scanflow.errors import InvalidError, ScanflowError, UsageError
 from scanflow_server.access import TokenHolder
 from scanflow_server.auth import Proposer, Reader
 from scanflow_server.bodies import Named, Text, check_text
-from scanflow_server.context import Given
+from scanflow_server.context import ContextDep
 from scanflow_server.problems import PROBLEMS
-from scanflow_server.scope import team_for
+from scanflow_server.scope import restrict_team
 from scanflow_server.store import events
 from scanflow_server.store import labels as label_store
 from scanflow_server.store.labels import Label, LabelState, Wanted
@@ -42,7 +42,7 @@ class Picked(BaseModel):
     items: Annotated[list[Wanted], Field(max_length=_MOST)]
 
 
-def _some(label: JSON) -> JSON:
+def _refuse_null(label: JSON) -> JSON:
     if label is None:
         raise InvalidError("null is no label. Leave out what nobody can tell; it goes on waiting for one.")
     return label
@@ -67,7 +67,7 @@ class _Labels(BaseModel):
 class LabelBody(_Labels):
     """A label. Who gives it, the request's token says."""
 
-    label: Annotated[JSON, AfterValidator(_some)]
+    label: Annotated[JSON, AfterValidator(_refuse_null)]
 
 
 class OneLabel(BaseModel):
@@ -76,7 +76,7 @@ class OneLabel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: Annotated[Text, Field(min_length=1, max_length=256)]
-    label: Annotated[JSON, AfterValidator(_some)]
+    label: Annotated[JSON, AfterValidator(_refuse_null)]
     line: int | None = Field(default=None, ge=1)
     """The line of the file it is from, which errors name."""
 
@@ -91,7 +91,7 @@ Id = Annotated[str, Path(min_length=1, max_length=256)]
 
 
 @router.post("", status_code=201)
-def want(context: Given, caller: Proposer, picked: Picked) -> list[Label]:
+def want(context: ContextDep, caller: Proposer, picked: Picked) -> list[Label]:
     """Put things into the queue; what is there already stays as it is, with its label if it has one."""
     check_text(picked.model_dump(mode="json"))
     team = picked.team or caller.team or ""
@@ -102,7 +102,7 @@ def want(context: Given, caller: Proposer, picked: Picked) -> list[Label]:
 
 @router.get("")
 def labels(
-    context: Given,
+    context: ContextDep,
     caller: Reader,
     app: Named = None,
     team: Named = None,
@@ -123,7 +123,7 @@ def labels(
         return label_store.list_labels(
             connection,
             app=app,
-            team=team_for(caller, team),
+            team=restrict_team(caller, team),
             own=caller.team,
             state=state,
             disputed=disputed,
@@ -134,44 +134,46 @@ def labels(
 
 
 @router.post("/{id:path}")
-def give(context: Given, caller: Proposer, id: Id, given: LabelBody) -> Label:
+def give(context: ContextDep, caller: Proposer, id: Id, body: LabelBody) -> Label:
     """Label something. The same label again changes nothing; another one by the same labeller is refused, unless it is
     to be replaced. Another labeller's is kept beside it: most votes decide which is in use, then the newest."""
-    check_text([id, given.label])
+    check_text([id, body.label])
     with context.store.write() as connection:
-        return give_one(connection, id, given.label, given, caller, at=context.clock())
+        return record_label(connection, id, body.label, body, caller, at=context.clock())
 
 
 @router.patch("")
-def give_all(context: Given, caller: Proposer, given: LabelsBody) -> list[Label]:
+def give_all(context: ContextDep, caller: Proposer, body: LabelsBody) -> list[Label]:
     """Label many things, as each by itself; all of them or, where one cannot be, none."""
-    check_text([[one.id, one.label] for one in given.labels])
-    at, wrong, done = context.clock(), list[ScanflowError](), list[_Given]()
+    check_text([[item.id, item.label] for item in body.labels])
+    at, errors, recorded_labels = context.clock(), list[ScanflowError](), list[_RecordedLabel]()
     with context.store.write() as connection:
         seen: dict[str, OneLabel] = {}
-        for one in given.labels:
-            where = "" if one.line is None else f"line {one.line}: "
+        for item in body.labels:
+            where = "" if item.line is None else f"line {item.line}: "
             try:
-                if (before := seen.setdefault(one.id, one)) is not one:
+                if (before := seen.setdefault(item.id, item)) is not item:
                     first = "" if before.line is None else f", the first time in line {before.line}"
-                    raise UsageError(f"{one.id!r} is there twice{first}. Keep one.")
-                done.append(_give(connection, one.id, one.label, given, caller, at=at))
+                    raise UsageError(f"{item.id!r} is there twice{first}. Keep one.")
+                recorded_labels.append(_record_vote(connection, item.id, item.label, body, caller, at=at))
             except ScanflowError as error:
-                wrong.append(type(error)(f"{where}{error}"))
-        if wrong:
-            raise _together(wrong)
-        _tell_of_all(connection, done, at)
-    return [one.label for one in done]
+                errors.append(type(error)(f"{where}{error}"))
+        if errors:
+            raise _combine_errors(errors)
+        _record_events(connection, recorded_labels, at)
+    return [recorded.label for recorded in recorded_labels]
 
 
-def give_one(connection: Connection, id: str, label: JSON, how: _Labels, caller: TokenHolder, *, at: float) -> Label:
-    """Label one thing, and tell so."""
-    given = _give(connection, id, label, how, caller, at=at)
-    _tell(connection, given, at)
-    return given.label
+def record_label(
+    connection: Connection, id: str, label: JSON, how: _Labels, caller: TokenHolder, *, at: float
+) -> Label:
+    """Record a label of one sample, with its event."""
+    recorded = _record_vote(connection, id, label, how, caller, at=at)
+    _record_event(connection, recorded, at)
+    return recorded.label
 
 
-class _Given(NamedTuple):
+class _RecordedLabel(NamedTuple):
     label: Label
     type: str | None
     """Of the event. None: it was labelled so already."""
@@ -179,7 +181,9 @@ class _Given(NamedTuple):
     data: dict[str, JSON]
 
 
-def _give(connection: Connection, id: str, label: JSON, how: _Labels, caller: TokenHolder, *, at: float) -> _Given:
+def _record_vote(
+    connection: Connection, id: str, label: JSON, how: _Labels, caller: TokenHolder, *, at: float
+) -> _RecordedLabel:
     by = f"{how.via}, for {caller.name}" if how.via else caller.name
     before, after, own = label_store.assign(
         connection,
@@ -188,7 +192,7 @@ def _give(connection: Connection, id: str, label: JSON, how: _Labels, caller: To
         by=by,
         at=at,
         app=how.app,
-        team=team_for(caller, how.team),
+        team=restrict_team(caller, how.team),
         own=caller.team,
         replace=how.replace,
     )
@@ -196,32 +200,34 @@ def _give(connection: Connection, id: str, label: JSON, how: _Labels, caller: To
     data |= {} if own is None else {"before": own}
     data |= {"in_use": after.label, "in_use_by": after.by} if after.disputed else {}
     type = None if before is after else "label.added" if own is None else "label.replaced"
-    return _Given(after, type, data)
+    return _RecordedLabel(after, type, data)
 
 
-def _tell(connection: Connection, given: _Given, at: float) -> None:
-    if given.type is not None:
-        label = given.label
+def _record_event(connection: Connection, recorded: _RecordedLabel, at: float) -> None:
+    if recorded.type is not None:
+        label = recorded.label
         team = label.team or None
-        events.record(connection, given.type, f"label/{label.id}", at=at, app=label.app, team=team, data=given.data)
+        events.record(
+            connection, recorded.type, f"label/{label.id}", at=at, app=label.app, team=team, data=recorded.data
+        )
 
 
-def _tell_of_all(connection: Connection, done: Iterable[_Given], at: float) -> None:
-    """Tell of what replaces or disputes another label by itself, and of the others of each queue together."""
-    together = Counter[tuple[str, str, str]]()
-    for one in done:
-        if one.type == "label.added" and not one.label.disputed:
-            together[one.label.app, one.label.team, str(one.data["by"])] += 1
+def _record_events(connection: Connection, recorded_labels: Iterable[_RecordedLabel], at: float) -> None:
+    """Record one event per label that replaces or disputes another, and one per queue for all others."""
+    counts = Counter[tuple[str, str, str]]()
+    for recorded in recorded_labels:
+        if recorded.type == "label.added" and not recorded.label.disputed:
+            counts[recorded.label.app, recorded.label.team, str(recorded.data["by"])] += 1
         else:
-            _tell(connection, one, at)
-    for (app, team, by), count in together.items():
+            _record_event(connection, recorded, at)
+    for (app, team, by), count in counts.items():
         data = {"count": count, "by": by}
         events.record(connection, "labels.given", "labels", at=at, app=app, team=team or None, data=data)
 
 
-def _together(wrong: Sequence[ScanflowError]) -> ScanflowError:
-    if len(wrong) == 1:
-        return wrong[0]
-    more = [f"and {len(wrong) - _SHOWN} more"] if len(wrong) > _SHOWN else []
-    lines = "\n".join(f"- {line}" for line in [*map(str, wrong[:_SHOWN]), *more])
-    return UsageError(f"None of these labels was taken, as {len(wrong)} of them cannot be:\n{lines}")
+def _combine_errors(errors: Sequence[ScanflowError]) -> ScanflowError:
+    if len(errors) == 1:
+        return errors[0]
+    more = [f"and {len(errors) - _SHOWN} more"] if len(errors) > _SHOWN else []
+    lines = "\n".join(f"- {line}" for line in [*map(str, errors[:_SHOWN]), *more])
+    return UsageError(f"None of these labels was taken, as {len(errors)} of them cannot be:\n{lines}")

@@ -1,4 +1,4 @@
-"""Runs: asked for, gone on with, stopped, looked at."""
+"""Routes of runs: start, resume, stop, show."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from scanflow.deployer import RunRequest, TaskLog
 from scanflow_server import requests
 from scanflow_server.auth import Editor, Reader
 from scanflow_server.bodies import Key, Named, ResumeBody, RunBody, SpinBody
-from scanflow_server.context import Given
+from scanflow_server.context import ContextDep
 from scanflow_server.limits import LimitedStream
 from scanflow_server.problems import PROBLEMS
-from scanflow_server.progress_events import run_events
-from scanflow_server.scope import OwnRun, read_own_application, team_for
-from scanflow_server.streams import EVENTS, events_response, follow
+from scanflow_server.progress_events import stream_run_events
+from scanflow_server.scope import OwnRun, read_own_application, restrict_team
+from scanflow_server.streams import EVENTS, follow, make_events_response
 
 router = APIRouter(prefix="/runs", tags=["runs"], responses=PROBLEMS)
 
@@ -38,20 +38,20 @@ _BYTES: dict[int | str, dict[str, Any]] = {
 
 
 @router.post("", status_code=201)
-def run(context: Given, caller: Editor, body: RunBody, key: Key = None) -> RunRecord:
+def run(context: ContextDep, caller: Editor, body: RunBody, key: Key = None) -> RunRecord:
     """Check a workflow and have it run, in a process of its own."""
     app = read_own_application(context, caller, body.application, body.source)
     source = None if body.source is None else Path(body.source)
     return requests.request_run(
         context,
         RunRequest(app, body.workflow, parameters=body.parameters, source=source),
-        key=caller.key(key),
+        key=caller.scope_key(key),
         by=caller.name,
     )
 
 
 @router.post("/plan")
-def plan(context: Given, caller: Editor, body: RunBody) -> Plan:
+def plan(context: ContextDep, caller: Editor, body: RunBody) -> Plan:
     """Check a workflow and tell what running it would do."""
     app = read_own_application(context, caller, body.application, body.source)
     context.check_backend(app)
@@ -60,7 +60,7 @@ def plan(context: Given, caller: Editor, body: RunBody) -> Plan:
 
 @router.get("")
 def runs(
-    context: Given,
+    context: ContextDep,
     caller: Reader,
     app: Named = None,
     team: Named = None,
@@ -68,48 +68,54 @@ def runs(
     limit: Annotated[int, Query(ge=1, le=10_000)] = 20,
 ) -> list[RunRecord]:
     """List the newest runs first, without their tasks; of one application, team or workflow where it is named."""
-    return requests.list_runs(context, limit=limit, app=app, team=team_for(caller, team), workflow=workflow)
+    return requests.list_runs(context, limit=limit, app=app, team=restrict_team(caller, team), workflow=workflow)
 
 
 @router.get("/{run}")
-def show(context: Given, _caller: Reader, run: OwnRun) -> RunRecord:
+def show(context: ContextDep, _caller: Reader, run: OwnRun) -> RunRecord:
     """Show a run with its tasks; ``@latest`` is the newest, ``@latest-1`` the one before."""
     return requests.show_run(context, run)
 
 
 @router.post("/{run}/resume")
-def resume(context: Given, caller: Editor, run: OwnRun, body: ResumeBody | None = None, key: Key = None) -> RunRecord:
+def resume(
+    context: ContextDep, caller: Editor, run: OwnRun, body: ResumeBody | None = None, key: Key = None
+) -> RunRecord:
     """Have a run gone on with from where it stands; what finished is kept."""
-    given = body or ResumeBody()
-    app = None if given.application is None else read_own_application(context, caller, given.application, given.source)
-    return requests.request_resume(context, run, app=app, key=caller.key(key), by=caller.name)
+    request = body or ResumeBody()
+    app = (
+        None
+        if request.application is None
+        else read_own_application(context, caller, request.application, request.source)
+    )
+    return requests.request_resume(context, run, app=app, key=caller.scope_key(key), by=caller.name)
 
 
 @router.post("/{run}/spin", status_code=201)
-def spin(context: Given, caller: Editor, run: OwnRun, body: SpinBody, key: Key = None) -> RunRecord:
+def spin(context: ContextDep, caller: Editor, run: OwnRun, body: SpinBody, key: Key = None) -> RunRecord:
     """Run one step again on the inputs it had in a past run, as a run of its own."""
     app = None
     if body.application is not None:
         app = read_own_application(context, caller, body.application, body.source)
     request = RunRequest(app, parameters=body.parameters, run=run, step=body.step)
-    return requests.request_spin(context, request, key=caller.key(key), by=caller.name)
+    return requests.request_spin(context, request, key=caller.scope_key(key), by=caller.name)
 
 
 @router.post("/{run}/stop")
-def stop(context: Given, _caller: Editor, run: OwnRun) -> RunRecord:
+def stop(context: ContextDep, _caller: Editor, run: OwnRun) -> RunRecord:
     """Ask a run to stop; it can be gone on with later."""
     return requests.request_stop(context, run)
 
 
 @router.post("/{run}/tasks/{task}/stop")
-def stop_task(context: Given, _caller: Editor, run: OwnRun, task: Task) -> RunRecord:
+def stop_task(context: ContextDep, _caller: Editor, run: OwnRun, task: Task) -> RunRecord:
     """Ask one task, or all running ones of a step, to stop; what does not need it goes on."""
     return requests.request_task_stop(context, run, task)
 
 
 @router.get("/{run}/events", response_class=StreamingResponse, responses=EVENTS)
 async def events(
-    context: Given,
+    context: ContextDep,
     _caller: Reader,
     run: OwnRun,
     last_event_id: Annotated[str | None, Header(alias="Last-Event-ID")] = None,
@@ -120,19 +126,19 @@ async def events(
     the run could not be driven at all. Another drive begins its own numbers with ``DRIVE-``.
     """
     record = await run_in_threadpool(requests.show_run, context, run)
-    return events_response(context.streams, run_events(context, record.name, last=last_event_id))
+    return make_events_response(context.streams, stream_run_events(context, record.name, last=last_event_id))
 
 
 @router.get("/{run}/steps/{step}/outputs")
-def outputs(context: Given, _caller: Reader, run: OwnRun, step: Task) -> dict[str, Any] | list[dict[str, Any]]:
+def outputs(context: ContextDep, _caller: Reader, run: OwnRun, step: Task) -> dict[str, Any] | list[dict[str, Any]]:
     """Show what a step left for later ones; what JSON has no word for, as text."""
-    found = context.deployer.outputs(run, step)
-    return [_plain(one) for one in found] if isinstance(found, list) else _plain(found)
+    values = context.deployer.outputs(run, step)
+    return [_to_json_value(value) for value in values] if isinstance(values, list) else _to_json_value(values)
 
 
 @router.get("/{run}/tasks/{task}/logs", response_class=StreamingResponse, responses=_BYTES)
 async def logs(
-    context: Given,
+    context: ContextDep,
     _caller: Reader,
     run: OwnRun,
     task: Task,
@@ -150,14 +156,14 @@ async def logs(
     return LimitedStream(blocks(), context.streams, media_type="application/octet-stream")
 
 
-def _plain(value: Any) -> Any:
-    """Return what JSON can hold of a step's output: the rest is told as its text."""
+def _to_json_value(value: Any) -> Any:
+    """Return a step's output as a JSON value, with anything else as text."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, Mapping):
-        return {str(name): _plain(inner) for name, inner in value.items()}
+        return {str(name): _to_json_value(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(inner) for inner in value]
+        return [_to_json_value(inner) for inner in value]
     return str(value)

@@ -1,4 +1,4 @@
-"""How the server itself is: alive, ready, counted, described."""
+"""Routes of the server itself: health, readiness, metrics, status."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from scanflow.private import open_private
 from scanflow_server.access import TokenHolder
 from scanflow_server.auth import Operator, Reader
 from scanflow_server.bodies import Status, TrackerStatus
-from scanflow_server.context import Given, ServerContext
-from scanflow_server.control.agents import view_of
-from scanflow_server.problems import PROBLEMS, problems
+from scanflow_server.context import ContextDep, ServerContext
+from scanflow_server.control.agents import describe_agent
+from scanflow_server.problems import PROBLEMS, describe_problems
 from scanflow_server.store import agents, events, operations, runs
 
 _PROBE_BYTES = 65_536
@@ -46,81 +46,84 @@ async def healthz() -> Health:
     return Health(status="alive")
 
 
-@root.get("/readyz", responses=problems(421, 403, 503))
-def readyz(context: Given, request: Request) -> Health:
+@root.get("/readyz", responses=describe_problems(421, 403, 503))
+def readyz(context: ContextDep, request: Request) -> Health:
     """Say whether the server can do its work, and to whoever sends a token for all teams why not."""
-    wrong = [reason for reason in (_database(context), _home(context)) if reason]
+    wrong = [reason for reason in (_check_database(context), _check_home(context)) if reason]
     if wrong:
         caller: TokenHolder | None = request.state.caller
-        told = caller is not None and caller.team is None
-        raise UnavailableError(" ".join(wrong) if told else "The server is not ready.")
+        may_know = caller is not None and caller.team is None
+        raise UnavailableError(" ".join(wrong) if may_know else "The server is not ready.")
     return Health(status="ready")
 
 
 @root.get(
     "/metrics",
     response_class=PlainTextResponse,
-    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **problems(401, 403, 421, 503)},
+    responses={
+        200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
+        **describe_problems(401, 403, 421, 503),
+    },
 )
-def metrics(context: Given, _caller: Operator, request: Request) -> Response:
+def metrics(context: ContextDep, _caller: Operator, request: Request) -> Response:
     """Tell what is counted, for Prometheus, to whoever sends a token for all teams."""
-    body = request.app.state.meters.text(_counts(context, None))
+    body = request.app.state.meters.render(_count_resources(context, None))
     return Response(body, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @api.get("/status")
-def status(context: Given, caller: Reader) -> Status:
+def status(context: ContextDep, caller: Reader) -> Status:
     """Tell what this server is, and what there is; where it keeps things, only to whoever sees those of all teams."""
     with context.store.read() as connection:
-        known = [one for one in agents.list_all(connection) if caller.sees(one.team)]
-    mine = caller.team is not None
+        rows = [agent for agent in agents.list_all(connection) if caller.can_see(agent.team)]
+    has_team = caller.team is not None
     return Status(
-        version=_version(),
-        home="" if mine else str(context.settings.home),
-        database="" if mine else context.store.address,
-        tracker=_tracker(context),
+        version=_get_version(),
+        home="" if has_team else str(context.settings.home),
+        database="" if has_team else context.store.address,
+        tracker=_get_tracker_status(context),
         started=context.started,
-        pid=0 if mine else os.getpid(),
-        agents=[view_of(context, one) for one in known],
-        counts=_counts(context, caller.team),
+        pid=0 if has_team else os.getpid(),
+        agents=[describe_agent(context, row) for row in rows],
+        counts=_count_resources(context, caller.team),
     )
 
 
-def _counts(context: ServerContext, team: str | None) -> dict[str, int]:
-    """Count what there is of a team; None: of all."""
+def _count_resources(context: ServerContext, team: str | None) -> dict[str, int]:
+    """Count the resources of a team; None: of all."""
 
-    def own(found: Iterable[_OfTeam]) -> int:
-        return sum(team in {None, one.team} for one in found)
+    def count_own(rows: Iterable[_OfTeam]) -> int:
+        return sum(team in {None, row.team} for row in rows)
 
     with context.store.read() as connection:
         counts = {
-            "runs_active": own(runs.list_active(connection)),
-            "operations_running": own(operations.list_open(connection)),
-            "agents": own(agents.list_all(connection)),
+            "runs_active": count_own(runs.list_active(connection)),
+            "operations_running": count_own(operations.list_open(connection)),
+            "agents": count_own(agents.list_all(connection)),
             "events": events.get_newest_id(connection, team=team),
         }
     try:
-        services = own(context.deployer.services())
+        services = count_own(context.deployer.services())
     except UnsupportedError:  # the place serves none
         services = 0
     return counts | {"services": services}
 
 
-def _tracker(context: ServerContext) -> TrackerStatus:
-    given = context.settings.library.tracker_uri
-    if given is not None:
-        return TrackerStatus(url=_without_password(given), ready=True)
+def _get_tracker_status(context: ServerContext) -> TrackerStatus:
+    uri = context.settings.library.tracker_uri
+    if uri is not None:
+        return TrackerStatus(url=_mask_password(uri), ready=True)
     up = read_up(context.settings.home)
     beside = None if up is None else up.tracker
     return TrackerStatus(url=None if beside is None else beside.url, ready=beside is not None and beside.is_alive())
 
 
-def _without_password(address: str) -> str:
+def _mask_password(address: str) -> str:
     scheme, slashes, rest = address.partition("://")
     return f"{scheme}{slashes}{rest.rpartition('@')[2]}" if slashes else address
 
 
-def _database(context: ServerContext) -> str:
+def _check_database(context: ServerContext) -> str:
     try:
         with context.store.read() as connection:
             connection.execute(text("SELECT 1 FROM events LIMIT 1"))
@@ -130,8 +133,8 @@ def _database(context: ServerContext) -> str:
     return ""
 
 
-def _home(context: ServerContext) -> str:
-    """Return why nothing can be kept in the home; a full disk is found by writing a page of it."""
+def _check_home(context: ServerContext) -> str:
+    """Return why the home is not writable; a full disk is detected by writing a page."""
     path = context.settings.folder / ".ready"
     try:
         with open_private(path, "wb") as file:
@@ -142,7 +145,7 @@ def _home(context: ServerContext) -> str:
     return ""
 
 
-def _version() -> str:
+def _get_version() -> str:
     try:
         return version("scanflow")
     except PackageNotFoundError:  # a checkout that is only on the path

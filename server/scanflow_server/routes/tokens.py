@@ -1,4 +1,4 @@
-"""Tokens: made, listed and revoked, by admins, each within its own team."""
+"""Routes of tokens: make, list and revoke, by admins, each within its own team."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.home_token import Role, make_token, token_hash
 from scanflow_server.access import TokenHolder
-from scanflow_server.auth import Admin, home_owner
+from scanflow_server.auth import Admin, get_home_owner
 from scanflow_server.bodies import Name
-from scanflow_server.context import Given
+from scanflow_server.context import ContextDep
 from scanflow_server.problems import PROBLEMS
 from scanflow_server.store import tokens as token_store
 from scanflow_server.store.tokens import TokenRow
@@ -47,32 +47,32 @@ class NewToken(TokenRow):
 
 
 @router.get("")
-def tokens(context: Given, caller: Admin) -> list[TokenRow]:
+def tokens(context: ContextDep, caller: Admin) -> list[TokenRow]:
     """List the tokens that the caller may revoke, also those that were; by when they were made."""
     with context.store.read() as connection:
-        return [one for one in token_store.list_all(connection) if _is_own(caller, one)]
+        return [token for token in token_store.list_all(connection) if _is_own(caller, token)]
 
 
 @router.post("", status_code=201)
-def make(context: Given, request: Request, caller: Admin, body: TokenBody) -> NewToken:
+def make(context: ContextDep, request: Request, caller: Admin, body: TokenBody) -> NewToken:
     """Make a token, and show it this once. It may do no more than the one that makes it."""
-    if body.name == home_owner():
+    if body.name == get_home_owner():
         raise InvalidError(f"{body.name!r} is who holds the home's own token. Choose another name.")
     team, token, at = body.team or caller.team, make_token(), context.clock()
     caller.check("administer", team)
     expires = None if body.expires_s is None else at + body.expires_s
     row = TokenRow(name=body.name, role=body.role, team=team, created=at, expires=expires)
     with context.store.write() as connection:
-        kept = token_store.add(connection, row, token_hash(token))
+        created = token_store.add(connection, row, token_hash(token))
     request.app.state.callers.reload()
-    return NewToken(**kept.model_dump(), token=token)
+    return NewToken(**created.model_dump(), token=token)
 
 
 @router.delete("/{name}")
-def revoke(context: Given, request: Request, caller: Admin, name: Name) -> TokenRow:
+def revoke(context: ContextDep, request: Request, caller: Admin, name: Name) -> TokenRow:
     """Let nobody in by a token from now on."""
     with context.store.write() as connection:
-        own = {one.name: one for one in token_store.list_all(connection) if _is_own(caller, one)}
+        own = {token.name: token for token in token_store.list_all(connection) if _is_own(caller, token)}
         if name not in own:
             raise NotFoundError(f"There is no token {name!r}.{did_you_mean(name, own)}")
         revoked = token_store.revoke(connection, own[name], at=context.clock())

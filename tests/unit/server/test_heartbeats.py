@@ -27,19 +27,19 @@ def row(**fields: Any) -> AgentRow:
 
 def test_an_agent_counts_as_heard_of_when_the_server_began_until_it_says_more() -> None:
     beats = Heartbeats(since=200.0)
-    assert beats.latest(row()).seen == 200.0
-    assert beats.latest(row(seen=300.0)).seen == 300.0
-    assert beats.latest(row(seen=None)).seen is None, "it never said that it is there"
+    assert beats.refresh(row()).seen == 200.0
+    assert beats.refresh(row(seen=300.0)).seen == 300.0
+    assert beats.refresh(row(seen=None)).seen is None, "it never said that it is there"
     beats.note(row(), at=400.0, sensors=[{"name": "count"}])
-    assert (beats.latest(row()).seen, beats.latest(row()).sensors) == (400.0, [{"name": "count"}])
-    assert beats.latest(row(team="blue", generation=3)).generation == 3, "all else is as the store has it"
+    assert (beats.refresh(row()).seen, beats.refresh(row()).sensors) == (400.0, [{"name": "count"}])
+    assert beats.refresh(row(team="blue", generation=3)).generation == 3, "all else is as the store has it"
 
 
 @pytest.mark.parametrize("other", [{"pid": 8}, {"url": "http://127.0.0.1:2"}, {"name": "other"}])
 def test_what_another_process_said_does_not_count(other: dict[str, Any]) -> None:
     beats = Heartbeats(since=0.0)
     beats.note(row(), at=400.0, sensors=None)
-    assert beats.latest(row(**other)).seen == 100.0
+    assert beats.refresh(row(**other)).seen == 100.0
 
 
 def test_a_heartbeat_that_is_no_news_is_not_written(api: Api) -> None:

@@ -19,7 +19,7 @@ from scanflow.backends.records import RunRecord
 from scanflow.drift.thumbnail import thumbnail
 from scanflow.names import RunName
 from scanflow_server.access import TokenHolder
-from scanflow_server.overview_html import Overview, overview
+from scanflow_server.overview_html import Overview, render_overview
 from scanflow_server.page_sessions import SESSION_S, Sessions
 from tests.asking import HTTP, http_client
 from tests.server import bearer
@@ -149,7 +149,9 @@ def test_what_runs_and_who_waits_for_whom_is_a_table_on_the_first_page() -> None
     waits = action(wanted, began=1.0, verdict="approve", state="pending")
     view = AgentView(name="planner", app="mnist", team="t", state="running")
     run = RunRecord(name=RunName("fox-1"), app="mnist", team="t", workflow="training", state="running", created=0.0)
-    page = overview(Overview(approvals=[waits], labels=1, agents=[view], services=[], runs=[run], reports=[]), "ada")
+    page = render_overview(
+        Overview(approvals=[waits], labels=1, agents=[view], services=[], runs=[run], reports=[]), "ada"
+    )
     _Page(page)
     assert "&lt;executor&gt;</strong> asks for" in page
     assert "&lt;better&gt; by far<br><code>scanflow approve a1</code>" in page
@@ -196,18 +198,18 @@ def test_a_session_ends_with_its_token_and_after_half_a_day() -> None:
         first = await sessions.begin("secret")
         assert first is not None
         assert await sessions.begin("other") is None
-        assert await sessions.caller(first) == ada
+        assert await sessions.find_caller(first) == ada
         valid.clear()
-        assert await sessions.caller(first) is None, "the token was revoked"
+        assert await sessions.find_caller(first) is None, "the token was revoked"
         valid["secret"] = ada
-        assert await sessions.caller(first) is None, "and has to be given again"
+        assert await sessions.find_caller(first) is None, "and has to be given again"
         second = await sessions.begin("secret")
         now[0] = SESSION_S
-        assert await sessions.caller(str(second)) is None
+        assert await sessions.find_caller(str(second)) is None
         third = await sessions.begin("secret")
         for _ in range(1000):
             await sessions.begin("secret")
-        assert await sessions.caller(str(third)) is None, "of too many the oldest goes"
+        assert await sessions.find_caller(str(third)) is None, "of too many the oldest goes"
 
     asyncio.run(story())
 

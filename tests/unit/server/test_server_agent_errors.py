@@ -13,7 +13,7 @@ import pytest
 from scanflow.agent.records import AgentView, Event
 from scanflow.processes.jobs import Job
 from scanflow_server.context import ServerContext
-from scanflow_server.control.agents import version_of, view_of
+from scanflow_server.control.agents import compute_version, describe_agent
 from scanflow_server.routes import events as routes
 from scanflow_server.store import agents, events
 from tests.unit.server.keeping import Api, known_by
@@ -25,13 +25,13 @@ def folder(context: ServerContext) -> Path:
         one = agents.put(connection, app="a", name="tracker", team="t", document={"v": 1}, source=None)
     made = Job(context.settings.folder / "agents" / "a" / "tracker").path / "host"
     made.mkdir(parents=True)
-    (made.parent / "told").write_text(version_of(context, one))  # as its controller does when it starts it
+    (made.parent / "told").write_text(compute_version(context, one))  # as its controller does when it starts it
     return made
 
 
 def view(context: ServerContext) -> AgentView:
     found = known_by(context.store, agents.get, "a", "tracker")
-    return view_of(context, found)
+    return describe_agent(context, found)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,13 @@ from scanflow.home_token import agents_token, home_token
 from scanflow.processes.jobs import Job
 from scanflow.processes.starts import WELL_S
 from scanflow_server.context import ServerContext
-from scanflow_server.control.agents import AgentsController, has_other_code, journal_of, version_of, view_of
+from scanflow_server.control.agents import (
+    AgentsController,
+    compute_version,
+    describe_agent,
+    fetch_journal,
+    has_other_code,
+)
 from scanflow_server.heartbeats import SILENT_S, Heartbeats
 from scanflow_server.store import agents, events
 from scanflow_server.store.agents import AgentRow
@@ -97,7 +103,7 @@ class Hosting:
 
     @property
     def state(self) -> str:
-        return view_of(self.context, self.known).state
+        return describe_agent(self.context, self.known).state
 
 
 @pytest.fixture
@@ -177,8 +183,8 @@ def test_a_journal_is_read_where_the_agent_is_hosted_whatever_it_says_of_its_pla
     monkeypatch.setattr("scanflow_server.control.agents.reply_of", reply_of)
     hosting.want()
     with pytest.raises(UnavailableError, match=r"a:tracker is starting.*agents --start app.py:tracker"):
-        journal_of(hosting.context, hosting.known, after=0, limit=10)
-    version, here = version_of(hosting.context, hosting.known), "http://127.0.0.1:5"
+        fetch_journal(hosting.context, hosting.known, after=0, limit=10)
+    version, here = compute_version(hosting.context, hosting.known), "http://127.0.0.1:5"
     process = AgentProcess("a", "t", "tracker", alive=True, started=True, version=version)
     monkeypatch.setattr(hosting.context.agents, "show", lambda *_: process)
     for told, url, seen in (
@@ -193,9 +199,9 @@ def test_a_journal_is_read_where_the_agent_is_hosted_whatever_it_says_of_its_pla
         asked.clear()
         if seen is None:
             with pytest.raises(UnavailableError, match="started elsewhere"):
-                journal_of(hosting.context, hosting.known, after=7, limit=10)
+                fetch_journal(hosting.context, hosting.known, after=7, limit=10)
         else:
-            assert [one["id"] for one in journal_of(hosting.context, hosting.known, after=7, limit=10)] == [8]
+            assert [one["id"] for one in fetch_journal(hosting.context, hosting.known, after=7, limit=10)] == [8]
         home = home_token(hosting.context.settings.home)
         assert home is not None
         wanted = [(seen, "/journal?after=7&limit=10", agents_token(home, "a", "t"))]
@@ -284,7 +290,7 @@ def test_an_agent_whose_files_have_changed_is_started_anew_when_it_is_asked_for_
     def again() -> bool:
         anew = has_other_code(hosting.context.agents.show("a", "t", "tracker"), document, source)
         with hosting.context.store.write() as connection:
-            agents.put(connection, app="a", name="tracker", team="t", document=document, source=source, anew=anew)
+            agents.put(connection, app="a", name="tracker", team="t", document=document, source=source, restart=anew)
         return anew
 
     assert not again()

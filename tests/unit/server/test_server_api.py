@@ -15,7 +15,7 @@ import pytest
 from scanflow.agent.records import Event
 from scanflow.deployer import RunRequest
 from scanflow.processes.jobs import Job
-from scanflow_server.auth import home_owner
+from scanflow_server.auth import get_home_owner
 from scanflow_server.context import ServerContext
 from scanflow_server.store import agents, events, operations, runs
 from tests.asking import HTTP
@@ -90,7 +90,7 @@ def test_a_run_is_known_and_running_as_soon_as_it_was_asked_for(api: Api, body: 
     assert [one["name"] for one in api.get("/runs").json()] == [record["name"]]
     assert api.context.deployer.batch.definition(record["name"]).workflow.by_name["fit"].parameters == {"epochs": 5}
     [told] = api.get("/events").json()
-    assert (told["type"], told["data"]["by"]) == ("run.started", home_owner())
+    assert (told["type"], told["data"]["by"]) == ("run.started", get_home_owner())
     assert api.get("/applications/mnist").json()["environment"] == "scanflow-mnist-ml"
 
 
@@ -246,7 +246,7 @@ def test_a_stream_goes_on_behind_a_number_and_what_is_none_is_as_if_none_was_kno
         return [line for line in lines if line.startswith("id")]
 
     operation, run = deployed(api).json()["operation"], api.post("/runs", json=body).json()["name"]
-    job = api.context.run_job(run, 1)
+    job = api.context.get_run_job(run, 1)
     job.prepare({"what": "run"})
     job.end({"record": None, "problem": {"status": 500, "detail": "no"}})
     api.context.deployer.batch.give_up(run, "no")

@@ -38,13 +38,13 @@ def test_a_request_that_comes_while_the_tokens_are_first_read_is_let_in(
         lambda _connection: {token_hash("secret"): TokenRow(name="ada", role="viewer", team="vision", created=1.0)},
     )
 
-    monkeypatch.setattr(agents, "listed", lambda _connection: [])
+    monkeypatch.setattr(agents, "list_all", lambda _connection: [])
 
     async def two() -> list[TokenHolder | None]:
         names = Callers(context)
-        first = asyncio.create_task(names.caller("secret"))
+        first = asyncio.create_task(names.find_caller("secret"))
         await asyncio.to_thread(reading.wait, PATIENCE_S)
-        second = asyncio.create_task(names.caller("secret"))
+        second = asyncio.create_task(names.find_caller("secret"))
         await asyncio.sleep(0)  # it has looked by now
         go_on.set()
         return [await first, await second]
@@ -64,9 +64,9 @@ def test_tokens_are_read_again_sooner_where_another_server_may_change_them(
         yield
 
     context: Any = SimpleNamespace(store=SimpleNamespace(read=read, file=file), settings=SimpleNamespace(home=tmp_path))
-    monkeypatch.setattr(tokens, "valid", lambda _connection: {})
-    monkeypatch.setattr(agents, "listed", lambda _connection: [])
+    monkeypatch.setattr(tokens, "load_valid", lambda _connection: {})
+    monkeypatch.setattr(agents, "list_all", lambda _connection: [])
     names = Callers(context, clock=lambda: now[0])
     for now[0] in (0.0, kept_s - 0.1, kept_s + 0.1, kept_s + 0.2):
-        assert asyncio.run(names.caller("secret")) is None
+        assert asyncio.run(names.find_caller("secret")) is None
     assert readings == [0.0, kept_s + 0.1]

@@ -7,13 +7,13 @@ from typing import Any
 
 import httpx
 import pytest
-from scanflow_server.arbiter.explain_action import explain_action
 
 from scanflow.backends.service_change import ServiceChange
 from scanflow.errors import UnavailableError, UsageError
 from scanflow_server import requests
 from scanflow_server.arbiter.arbitrate import QUEUE_S
 from scanflow_server.arbiter.make import make_engine
+from scanflow_server.arbiter.why import explain_action
 from scanflow_server.commands import QueuedDeployer, carry_out
 from scanflow_server.context import ServerContext
 from scanflow_server.store import intents, operations

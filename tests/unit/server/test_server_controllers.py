@@ -60,7 +60,7 @@ class Driving:
         run = self.context.deployer.batch.enter(self.context.deployer.define(RunRequest(self.app, "train")))
         with self.context.store.write() as connection:
             runs.add(connection, a_run(run.name, created=created, asked=DriveRequest(action="resume")))
-        return self.context.run_job(run.name, 1)
+        return self.context.get_run_job(run.name, 1)
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def want_change(context: ServerContext, id: str, service: str) -> Job:
     one = OperationRow(id=id, kind="change", service=service, request={"instances": 2}, created=1.0)
     with context.store.write() as connection:
         operations.add(connection, one)
-    return context.operation_job(id)
+    return context.get_operation_job(id)
 
 
 def test_a_change_that_cannot_be_looked_at_holds_up_only_its_own_service(

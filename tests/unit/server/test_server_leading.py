@@ -59,7 +59,7 @@ def test_a_second_server_acts_once_the_first_has_ended(place: Place) -> None:
     waiting.start()
     for _ in range(20):  # twice as long as a lease lasts
         place.clock.now += 1.5
-        until(lambda: renewal.kept_at == place.clock.now, "it was kept")
+        until(lambda: renewal.renewed_at == place.clock.now, "it was kept")
     enough = second.takes + 3
     until(lambda: second.takes >= enough, "the second has asked for it again and again")
     assert (took, first.take(), second.take()) == ([], True, False)

@@ -19,9 +19,9 @@ from scanflow_server.bodies import check_text
 from scanflow_server.change_notifier import ChangeNotifier
 from scanflow_server.control import loop as loops
 from scanflow_server.control.loop import ErrorIsolation, Loop
-from scanflow_server.progress_events import changes
+from scanflow_server.progress_events import derive_events
 from scanflow_server.settings import ServerSettings
-from scanflow_server.streams import PING, pinged
+from scanflow_server.streams import PING, add_pings
 from tests.waiting import PATIENCE_S, patient, until
 
 
@@ -98,7 +98,7 @@ def test_what_goes_wrong_with_one_thing_is_told_once_until_it_is_well_again(capl
     apart = ErrorIsolation()
 
     def look(error: BaseException | None) -> None:
-        with apart.of("The run 'r'"):
+        with apart.isolate("The run 'r'"):
             if error is not None:
                 raise error
 
@@ -124,7 +124,7 @@ def test_a_stream_in_which_nothing_happens_says_that_it_lives() -> None:
             yield b"two"
 
         seen = []
-        async for block in pinged(blocks(), every_s=0.01):
+        async for block in add_pings(blocks(), every_s=0.01):
             seen.append(block)
             if block == PING:
                 go.set()
@@ -146,7 +146,7 @@ def test_a_stream_that_nobody_reads_any_more_is_closed() -> None:
             finally:
                 closed.append(True)
 
-        stream = pinged(blocks(), every_s=0.01)
+        stream = add_pings(blocks(), every_s=0.01)
         await anext(stream)
         await anext(stream)
         await stream.aclose()  # type: ignore[attr-defined]  # what is handed out is a generator
@@ -171,9 +171,9 @@ def a_task(name: str, state: str, attempts: int = 1) -> TaskRecord:
 def test_what_happened_between_two_looks_is_told_once() -> None:
     first = run_of(a_task("load", "running"), a_task("work.0", "pending", 0), a_task("work.1", "pending", 0))
     second = run_of(a_task("load", "succeeded"), a_task("work.0", "succeeded"), a_task("work.1", "running", 2))
-    assert [event.kind for event in changes(None, first)] == ["run-started", "task-started"]
-    assert changes(first, first) == []
-    told = changes(first, second)
+    assert [event.kind for event in derive_events(None, first)] == ["run-started", "task-started"]
+    assert derive_events(first, first) == []
+    told = derive_events(first, second)
     assert [event.kind for event in told] == ["task-ended", "task-started", "task-ended", "task-started"]
     assert [getattr(event, "width", None) for event in told] == [1, 2, 2, 2]
 

@@ -20,10 +20,10 @@ from scanflow_server.control.retention import (
     DAY_S,
     Mark,
     RetentionController,
-    bookmark_now,
-    gone_until,
-    may_forget,
-    needed_until,
+    can_forget,
+    find_forget_limit,
+    get_needed_until,
+    should_bookmark,
 )
 from scanflow_server.settings import ServerSettings
 from scanflow_server.store import applications, events, intents, keys, labels, operations, runs
@@ -71,9 +71,9 @@ def test_what_goes_is_too_old_or_too_much_and_the_newest_event_stays(steps: list
         now += pause
         born |= dict.fromkeys(range(newest + 1, newest + count + 1), now)
         newest += count
-        if bookmark_now(marks[-1] if marks else None, newest, now, keep):
+        if should_bookmark(marks[-1] if marks else None, newest, now, keep):
             marks.append(Mark(newest, now))
-        until = max(until, gone_until(marks, newest, now, keep))
+        until = max(until, find_forget_limit(marks, newest, now, keep))
     assert 0 <= until < max(newest, 1)
     for number in range(1, until + 1):
         assert now - born[number] > 30 * DAY_S or (most and newest - number >= most)
@@ -83,12 +83,12 @@ def test_what_goes_is_too_old_or_too_much_and_the_newest_event_stays(steps: list
 
 
 def test_marks_are_few_and_made_again_when_the_clock_is_set_back() -> None:
-    assert bookmark_now(None, 1, NOW, KEEP)
-    assert not bookmark_now(None, 0, NOW, KEEP)
-    assert not bookmark_now(Mark(5, NOW), 5, NOW + DAY_S, KEEP)
-    assert not bookmark_now(Mark(5, NOW), 6, NOW + 0.2 * DAY_S, KEEP)
-    assert bookmark_now(Mark(5, NOW), 6, NOW + 0.4 * DAY_S, KEEP)
-    assert bookmark_now(Mark(5, NOW), 6, NOW - DAY_S, KEEP)
+    assert should_bookmark(None, 1, NOW, KEEP)
+    assert not should_bookmark(None, 0, NOW, KEEP)
+    assert not should_bookmark(Mark(5, NOW), 5, NOW + DAY_S, KEEP)
+    assert not should_bookmark(Mark(5, NOW), 6, NOW + 0.2 * DAY_S, KEEP)
+    assert should_bookmark(Mark(5, NOW), 6, NOW + 0.4 * DAY_S, KEEP)
+    assert should_bookmark(Mark(5, NOW), 6, NOW - DAY_S, KEEP)
 
 
 def stored(
@@ -125,14 +125,14 @@ def stored(
     ],
 )
 def test_an_action_is_forgotten_once_it_is_over_old_and_counts_for_nothing(one: ActionRow, goes: bool) -> None:
-    assert may_forget(one, NOW, KEEP, surplus=False) is goes
+    assert can_forget(one, NOW, KEEP, surplus=False) is goes
 
 
 def test_more_than_enough_is_forgotten_early_only_where_nothing_was_done() -> None:
-    assert may_forget(stored(at=NOW, state="lost", verdict="observe"), NOW + 1, KEEP, surplus=True)
-    assert not may_forget(stored(at=NOW), NOW + 1, KEEP, surplus=True)
-    assert not may_forget(stored(at=NOW, state="pending", verdict="approve"), NOW + 1, KEEP, surplus=True)
-    assert needed_until(stored(at=NOW, cool_down_s=5.0)) == NOW + 5
+    assert can_forget(stored(at=NOW, state="lost", verdict="observe"), NOW + 1, KEEP, surplus=True)
+    assert not can_forget(stored(at=NOW), NOW + 1, KEEP, surplus=True)
+    assert not can_forget(stored(at=NOW, state="pending", verdict="approve"), NOW + 1, KEEP, surplus=True)
+    assert get_needed_until(stored(at=NOW, cool_down_s=5.0)) == NOW + 5
 
 
 # -- events
@@ -204,7 +204,7 @@ def ended_operation(context: ServerContext, id: str, at: float, state: str = "su
         operations.add(connection, one)
         if state != "running":
             operations.end(connection, id, at=at, progress=["done"], result={})
-    return ended_job(context.operation_job(id), at)
+    return ended_job(context.get_operation_job(id), at)
 
 
 def ended_job(job: Job, at: float) -> Job:
@@ -234,11 +234,11 @@ def test_drives_that_ended_long_ago_are_forgotten_but_not_what_is_wanted_or_work
         for run in (a_run("over", active=False, drive=2), a_run("wanted"), a_run("fresh", active=False)):
             runs.add(connection, run)
     jobs = {
-        (name, drive): ended_job(context.run_job(name, drive), LONG_AGO)
+        (name, drive): ended_job(context.get_run_job(name, drive), LONG_AGO)
         for name, drive in (("over", 1), ("over", 2), ("wanted", 1), ("unknown", 1))
     }
-    ended_job(context.run_job("fresh", 1), NOW)
-    unended = context.run_job("unended", 1)
+    ended_job(context.get_run_job("fresh", 1), NOW)
+    unended = context.get_run_job("unended", 1)
     unended.prepare({"what": "test"})
     RetentionController(context).forget()
     assert {key for key, job in jobs.items() if job.path.exists()} == {("wanted", 1)}
@@ -250,7 +250,7 @@ def test_drives_that_ended_long_ago_are_forgotten_but_not_what_is_wanted_or_work
 
 @pytest.mark.processes
 def test_a_job_that_somebody_works_on_is_not_forgotten(context: ServerContext) -> None:
-    job = ended_job(context.run_job("r", 1), LONG_AGO)
+    job = ended_job(context.get_run_job("r", 1), LONG_AGO)
     assert job.daemon.start(["sleep", "600"], log=job.log)
     assert not job.forget()
     RetentionController(context).forget()
@@ -272,7 +272,7 @@ def test_a_run_whose_drive_is_forgotten_is_still_told_of_and_gone_on_with(api: A
     api.context.deployer.batch.give_up(name, "for a test")
     with api.context.store.write() as connection:
         runs.settle(connection, name, 1, outcome="failed")
-    ended_job(api.context.run_job(name, 1), LONG_AGO)
+    ended_job(api.context.get_run_job(name, 1), LONG_AGO)
     api.context.settings = api.context.settings.model_copy(update={"keep_ended_days": 1.0})
     now = [NOW]
     api.context.clock = lambda: now[0]

@@ -3,12 +3,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from scanflow_server.arbiter.explain_action import explain_action
 
 from scanflow.agent.records import Action, Guard, Intent
 from scanflow.drift.promotion import decide
 from scanflow.drift.slices import Slice
 from scanflow.errors import InvalidError, NotFoundError, UsageError
+from scanflow_server.arbiter.why import explain_action
 from scanflow_server.store import events
 from scanflow_server.store import intents as kept
 from tests.unit.server.arbiter.making import intent

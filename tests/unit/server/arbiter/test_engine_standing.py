@@ -185,14 +185,14 @@ def test_what_the_engine_stumbles_over_it_leaves_alone_for_longer_and_longer(wor
 
 def test_an_engine_that_cannot_look_or_begin_goes_on_when_it_can(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     failing = [RuntimeError("can't start new thread"), MemoryError(), ValueError("a row that cannot be read")]
-    jobs = world.engine._jobs
+    jobs = world.engine._plan_jobs
 
     def stumble(found: Any) -> Any:
         if failing:
             raise failing.pop()
         return jobs(found)
 
-    monkeypatch.setattr(world.engine, "_jobs", stumble)
+    monkeypatch.setattr(world.engine, "_plan_jobs", stumble)
     monkeypatch.setattr("scanflow_server.control.loop.FAILED_S", 0.01)
     with world.engine:
         world.engine.submit(wanted("i1"))

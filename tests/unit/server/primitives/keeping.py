@@ -14,7 +14,7 @@ from scanflow.backends.port import JobPlanner
 from scanflow.backends.records import RunRecord, RunStarted
 from scanflow.deployer import Deployer, EmbeddedDeployer, RunRequest
 from scanflow.errors import NotFoundError
-from scanflow_server.primitives import carry_out, job_planner_of
+from scanflow_server.primitives import carry_out, require_job_planner
 
 
 class Remembered:
@@ -59,7 +59,7 @@ class InlineRuns:
 
     def job_planner(self) -> JobPlanner:
         assert isinstance(self._deployer, EmbeddedDeployer)
-        return job_planner_of(self._deployer.batch)
+        return require_job_planner(self._deployer.batch)
 
     def newest(self, *, app: str, team: str, workflow: str, limit: int) -> list[RunRecord]:
         found = self._deployer.runs(limit=limit)
