@@ -1,4 +1,4 @@
-"""The ASGI application of an instance: a request's checks and its body in, its response out."""
+"""The ASGI application of an instance: checks and reads requests, and writes responses."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 BODY_S: Final = 30.0
-"""Longest that a body may take, beside what its length allows at the lowest rate."""
+"""The timeout of reading a body, in seconds, plus its length at the lowest rate."""
 
 LOWEST_RATE: Final = 16 * 1024
-"""Bytes a second that a sender must reach on average."""
+"""The minimum average rate of a sender, in bytes per second."""
 
 _ONLY_ONCE: Final = ("host", "content-length", "content-type", "transfer-encoding", "inference-header-content-length")
 _ALWAYS_OPEN: Final = frozenset({"/v2/health/live", "/v2/health/ready", "/healthz", "/readyz"})
 _WORTH_COMPRESSING: Final = 1024
 _AT_ONCE: Final = 64 * 1024
-"""Bodies up to this size are copied, so that one write sends head and body."""
+"""The largest body that is copied, so that one write sends head and body, in bytes."""
 
 _BODILESS: Final = frozenset({204, 304})
 _JSON: Final = "application/json"
@@ -47,11 +47,11 @@ class HttpApi:
     def __init__(
         self, served: Served, *, max_request_bytes: int, hosts: Collection[str] = (), token: str | None = None
     ) -> None:
-        """``hosts``: what ``Host`` may be, beside loopback's names; ``token``: None, none is needed."""
+        """``hosts``: the allowed values of ``Host`` beside loopback's names; ``token``: None if none is needed."""
         self._served = served
         self._most = max_request_bytes
         self._token = None if token is None else token.encode()
-        self._refusal = lru_cache(256)(partial(_refusal, frozenset(one.lower() for one in hosts)))
+        self._refusal = lru_cache(256)(partial(_check_headers, frozenset(host.lower() for host in hosts)))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         raw = scope["headers"]
@@ -65,7 +65,7 @@ class HttpApi:
                 body = await self._read(receive, length)
             whole = True
             if "content-encoding" in headers:
-                body = await self._decoded(body, headers["content-encoding"])
+                body = await self._decompress(body, headers["content-encoding"])
             query = scope["query_string"]
             request = Request(scope["method"], scope["path"], query.decode("latin-1") if query else "", headers, body)
             response = await self._served.handle(request)
@@ -74,8 +74,8 @@ class HttpApi:
         except _ClientLeftError:
             return
         if "accept-encoding" in headers:
-            response = await _encoded(response, headers["accept-encoding"])
-        if not (whole and _written_at_once(response, scope["extensions"][RESPOND])):
+            response = await _negotiate_compression(response, headers["accept-encoding"])
+        if not (whole and _respond_at_once(response, scope["extensions"][RESPOND])):
             await _write(response, send, None if whole else receive)
 
     def _check(self, scope: Scope, headers: dict[str, str], raw: list[tuple[bytes, bytes]]) -> None:
@@ -93,14 +93,14 @@ class HttpApi:
         if refusal is not None:
             raise ProblemError(refusal.status, refusal.detail, title=refusal.title)
         if self._token is not None and scope["path"] not in _ALWAYS_OPEN:
-            given = bearer_token(raw)
-            if given is None or not hmac.compare_digest(given.encode("latin-1"), self._token):
+            token = bearer_token(raw)
+            if token is None or not hmac.compare_digest(token.encode("latin-1"), self._token):
                 raise ProblemError(401, "This service needs a bearer token.", headers=(("www-authenticate", "Bearer"),))
         if "expect" in headers and headers["expect"].lower() != "100-continue":
             raise ProblemError(417, f"The expectation {headers['expect'][:80]!r} cannot be met: '100-continue' can.")
 
     def _length(self, headers: dict[str, str]) -> int:
-        """Return how many bytes the body has; -1: it says when it comes."""
+        """Return the length of the body in bytes; -1: it is chunked."""
         coding = headers.get("transfer-encoding")
         if coding is not None:
             if coding.strip().lower() != "chunked":
@@ -108,7 +108,7 @@ class HttpApi:
             return -1
         length = int(headers.get("content-length", 0))  # the parser took it for a number
         if length > self._most:
-            raise _too_large(length, self._most)
+            raise _make_too_large(length, self._most)
         return length
 
     async def _read(self, receive: Receive, length: int) -> bytes | bytearray:
@@ -128,7 +128,7 @@ class HttpApi:
                         break
                     body += message["body"]
                     if len(body) > self._most:
-                        raise _too_large(len(body), self._most)
+                        raise _make_too_large(len(body), self._most)
                     limit.reschedule(began + BODY_S + len(body) / LOWEST_RATE)
         except TimeoutError:
             raise ProblemError(408, "The request did not come in time.") from None
@@ -136,7 +136,7 @@ class HttpApi:
             raise _ClientLeftError
         return body
 
-    async def _decoded(self, body: bytes | bytearray, coding: str) -> bytes | bytearray:
+    async def _decompress(self, body: bytes | bytearray, coding: str) -> bytes | bytearray:
         coding = coding.strip().lower()
         if coding == "identity" or not body:
             return body
@@ -150,19 +150,19 @@ class HttpApi:
 def decompress(body: bytes | bytearray, most: int) -> bytearray:
     # "deflate" is the zlib format, but some senders leave its header out.
     raw = len(body) > 1 and body[:2] != b"\x1f\x8b" and int.from_bytes(body[:2], "big") % 31 != 0
-    left, found = bytes(body), bytearray()
+    remaining, decompressed = bytes(body), bytearray()
     try:
-        while left:
+        while remaining:
             decoder = zlib.decompressobj(-zlib.MAX_WBITS if raw else zlib.MAX_WBITS | 32)
-            found += decoder.decompress(left, most + 1 - len(found))
-            if len(found) > most:
-                raise _too_large(len(found), most)
+            decompressed += decoder.decompress(remaining, most + 1 - len(decompressed))
+            if len(decompressed) > most:
+                raise _make_too_large(len(decompressed), most)
             if not decoder.eof:
                 raise ProblemError(400, "The body's compressed data ends too early.")
-            left = decoder.unused_data
+            remaining = decoder.unused_data
     except zlib.error as error:
         raise ProblemError(400, f"The body cannot be decompressed: {error}.") from None
-    return found
+    return decompressed
 
 
 def compress(response: Response, coding: str) -> Response:
@@ -173,10 +173,10 @@ def compress(response: Response, coding: str) -> Response:
     return Response(response.status, body, response.content_type, headers)
 
 
-async def _encoded(response: Response, accepted: str) -> Response:
-    """Most clients say that they take compression; for tensors' bytes only those are meant that take nothing else."""
-    wanted = [one.strip().lower() for one in accepted.split(",")]
-    coding = next((one for one in ("gzip", "deflate") if one in wanted), None)
+async def _negotiate_compression(response: Response, accepted: str) -> Response:
+    """Compress a response if the client accepts it: JSON for all, tensors only for clients that accept nothing else."""
+    wanted = [coding.strip().lower() for coding in accepted.split(",")]
+    coding = next((coding for coding in ("gzip", "deflate") if coding in wanted), None)
     if coding is None or (response.content_type != _JSON and len(wanted) > 1):
         return response
     parts = [response.body] if isinstance(response.body, bytes) else response.body
@@ -185,7 +185,7 @@ async def _encoded(response: Response, accepted: str) -> Response:
     return await asyncio.to_thread(compress, response, coding)
 
 
-def _written_at_once(response: Response, respond: Callable[[int, bytes, bytes], bool]) -> bool:
+def _respond_at_once(response: Response, respond: Callable[[int, bytes, bytes], bool]) -> bool:
     body = response.body
     if not isinstance(body, bytes) or len(body) > _AT_ONCE or response.status in _BODILESS:
         return False
@@ -193,9 +193,9 @@ def _written_at_once(response: Response, respond: Callable[[int, bytes, bytes], 
 
 
 async def _write(response: Response, send: Send, unread: Receive | None) -> None:
-    """``unread``: the request was not read whole, so that the connection has to close."""
+    """Write a response. ``unread``: the rest of a request that was not read whole, so that the connection closes."""
     body = response.body
-    parts = (body,) if isinstance(body, bytes) else [_flat(part) for part in body]
+    parts = (body,) if isinstance(body, bytes) else [_flatten(part) for part in body]
     length = sum(map(len, parts))
     headers = _head(response.content_type, response.headers)
     if response.status not in _BODILESS:
@@ -214,7 +214,7 @@ async def _write(response: Response, send: Send, unread: Receive | None) -> None
 
 
 async def _linger(receive: Receive) -> None:
-    """Read and drop the rest of a request for a while: a socket closed with bytes unread resets the connection."""
+    """Read and drop the rest of a request for a while: closing a socket with unread bytes resets the connection."""
     try:
         async with asyncio.timeout(LINGER_S):
             while (await receive()).get("more_body"):
@@ -225,8 +225,8 @@ async def _linger(receive: Receive) -> None:
 
 @lru_cache(512)
 def _head(content_type: str, headers: Headers) -> list[tuple[bytes, bytes]]:
-    given = ((("content-type", content_type),) if content_type else ()) + headers
-    return [(_clean(name), _clean(value)) for name, value in given]
+    fields = ((("content-type", content_type),) if content_type else ()) + headers
+    return [(_clean(name), _clean(value)) for name, value in fields]
 
 
 @lru_cache(512)
@@ -235,22 +235,22 @@ def _head_lines(content_type: str, headers: Headers) -> bytes:
 
 
 def _clean(text: str) -> bytes:
-    """Return the text on one line: a line's end in a value would begin another header, or the body."""
+    """Return a header value without line breaks, which would begin another header or the body."""
     clean = text if text.isprintable() else "".join(letter if letter.isprintable() else " " for letter in text)
     return clean.encode("latin-1", "replace")
 
 
-def _flat(part: bytes | memoryview) -> bytes | memoryview:
+def _flatten(part: bytes | memoryview) -> bytes | memoryview:
     return part.cast("B") if isinstance(part, memoryview) and part.format != "B" else part
 
 
-def _refusal(hosts: frozenset[str], *given: str | None) -> Refusal | None:
+def _check_headers(hosts: frozenset[str], *values: str | None) -> Refusal | None:
     names = (b"host", b"origin", b"sec-fetch-site")
     return refuse_request(
-        [(name, value.encode("latin-1")) for name, value in zip(names, given, strict=True) if value is not None],
+        [(name, value.encode("latin-1")) for name, value in zip(names, values, strict=True) if value is not None],
         hosts=hosts,
     )
 
 
-def _too_large(size: int, most: int) -> ProblemError:
+def _make_too_large(size: int, most: int) -> ProblemError:
     return ProblemError(413, f"The body has {size} bytes or more, and {most} is the most that is allowed.")

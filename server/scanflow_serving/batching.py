@@ -1,7 +1,7 @@
 """Adaptive batching: requests that wait for the same node are answered in one call.
 
-:func:`pause` decides, and is pure; :class:`Batcher` keeps what waits and does what it says. Nobody waits for company
-that is not likely to come: while requests come one at a time there is no delay at all, whatever ``max_delay`` allows.
+:func:`compute_pause_s` decides, and is pure; :class:`Batcher` queues requests and sends batches. A request waits only
+while another is likely to arrive: when requests come one at a time there is no delay, whatever ``max_delay`` allows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from msgspec import Struct
 
 from scanflow.wire import BatchingOptions
-from scanflow_serving.components import raised
+from scanflow_serving.components import make_component_problem
 from scanflow_serving.engine import Engine
 from scanflow_serving.graph import GraphStep, Walk, finish, take_extras
 
@@ -31,66 +31,70 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What recent arrivals were like."""
+    """Statistics of recent arrivals."""
 
     company: float = 0.0
-    """How likely it is, from 0 to 1, that another request comes while one is here."""
+    """The probability, from 0 to 1, that another request arrives while one is in progress."""
 
     gap_s: float = 0.0
-    """The usual time between two that come together."""
+    """The mean time between such arrivals, in seconds."""
 
 
 QUIET: Final = Traffic()
 
 
-def arrived(traffic: Traffic, since_last_s: float | None, *, max_delay_s: float) -> Traffic:
-    """``since_last_s``: since the request before it came, if that one is still here; None: there is nobody."""
+def update_traffic(traffic: Traffic, since_last_s: float | None, *, max_delay_s: float) -> Traffic:
+    """Return the statistics after an arrival. ``since_last_s``: since the previous one; None: none is in progress."""
     if since_last_s is None or since_last_s > max_delay_s:
         return Traffic(traffic.company * (1 - _WEIGHT), traffic.gap_s)
-    gap = since_last_s if traffic.company == 0.0 else traffic.gap_s + _WEIGHT * (since_last_s - traffic.gap_s)
-    return Traffic(traffic.company + _WEIGHT * (1 - traffic.company), gap)
+    gap_s = since_last_s if traffic.company == 0.0 else traffic.gap_s + _WEIGHT * (since_last_s - traffic.gap_s)
+    return Traffic(traffic.company + _WEIGHT * (1 - traffic.company), gap_s)
 
 
-def pause(
+def compute_pause_s(
     traffic: Traffic, batching: BatchingOptions, *, rows: int, oldest_s: float, newest_s: float, free: bool
 ) -> float | None:
-    """Return how many seconds the requests that wait should wait on: 0, call now; None, until a thread is free.
+    """Return how long the waiting requests should wait, in seconds; 0: call now; None: until a thread is free.
 
     ``rows`` wait, of which the first has waited for ``oldest_s`` and the last for ``newest_s``.
     """
     if not free:
         return None
-    left = batching.max_delay_s - oldest_s
-    if rows >= batching.max_size or left <= 0 or traffic.company < _LIKELY:
+    remaining_s = batching.max_delay_s - oldest_s
+    if rows >= batching.max_size or remaining_s <= 0 or traffic.company < _LIKELY:
         return 0.0
-    return max(0.0, min(left, _PATIENCE * traffic.gap_s - newest_s))
+    return max(0.0, min(remaining_s, _PATIENCE * traffic.gap_s - newest_s))
 
 
-def rows_of(value: Any) -> tuple[int, object] | None:
-    """Return how many rows a value has, and what it must have in common with another to be stacked with it.
+def measure_rows(value: Any) -> tuple[int, object] | None:
+    """Return the number of rows of a value, and the key that values stacked with it must share.
 
-    None: it has no rows, and goes alone.
+    None: it has no rows, and is called alone.
     """
     if isinstance(value, np.ndarray):
         if value.ndim == 0:
             return None
         return value.shape[0], (value.dtype, value.shape[1:])
-    if isinstance(value, dict) and value and all(isinstance(one, np.ndarray) and one.ndim for one in value.values()):
-        counts = {one.shape[0] for one in value.values()}
+    if (
+        isinstance(value, dict)
+        and value
+        and all(isinstance(array, np.ndarray) and array.ndim for array in value.values())
+    ):
+        counts = {array.shape[0] for array in value.values()}
         if len(counts) == 1:
-            return counts.pop(), tuple((name, one.dtype, one.shape[1:]) for name, one in sorted(value.items()))
+            return counts.pop(), tuple((name, array.dtype, array.shape[1:]) for name, array in sorted(value.items()))
     return None
 
 
-def split(result: Any, counts: Sequence[int]) -> list[Any]:
-    """Return a result's rows dealt out again."""
+def split_rows(result: Any, counts: Sequence[int]) -> list[Any]:
+    """Split a result's rows by request."""
     if len(counts) == 1:
         return [result]
     if isinstance(result, dict):
-        parts = {name: split(one, counts) for name, one in result.items()}
+        parts = {name: split_rows(rows, counts) for name, rows in result.items()}
         return [{name: parts[name][place] for name in parts} for place in range(len(counts))]
     if isinstance(result, tuple):
-        columns = [split(one, counts) for one in result]
+        columns = [split_rows(column, counts) for column in result]
         return [tuple(column[place] for column in columns) for place in range(len(counts))]
     if not hasattr(result, "__len__") or isinstance(result, (str, bytes)) or len(result) != sum(counts):
         raise ValueError(f"{sum(counts)} rows went in, {_NOT_ROWS}")
@@ -98,22 +102,22 @@ def split(result: Any, counts: Sequence[int]) -> list[Any]:
     return [result[end - count : end] for end, count in zip(ends, counts, strict=True)]
 
 
-def join(results: Sequence[Any]) -> Any:
-    """Return values of one kind, or the results of pieces of one request, as one: the rows of the first first."""
+def join_rows(results: Sequence[Any]) -> Any:
+    """Concatenate values of one kind, or the results of the pieces of a request, by rows."""
     first = results[0]
     if len(results) == 1:
         return first
     if isinstance(first, dict):
-        return {name: join([one[name] for one in results]) for name in first}
+        return {name: join_rows([result[name] for result in results]) for name in first}
     if isinstance(first, tuple):
-        return tuple(join(parts) for parts in zip(*results, strict=True))
+        return tuple(join_rows(parts) for parts in zip(*results, strict=True))
     if isinstance(first, list):
-        return [item for one in results for item in one]
-    return np.concatenate([np.asarray(one) for one in results])
+        return [item for result in results for item in result]
+    return np.concatenate([np.asarray(result) for result in results])
 
 
 class _Entry(Struct, eq=False):
-    """A request that waits for the node."""
+    """A waiting request."""
 
     value: Any
     names: Any
@@ -126,13 +130,13 @@ class _Entry(Struct, eq=False):
 
 class Batcher:
     def __init__(self, step: GraphStep, engine: Engine, *, called: Callable[[int], None] = lambda _rows: None) -> None:
-        """``called`` is told how many rows each call had, on the loop."""
+        """``called`` gets the number of rows of each call, on the loop."""
         assert step.node.batching is not None
         self._step = step
         self._batching = step.node.batching
         self._engine = engine
         self._loop = engine.loop
-        self._called = called
+        self._on_call = called
         self._waiting: list[_Entry] = []
         self._running = 0
         self._here = 0
@@ -140,21 +144,21 @@ class Batcher:
         self._traffic = QUIET
         self._timer: asyncio.TimerHandle | None = None
         self._alone = False
-        """Whether its results cannot be dealt out, so that each request needs a call of its own."""
+        """Whether results cannot be split by rows, so that each request needs a call of its own."""
 
     async def call(self, value: Any, names: Any, walk: Walk) -> Any:
         now = monotonic()
-        self._traffic = arrived(
+        self._traffic = update_traffic(
             self._traffic, now - self._last if self._here else None, max_delay_s=self._batching.max_delay_s
         )
         self._last = now
         self._here += 1
         entry = _Entry(value, names, walk, now, self._loop.create_future())
-        if found := rows_of(value):
-            entry.rows, entry.kind = found[0], (found[1], tuple(names or ()))
+        if layout := measure_rows(value):
+            entry.rows, entry.kind = layout[0], (layout[1], tuple(names or ()))
         self._waiting.append(entry)
         try:
-            self._look()
+            self._dispatch()
             result, error = await entry.future
         finally:
             self._here -= 1
@@ -163,7 +167,7 @@ class Batcher:
             raise error
         return result
 
-    def _look(self) -> None:
+    def _dispatch(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -171,12 +175,12 @@ class Batcher:
         while self._waiting:
             batch = self._next_batch()
             now = monotonic()
-            wait = pause(
+            wait = compute_pause_s(
                 self._traffic,
                 self._batching,
                 rows=self._batching.max_size
                 if batch[0].kind is None or self._alone
-                else sum(one.rows for one in batch),
+                else sum(entry.rows for entry in batch),
                 oldest_s=now - self._waiting[0].came,
                 newest_s=now - self._waiting[-1].came,
                 free=self._running < self._engine.threads,
@@ -184,13 +188,13 @@ class Batcher:
             if wait is None:
                 return
             if wait > 0:
-                self._timer = self._loop.call_later(wait, self._look)
+                self._timer = self._loop.call_later(wait, self._dispatch)
                 return
             self._waiting = [entry for entry in self._waiting if entry not in batch]
             self._send(batch)
 
     def _next_batch(self) -> list[_Entry]:
-        """Return those that go together with the one that waits longest, in order."""
+        """Return the requests that can be stacked with the oldest, in order."""
         first = self._waiting[0]
         if first.kind is None or self._alone:
             return [first]
@@ -203,7 +207,7 @@ class Batcher:
 
     def _send(self, batch: list[_Entry]) -> None:
         self._running += 1
-        self._called(sum(entry.rows for entry in batch))
+        self._on_call(sum(entry.rows for entry in batch))
         component = self._step.component
         answered: asyncio.Future[Any]
         if component.is_async:
@@ -213,29 +217,29 @@ class Batcher:
         else:
             answered = self._loop.create_future()
             answered.set_result(finish(self._call(batch)))
-        answered.add_done_callback(partial(self._done, batch))
+        answered.add_done_callback(partial(self._finish_batch, batch))
 
-    def _done(self, batch: list[_Entry], call: asyncio.Future[Any]) -> None:
+    def _finish_batch(self, batch: list[_Entry], call: asyncio.Future[Any]) -> None:
         self._running -= 1
         error = None if call.cancelled() else call.exception()
         answers = call.result() if error is None and not call.cancelled() else [(None, error)] * len(batch)
         for entry, answer in zip(batch, answers, strict=True):
             if not entry.future.done():
                 entry.future.set_result(answer)
-        self._look()
+        self._dispatch()
 
     async def _call(self, batch: Sequence[_Entry]) -> list[tuple[Any, BaseException | None]]:
-        """Answer all in one call, or each in its own if that fails. Only asynchronous components make it wait."""
+        """Answer all requests in one call, or each in its own if that fails. Waits only for asynchronous components."""
         begin = perf_counter()
         try:
-            results = split(await self._call_rows(batch), [entry.rows for entry in batch])
-            self._note(batch, begin)
+            results = split_rows(await self._call_rows(batch), [entry.rows for entry in batch])
+            self._record_cost(batch, begin)
         except BaseException as error:  # a component may raise anything
             if self._step.component.is_async and isinstance(error, asyncio.CancelledError):
                 raise
             if len(batch) == 1:
                 batch[0].walk.spent.append((self._step.name, perf_counter() - begin))
-                return [(None, raised(self._step.who, error))]
+                return [(None, make_component_problem(self._step.who, error))]
             if isinstance(error, ValueError) and str(error).endswith(_NOT_ROWS) and not self._alone:
                 self._alone = True
                 _log.warning("%s: %s; its requests are no longer batched", self._step.who, error)
@@ -243,27 +247,27 @@ class Batcher:
         return [(result, None) for result in results]
 
     async def _call_rows(self, batch: Sequence[_Entry]) -> Any:
-        """Call the component, more than once for a single request that has more rows than one call may have."""
+        """Call the component, in pieces for a request with more rows than one call may have."""
         component, names, most = self._step.component, batch[0].names, self._batching.max_size
         meta = batch[0].walk.meta if len(batch) == 1 else {}
-        value = join([entry.value for entry in batch])
+        value = join_rows([entry.value for entry in batch])
         pieces = [value]
         if len(batch) == 1 and batch[0].kind is not None and batch[0].rows > most:
             whole, rest = divmod(batch[0].rows, most)
-            pieces = split(value, [most] * whole + [rest] * bool(rest))
+            pieces = split_rows(value, [most] * whole + [rest] * bool(rest))
         results = []
         for piece in pieces:
             result = component.call(piece, names, meta)
             results.append(await result if component.is_async else result)
-        return join(results)
+        return join_rows(results)
 
-    def _note(self, batch: Sequence[_Entry], begin: float) -> None:
-        """Note what a call cost with the first of its requests, and what the component says of it with all."""
+    def _record_cost(self, batch: Sequence[_Entry], begin: float) -> None:
+        """Record the cost of a call with the first of its requests, and its tags and metrics with all."""
         batch[0].walk.spent.append((self._step.name, perf_counter() - begin))
         if self._step.component.tags is None and self._step.component.metrics is None:
             return
-        said = Walk()
-        take_extras(self._step, said)
-        batch[0].walk.metrics += said.metrics
+        extras = Walk()
+        take_extras(self._step, extras)
+        batch[0].walk.metrics += extras.metrics
         for entry in batch:
-            entry.walk.tags.update(said.tags)
+            entry.walk.tags.update(extras.tags)

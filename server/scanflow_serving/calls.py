@@ -1,4 +1,4 @@
-"""One request from its bytes to its response: what runs on the loop, what in a worker thread, and what is kept."""
+"""One inference request from its bytes to its response, on the loop and in worker threads."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from scanflow_serving.declared import TensorSpec
 from scanflow_serving.graph import Graph, Outcome, Walk, finish
 from scanflow_serving.messages import Headers, InferRequest, InferResponse, Request, Response, Tensor
 from scanflow_serving.problems import ProblemError
-from scanflow_serving.results import as_tensors, raw_bytes
-from scanflow_serving.revisions import Chooser, Loaded
+from scanflow_serving.results import to_raw_bytes, to_tensors
+from scanflow_serving.revisions import Chooser, LoadedRevision
 from scanflow_serving.seldon import Prediction
 
 if TYPE_CHECKING:
     from scanflow_serving.routes import ServingApplication
 
 LARGE: Final = 256 * 1024
-"""Bodies above this size are read in a worker thread, so that nobody waits behind them."""
+"""Bodies above this size, in bytes, are decoded in a worker thread, so that they do not delay others."""
 
 
 class RouteTarget(msgspec.Struct, eq=False):
-    """A name that requests are sent to: the whole graph, or one node; with or without a version."""
+    """The target of a route: the whole graph or one node, with or without a version."""
 
     name: str
     node: str | None
-    chooser: Chooser[Loaded]
+    chooser: Chooser[LoadedRevision]
 
-    def graph(self, loaded: Loaded) -> Graph:
+    def graph(self, loaded: LoadedRevision) -> Graph:
         return loaded.graph if self.node is None else loaded.alone[self.node]
 
-    def version(self, loaded: Loaded) -> str:
-        """Return the version that answers: a registered model's own, else the revision."""
+    def version(self, loaded: LoadedRevision) -> str:
+        """Return the version of the answer: the registered model's, else the revision."""
         return (loaded.components[self.node].version if self.node else "") or loaded.id
 
 
 class ServingCall(msgspec.Struct, eq=False):
     server: ServingApplication
-    loaded: Loaded
+    loaded: LoadedRevision
     target: RouteTarget
     graph: Graph
     request: Request
@@ -54,10 +54,10 @@ class ServingCall(msgspec.Struct, eq=False):
     value: Any = None
     names: Any = []
     inputs: list[Tensor] | None = None
-    """What was sent, where it is to be kept."""
+    """The request's tensors, if they are recorded."""
 
     timeout_s: float | None = None
-    """What the client allows; None: what the service allows."""
+    """The client's timeout; None: the service's applies."""
 
     outcome: Outcome | None = None
     started: bool = False
@@ -69,21 +69,21 @@ class ServingCall(msgspec.Struct, eq=False):
         """Decode and check the request: set ``value``, ``names`` and the walk's ``meta``."""
         raise NotImplementedError
 
-    def sent(self) -> list[Tensor]:
-        """Return what was sent, as tensors."""
+    def get_tensors(self) -> list[Tensor]:
+        """Return the request's tensors."""
         raise NotImplementedError
 
     def answer(self, outcome: Outcome) -> Any:
         raise NotImplementedError
 
-    def failure(self, problem: ProblemError) -> Any:
-        return with_headers(problem, self.headers)
+    def make_failure(self, problem: ProblemError) -> Any:
+        return add_headers(problem, self.headers)
 
-    def copy_of_value(self) -> Any:
+    def copy_value(self) -> Any:
         assert self.inputs is not None
         if len(self.inputs) == 1:
             return self.inputs[0].data.copy()
-        return {one.name: one.data.copy() for one in self.inputs}
+        return {tensor.name: tensor.data.copy() for tensor in self.inputs}
 
     async def run(self, allowed_s: float) -> Any:
         engine = self.server.engine
@@ -91,36 +91,36 @@ class ServingCall(msgspec.Struct, eq=False):
             return self._work()
         try:
             async with asyncio.timeout(allowed_s):
-                return await (self._on_loop() if self.graph.waits else engine.run(self._work))
+                return await (self._work_on_loop() if self.graph.waits else engine.run(self._work))
         except TimeoutError:
-            engine.timed_out()
+            engine.check_workers()
             where = "it ran when time was up" if self.started else "it was still waiting for others"
             raise ProblemError(504, f"The request was not answered within {allowed_s:g} s: {where}.") from None
 
     def keep_inputs(self) -> None:
-        """Keep what was sent as it was, before any component can change it."""
+        """Copy the request's tensors before a component can change them."""
         self.inputs = [
-            Tensor(one.name, one.datatype, one.data.copy() if one.data.flags.writeable else one.data)
-            for one in self.sent()
+            Tensor(tensor.name, tensor.datatype, tensor.data.copy() if tensor.data.flags.writeable else tensor.data)
+            for tensor in self.get_tensors()
         ]
 
-    def outputs(self) -> list[Tensor]:
+    def get_outputs(self) -> list[Tensor]:
         assert self.outcome is not None
-        return as_outputs(self.outcome)
+        return to_outputs(self.outcome)
 
     def _work(self) -> Any:
         self.started = True
         if self.unread:
-            self._read_late()
+            self._read_and_retain()
         outcome = finish(self.graph.walk(self.value, self.names, self.walk))
         self.outcome = outcome
         return self.answer(outcome)
 
-    async def _on_loop(self) -> Any:
-        """Go all the way, on the loop; what is large is read and written by a worker."""
+    async def _work_on_loop(self) -> Any:
+        """Answer the request on the loop; a worker decodes and encodes large bodies."""
         engine = self.server.engine
         if self.unread:
-            await engine.run(self._read_late)
+            await engine.run(self._read_and_retain)
         self.started = True
         outcome = await self.graph.walk(self.value, self.names, self.walk, self.loaded.invoke)
         self.outcome = outcome
@@ -128,7 +128,7 @@ class ServingCall(msgspec.Struct, eq=False):
             return await engine.run(lambda: self.answer(outcome))
         return self.answer(outcome)
 
-    def _read_late(self) -> None:
+    def _read_and_retain(self) -> None:
         self.read()
         self.server.retain(self)
 
@@ -149,16 +149,18 @@ class OipCall(ServingCall):
             self.walk.meta = {"puid": infer.id}
         self.walk.checked = True
         self.timeout_s = infer.timeout_s
-        self.value = infer.inputs[0].data if len(infer.inputs) == 1 else {one.name: one.data for one in infer.inputs}
+        self.value = (
+            infer.inputs[0].data if len(infer.inputs) == 1 else {tensor.name: tensor.data for tensor in infer.inputs}
+        )
 
-    def sent(self) -> list[Tensor]:
+    def get_tensors(self) -> list[Tensor]:
         assert self.infer is not None
         return self.infer.inputs
 
     def answer(self, outcome: Outcome) -> Any:
-        """Return the response as JSON, JSON with binary data, or nothing but the bytes."""
-        if oip.wants_raw(self.request.headers):
-            body = raw_bytes(outcome.value, outcome.step.who)
+        """Return the response as JSON, JSON with binary data, or raw bytes."""
+        if oip.should_send_raw(self.request.headers):
+            body = to_raw_bytes(outcome.value, outcome.step.who)
             return Response(200, body if isinstance(body, bytes) else [body], oip.OCTETS, self.headers)
         assert self.infer is not None
         return oip.encode(self.respond(outcome), self.infer, self.headers)
@@ -166,10 +168,10 @@ class OipCall(ServingCall):
     def respond(self, outcome: Outcome) -> InferResponse:
         infer, end = self.infer, outcome.step
         assert infer is not None
-        tensors = as_tensors(outcome.value, end.component.declared.outputs, end.who)
+        tensors = to_tensors(outcome.value, end.component.declared.outputs, end.who)
         if infer.outputs:
             tensors = oip.pick_outputs(tensors, infer.outputs)
-        plain = {name: one for name, one in self.walk.tags.items() if isinstance(one, (str, int, float))}
+        plain = {name: value for name, value in self.walk.tags.items() if isinstance(value, (str, int, float))}
         return InferResponse(self.target.name, self.target.version(self.loaded), tensors, infer.id, plain)
 
     def _decode(self) -> InferRequest:
@@ -180,12 +182,12 @@ class OipCall(ServingCall):
 
 
 class GrpcCall(OipCall):
-    """A request that gRPC has read, and whose answer or problem it words itself."""
+    """A request over gRPC, which encodes the answer or problem itself."""
 
     def answer(self, outcome: Outcome) -> Any:
         return self.respond(outcome)
 
-    def failure(self, problem: ProblemError) -> Any:
+    def make_failure(self, problem: ProblemError) -> Any:
         return problem
 
 
@@ -200,15 +202,15 @@ class SeldonCall(ServingCall):
         self.walk.meta = asked.meta
         self.value, self.names = asked.value, asked.names
 
-    def sent(self) -> list[Tensor]:
+    def get_tensors(self) -> list[Tensor]:
         assert self.asked is not None
-        return as_inputs(self.asked.value)
+        return to_inputs(self.asked.value)
 
     def answer(self, outcome: Outcome) -> Any:
         assert self.asked is not None
         return Response(200, seldon.encode(self.asked, outcome, self.walk, self.loaded.id), headers=self.headers)
 
-    def copy_of_value(self) -> Any:
+    def copy_value(self) -> Any:
         assert self.asked is not None
         value = self.asked.value
         if isinstance(value, np.ndarray) and self.inputs is not None and value.dtype.kind in "biuf":
@@ -216,34 +218,34 @@ class SeldonCall(ServingCall):
         return copy.deepcopy(value)
 
 
-def with_headers(problem: ProblemError, headers: Headers) -> Response:
+def add_headers(problem: ProblemError, headers: Headers) -> Response:
     response = problem.response()
     response.headers = (*headers, *response.headers)
     return response
 
 
-def as_inputs(value: Any) -> list[Tensor]:
-    """Return a value of Seldon's as tensors, to be kept: what no tensor can hold as JSON."""
-    return _kept("input-0", value, ())
+def to_inputs(value: Any) -> list[Tensor]:
+    """Return a Seldon value as tensors for the recorder; what no tensor can hold as JSON."""
+    return _to_tensors("input-0", value, ())
 
 
-def as_outputs(outcome: Outcome) -> list[Tensor]:
-    """Return an answer as tensors, to be kept or compared: what no tensor can hold, as JSON."""
-    return _kept("output-0", outcome.value, outcome.step.component.declared.outputs)
+def to_outputs(outcome: Outcome) -> list[Tensor]:
+    """Return an answer as tensors for the recorder or a comparison; what no tensor can hold as JSON."""
+    return _to_tensors("output-0", outcome.value, outcome.step.component.declared.outputs)
 
 
-def _kept(name: str, value: Any, declared: Sequence[TensorSpec]) -> list[Tensor]:
+def _to_tensors(name: str, value: Any, declared: Sequence[TensorSpec]) -> list[Tensor]:
     try:
-        return as_tensors({name: value} if name.startswith("input") else value, declared, "The value")
+        return to_tensors({name: value} if name.startswith("input") else value, declared, "The value")
     except ProblemError:
-        return as_tensors({name: msgspec.json.encode(seldon.plain(value), enc_hook=repr)}, (), "The value")
+        return to_tensors({name: msgspec.json.encode(seldon.to_plain(value), enc_hook=repr)}, (), "The value")
 
 
-def equal_answers(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
-    """Whether two answers say the same; floating-point numbers to within a few units in the fifth digit."""
-    if [tensor.name for tensor in one] != [tensor.name for tensor in other]:
+def are_equal(outputs: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
+    """Whether two answers are equal, floating-point numbers to about five digits."""
+    if [tensor.name for tensor in outputs] != [tensor.name for tensor in other]:
         return False
-    for mine, theirs in zip(one, other, strict=True):
+    for mine, theirs in zip(outputs, other, strict=True):
         if mine.data.shape != theirs.data.shape:
             return False
         if mine.data.dtype.kind == "f" and theirs.data.dtype.kind == "f":

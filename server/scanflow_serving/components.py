@@ -1,4 +1,4 @@
-"""A node of an inference graph, loaded: a user's class or a model of the registry, looked at once and called often."""
+"""A loaded node of an inference graph: a user's class or a model of the registry."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from scanflow.errors import InvalidError, ScanflowError, UsageError, did_you_mea
 from scanflow.modules import load_function
 from scanflow.tracebacks import read_text
 from scanflow.wire import Node
-from scanflow_serving.declared import NOTHING, NodeSignature, declared_by
+from scanflow_serving.declared import NOTHING, NodeSignature, read_declaration
 from scanflow_serving.problems import ProblemError
 
 Call = Callable[[Any, Any, dict[str, Any]], Any]
-"""Called with the value, the names of its columns and the request's meta data; of a COMBINER with lists of the first
-two."""
+"""A component's method, called with the value, its column names and the request's metadata; a COMBINER's with lists of
+the first two."""
 
 RunAsync = Callable[[Coroutine[Any, Any, Any]], Any]
 """Runs a coroutine on the instance's loop, from another thread, and returns its result."""
@@ -46,7 +46,7 @@ class Predictor(Protocol):
 
 
 class Component:
-    """What a node calls, and what is known of it; ``subject`` is the user's object."""
+    """The callable of a node with its metadata; ``subject`` is the user's object."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Component:
         self.declared = declared
         self.is_async = is_async
         self.blocks = getattr(subject, "blocking", None) is not False
-        """Whether a call may take long, and so needs a thread; else it is made on the loop."""
+        """Whether a call may block, and so needs a thread; else it is made on the loop."""
 
         self.subject = subject
         self.tags = _method(subject, "tags")
@@ -84,7 +84,7 @@ class Component:
 
 
 def load_component(node: Node, *, threads: int, run_async: RunAsync = asyncio.run) -> Component:
-    """Return the node, loaded and warmed up: runs the user's code, and may take long."""
+    """Load a node and warm it up: runs the user's code, and may take long."""
     who = f"The node {node.name!r}"
     try:
         if node.model is not None:
@@ -99,8 +99,8 @@ def load_component(node: Node, *, threads: int, run_async: RunAsync = asyncio.ru
         raise UsageError("\n  ".join([f"{who} cannot be loaded:", *frames, *cause.splitlines()])) from error
 
 
-def raised(who: str, error: BaseException) -> ProblemError:
-    """Return the problem that a component's exception is for its caller, with the user's own frames.
+def make_component_problem(who: str, error: BaseException) -> ProblemError:
+    """Return the problem of a component's exception, with the frames of the user's code.
 
     An exception may choose its status by an attribute ``status_code``, as in Seldon.
     """
@@ -122,8 +122,8 @@ def _frames_and_cause(error: BaseException) -> tuple[tuple[str, ...], str]:
 
 
 def _method(subject: object, name: str) -> Callable[..., Any] | None:
-    found = getattr(subject, name, None)
-    return found if callable(found) else None
+    method = getattr(subject, name, None)
+    return method if callable(method) else None
 
 
 def _from_registry(node: Node, threads: int) -> Component:
@@ -139,8 +139,8 @@ def _from_registry(node: Node, threads: int) -> Component:
 
 def _from_class(node: Node, who: str, run_async: RunAsync) -> Component:
     assert node.implementation is not None
-    made = load_function(node.implementation, Path(node.file) if node.file else None)
-    subject = _construct(made, node, who)
+    factory = load_function(node.implementation, Path(node.file) if node.file else None)
+    subject = _construct(factory, node, who)
 
     def run_once(name: str) -> None:
         if callable(method := getattr(subject, name, None)) and inspect.iscoroutine(result := method()):
@@ -150,33 +150,35 @@ def _from_class(node: Node, who: str, run_async: RunAsync) -> Component:
     name = CALLED[node.role]
     method = getattr(subject, name, None)
     if not callable(method):
-        there = [one for one in CALLED.values() if callable(getattr(subject, one, None))]
+        there = [other for other in CALLED.values() if callable(getattr(subject, other, None))]
         others = f" It has {', '.join(there)}: check the role." if there else ""
         raise InvalidError(
             f"{who} is a {node.role}, so {node.implementation!r} needs a method {name!r}, which it has not.{others}"
         )
-    call, declared = _adapted(method, f"{node.implementation}.{name}"), declared_by(subject, who)
+    call, declared = _adapt(method, f"{node.implementation}.{name}"), read_declaration(subject, who)
     run_once("warm_up")
     run_once("health_status")
     is_async = any(map(inspect.iscoroutinefunction, (method, getattr(method, "__call__", None))))  # noqa: B004
     return Component(node, call, declared=declared, is_async=is_async, subject=subject)
 
 
-def _construct(made: Callable[..., Any], node: Node, who: str) -> object:
-    if not inspect.isclass(made):
+def _construct(factory: Callable[..., Any], node: Node, who: str) -> object:
+    if not inspect.isclass(factory):
         raise InvalidError(
             f"{who}: {node.implementation!r} is no class. Write one with a method {CALLED[node.role]!r}."
         )
     try:
-        signature = inspect.signature(made)
+        signature = inspect.signature(factory)
     except (ValueError, TypeError):  # a class written in C may not tell
-        return made(**node.parameters)
-    known = [
-        one.name for one in signature.parameters.values() if one.kind in {one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY}
+        return factory(**node.parameters)
+    names = [
+        parameter.name
+        for parameter in signature.parameters.values()
+        if parameter.kind in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}
     ]
-    anything = any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
-    if not anything and (unknown := next((name for name in node.parameters if name not in known), None)):
-        hint = did_you_mean(unknown, known) if known else " It takes none."
+    anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
+    if not anything and (unknown := next((name for name in node.parameters if name not in names), None)):
+        hint = did_you_mean(unknown, names) if names else " It takes none."
         raise InvalidError(f"{who}: {node.implementation!r} has no parameter {unknown!r}.{hint}")
     try:
         signature.bind(**node.parameters)
@@ -184,29 +186,36 @@ def _construct(made: Callable[..., Any], node: Node, who: str) -> object:
         raise InvalidError(
             f"{who}: {node.implementation!r} cannot be made: {error}. Set it in 'parameters'."
         ) from error
-    subject: object = made(**node.parameters)
+    subject: object = factory(**node.parameters)
     return subject
 
 
-def _adapted(method: Callable[..., Any], what: str) -> Call:
-    """Return the method as one that takes value, names and meta, of which it gets what it asks for."""
+def _adapt(method: Callable[..., Any], what: str) -> Call:
+    """Wrap a method to take value, names and meta, and pass on those it accepts."""
     try:
         parameters = list(inspect.signature(method).parameters.values())
     except (ValueError, TypeError):  # one written in C may not tell
         return lambda value, _names, _meta: method(value)
-    places = [one for one in parameters if one.kind in {one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD}]
-    kinds = {one.kind for one in parameters}
+    places = [
+        parameter
+        for parameter in parameters
+        if parameter.kind in {parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD}
+    ]
+    kinds = {parameter.kind for parameter in parameters}
     if not places and inspect.Parameter.VAR_POSITIONAL not in kinds:
         raise InvalidError(f"{what} takes no argument: the request's value is its first.")
     by_keyword = inspect.Parameter.VAR_KEYWORD in kinds or any(
-        one.name == "meta" and one.kind is not one.POSITIONAL_ONLY for one in parameters
+        parameter.name == "meta" and parameter.kind is not parameter.POSITIONAL_ONLY for parameter in parameters
     )
     used = 1 + (len(places) > 1 and places[1].name != "meta")
     if used == 2 and not by_keyword and len(places) > 2 and places[2].default is inspect.Parameter.empty:
         used = 3
-    for one in [*places[used:], *(one for one in parameters if one.kind is one.KEYWORD_ONLY)]:
-        if one.default is inspect.Parameter.empty and one.name != "meta":
-            raise InvalidError(f"{what} needs an argument {one.name!r} that nobody gives. Give it a default.")
+    for parameter in [
+        *places[used:],
+        *(parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY),
+    ]:
+        if parameter.default is inspect.Parameter.empty and parameter.name != "meta":
+            raise InvalidError(f"{what} needs an argument {parameter.name!r} that nobody gives. Give it a default.")
     if used == 3 or not places:
         return method
     if used == 2:

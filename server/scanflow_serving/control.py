@@ -1,4 +1,4 @@
-"""The control socket of an instance: what its supervisor says, and the replies."""
+"""The control socket of an instance: its supervisor's messages, and the replies."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Control:
             self._listener.close()
             self._listener = None
         for peer in list(self._peers):
-            self._part(peer)
+            self._disconnect(peer)
 
     def _accept(self, listener: socket.socket) -> None:
         try:
@@ -63,8 +63,8 @@ class Control:
             self._peers[peer] = set()
             self._loop.add_reader(peer.fileno(), self._read, peer)
 
-    def _part(self, peer: socket.socket) -> None:
-        """Close the connection of a peer, and accept no longer on the sockets that it lent."""
+    def _disconnect(self, peer: socket.socket) -> None:
+        """Close the connection of a peer, and stop listening on the sockets that it lent."""
         lent = self._peers.pop(peer, None)
         if lent is None:
             return
@@ -76,25 +76,25 @@ class Control:
     def _read(self, peer: socket.socket) -> None:
         while peer in self._peers:
             try:
-                came = seqpacket.receive(peer)
+                received = seqpacket.receive(peer)
             except BlockingIOError:
                 return
             except (ScanflowError, OSError) as error:
                 _log.warning("A control message could not be read: %s", error)
                 continue
-            if came is None:
-                self._part(peer)
+            if received is None:
+                self._disconnect(peer)
                 return
-            message, fds = came
+            message, fds = received
             try:
-                self._do(peer, message, fds)
+                self._execute(peer, message, fds)
             except (ScanflowError, OSError, TypeError, ValueError) as error:
                 _log.warning("The control message %r could not be carried out: %s", message.kind, error)
                 self._reply(peer, message, {"error": str(error)})
             finally:
                 seqpacket.close_all(fds)
 
-    def _do(self, peer: socket.socket, message: ControlMessage, fds: list[int]) -> None:
+    def _execute(self, peer: socket.socket, message: ControlMessage, fds: list[int]) -> None:
         body: dict[str, Any] = {}
         match message.kind:
             case "apply":
@@ -129,7 +129,7 @@ class Control:
         for lent in self._peers.values():
             lent.discard(key)
         self._peers[peer].add(key)
-        self._application.answer_as(key)
+        self._application.add_alias(key)
         self._http.listen(key, listener)
 
     async def _apply(self, peer: socket.socket, message: ControlMessage) -> None:
@@ -152,4 +152,4 @@ class Control:
             seqpacket.send(peer, ControlMessage(kind="reply", key=message.key, body=body))
         except (OSError, InvalidError) as error:  # it is gone, or reads nothing
             _log.warning("A reply to %r could not be sent: %s.", message.kind, error)
-            self._part(peer)
+            self._disconnect(peer)

@@ -1,4 +1,4 @@
-"""What an instance says of itself: metadata of the server and its models, and its state for the supervisor."""
+"""Documents of an instance: metadata of the server and its models, and its state for the supervisor."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from scanflow.wire import InstanceSpec
 from scanflow_serving.declared import TensorSpec
 from scanflow_serving.graph import Graph
 from scanflow_serving.messages import Headers, Response
-from scanflow_serving.revisions import Loaded
+from scanflow_serving.revisions import LoadedRevision
 
 _EXTENSIONS: Final = ("binary_tensor_data", "model_repository")
 _encoder: Final = msgspec.json.Encoder()
 
 
-def as_json(document: object, headers: Headers = (), status: int = 200) -> Response:
+def to_response(document: object, headers: Headers = (), status: int = 200) -> Response:
     return Response(status, _encoder.encode(document), headers=headers)
 
 
-def server() -> dict[str, Any]:
+def describe_server() -> dict[str, Any]:
     return {"name": "scanflow", "version": __version__, "extensions": _EXTENSIONS}
 
 
-def about(spec: InstanceSpec, models: Iterable[str]) -> dict[str, Any]:
+def describe_instance(spec: InstanceSpec, models: Iterable[str]) -> dict[str, Any]:
     return {
         "service": spec.service,
         "application": spec.app,
@@ -41,8 +41,8 @@ def about(spec: InstanceSpec, models: Iterable[str]) -> dict[str, Any]:
     }
 
 
-def model(name: str, graph: Graph, versions: Iterable[str]) -> dict[str, Any]:
-    """Return a model's metadata: the inputs of the nodes that take the request, the outputs of those that answer."""
+def describe_model(name: str, graph: Graph, versions: Iterable[str]) -> dict[str, Any]:
+    """Return a model's metadata: the inputs of its root nodes, the outputs of its end node."""
     inputs: dict[str, TensorSpec] = {}
     for step in graph.roots:
         inputs |= {spec.name: spec for spec in step.component.declared.inputs}
@@ -50,12 +50,12 @@ def model(name: str, graph: Graph, versions: Iterable[str]) -> dict[str, Any]:
         "name": name,
         "versions": list(versions),
         "platform": graph.steps[0].component.platform if len(graph.steps) == 1 else "scanflow_graph",
-        "inputs": [_described(spec) for spec in inputs.values()],
-        "outputs": [_described(spec) for spec in graph.ends[0].component.declared.outputs],
+        "inputs": [_describe_tensor(spec) for spec in inputs.values()],
+        "outputs": [_describe_tensor(spec) for spec in graph.ends[0].component.declared.outputs],
     }
 
 
-def index(models: Mapping[str, Iterable[str]], *, ready: bool) -> list[dict[str, Any]]:
+def list_models(models: Mapping[str, Iterable[str]], *, ready: bool) -> list[dict[str, Any]]:
     state = "READY" if ready else "UNAVAILABLE"
     return [
         {"name": name, "version": version, "state": state, "reason": ""}
@@ -64,21 +64,21 @@ def index(models: Mapping[str, Iterable[str]], *, ready: bool) -> list[dict[str,
     ]
 
 
-def revisions(loaded: Iterable[Loaded]) -> list[dict[str, Any]]:
+def list_revisions(loaded: Iterable[LoadedRevision]) -> list[dict[str, Any]]:
     return [
         {
-            "id": one.id,
-            "weight": one.weight,
-            "shadow": one.shadow,
-            "requests": one.answered,
-            "in_flight": one.in_flight,
-            **({"compared": one.compared} if one.shadow else {}),
+            "id": revision.id,
+            "weight": revision.weight,
+            "shadow": revision.shadow,
+            "requests": revision.response_count,
+            "in_flight": revision.in_flight,
+            **({"compared": revision.compared} if revision.shadow else {}),
         }
-        for one in loaded
+        for revision in loaded
     ]
 
 
-def this_process() -> dict[str, Any]:
+def describe_process() -> dict[str, Any]:
     tasks = Path("/proc/self/task")
     return {
         "threads": len(os.listdir(tasks)) if tasks.is_dir() else 0,  # noqa: PTH208 - asked often, and only counted
@@ -86,19 +86,19 @@ def this_process() -> dict[str, Any]:
     }
 
 
-def rss_bytes() -> int | None:
-    """Return the memory that this process has in use; None: this system does not say."""
+def get_rss_bytes() -> int | None:
+    """Return the resident memory of this process, in bytes; None: it is unknown."""
     try:
         return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, LookupError, ValueError):
         return None
 
 
-def threads_of(spec: InstanceSpec) -> int:
-    """Return how many threads a library that asks for a number may have."""
-    said = spec.threads.get("SCANFLOW_THREADS") or os.environ.get("SCANFLOW_THREADS", "")
-    return int(said) if said.isdigit() and int(said) > 0 else max(1, math.ceil(spec.cores))
+def get_thread_count(spec: InstanceSpec) -> int:
+    """Return the number of threads for libraries."""
+    text = spec.threads.get("SCANFLOW_THREADS") or os.environ.get("SCANFLOW_THREADS", "")
+    return int(text) if text.isdigit() and int(text) > 0 else max(1, math.ceil(spec.cores))
 
 
-def _described(spec: TensorSpec) -> dict[str, Any]:
+def _describe_tensor(spec: TensorSpec) -> dict[str, Any]:
     return {"name": spec.name, "datatype": spec.datatype, "shape": spec.shape}

@@ -1,7 +1,7 @@
-"""The threads in which components run: a bounded pool, and what is done about threads that hang.
+"""The bounded thread pool in which components run, which replaces threads that hang.
 
-Everything here belongs to the loop's thread, except what a worker does between taking a job and putting it among the
-finished. The loop is woken once for all jobs that finish before it looks.
+Everything here runs on the loop's thread, except what a worker does between taking a job and finishing it. The loop is
+woken once for all jobs that finish before it collects them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from msgspec import Struct
 from scanflow_serving.problems import ProblemError
 
 MAX_ABANDONED: Final = 4
-"""So many threads may hang before the instance asks to be replaced."""
+"""How many threads may hang before the instance is unhealthy."""
 
 _SMOOTHING: Final = 0.1
 _log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class ThreadCall(Struct, eq=False):
 
 
 class Worker(threading.Thread):
-    """A thread that does one job after the other. One that hangs is abandoned, and another replaces it."""
+    """A thread that runs jobs. If it hangs, it is abandoned and replaced."""
 
     job: ThreadCall | None = None
     abandoned = False
@@ -53,8 +53,7 @@ class Engine:
         name: str = "worker",
         on_unhealthy: Callable[[], None] | None = None,
     ) -> None:
-        """``queue``: most requests at a time; ``deadline_s``: longest that a call may take before its thread is
-        abandoned."""
+        """``queue``: the most requests at a time; ``deadline_s``: the longest call before its thread is abandoned."""
         self.loop = loop
         self._name = name
         self.deadline_s = deadline_s
@@ -69,11 +68,11 @@ class Engine:
         self._on_unhealthy = on_unhealthy
         self._gone: asyncio.Future[None] | None = None
         self.in_flight = 0
-        """Requests that wait or run; whoever runs one counts it."""
+        """Requests that wait or run, counted by the caller."""
 
         self.busy = 0
-        """Jobs that were given to workers and are not through. While there are any, the loop calls no component itself:
-        components may not be called twice at a time."""
+        """Jobs of workers that have not finished. While there are any, the loop calls no component itself: components
+        are not called concurrently."""
 
         self.threads = 0
         self.workers: list[Worker] = []
@@ -91,7 +90,7 @@ class Engine:
     def grow(self, threads: int) -> None:
         self.threads += threads
         for _ in range(threads):
-            self._hire()
+            self._start_worker()
 
     def admit(self) -> None:
         if self.in_flight >= self._most:
@@ -104,14 +103,14 @@ class Engine:
             raise ProblemError(503, "This instance is about to end.", retry_after_s=1.0)
 
     def run(self, call: Callable[[], Any]) -> asyncio.Future[Any]:
-        """Let a worker make a call; return what to wait for. A call whose future is cancelled is not begun."""
+        """Submit a call to a worker and return its future. A call that is cancelled before it begins is skipped."""
         future: asyncio.Future[Any] = self.loop.create_future()
         self.busy += 1
         self._queue.put(ThreadCall(call, future))
         return future
 
-    def timed_out(self) -> None:
-        """Look, now and until all are through, whether a worker hangs: a request was not answered in time."""
+    def check_workers(self) -> None:
+        """Check for hanging workers after a request timed out, now and until all calls have finished."""
         if self._timer is None:
             self._check()
 
@@ -129,7 +128,7 @@ class Engine:
         except TimeoutError:
             _log.warning("%d worker threads did not end", len(self.workers))
 
-    def _hire(self) -> None:
+    def _start_worker(self) -> None:
         self._number += 1
         name = f"scanflow-{self._name}-{self._number}"
         worker = Worker(name=name, target=lambda: self._serve(worker), daemon=True)
@@ -159,11 +158,11 @@ class Engine:
                 except RuntimeError:  # the loop has ended
                     return
         try:
-            wake(self._leave, worker)
+            wake(self._remove_worker, worker)
         except RuntimeError:
             pass
 
-    def _leave(self, worker: Worker) -> None:
+    def _remove_worker(self, worker: Worker) -> None:
         if worker in self.abandoned:
             self.abandoned.remove(worker)
         if worker in self.workers:
@@ -190,7 +189,7 @@ class Engine:
                 job.future.set_exception(RuntimeError(f"{type(job.error).__name__}: {job.error}"))
 
     def _check(self) -> None:
-        """Abandon and replace the workers whose call takes longer than any request may; look again while one runs."""
+        """Abandon and replace the workers whose call exceeds the deadline; check again while one runs."""
         self._timer = None
         now = monotonic()
         running = [(worker, job) for worker in self.workers if (job := worker.job) is not None]
@@ -202,7 +201,7 @@ class Engine:
             job.abandoned = True
             self.busy -= 1
             _log.warning("%s has hung for %.1f s and is replaced", worker.name, now - job.began)
-            self._hire()
+            self._start_worker()
             if not job.future.done():
                 job.future.set_exception(
                     ProblemError(504, f"The call of a component took longer than {self.deadline_s:g} s.")

@@ -1,5 +1,5 @@
-"""Models of the registry, from the folder that holds their ``MLmodel``: each opened by its own library where that is
-quicker than MLflow's wrapper around it."""
+"""Loads models of the registry from the folder of their ``MLmodel``, by their own library where that is faster than
+MLflow's wrapper."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, UnsupportedError, did_you_mean
 from scanflow.wire import ModelFiles
 from scanflow_serving.components import Predictor
-from scanflow_serving.declared import NodeSignature, TensorSpec, datatype_in, declared_in_mlmodel
-from scanflow_serving.results import as_tensors
+from scanflow_serving.declared import NodeSignature, TensorSpec, parse_dtype, read_mlmodel_signature
+from scanflow_serving.results import to_tensors
 from scanflow_serving.tensors import DATATYPES
 
 _PARAMETERS: Final = {"sklearn": ("predict_proba",)}
@@ -32,21 +32,21 @@ _ONNX: Final = {f"tensor({dtype.name})": datatype for datatype, dtype in DATATYP
 
 
 def open_model(files: ModelFiles, parameters: Mapping[str, Any], *, threads: int) -> Predictor:
-    """Return the model, opened and warmed up with zeros where it says what it takes."""
+    """Open a model and warm it up with zeros if its inputs are declared."""
     who = f"The model {files.name!r}, version {files.version},"
     folder = Path(files.path)
-    described = _read_mlmodel(folder, who)
-    flavors: Mapping[str, Any] = described.get("flavors") or {}
-    declared = declared_in_mlmodel(described.get("signature"), who)
-    flavor = _flavor(flavors, folder)
-    known = _PARAMETERS.get(flavor, ())
-    if unknown := next((name for name in parameters if name not in known), None):
-        hint = did_you_mean(unknown, known) if known else f" A model of the flavor {flavor!r} takes none."
+    mlmodel = _read_mlmodel(folder, who)
+    flavors: Mapping[str, Any] = mlmodel.get("flavors") or {}
+    declared = read_mlmodel_signature(mlmodel.get("signature"), who)
+    flavor = _choose_flavor(flavors, folder)
+    allowed = _PARAMETERS.get(flavor, ())
+    if unknown := next((name for name in parameters if name not in allowed), None):
+        hint = did_you_mean(unknown, allowed) if allowed else f" A model of the flavor {flavor!r} takes none."
         raise InvalidError(f"{who} has no parameter {unknown!r}.{hint}")
     _put_code_on_path(folder, flavors)
     opened: Predictor
     if flavor == "keras":
-        opened = _Keras(_keras_file(flavors, folder), declared, who)
+        opened = _Keras(_find_keras_file(flavors, folder), declared, who)
     elif flavor == "sklearn":
         proba = parameters.get("predict_proba", flavors.get("python_function", {}).get("predict_fn") == "predict_proba")
         opened = _Sklearn(folder, flavors["sklearn"], declared, who, proba=proba is True)
@@ -54,7 +54,7 @@ def open_model(files: ModelFiles, parameters: Mapping[str, Any], *, threads: int
         opened = _Onnx(folder / flavors["onnx"].get("data", "model.onnx"), declared, who, threads=threads)
     else:
         opened = _Pyfunc(folder, declared, who)
-    return _warmed_up(opened, who)
+    return _warm_up(opened, who)
 
 
 def _read_mlmodel(folder: Path, who: str) -> Mapping[str, Any]:
@@ -62,22 +62,22 @@ def _read_mlmodel(folder: Path, who: str) -> Mapping[str, Any]:
 
     file = folder / "MLmodel"
     try:
-        described = yaml.load(file.read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe
+        mlmodel = yaml.load(file.read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe
     except FileNotFoundError:
         raise NotFoundError(f"{who} cannot be loaded: there is no file 'MLmodel' in {str(folder)!r}.") from None
     except (OSError, yaml.YAMLError, ValueError) as error:
         raise InvalidError(f"{who} cannot be loaded: {str(file)!r} cannot be read: {error}.") from error
-    if not isinstance(described, dict) or not isinstance(described.get("flavors"), dict):
+    if not isinstance(mlmodel, dict) or not isinstance(mlmodel.get("flavors"), dict):
         raise InvalidError(f"{who} cannot be loaded: {str(file)!r} names no flavors.")
-    return described
+    return mlmodel
 
 
-def _flavor(flavors: Mapping[str, Any], folder: Path) -> str:
+def _choose_flavor(flavors: Mapping[str, Any], folder: Path) -> str:
     if "sklearn" in flavors:
         return "sklearn"
     if "onnx" in flavors:
         return "onnx"
-    return "keras" if _is_keras(flavors) and _keras_file(flavors, folder).is_file() else "pyfunc"
+    return "keras" if _is_keras(flavors) and _find_keras_file(flavors, folder).is_file() else "pyfunc"
 
 
 def _is_keras(flavors: Mapping[str, Any]) -> bool:
@@ -87,29 +87,33 @@ def _is_keras(flavors: Mapping[str, Any]) -> bool:
     return tensorflow is not None and tensorflow.get("model_type") == "keras"
 
 
-def _keras_file(flavors: Mapping[str, Any], folder: Path) -> Path:
-    said = flavors.get("keras") or flavors.get("tensorflow") or {}
-    place = folder / str(said.get("data", "data"))
+def _find_keras_file(flavors: Mapping[str, Any], folder: Path) -> Path:
+    flavor = flavors.get("keras") or flavors.get("tensorflow") or {}
+    place = folder / str(flavor.get("data", "data"))
     return place / "model.keras" if place.is_dir() else place.with_suffix(".keras")
 
 
 def _put_code_on_path(folder: Path, flavors: Mapping[str, Any]) -> None:
-    for said in flavors.values():
-        code = said.get("code") if isinstance(said, dict) else None
+    for flavor in flavors.values():
+        code = flavor.get("code") if isinstance(flavor, dict) else None
         if code and str(folder / code) not in sys.path:
             sys.path.insert(0, str(folder / code))
 
 
-def _warmed_up(model: Predictor, who: str) -> Predictor:
-    """Call the model once, so that nothing is built at the first request, and learn what it gives."""
+def _warm_up(model: Predictor, who: str) -> Predictor:
+    """Call the model once, so that nothing is built at the first request, and infer its outputs."""
     zeros = model.declared.zeros()
     if zeros is None:
         return model
     result = model.predict(zeros)
     if not model.declared.outputs:
-        found = as_tensors(result, (), who)
+        tensors = to_tensors(result, (), who)
         # The first dimension is that of the batch.
-        specs = tuple(TensorSpec(one.name, one.datatype, (-1, *one.data.shape[1:])) for one in found if one.data.ndim)
+        specs = tuple(
+            TensorSpec(tensor.name, tensor.datatype, (-1, *tensor.data.shape[1:]))
+            for tensor in tensors
+            if tensor.data.ndim
+        )
         model.declared = replace(model.declared, outputs=specs)
     return model
 
@@ -120,12 +124,12 @@ class _Keras:
     platform = "tensorflow"
 
     def __init__(self, file: Path, declared: NodeSignature, who: str) -> None:
-        tensorflow = _tensorflow(who)
+        tensorflow = _import_tensorflow(who)
         import keras
 
         model: Any = keras.saving.load_model(str(file), compile=False)
-        self._names, specs = _keras_inputs(model, declared)
-        self.declared = declared if declared.inputs else _declared_by_keras(self._names, specs, declared)
+        self._names, specs = _read_keras_inputs(model, declared)
+        self.declared = declared if declared.inputs else _read_keras_signature(self._names, specs, declared)
         signature = [tensorflow.TensorSpec(shape, dtype) for shape, dtype in specs] or None
         several = len(specs) > 1
 
@@ -142,15 +146,15 @@ class _Keras:
         else:
             values = [value]
         if self._dtypes:
-            values = [np.asarray(one, dtype) for one, dtype in zip(values, self._dtypes, strict=True)]
+            values = [np.asarray(array, dtype) for array, dtype in zip(values, self._dtypes, strict=True)]
         return _from_tensorflow(self._call(*values))
 
 
-def _tensorflow(who: str) -> Any:
+def _import_tensorflow(who: str) -> Any:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     fresh = "tensorflow" not in sys.modules
-    tf = _library("tensorflow", who, "TensorFlow", "pip install 'scanflow[tensorflow]'")
+    tf = _import_library("tensorflow", who, "TensorFlow", "pip install 'scanflow[tensorflow]'")
     if fresh:
         for variable, set_to in (
             ("TF_NUM_INTRAOP_THREADS", tf.config.threading.set_intra_op_parallelism_threads),
@@ -161,25 +165,27 @@ def _tensorflow(who: str) -> Any:
     return tf
 
 
-def _keras_inputs(model: Any, declared: NodeSignature) -> tuple[list[str], list[tuple[tuple[int | None, ...], str]]]:
+def _read_keras_inputs(
+    model: Any, declared: NodeSignature
+) -> tuple[list[str], list[tuple[tuple[int | None, ...], str]]]:
     inputs = getattr(model, "inputs", None) or []
-    names = [str(one.name) for one in inputs]
+    names = [str(tensor.name) for tensor in inputs]
     if inputs:
-        specs = [(tuple(one.shape), str(one.dtype)) for one in inputs]
+        specs = [(tuple(tensor.shape), str(tensor.dtype)) for tensor in inputs]
     else:
         specs = [
             (tuple(None if size < 0 else size for size in spec.shape), DATATYPES[spec.datatype].name)
             for spec in declared.inputs
         ]
-    known = [spec.name for spec in declared.inputs]
-    return (names if not known or set(names) == set(known) else known), specs
+    declared_names = [spec.name for spec in declared.inputs]
+    return (names if not declared_names or set(names) == set(declared_names) else declared_names), specs
 
 
-def _declared_by_keras(
+def _read_keras_signature(
     names: list[str], specs: list[tuple[tuple[int | None, ...], str]], declared: NodeSignature
 ) -> NodeSignature:
     inputs = tuple(
-        TensorSpec(name, datatype_in(dtype, "The Keras model"), tuple(-1 if size is None else size for size in shape))
+        TensorSpec(name, parse_dtype(dtype, "The Keras model"), tuple(-1 if size is None else size for size in shape))
         for name, (shape, dtype) in zip(names, specs, strict=True)
     )
     return NodeSignature(inputs, declared.outputs, anonymous=len(inputs) == 1)
@@ -187,9 +193,9 @@ def _declared_by_keras(
 
 def _from_tensorflow(result: Any) -> Any:
     if isinstance(result, dict):
-        return {str(name): one.numpy() for name, one in result.items()}
+        return {str(name): tensor.numpy() for name, tensor in result.items()}
     if isinstance(result, (list, tuple)):
-        return tuple(one.numpy() for one in result) if len(result) != 1 else result[0].numpy()
+        return tuple(tensor.numpy() for tensor in result) if len(result) != 1 else result[0].numpy()
     return result.numpy()
 
 
@@ -197,10 +203,10 @@ class _Sklearn:
     platform = "sklearn"
 
     def __init__(
-        self, folder: Path, said: Mapping[str, Any], declared: NodeSignature, who: str, *, proba: bool
+        self, folder: Path, flavor: Mapping[str, Any], declared: NodeSignature, who: str, *, proba: bool
     ) -> None:
         self.declared = declared
-        estimator = _load_sklearn(folder / str(said.get("pickled_model", "model.pkl")), said, who)
+        estimator = _load_sklearn(folder / str(flavor.get("pickled_model", "model.pkl")), flavor, who)
         method = "predict_proba" if proba else "predict"
         if not hasattr(estimator, method):
             raise InvalidError(f"{who} is a {type(estimator).__name__}, which has no method {method!r}.")
@@ -210,28 +216,28 @@ class _Sklearn:
         self._as_frame = declared.table and self._needs_frame()
 
     def predict(self, value: Any) -> Any:
-        as_table = _frame if self._as_frame else _matrix
+        as_table = _to_frame if self._as_frame else _to_matrix
         return self._predict(as_table(value, self.declared))
 
     def _needs_frame(self) -> bool:
-        """Whether columns must keep their names: where they are of text, or steps of a pipeline pick them by name."""
+        """Whether columns need their names: they hold text, or steps of a pipeline select them by name."""
         if any(spec.datatype == "BYTES" for spec in self.declared.inputs):
             return True
         try:
-            self._predict(_matrix(self.declared.zeros(), self.declared))
+            self._predict(_to_matrix(self.declared.zeros(), self.declared))
         except (ValueError, TypeError, KeyError, IndexError):
             return True
         return False
 
 
-def _load_sklearn(file: Path, said: Mapping[str, Any], who: str) -> Any:
-    kind = said.get("serialization_format", "cloudpickle")
+def _load_sklearn(file: Path, flavor: Mapping[str, Any], who: str) -> Any:
+    kind = flavor.get("serialization_format", "cloudpickle")
     if os.environ.get("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "true").lower() in {"false", "0"}:
         raise UnsupportedError(f"{who} is not loaded, since MLFLOW_ALLOW_PICKLE_DESERIALIZATION is set to false.")
-    _library("sklearn", who, "scikit-learn", "pip install scikit-learn")
+    _import_library("sklearn", who, "scikit-learn", "pip install scikit-learn")
     if kind == "skops":
-        return _library("skops.io", who, "skops", "pip install skops").load(
-            file, trusted=said.get("skops_trusted_types")
+        return _import_library("skops.io", who, "skops", "pip install skops").load(
+            file, trusted=flavor.get("skops_trusted_types")
         )
     if kind not in {"pickle", "cloudpickle"}:
         raise UnsupportedError(f"{who} was saved as {kind!r}, which is not known. Known: skops, cloudpickle, pickle.")
@@ -239,29 +245,29 @@ def _load_sklearn(file: Path, said: Mapping[str, Any], who: str) -> Any:
         return pickle.load(opened)  # noqa: S301 - a model of the user's own registry; cloudpickle's files are pickles
 
 
-def _matrix(value: Any, declared: NodeSignature) -> Any:
+def _to_matrix(value: Any, declared: NodeSignature) -> Any:
     if not isinstance(value, dict):
         return value
     columns = [np.asarray(value[spec.name]).reshape(-1) for spec in declared.inputs if spec.name in value]
-    return np.column_stack(columns) if columns else np.column_stack([np.asarray(one) for one in value.values()])
+    return np.column_stack(columns) if columns else np.column_stack([np.asarray(column) for column in value.values()])
 
 
-def _frame(value: Any, declared: NodeSignature) -> Any:
+def _to_frame(value: Any, declared: NodeSignature) -> Any:
     import pandas as pd
 
     names = [spec.name for spec in declared.inputs]
     if not isinstance(value, dict):
         return pd.DataFrame(np.asarray(value), columns=names)
-    return pd.DataFrame({name: _column(value[name]) for name in names if name in value})
+    return pd.DataFrame({name: _to_column(value[name]) for name in names if name in value})
 
 
-def _column(values: Any) -> NDArray[Any]:
+def _to_column(values: Any) -> NDArray[Any]:
     column = np.asarray(values).reshape(-1)
-    return _texts(column) if column.dtype.kind == "O" else column
+    return _decode_texts(column) if column.dtype.kind == "O" else column
 
 
-def _texts(array: NDArray[Any]) -> NDArray[Any]:
-    texts = [one.decode() if isinstance(one, bytes) else one for one in array.flat]
+def _decode_texts(array: NDArray[Any]) -> NDArray[Any]:
+    texts = [text.decode() if isinstance(text, bytes) else text for text in array.flat]
     return np.array(texts, dtype=object).reshape(array.shape)
 
 
@@ -269,7 +275,7 @@ class _Onnx:
     platform = "onnxruntime"
 
     def __init__(self, file: Path, declared: NodeSignature, who: str, *, threads: int) -> None:
-        onnxruntime = _library("onnxruntime", who, "ONNX Runtime", "pip install onnxruntime")
+        onnxruntime = _import_library("onnxruntime", who, "ONNX Runtime", "pip install onnxruntime")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
@@ -279,33 +285,37 @@ class _Onnx:
         self._session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
         inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
         self.declared = NodeSignature(
-            _onnx_specs(inputs, who), _onnx_specs(outputs, who), anonymous=declared.anonymous or len(inputs) == 1
+            _read_onnx_specs(inputs, who),
+            _read_onnx_specs(outputs, who),
+            anonymous=declared.anonymous or len(inputs) == 1,
         )
-        self._inputs = [one.name for one in inputs]
-        self._outputs = [one.name for one in outputs]
+        self._inputs = [tensor.name for tensor in inputs]
+        self._outputs = [tensor.name for tensor in outputs]
         self._dtypes = {spec.name: DATATYPES[spec.datatype] for spec in self.declared.inputs}
 
     def predict(self, value: Any) -> Any:
         values = value if isinstance(value, dict) else {self._inputs[0]: value}
-        results = self._session.run(None, {name: self._fitting(name, one) for name, one in values.items()})
+        results = self._session.run(None, {name: self._convert(name, array) for name, array in values.items()})
         return results[0] if len(results) == 1 else dict(zip(self._outputs, results, strict=True))
 
-    def _fitting(self, name: str, value: Any) -> NDArray[Any]:
+    def _convert(self, name: str, value: Any) -> NDArray[Any]:
         array = np.asarray(value)
         dtype = self._dtypes.get(name)
         if dtype is not None and dtype.kind == "O":
-            return _texts(array)
+            return _decode_texts(array)
         return np.ascontiguousarray(array, dtype)
 
 
-def _onnx_specs(said: Any, who: str) -> tuple[TensorSpec, ...]:
-    found: list[TensorSpec] = []
-    for one in said:
-        if one.type not in _ONNX:
-            raise UnsupportedError(f"{who} has {one.name!r} of {one.type}, which the Open Inference Protocol has not.")
-        shape = tuple(size if isinstance(size, int) else -1 for size in one.shape or ())
-        found.append(TensorSpec(one.name, _ONNX[one.type], shape))
-    return tuple(found)
+def _read_onnx_specs(nodes: Any, who: str) -> tuple[TensorSpec, ...]:
+    specs: list[TensorSpec] = []
+    for node in nodes:
+        if node.type not in _ONNX:
+            raise UnsupportedError(
+                f"{who} has {node.name!r} of {node.type}, which the Open Inference Protocol has not."
+            )
+        shape = tuple(size if isinstance(size, int) else -1 for size in node.shape or ())
+        specs.append(TensorSpec(node.name, _ONNX[node.type], shape))
+    return tuple(specs)
 
 
 class _Pyfunc:
@@ -318,10 +328,10 @@ class _Pyfunc:
         self._model = load_pyfunc(folder, who)
 
     def predict(self, value: Any) -> Any:
-        return self._model(_frame(value, self.declared) if self.declared.table else value)
+        return self._model(_to_frame(value, self.declared) if self.declared.table else value)
 
 
-def _library(module: str, who: str, library: str, command: str) -> Any:
+def _import_library(module: str, who: str, library: str, command: str) -> Any:
     try:
         return import_module(module)
     except ModuleNotFoundError as error:

@@ -1,8 +1,8 @@
-"""An inference graph, put in order once and walked for each request. Edges are data flow.
+"""An inference graph, sorted once and walked for each request. Edges are data flow.
 
-The walk is written once, as a coroutine. Where no node is asynchronous or batched it never waits, so a worker thread,
-or the loop where no node blocks, runs it from end to end (:func:`finish`); otherwise it runs on the loop, and each
-call that may block goes to a worker thread by ``invoke``.
+The walk is a coroutine. If no node is asynchronous or batched it never waits, so a worker thread, or the loop if no
+node blocks, runs it from end to end (:func:`finish`); otherwise it runs on the loop, and each call that may block goes
+to a worker thread by ``invoke``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from scanflow.errors import InternalError, InvalidError, did_you_mean
 from scanflow.wire import Node
-from scanflow_serving.components import Component, raised
+from scanflow_serving.components import Component, make_component_problem
 from scanflow_serving.problems import ProblemError
 
 _T = TypeVar("_T")
@@ -39,7 +39,7 @@ class GraphStep:
         *,
         alone: bool = False,
     ) -> None:
-        """``alone``: it is asked by itself, so that what a ROUTER chooses is its answer."""
+        """``alone``: the node is a target by itself, so that the choice of a ROUTER is its answer."""
         self.node = node
         self.place = place
         self.name = component.name
@@ -52,14 +52,14 @@ class GraphStep:
 
 
 class Walk(Struct, eq=False):
-    """What happens on one request's way through a graph."""
+    """The state of one request's walk through a graph."""
 
     meta: dict[str, Any] = {}
     checked: bool = False
-    """The request was compared with what is declared; only what nodes give each other is left to look at."""
+    """Whether the request was checked against the declared inputs; then only values between nodes remain to check."""
 
     spent: list[tuple[str, float]] = []
-    """Each call that was made, and its seconds."""
+    """The duration of each call, in seconds."""
 
     failed: str | None = None
     routing: dict[str, int] = {}
@@ -72,15 +72,15 @@ class Outcome(Struct, eq=False):
     value: Any
     names: Any
     step: GraphStep
-    """The node that gave it."""
+    """The node that returned it."""
 
 
 Invoke = Callable[[GraphStep, Any, Any, Walk], Awaitable[Any]]
-"""Calls a node's component with value and names, and counts what it costs."""
+"""Calls a node's component with value and names, and records its duration."""
 
 
 def call_now(step: GraphStep, value: Any, names: Any, walk: Walk) -> Any:
-    """Call a node's component in this thread. What it raises, whatever that is, becomes a problem."""
+    """Call a node's component in this thread. Any exception becomes a problem."""
     component = step.component
     begin = perf_counter()
     try:
@@ -89,29 +89,29 @@ def call_now(step: GraphStep, value: Any, names: Any, walk: Walk) -> Any:
             take_extras(step, walk)
     except BaseException as error:  # a user's code may raise anything: SystemExit, RecursionError, MemoryError
         walk.failed = step.name
-        raise raised(step.who, error) from error
+        raise make_component_problem(step.who, error) from error
     finally:
         walk.spent.append((step.name, perf_counter() - begin))
     return result
 
 
 def take_extras(step: GraphStep, walk: Walk) -> None:
-    """Ask a component for its tags and metrics, which tell of the call that it just answered."""
+    """Collect a component's tags and metrics of its last call."""
     component = step.component
     if component.tags is not None:
         tags = component.tags()
         if isinstance(tags, Mapping):
             walk.tags.update({str(name): value for name, value in tags.items()})
     if component.metrics is not None:
-        walk.metrics += [(step.name, one) for one in component.metrics() or ()]
+        walk.metrics += [(step.name, metric) for metric in component.metrics() or ()]
 
 
-async def directly(step: GraphStep, value: Any, names: Any, walk: Walk) -> Any:
+async def invoke_directly(step: GraphStep, value: Any, names: Any, walk: Walk) -> Any:
     return call_now(step, value, names, walk)
 
 
 def finish(walking: Coroutine[Any, Any, _T]) -> _T:
-    """Run a coroutine that never waits, to its end."""
+    """Run a coroutine that never waits to its end."""
     try:
         walking.send(None)
     except StopIteration as stop:
@@ -121,15 +121,15 @@ def finish(walking: Coroutine[Any, Any, _T]) -> _T:
     raise InternalError("A graph without asynchronous nodes waited for something.")
 
 
-def in_order(nodes: Sequence[Node]) -> list[list[int]]:
-    """Return the places of the nodes level by level: each node comes after those whose result it takes."""
+def sort_levels(nodes: Sequence[Node]) -> list[list[int]]:
+    """Return the indices of the nodes in topological levels: each node comes after its parents."""
     names = [node.name for node in nodes]
     if not nodes:
         raise InvalidError("The graph has no nodes.")
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise InvalidError(f"The graph has two nodes {twice!r}.")
     for node in nodes:
-        _check(node, nodes)
+        _check_node(node, nodes)
     sorter = TopologicalSorter({node.name: node.parents for node in nodes})
     try:
         sorter.prepare()
@@ -143,12 +143,12 @@ def in_order(nodes: Sequence[Node]) -> list[list[int]]:
     return levels
 
 
-def _check(node: Node, nodes: Sequence[Node]) -> None:
-    known = [one.name for one in nodes]
+def _check_node(node: Node, nodes: Sequence[Node]) -> None:
+    names = [other.name for other in nodes]
     for parent in node.parents:
-        if parent not in known:
+        if parent not in names:
             raise InvalidError(
-                f"The node {node.name!r} takes the result of {parent!r}, which is no node.{did_you_mean(parent, known)}"
+                f"The node {node.name!r} takes the result of {parent!r}, which is no node.{did_you_mean(parent, names)}"
             )
     if len(set(node.parents)) < len(node.parents):
         raise InvalidError(f"The node {node.name!r} names a parent twice.")
@@ -159,27 +159,27 @@ def _check(node: Node, nodes: Sequence[Node]) -> None:
             f"The node {node.name!r} would take {len(node.parents)} results, but a {node.role} takes one. "
             "Join them with a COMBINER before it."
         )
-    if node.role == "ROUTER" and not any(node.name in one.parents for one in nodes):
+    if node.role == "ROUTER" and not any(node.name in other.parents for other in nodes):
         raise InvalidError(f"The ROUTER {node.name!r} has nothing to choose from.")
 
 
 class Graph:
     def __init__(self, nodes: Sequence[Node], components: Sequence[Component], *, alone: bool = False) -> None:
-        """``alone``: a single node, apart from its graph: it takes the request whatever its parents are."""
+        """``alone``: a single node apart from its graph: it takes the request whatever its parents are."""
         places = {node.name: place for place, node in enumerate(nodes)}
         self._levels: list[list[GraphStep]]
         if alone:
             self.steps = [GraphStep(0, nodes[0], components[0], alone=True)]
             self._levels = [self.steps]
         else:
-            levels = in_order(nodes)
+            levels = sort_levels(nodes)
             self.steps = [
                 GraphStep(
                     place,
                     node,
                     components[place],
                     tuple(sorted(places[parent] for parent in node.parents)),
-                    tuple(other for other, one in enumerate(nodes) if node.name in one.parents),
+                    tuple(other for other, child in enumerate(nodes) if node.name in child.parents),
                 )
                 for place, node in enumerate(nodes)
             ]
@@ -197,46 +197,58 @@ class Graph:
             names = " and ".join(repr(step.name) for step in self.ends)
             raise InvalidError(f"{names} would both answer the same request. Join them with a COMBINER.")
 
-    async def walk(self, value: Any, names: Any, walk: Walk, invoke: Invoke = directly) -> Outcome:
+    async def walk(self, value: Any, names: Any, walk: Walk, invoke: Invoke = invoke_directly) -> Outcome:
         step = self._only
         if step is not None:
             if step.combines and not isinstance(value, list):
                 value = list(value.values()) if isinstance(value, dict) else [value]
                 names = [names] * len(value)
             return await self._visit(step, value, names, walk, invoke)
-        given: list[Outcome | None] = [None] * len(self.steps)
+        outcomes: list[Outcome | None] = [None] * len(self.steps)
         for level in self._levels:
-            due = [(step, *inputs) for step in level if (inputs := self._inputs(step, value, names, given, walk))]
+            due = [
+                (step, *inputs)
+                for step in level
+                if (inputs := self._collect_inputs(step, value, names, outcomes, walk))
+            ]
             if not due:
                 continue
-            if len(due) == 1 or invoke is directly:
-                for step, taken, called in due:
-                    given[step.place] = await self._visit(step, taken, called, walk, invoke)
+            if len(due) == 1 or invoke is invoke_directly:
+                for step, input_value, input_names in due:
+                    outcomes[step.place] = await self._visit(step, input_value, input_names, walk, invoke)
             else:
-                visits = (self._visit(step, taken, called, walk, invoke) for step, taken, called in due)
-                for (step, _, _), outcome in zip(due, await together(visits), strict=True):
-                    given[step.place] = outcome
-        answers = [outcome for step in self.ends if (outcome := given[step.place]) is not None]
+                visits = (
+                    self._visit(step, input_value, input_names, walk, invoke) for step, input_value, input_names in due
+                )
+                for (step, _, _), outcome in zip(due, await gather_or_cancel(visits), strict=True):
+                    outcomes[step.place] = outcome
+        answers = [outcome for step in self.ends if (outcome := outcomes[step.place]) is not None]
         if len(answers) != 1:
             named = ", ".join(repr(answer.step.name) for answer in answers)
             raise ProblemError(500, f"The graph has {len(answers)} answers, from {named}. Join them with a COMBINER.")
         return answers[0]
 
-    def _inputs(
-        self, step: GraphStep, value: Any, names: Any, given: Sequence[Outcome | None], walk: Walk
+    def _collect_inputs(
+        self, step: GraphStep, value: Any, names: Any, outcomes: Sequence[Outcome | None], walk: Walk
     ) -> tuple[Any, Any] | None:
-        """Return what the step takes; None: no branch that leads to it was taken."""
+        """Return the inputs of a step; None: no branch to it was chosen."""
         if not step.parents:
             return value, names
-        taken = [outcome for parent in step.parents if (outcome := self._along(parent, step, given, walk)) is not None]
+        taken = [
+            outcome
+            for parent in step.parents
+            if (outcome := self._follow_edge(parent, step, outcomes, walk)) is not None
+        ]
         if not taken:
             return None
         if step.combines:
-            return [one.value for one in taken], [one.names for one in taken]
+            return [outcome.value for outcome in taken], [outcome.names for outcome in taken]
         return taken[0].value, taken[0].names
 
-    def _along(self, parent: int, step: GraphStep, given: Sequence[Outcome | None], walk: Walk) -> Outcome | None:
-        outcome = given[parent]
+    def _follow_edge(
+        self, parent: int, step: GraphStep, outcomes: Sequence[Outcome | None], walk: Walk
+    ) -> Outcome | None:
+        outcome = outcomes[parent]
         if outcome is None or not self.steps[parent].routes:
             return outcome
         chosen = walk.routing[self.steps[parent].name]
@@ -249,12 +261,12 @@ class Graph:
         walk.path.append(step.name)
         result = await invoke(step, value, names, walk)
         if step.routes:
-            walk.routing[step.name] = self._branch(step, result)
+            walk.routing[step.name] = self._parse_branch(step, result)
             return Outcome(value, names, step)
         named = step.component.class_names
         return Outcome(result, named if named is not None else names if step.node.role == "TRANSFORMER" else [], step)
 
-    def _branch(self, step: GraphStep, result: Any) -> int:
+    def _parse_branch(self, step: GraphStep, result: Any) -> int:
         names = [self.steps[child].name for child in step.children]
         if isinstance(result, str) and result in names:
             return names.index(result)
@@ -269,8 +281,8 @@ class Graph:
         )
 
 
-async def together(visits: Any) -> list[Any]:
-    tasks = [asyncio.ensure_future(one) for one in visits]
+async def gather_or_cancel(visits: Any) -> list[Any]:
+    tasks = [asyncio.ensure_future(visit) for visit in visits]
     try:
         return list(await asyncio.gather(*tasks))
     except BaseException:

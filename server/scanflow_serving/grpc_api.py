@@ -24,7 +24,7 @@ from scanflow.errors import UnavailableError
 from scanflow.protos import SERVICE, message, methods
 from scanflow.wire import Limits
 from scanflow_serving.messages import InferRequest, InferResponse, Request, RequestedOutput, Response, Tensor
-from scanflow_serving.oip import timeout_of
+from scanflow_serving.oip import parse_timeout
 from scanflow_serving.problems import ProblemError, invalid
 from scanflow_serving.tensors import DATATYPES, check_finite, from_binary, from_python, to_binary
 
@@ -38,7 +38,7 @@ _CONTENTS: Final = {
     "FP64": "fp64_contents",
     "BYTES": "bytes_contents",
 }
-"""Where a tensor's elements are when they are not raw; FP16 and BF16 have no such place."""
+"""The field of a tensor's elements unless they are raw; FP16 and BF16 have none."""
 
 _STATUS: Final = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
@@ -52,7 +52,7 @@ _STATUS: Final = {
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
 _MESSAGE_EXTRA: Final = 64 * 1024
-"""What a message has around its tensors."""
+"""The allowance for the rest of a message beside its tensors, in bytes."""
 
 _HEALTH_S: Final = 1.0
 _ALWAYS_OPEN: Final = frozenset({"ServerLive", "ServerReady"})
@@ -68,7 +68,7 @@ class RequestHandler(Protocol):
     def live(self) -> bool: ...
 
 
-def status_of(problem: ProblemError) -> grpc.StatusCode:
+def get_status(problem: ProblemError) -> grpc.StatusCode:
     return _STATUS.get(problem.status, grpc.StatusCode.INTERNAL)
 
 
@@ -76,7 +76,7 @@ class GrpcApi:
     def __init__(
         self, core: RequestHandler, host: str, port: int, limits: Limits, *, service: str = "", token: str | None = None
     ) -> None:
-        """``token``: the bearer token that calls must have, but for those that ask for health; None: none."""
+        """``token``: the bearer token that all calls but health checks need; None: none."""
         self._core = core
         self._place = f"{host}:{port}"
         self._limits = limits
@@ -99,7 +99,7 @@ class GrpcApi:
                 ("grpc.max_connection_age_grace_ms", int(self._limits.deadline_s * 1000)),
             ]
         server = grpc.aio.server(options=options)
-        server.add_generic_rpc_handlers((self._handlers(),))
+        server.add_generic_rpc_handlers((self._make_handlers(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         try:
             server.add_insecure_port(self._place)
@@ -113,7 +113,7 @@ class GrpcApi:
         self._reporting = asyncio.create_task(self._keep_reporting())
 
     async def stop(self) -> None:
-        """Send GOAWAY, and finish what was begun."""
+        """Send GOAWAY, and finish the calls in progress."""
         if self._reporting is not None:
             self._reporting.cancel()
         if self._server is not None:
@@ -135,7 +135,7 @@ class GrpcApi:
                 before = ready
             await asyncio.sleep(_HEALTH_S)
 
-    def _handlers(self) -> grpc.GenericRpcHandler:
+    def _make_handlers(self) -> grpc.GenericRpcHandler:
         behaviours: Mapping[str, Callable[[Any, Any], Awaitable[Any]]] = {
             "ServerLive": self._server_live,
             "ServerReady": self._server_ready,
@@ -163,8 +163,8 @@ class GrpcApi:
     ) -> Any:
         try:
             if self._token is not None and name not in _ALWAYS_OPEN:
-                given = dict(context.invocation_metadata() or ()).get("authorization", "")
-                if not hmac.compare_digest(str(given).encode(), self._token):
+                authorization = dict(context.invocation_metadata() or ()).get("authorization", "")
+                if not hmac.compare_digest(str(authorization).encode(), self._token):
                     raise ProblemError(401, "This service needs a bearer token.")
             try:
                 request = read(raw)
@@ -175,7 +175,7 @@ class GrpcApi:
             trailing = ()
             if problem.retry_after_s is not None:
                 trailing = (("grpc-retry-pushback-ms", str(int(problem.retry_after_s * 1000))),)  # type: ignore[assignment]
-            await context.abort(status_of(problem), problem.detail, trailing)
+            await context.abort(get_status(problem), problem.detail, trailing)
             raise AssertionError("aborting raises") from problem
 
     async def _server_live(self, _request: Any, _context: Any) -> Any:
@@ -185,29 +185,29 @@ class GrpcApi:
         return message("ServerReadyResponse")(ready=self._core.ready())
 
     async def _model_ready(self, request: Any, _context: Any) -> Any:
-        answer = await self._core.handle(Request("GET", f"{_path(request.name, request.version)}/ready"))
+        answer = await self._core.handle(Request("GET", f"{_build_path(request.name, request.version)}/ready"))
         if answer.status == 404:
-            raise ProblemError(404, _detail(answer))
+            raise ProblemError(404, _get_detail(answer))
         return message("ModelReadyResponse")(ready=answer.status == 200)
 
     async def _server_metadata(self, _request: Any, _context: Any) -> Any:
-        return await self._document("/v2", "ServerMetadataResponse")
+        return await self._fetch_document("/v2", "ServerMetadataResponse")
 
     async def _model_metadata(self, request: Any, _context: Any) -> Any:
-        return await self._document(_path(request.name, request.version), "ModelMetadataResponse")
+        return await self._fetch_document(_build_path(request.name, request.version), "ModelMetadataResponse")
 
     async def _model_infer(self, request: Any, context: Any) -> Any:
         read = read_request(request, allow_nan=self._limits.allow_nan)
-        allowed = self._limits.deadline_s
-        if (left := context.time_remaining()) is not None:
-            allowed = min(allowed, left)
-        answer = await self._core.infer(request.model_name, request.model_version, read, allowed)
+        allowed_s = self._limits.deadline_s
+        if (remaining_s := context.time_remaining()) is not None:
+            allowed_s = min(allowed_s, remaining_s)
+        answer = await self._core.infer(request.model_name, request.model_version, read, allowed_s)
         return write_response(answer, raw=bool(request.raw_input_contents))
 
-    async def _document(self, path: str, kind: str) -> Any:
+    async def _fetch_document(self, path: str, kind: str) -> Any:
         answer = await self._core.handle(Request("GET", path))
         if answer.status != 200:
-            raise ProblemError(answer.status, _detail(answer))
+            raise ProblemError(answer.status, _get_detail(answer))
         return ParseDict(json.loads(answer.content()), message(kind)(), ignore_unknown_fields=True)
 
 
@@ -218,23 +218,23 @@ def read_request(request: Any, *, allow_nan: bool) -> InferRequest:
     if raws and len(raws) != len(request.inputs):
         raise invalid(f"There are {len(request.inputs)} inputs and {len(raws)} raw_input_contents.")
     tensors = [
-        _read_tensor(one, raws[place] if raws else None, allow_nan=allow_nan)
-        for place, one in enumerate(request.inputs)
+        _read_tensor(encoded, raws[place] if raws else None, allow_nan=allow_nan)
+        for place, encoded in enumerate(request.inputs)
     ]
     if len({tensor.name for tensor in tensors}) < len(tensors):
         raise invalid("Two inputs have the same name.")
-    parameters = {name: _value(one) for name, one in request.parameters.items()}
+    parameters = {name: _get_value(value) for name, value in request.parameters.items()}
     return InferRequest(
         tensors,
         id=request.id,
         parameters=parameters,
-        outputs=[RequestedOutput(one.name, binary=True) for one in request.outputs] or None,
-        timeout_s=timeout_of(parameters),
+        outputs=[RequestedOutput(output.name, binary=True) for output in request.outputs] or None,
+        timeout_s=parse_timeout(parameters),
     )
 
 
 def write_response(answer: InferResponse, *, raw: bool) -> Any:
-    """Return an answer as a ``ModelInferResponse``: raw where the request was, or where there is no other way."""
+    """Return an answer as a ``ModelInferResponse``: raw if the request was, or if a datatype requires it."""
     raw = raw or any(tensor.datatype not in _CONTENTS for tensor in answer.outputs)
     written = message("ModelInferResponse")(model_name=answer.model, model_version=answer.version, id=answer.id)
     for name, value in answer.parameters.items():
@@ -248,24 +248,24 @@ def write_response(answer: InferResponse, *, raw: bool) -> Any:
     return written
 
 
-def _read_tensor(one: Any, raw: bytes | None, *, allow_nan: bool) -> Tensor:
-    where = f"The input {one.name[:80]!r}"
-    shape = list(one.shape)
+def _read_tensor(encoded: Any, raw: bytes | None, *, allow_nan: bool) -> Tensor:
+    where = f"The input {encoded.name[:80]!r}"
+    shape = list(encoded.shape)
     if raw is not None:
-        if one.HasField("contents"):
+        if encoded.HasField("contents"):
             raise invalid(f"{where} has contents and raw_input_contents. Send one of them.")
-        return from_binary(one.name, one.datatype, shape, raw, allow_nan=allow_nan, where=where)
-    place = _CONTENTS.get(one.datatype)
-    if place is None and one.datatype in DATATYPES:
-        raise invalid(f"{where}: {one.datatype} can be sent as raw_input_contents only.")
-    values = list(getattr(one.contents, place)) if place else []
-    tensor = from_python(one.name, one.datatype, shape, values, where=where)
+        return from_binary(encoded.name, encoded.datatype, shape, raw, allow_nan=allow_nan, where=where)
+    place = _CONTENTS.get(encoded.datatype)
+    if place is None and encoded.datatype in DATATYPES:
+        raise invalid(f"{where}: {encoded.datatype} can be sent as raw_input_contents only.")
+    values = list(getattr(encoded.contents, place)) if place else []
+    tensor = from_python(encoded.name, encoded.datatype, shape, values, where=where)
     if not allow_nan and tensor.data.dtype.kind == "f":
         check_finite(tensor.data, where)
     return tensor
 
 
-def _value(parameter: Any) -> Any:
+def _get_value(parameter: Any) -> Any:
     kind = parameter.WhichOneof("parameter_choice")
     return None if kind is None else getattr(parameter, kind)
 
@@ -282,11 +282,11 @@ def _set_parameter(parameter: Any, value: Any) -> None:
             parameter.string_param = value if isinstance(value, str) else json.dumps(value)
 
 
-def _path(model: str, version: str) -> str:
+def _build_path(model: str, version: str) -> str:
     return f"/v2/models/{quote(model, safe='')}" + (f"/versions/{quote(version, safe='')}" if version else "")
 
 
-def _detail(answer: Response) -> str:
+def _get_detail(answer: Response) -> str:
     try:
         return str(json.loads(answer.content())["detail"])
     except (ValueError, LookupError, TypeError):

@@ -1,4 +1,4 @@
-"""The health of components: their ``health_status``, called from time to time."""
+"""Periodic health checks of components by their ``health_status``."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from scanflow_serving.components import Component, raised
+from scanflow_serving.components import Component, make_component_problem
 from scanflow_serving.engine import Engine
-from scanflow_serving.revisions import Loaded
+from scanflow_serving.revisions import LoadedRevision
 
 EVERY_S: Final = 5.0
 _log = logging.getLogger(__name__)
@@ -21,10 +21,10 @@ class HealthChecks:
         self._checked: list[Component] = []
         self._task: asyncio.Task[None] | None = None
         self.unwell: dict[str, str] = {}
-        """The nodes whose ``health_status`` raises, and what it says."""
+        """The nodes whose ``health_status`` raises, with the message."""
 
-    def watch(self, revisions: Iterable[Loaded]) -> None:
-        """Check the components of these revisions from now on; they were checked when they were loaded."""
+    def watch(self, revisions: Iterable[LoadedRevision]) -> None:
+        """Check the components of these revisions periodically; loading has checked them once."""
         self.close()
         self.unwell = {}
         self._checked = [
@@ -50,8 +50,8 @@ class HealthChecks:
                     await self._engine.run(component.health)
             except Exception as error:  # noqa: BLE001 - a component may raise anything
                 if isinstance(error, TimeoutError):
-                    self._engine.timed_out()
-                self.unwell[component.name] = raised(f"The node {component.name!r}", error).detail
+                    self._engine.check_workers()
+                self.unwell[component.name] = make_component_problem(f"The node {component.name!r}", error).detail
                 _log.warning("not ready: %s", self.unwell[component.name])
             else:
                 self.unwell.pop(component.name, None)

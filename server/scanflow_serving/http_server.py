@@ -1,7 +1,7 @@
-"""The HTTP connections of an instance and the listening sockets they come from, on uvicorn's protocol.
+"""The HTTP connections and listening sockets of an instance, on uvicorn's protocol.
 
-uvicorn parses and writes HTTP/1.1. Here is what it leaves open: accepting from sockets that several processes share,
-bounds for slow clients, and connections that leave without a request being lost.
+uvicorn parses and writes HTTP/1.1. This module adds accepting from sockets that several processes share, timeouts for
+slow clients, and closing connections without losing a request.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from uvicorn.server import ServerState
 from scanflow_serving.problems import ProblemError
 
 MAX_HEAD_BYTES: Final = 64 * 1024
-"""Most bytes of a request line and its headers that come in more than one piece."""
+"""The largest head of a request that arrives in several pieces, in bytes."""
 
 HEAD_S: Final = 10.0
-"""Longest that a head may take from its first byte to its last."""
+"""The timeout of a head from its first byte to its last, in seconds."""
 
 IDLE_S: Final = 120.0
-"""Longest that a connection may stay without a request."""
+"""The timeout of a connection without a request, in seconds."""
 
 WRITE_S: Final = 30.0
-"""Longest that a client may read none of a response."""
+"""The timeout of a client that reads none of a response, in seconds."""
 
 LINGER_S: Final = 2.0
-"""How long bytes of a refused client are read and dropped, so that it can read why: closing at once would reset."""
+"""How long bytes of a refused client are read and dropped, in seconds: closing at once would reset the connection."""
 
 RESPOND: Final = "scanflow.respond"
 """The extension of ASGI's scope that is :meth:`HttpServer.respond` for this request."""
@@ -57,7 +57,7 @@ _log = logging.getLogger(__name__)
 
 
 class Connection(HttpToolsProtocol):
-    """One connection: uvicorn's, with bounds on slow clients and an age."""
+    """A uvicorn connection with timeouts for slow clients and a maximum age."""
 
     cycle: Any  # None before the first request
     scope: Any
@@ -92,7 +92,7 @@ class Connection(HttpToolsProtocol):
         if self.refused:
             return
         if data.find(b"pgrade:", 0, _USUAL_HEAD_BYTES) > 0 and self.idle:
-            data = _without_upgrade(data)
+            data = _remove_upgrade(data)
         super().data_received(data)
         if not self._reading_head:
             self._head_since = None
@@ -114,7 +114,7 @@ class Connection(HttpToolsProtocol):
         self.scope["extensions"] = {RESPOND: partial(server.respond, self.cycle)}
 
     def on_response_complete(self) -> None:
-        """Go on as uvicorn does, but set no timer for each response: :meth:`expire` closes what is idle."""
+        """Continue as uvicorn does, but without a timer for each response: :meth:`expire` closes idle connections."""
         if self.transport.is_closing():
             return
         self.flow.resume_reading()
@@ -122,7 +122,7 @@ class Connection(HttpToolsProtocol):
             self._start_asgi_task(*self.pipeline.pop())
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
-        """Return whether the client, which sends no more, still gets a response."""
+        """Return whether the client, which has finished sending, still gets a response."""
         cycle = self.cycle
         if cycle is None or cycle.response_complete or cycle.more_body:
             return None
@@ -131,10 +131,10 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._server.lost()
+        self._server.count_lost()
 
     def close_soon(self) -> None:
-        """Let the response at hand be the last, or the next one where the head of this one has gone."""
+        """Close after the current response, or after the next one if the current head was sent already."""
         self.closing = True
         self._since = self._server.now
         if self.cycle is not None and not self.cycle.response_started:
@@ -161,30 +161,30 @@ class Connection(HttpToolsProtocol):
             self._close_idle()
 
     def _close_idle(self) -> None:
-        """Close, unless a request has come that the loop has not read yet: closing would reset the connection.
+        """Close the connection unless a request has arrived that the loop has not read yet: that would be lost.
 
-        The client learns of it here, not in the loop's next turn, so that it sends none in between.
+        The socket is shut down here, not in the loop's next turn, so that the client sends none in between.
         """
         try:
-            if self._request_waits():
+            if self._is_request_waiting():
                 return
             self._socket.shutdown(socket.SHUT_WR)
         except OSError as error:
             _log.debug("An idle connection was lost before it was closed: %s.", error)
         self.transport.close()
 
-    def _request_waits(self) -> bool:
+    def _is_request_waiting(self) -> bool:
         try:
             return bool(self._socket.recv(1, socket.MSG_PEEK))
         except BlockingIOError:
             return False
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what the parser could not read (uvicorn calls this while it handles the parser's error)."""
-        self._refuse(_unreadable(sys.exception(), msg))
+        """Refuse a request that cannot be parsed (uvicorn calls this while it handles the parser's error)."""
+        self._refuse(_make_unreadable_problem(sys.exception(), msg))
 
     def _refuse(self, problem: ProblemError) -> None:
-        """Answer a request that cannot be read; where the next one begins is not known."""
+        """Answer a request that cannot be parsed, and stop reading: the start of the next one is unknown."""
         self.refused = True
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete:
@@ -206,7 +206,7 @@ class HttpServer:
     """All connections of an instance. Everything here is called on the loop's thread."""
 
     def __init__(self, app: Any, *, age_s: float, drain_idle_s: float) -> None:
-        """``age_s``: the first response on a connection older than this is its last; 0: never."""
+        """``age_s``: the maximum age of a connection, which closes with its next response; 0: none."""
         self.loop = asyncio.get_running_loop()
         self.config = Config(
             app,
@@ -225,16 +225,16 @@ class HttpServer:
         """The monotonic clock, as of the last sweep."""
 
         self.leaving = False
-        """Whether each connection gets one more response, also new ones."""
+        """Whether each connection, also a new one, closes with its next response."""
 
         self.drain_idle_s = drain_idle_s
-        """How long a connection that is to close with its next response waits for the request."""
+        """How long a connection that closes with its next response waits for a request."""
 
         self.fair_share: int | None = None
-        """Busy connections of each instance of the service when all have as many; None: there is no other instance."""
+        """The busy connections per instance of the service if evenly spread; None: there is no other instance."""
 
         self.busy = 0
-        """Connections that had a request a moment ago, or are new: as of the last sweep, and changes since."""
+        """The connections with a recent request, or new: as of the last sweep, plus changes since."""
 
         self._unbalanced_since: float | None = None
         self._lost = 0  # connections since the last sweep
@@ -248,9 +248,9 @@ class HttpServer:
         return len(self.state.connections) + len(self._opening)
 
     def respond(self, cycle: Any, status: int, head: bytes, body: bytes) -> bool:
-        """Write a whole response at once, in place of ASGI's two messages; say whether it could be done now.
+        """Write a whole response at once, in place of ASGI's two messages; return whether that was possible.
 
-        ``head``: its own lines, each with its end, and none about its length or connection.
+        ``head``: the header lines with their ends, without content-length and connection.
         """
         if cycle.flow.write_paused or cycle.response_started or cycle.disconnected:
             return False
@@ -268,16 +268,16 @@ class HttpServer:
     # -- listening sockets
 
     def listen(self, key: str, listener: socket.socket) -> None:
-        """Accept on that socket too, which is ours from now on; a second one of the same key replaces the first."""
+        """Accept on a socket and own it; it replaces one of the same key."""
         self._stop_listening(key)
         listener.setblocking(False)
         self._listeners[key] = listener
         self.loop.add_reader(listener.fileno(), self._accept, key, listener)
 
     def ignore(self, key: str) -> None:
-        """Accept there no longer, and let the connections that came from there close.
+        """Stop accepting on a socket, and close the connections from it.
 
-        What waits in the socket's queue is accepted by another process that has the same socket.
+        The backlog is accepted by another process that shares the socket.
         """
         self._stop_listening(key)
         for connection in self._connections():
@@ -291,7 +291,7 @@ class HttpServer:
             listener.close()
 
     def _accept(self, key: str, listener: socket.socket) -> None:
-        """Accept a connection, unless this instance has its share: then the others may take it first."""
+        """Accept a connection, but later if this instance has its share, so that others can take it first."""
         if self.fair_share is None or self.busy < max(self.fair_share, 1) or self._short_lived:
             self._accept_one(key, listener)
             return
@@ -299,7 +299,7 @@ class HttpServer:
         self.loop.call_later(_DEFER_S, self._accept_after_others, key, listener)
 
     def _accept_after_others(self, key: str, listener: socket.socket) -> None:
-        """Accept what no other instance took: the more at once the more there are, so that a burst is soon accepted."""
+        """Accept what no other instance took, in batches that grow with the load, so that a burst is soon accepted."""
         if self._listeners.get(key) is not listener:
             return
         self.loop.add_reader(listener.fileno(), self._accept, key, listener)
@@ -308,7 +308,7 @@ class HttpServer:
                 return
 
     def _accept_one(self, key: str, listener: socket.socket) -> bool:
-        """Accept one connection of those that wait; return whether there was one."""
+        """Accept one connection; return whether there was one."""
         try:
             sock, _ = listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -327,7 +327,7 @@ class HttpServer:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         task = self.loop.create_task(self._open(key, sock))
         self._opening.add(task)
-        task.add_done_callback(self._opened)
+        task.add_done_callback(self._finish_opening)
         return True
 
     def _accept_again(self, key: str, listener: socket.socket) -> None:
@@ -344,20 +344,20 @@ class HttpServer:
         if self.leaving or key not in self._listeners:
             connection.close_soon()
 
-    def _opened(self, task: asyncio.Task[None]) -> None:
+    def _finish_opening(self, task: asyncio.Task[None]) -> None:
         self._opening.discard(task)
         self._fewer.set()
 
     # -- the end
 
     def leave(self) -> None:
-        """Accept on, and let the next response on each connection be its last: clients go elsewhere by themselves."""
+        """Keep accepting, but close each connection with its next response, so that clients move elsewhere."""
         self.leaving = True
         for connection in self._connections():
             connection.close_soon()
 
     async def drain(self, within_s: float) -> bool:
-        """Accept no more, and let every connection close with its next response; return whether all did in time."""
+        """Stop accepting, and close each connection with its next response; return whether all did in time."""
         for key in list(self._listeners):
             self.ignore(key)
         try:
@@ -376,7 +376,7 @@ class HttpServer:
         for connection in self._connections():
             connection.transport.abort()
 
-    def lost(self) -> None:
+    def count_lost(self) -> None:
         self._lost += 1
         self.busy = max(0, self.busy - 1)
         self._fewer.set()
@@ -384,11 +384,10 @@ class HttpServer:
     # -- sharing connections with the other instances
 
     def balance(self, fair_share: int | None) -> None:
-        """Keep that many busy connections: the others close with their next response, and their clients connect anew.
+        """Close busy connections beyond the share with their next response, so that their clients reconnect.
 
-        So an instance that was added gets work at once, and not when connections are ``age_s`` old. A few more than the
-        share stay where they are, and so do all until there were too many for a second: the numbers that the share
-        is made of are up to a second old.
+        So an added instance gets work at once, and not when connections are ``age_s`` old. A small surplus stays, and
+        so does any until it has lasted a second: the share is computed from numbers up to a second old.
         """
         self.fair_share = fair_share
         busy = [connection for connection in self._connections() if connection.is_busy(self.now)]
@@ -404,10 +403,10 @@ class HttpServer:
     # -- time
 
     def _connections(self) -> list[Connection]:
-        return [one for one in self.state.connections if isinstance(one, Connection)]
+        return [connection for connection in self.state.connections if isinstance(connection, Connection)]
 
     def _sweep(self) -> None:
-        """Look after connections that are slow, idle or to close, twice a second."""
+        """Expire connections that are slow, idle or closing, twice a second."""
         self._timer = self.loop.call_later(_SWEEP_S, self._sweep)
         self.now = now = time.monotonic()
         date = formatdate(time.time(), usegmt=True).encode()
@@ -420,13 +419,13 @@ class HttpServer:
         self.busy = len(self._opening) + sum(connection.is_busy(now) for connection in connections)
 
 
-def _without_upgrade(data: bytes) -> bytes:
-    """Return a request without its offer to speak another protocol (h2c), after which the parser reads no body."""
+def _remove_upgrade(data: bytes) -> bytes:
+    """Return a request without its Upgrade header (h2c), after which the parser would read no body."""
     head, end, rest = data.partition(b"\r\n\r\n")
     return _UPGRADE.sub(b"\r\nx-upgrade:", head, count=1) + end + rest
 
 
-def _unreadable(error: BaseException | None, words: str) -> ProblemError:
+def _make_unreadable_problem(error: BaseException | None, words: str) -> ProblemError:
     if isinstance(error, httptools.HttpParserInvalidMethodError):
         return ProblemError(501, "There is no such HTTP method.")
     return ProblemError(400, f"This is no HTTP/1.1 request: {str(error or words).rstrip('.')}.")

@@ -1,7 +1,6 @@
 """The program of an instance: ``python -m scanflow_serving FOLDER``, where ``FOLDER`` holds ``instance.json``.
 
-What must come first comes first: the CPUs, the memory and the sizes of thread pools, before anything that starts
-threads is imported.
+It sets CPU and memory affinity and the sizes of thread pools before it imports anything that starts threads.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ if TYPE_CHECKING:
     from scanflow_serving.routes import ServingApplication
 
 UNHEALTHY: Final = 70
-"""Exit code: too many of its threads hang; a new process would be well."""
+"""Exit code: too many threads hang; the instance should be replaced."""
 
 CONFIGURATION: Final = 78
-"""Exit code: it cannot be started with this configuration; ``failure.json`` says why."""
+"""Exit code: the configuration is invalid; ``failure.json`` says why."""
 
 _GRACE_S: Final = 2.0
 
@@ -63,15 +62,15 @@ async def _serve(spec: InstanceSpec, folder: Path, token: str | None) -> int:
     from scanflow_serving.routes import ServingApplication
 
     loop = asyncio.get_running_loop()
-    over = asyncio.Event()
+    shutdown = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, over.set)
-    application = ServingApplication(spec, loop=loop, on_unhealthy=over.set)
+        loop.add_signal_handler(number, shutdown.set)
+    application = ServingApplication(spec, loop=loop, on_unhealthy=shutdown.set)
     limits = spec.limits
     hosts = (spec.host, *os.environ.get("SCANFLOW_ALLOWED_HOSTS", "").replace(",", " ").split())
     api = HttpApi(application, max_request_bytes=limits.max_request_bytes, hosts=hosts, token=token)
     http = HttpServer(api, age_s=limits.connection_age_s, drain_idle_s=spec.drain_idle_s)
-    control = Control(loop, folder / "control", application, http, over.set)
+    control = Control(loop, folder / "control", application, http, shutdown.set)
     try:
         control.start()
         desired = Path(spec.desired).read_bytes()  # noqa: ASYNC240 - nothing is served yet
@@ -88,7 +87,7 @@ async def _serve(spec: InstanceSpec, folder: Path, token: str | None) -> int:
     gc.freeze()  # what was loaded stays: collections need not walk through it
     _log.info("ready: %s of %s", spec.instance, spec.service)
 
-    await over.wait()
+    await shutdown.wait()
     code = UNHEALTHY if application.engine.unhealthy else 0
     application.draining = True
     await drain(http, grpc, limits)
@@ -98,7 +97,7 @@ async def _serve(spec: InstanceSpec, folder: Path, token: str | None) -> int:
 
 
 async def drain(http: HttpServer, grpc: GrpcApi | None, limits: Limits) -> None:
-    """Take no more connections, and answer what was read."""
+    """Stop accepting connections, and answer the requests that were read."""
     within_s = max(limits.deadline_s, http.drain_idle_s) + _GRACE_S
     stopping = None if grpc is None else asyncio.create_task(grpc.stop())
     if not await http.drain(within_s):
@@ -110,7 +109,7 @@ async def drain(http: HttpServer, grpc: GrpcApi | None, limits: Limits) -> None:
 
 
 async def start_grpc(application: ServingApplication, spec: InstanceSpec, token: str | None) -> GrpcApi | None:
-    """Its library takes 10 MB, so it is imported late."""
+    """Start the gRPC API if it is configured. Its library takes 10 MB, so it is imported late."""
     if spec.grpc_port is None:
         return None
     from scanflow_serving.grpc_api import GrpcApi

@@ -1,4 +1,4 @@
-"""What the operator of a pod may ask an instance, on a port of its own: metrics, health and state, never a prediction.
+"""The management port of a pod's instance: metrics, health and state, never a prediction.
 
 The data plane may ask for a token, which neither Prometheus nor the API server's proxy has.
 """
@@ -26,7 +26,9 @@ class Management:
         if request.method not in {"GET", "HEAD"}:
             return self.refuse(ProblemError(405, "This port is read only.", headers=(("allow", "GET, HEAD"),)))
         if request.path == STATE:
-            return documents.as_json({**self._application.state(metrics=True), "rss_bytes": documents.rss_bytes()})
+            return documents.to_response(
+                {**self._application.state(metrics=True), "rss_bytes": documents.get_rss_bytes()}
+            )
         if request.path in _SAME:
             return await self._application.handle(request)
         return self.refuse(ProblemError(404, f"There is no path {request.path[:80]!r} on this port."))

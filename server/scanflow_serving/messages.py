@@ -1,4 +1,4 @@
-"""Requests, responses and tensors, as the protocols of an instance (HTTP, gRPC) and its graph exchange them.
+"""Requests, responses and tensors, exchanged by the protocols of an instance (HTTP, gRPC) and its graph.
 
 Structs of msgspec rather than checked dataclasses: one of each is made for every request.
 """
@@ -54,7 +54,7 @@ class Tensor(Struct, eq=False):
 class RequestedOutput(Struct, eq=False):
     name: str
     binary: bool = False
-    """Whether its bytes are to follow the JSON."""
+    """Whether its bytes follow the JSON."""
 
 
 class InferRequest(Struct, eq=False):
@@ -66,11 +66,11 @@ class InferRequest(Struct, eq=False):
     parameters: dict[str, Any] = {}
     binary_output: bool = False
     timeout_s: float | None = None
-    """What the client allows; the shorter of this and the service's own counts."""
+    """The client's timeout; the service's own applies if it is shorter."""
 
 
 class InferResponse(Struct, eq=False):
-    """The answer to an inference. ``outputs`` holds just what was asked for, in that order."""
+    """The answer to an inference. ``outputs`` holds the requested outputs, in that order."""
 
     model: str
     version: str

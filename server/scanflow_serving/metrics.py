@@ -1,7 +1,7 @@
 """The metrics of an instance, for Prometheus, and their sum over the instances of its service.
 
-They are counted in plain numbers, since several change with each request, and become metric families of
-``prometheus_client`` when somebody reads them. Everything is counted on the loop's thread, but for the recorder's two.
+They are plain numbers, since several change with each request, and become metric families of ``prometheus_client``
+when they are scraped. All are counted on the loop's thread, except the recorder's two.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
 Samples = Sequence[tuple[str, dict[str, str], float]]
-"""Name, labels and value of each, as the text format has them; counts since the instance began."""
+"""Name, labels and value of each sample, as in the text format; counts since the instance started."""
 
 BUCKETS: Final = (
     0.0005, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.25, 0.3,
@@ -82,28 +82,28 @@ class NodeMetrics(NamedTuple):
 
 
 class RevisionMetrics:
-    """``revision`` is empty for requests that never came to one."""
+    """Metrics of one revision; ``revision`` is empty for requests that reached none."""
 
     def __init__(self, metrics: Metrics, revision: str) -> None:
         self._revision = revision
         self._metrics = metrics
-        self._seconds = metrics.histogram("scanflow_request_seconds", BUCKETS, revision=revision)
+        self._seconds = metrics.get_histogram("scanflow_request_seconds", BUCKETS, revision=revision)
         self._responses: dict[int, _Number] = {}
 
-    def answered(self, status: int, seconds: float) -> None:
+    def count_response(self, status: int, seconds: float) -> None:
         counter = self._responses.get(status)
         if counter is None:
-            counter = self._metrics.number("scanflow_requests", revision=self._revision, code=str(status))
+            counter = self._metrics.get_counter("scanflow_requests", revision=self._revision, code=str(status))
             self._responses[status] = counter
         counter.value += 1
         self._seconds.observe(seconds)
 
-    def node(self, name: str) -> NodeMetrics:
+    def make_node_metrics(self, name: str) -> NodeMetrics:
         labels, metrics = {"revision": self._revision, "node": name}, self._metrics
         return NodeMetrics(
-            metrics.histogram("scanflow_node_seconds", BUCKETS, **labels),
-            metrics.number("scanflow_node_errors", **labels),
-            metrics.histogram("scanflow_batch_rows", _ROWS, **labels),
+            metrics.get_histogram("scanflow_node_seconds", BUCKETS, **labels),
+            metrics.get_counter("scanflow_node_errors", **labels),
+            metrics.get_histogram("scanflow_batch_rows", _ROWS, **labels),
         )
 
 
@@ -113,34 +113,34 @@ class Metrics:
         self._families: dict[str, tuple[str, str]] = dict(_FAMILIES)
         self._series: dict[tuple[str, tuple[tuple[str, str], ...]], _Number | _Histogram] = {}
         for name in ("scanflow_recorded", "scanflow_dropped", "scanflow_in_flight", "scanflow_waiting"):
-            self.number(name)
+            self.get_counter(name)
 
-    def number(self, name: str, **labels: str) -> _Number:
-        found = self._series.setdefault((name, (("service", self._service), *labels.items())), _Number())
-        assert isinstance(found, _Number)
-        return found
+    def get_counter(self, name: str, **labels: str) -> _Number:
+        series = self._series.setdefault((name, (("service", self._service), *labels.items())), _Number())
+        assert isinstance(series, _Number)
+        return series
 
-    def histogram(self, name: str, bounds: Sequence[float], **labels: str) -> _Histogram:
-        found = self._series.setdefault((name, (("service", self._service), *labels.items())), _Histogram(bounds))
-        assert isinstance(found, _Histogram)
-        return found
+    def get_histogram(self, name: str, bounds: Sequence[float], **labels: str) -> _Histogram:
+        series = self._series.setdefault((name, (("service", self._service), *labels.items())), _Histogram(bounds))
+        assert isinstance(series, _Histogram)
+        return series
 
     def count(self, name: str, amount: float = 1, **labels: str) -> None:
-        self.number(name, **labels).value += amount
+        self.get_counter(name, **labels).value += amount
 
-    def custom(self, revision: str, metrics: Iterable[tuple[str, Any]]) -> None:
-        """Count what components report in Seldon's ``metrics()``: ``{"type", "key", "value"}`` of each node.
+    def count_custom(self, revision: str, metrics: Iterable[tuple[str, Any]]) -> None:
+        """Count the metrics that components report by ``metrics()``, in Seldon's form: ``{"type", "key", "value"}``.
 
-        What is malformed is left out, and so is a name beyond the first hundred.
+        Malformed metrics are skipped, and so are names beyond the first hundred.
         """
-        for node, said in metrics:
-            if not isinstance(said, dict) or not isinstance(said.get("value"), (int, float)):
+        for node, metric in metrics:
+            if not isinstance(metric, dict) or not isinstance(metric.get("value"), (int, float)):
                 continue
-            kind = _CUSTOM_KINDS.get(str(said.get("type", "COUNTER")).upper())
-            key = _NOT_IN_NAMES.sub("_", str(said.get("key", "")))
+            kind = _CUSTOM_KINDS.get(str(metric.get("type", "COUNTER")).upper())
+            key = _NOT_IN_NAMES.sub("_", str(metric.get("key", "")))
             if not key or kind is None:
                 continue
-            name, value = f"{_CUSTOM}{key}" + ("_seconds" if kind == "histogram" else ""), float(said["value"])
+            name, value = f"{_CUSTOM}{key}" + ("_seconds" if kind == "histogram" else ""), float(metric["value"])
             if name not in self._families:
                 if len(self._families) >= len(_FAMILIES) + _MOST_CUSTOM:
                     continue
@@ -149,21 +149,21 @@ class Metrics:
                 continue
             if kind == "histogram":
                 # Seldon's timers are in milliseconds.
-                self.histogram(name, BUCKETS, revision=revision, node=node).observe(value / 1000)
+                self.get_histogram(name, BUCKETS, revision=revision, node=node).observe(value / 1000)
                 continue
-            number = self.number(name, revision=revision, node=node)
+            number = self.get_counter(name, revision=revision, node=node)
             number.value = value if kind == "gauge" else number.value + max(0.0, value)
 
     def samples(self) -> Samples:
-        found: list[tuple[str, dict[str, str], float]] = []
-        for (name, given), series in tuple(self._series.items()):
-            labels = dict(given)
+        samples: list[tuple[str, dict[str, str], float]] = []
+        for (name, label_pairs), series in tuple(self._series.items()):
+            labels = dict(label_pairs)
             if isinstance(series, _Histogram):
-                found += series.samples(name, labels)
+                samples += series.samples(name, labels)
             else:
                 suffix = "_total" if self._families[name][0] == "counter" else ""
-                found.append((name + suffix, labels, series.value))
-        return found
+                samples.append((name + suffix, labels, series.value))
+        return samples
 
     def render(self, others: Samples) -> tuple[bytes, str]:
         """``others``: the samples of the service's other instances together."""
@@ -192,10 +192,10 @@ class _Sum(Struct, eq=False):
                 sums[key] = name, labels, value
             elif not (name.startswith(_CUSTOM) and self.families.get(name, ("", ""))[0] == "gauge"):
                 sums[key] = name, labels, before[2] + value
-        found: dict[str, Metric] = {}
+        families: dict[str, Metric] = {}
         for name, labels, value in sums.values():
-            family = next((name[: -len(one)] for one in _SUFFIXES if name.endswith(one)), name)
+            family = next((name[: -len(suffix)] for suffix in _SUFFIXES if name.endswith(suffix)), name)
             kind, words = self.families.get(family, ("untyped", "Of another instance."))
             family = name if kind == "untyped" else family
-            found.setdefault(family, Metric(family, words, kind)).add_sample(name, labels, value)
-        yield from found.values()
+            families.setdefault(family, Metric(family, words, kind)).add_sample(name, labels, value)
+        yield from families.values()

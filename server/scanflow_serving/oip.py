@@ -31,7 +31,7 @@ class _Input(msgspec.Struct, gc=False):
     data: msgspec.Raw = _NO_DATA
 
 
-class _Wanted(msgspec.Struct, gc=False):
+class _WantedOutput(msgspec.Struct, gc=False):
     name: str
     parameters: dict[str, Any] | None = None
 
@@ -40,7 +40,7 @@ class _Request(msgspec.Struct, gc=False):
     inputs: list[_Input]
     id: str | None = None
     parameters: dict[str, Any] | None = None
-    outputs: list[_Wanted] | None = None
+    outputs: list[_WantedOutput] | None = None
 
 
 class _Output(msgspec.Struct, gc=False, omit_defaults=True):
@@ -64,7 +64,7 @@ _writer: Final = msgspec.json.Encoder()
 
 
 def decode(body: Body, headers: Mapping[str, str], *, allow_nan: bool) -> InferRequest:
-    """Return the request that a body in JSON, or JSON with the bytes of its tensors after it, stands for."""
+    """Decode a request from JSON, or from JSON followed by the bytes of its tensors."""
     length = headers.get(HEADER_LENGTH)
     if length is None:
         return _decode(body, None, allow_nan=allow_nan)
@@ -72,16 +72,16 @@ def decode(body: Body, headers: Mapping[str, str], *, allow_nan: bool) -> InferR
         raise invalid(f"The header Inference-Header-Content-Length should be a number, and is {length[:40]!r}.")
     if int(length) > len(body):
         raise invalid(f"Inference-Header-Content-Length is {int(length)}, and the body has {len(body)} bytes only.")
-    whole = memoryview(_writable(body))
+    whole = memoryview(_make_writable(body))
     return _decode(whole[: int(length)], whole[int(length) :], allow_nan=allow_nan)
 
 
 def decode_raw(body: Body, declared: NodeSignature, *, allow_nan: bool) -> InferRequest:
-    """Return the request of a body that is the bytes of one tensor: UINT8, or what the one declared input says."""
-    data = _writable(body)
+    """Decode a request from the bytes of one tensor: of the declared input's datatype, or UINT8."""
+    data = _make_writable(body)
     if len(declared.inputs) > 1:
         raise invalid(
-            f"A raw body is one tensor, and {len(declared.inputs)} are declared: {declared.described()}. Send JSON."
+            f"A raw body is one tensor, and {len(declared.inputs)} are declared: {declared.format_inputs()}. Send JSON."
         )
     if not declared.inputs:
         return InferRequest([Tensor("input-0", "UINT8", np.frombuffer(data, np.uint8))])
@@ -90,7 +90,7 @@ def decode_raw(body: Body, declared: NodeSignature, *, allow_nan: bool) -> Infer
         whole = np.array([bytes(data)], dtype=object).reshape([1] * len(spec.shape))
         return InferRequest([Tensor(spec.name, "BYTES", whole)])
     width = 2 if spec.datatype == "BF16" else spec.zeros().dtype.itemsize
-    shape = _solve(spec.shape, len(data) // width)
+    shape = _fill_shape(spec.shape, len(data) // width)
     where = f"The body, the input {spec.name!r}"
     if shape is None or len(data) % width:
         raise invalid(f"{where}: {len(data)} bytes are no {spec}.")
@@ -100,22 +100,22 @@ def decode_raw(body: Body, declared: NodeSignature, *, allow_nan: bool) -> Infer
 def pick_outputs(tensors: list[Tensor], wanted: Sequence[RequestedOutput] | None) -> list[Tensor]:
     if not wanted:
         return tensors
-    known = {tensor.name: tensor for tensor in tensors}
-    for one in wanted:
-        if one.name not in known:
+    tensors_by_name = {tensor.name: tensor for tensor in tensors}
+    for output in wanted:
+        if output.name not in tensors_by_name:
             raise invalid(
-                f"There is no output {one.name[:80]!r}.{did_you_mean(one.name[:80], known)} "
-                f"Given: {', '.join(map(repr, known))}."
+                f"There is no output {output.name[:80]!r}.{did_you_mean(output.name[:80], tensors_by_name)} "
+                f"Given: {', '.join(map(repr, tensors_by_name))}."
             )
-    return [known[one.name] for one in wanted]
+    return [tensors_by_name[output.name] for output in wanted]
 
 
 def encode(answer: InferResponse, request: InferRequest, headers: Headers = ()) -> Response:
-    asked = {one.name: one.binary for one in request.outputs} if request.outputs else None
+    is_binary = {output.name: output.binary for output in request.outputs} if request.outputs else None
     parts: list[bytes | memoryview] = []
     outputs: list[_Output] = []
     for tensor in answer.outputs:
-        if asked[tensor.name] if asked is not None else request.binary_output:
+        if is_binary[tensor.name] if is_binary is not None else request.binary_output:
             parts.append(to_binary(tensor))
             parameters = {"binary_data_size": len(parts[-1])}
             outputs.append(_Output(tensor.name, tensor.datatype, tensor.data.shape, parameters))
@@ -127,7 +127,7 @@ def encode(answer: InferResponse, request: InferRequest, headers: Headers = ()) 
     return Response(200, [head, *parts], OCTETS, (*headers, (HEADER_LENGTH, str(len(head)))))
 
 
-def wants_raw(headers: Mapping[str, str]) -> bool:
+def should_send_raw(headers: Mapping[str, str]) -> bool:
     return OCTETS in headers.get("accept", "")
 
 
@@ -136,44 +136,44 @@ def _decode(body: Body, rest: memoryview | None, *, allow_nan: bool) -> InferReq
         read = _reader.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         if not (allow_nan and _has_nan(body)):
-            raise _unreadable(body, error) from None
+            raise _make_unreadable_problem(body, error) from None
         read = _read_with_nan(body)
     if not read.inputs:
         raise invalid("The list 'inputs' is empty: there is nothing to infer from.")
     tensors: list[Tensor] = []
     begin = 0
-    for one in read.inputs:
-        where = f"The input {one.name[:80]!r}"
-        size = one.parameters.get("binary_data_size") if one.parameters else None
+    for entry in read.inputs:
+        where = f"The input {entry.name[:80]!r}"
+        size = entry.parameters.get("binary_data_size") if entry.parameters else None
         if size is None:
-            data: Any = one.data
+            data: Any = entry.data
             if data is _NO_DATA:
                 raise invalid(f"{where} has no 'data'{' and no binary_data_size' if rest is not None else ''}.")
             make = from_json if isinstance(data, msgspec.Raw) else from_python
-            tensors.append(make(one.name, one.datatype, one.shape, data, where=where))
+            tensors.append(make(entry.name, entry.datatype, entry.shape, data, where=where))
             continue
-        if one.data is not _NO_DATA:
+        if entry.data is not _NO_DATA:
             raise invalid(f"{where} has both 'data' and a binary_data_size. Send one of them.")
-        part = _part(rest, begin, size, where)
+        part = _slice_part(rest, begin, size, where)
         begin += len(part)
-        tensors.append(from_binary(one.name, one.datatype, one.shape, part, allow_nan=allow_nan, where=where))
-    return _request(read, tensors, rest, begin)
+        tensors.append(from_binary(entry.name, entry.datatype, entry.shape, part, allow_nan=allow_nan, where=where))
+    return _build_request(read, tensors, rest, begin)
 
 
 def _read_with_nan(body: Body) -> _Request:
-    """Read JSON as Python does, which knows NaN and Infinity; slower."""
+    """Decode JSON with NaN and Infinity by Python's slower decoder."""
     try:
         loose = json.loads(bytes(body))
-        datas = [one.pop("data", _NO_DATA) for one in loose["inputs"]]
+        datas = [entry.pop("data", _NO_DATA) for entry in loose["inputs"]]
         read = msgspec.convert(loose, _Request)
     except (ValueError, RecursionError, msgspec.ValidationError, TypeError, AttributeError, LookupError) as error:
-        raise _unreadable(body, error) from None
-    for one, data in zip(read.inputs, datas, strict=True):
-        one.data = data
+        raise _make_unreadable_problem(body, error) from None
+    for entry, data in zip(read.inputs, datas, strict=True):
+        entry.data = data
     return read
 
 
-def _request(read: _Request, tensors: list[Tensor], rest: memoryview | None, used: int) -> InferRequest:
+def _build_request(read: _Request, tensors: list[Tensor], rest: memoryview | None, used: int) -> InferRequest:
     if rest is not None and used < len(rest):
         raise invalid(f"After the inputs' binary data there are {len(rest) - used} more bytes in the body.")
     if len(tensors) > 1 and len({tensor.name for tensor in tensors}) < len(tensors):
@@ -182,16 +182,18 @@ def _request(read: _Request, tensors: list[Tensor], rest: memoryview | None, use
     request = InferRequest(tensors, id=read.id or "", parameters=parameters)
     if parameters:
         request.binary_output = parameters.get("binary_data_output") is True
-        request.timeout_s = timeout_of(parameters)
+        request.timeout_s = parse_timeout(parameters)
     if read.outputs:
         request.outputs = [
-            RequestedOutput(one.name, binary=bool((one.parameters or {}).get("binary_data", request.binary_output)))
-            for one in read.outputs
+            RequestedOutput(
+                output.name, binary=bool((output.parameters or {}).get("binary_data", request.binary_output))
+            )
+            for output in read.outputs
         ]
     return request
 
 
-def timeout_of(parameters: Mapping[str, Any]) -> float | None:
+def parse_timeout(parameters: Mapping[str, Any]) -> float | None:
     """Return Triton's ``timeout`` parameter, which is in microseconds, in seconds."""
     if parameters.get("sequence_id"):
         raise invalid("The parameter 'sequence_id' is not supported: no state is kept from one request to the next.")
@@ -203,12 +205,12 @@ def timeout_of(parameters: Mapping[str, Any]) -> float | None:
     return float(timeout) / 1e6
 
 
-def _writable(body: Body) -> Body:
-    """Return the body in memory that components may write to, as arrays lie on it."""
+def _make_writable(body: Body) -> Body:
+    """Return the body as writable memory, since arrays lie on it and components may change them."""
     return bytearray(body) if isinstance(body, bytes) else body
 
 
-def _part(rest: memoryview | None, begin: int, size: object, where: str) -> memoryview:
+def _slice_part(rest: memoryview | None, begin: int, size: object, where: str) -> memoryview:
     if rest is None:
         raise invalid(
             f"{where} has a binary_data_size, but the request has no header Inference-Header-Content-Length that says "
@@ -226,14 +228,14 @@ def _has_nan(body: Body) -> bool:
     return b"NaN" in text or b"Infinity" in text
 
 
-def _unreadable(body: Body, error: Exception) -> ProblemError:
+def _make_unreadable_problem(body: Body, error: Exception) -> ProblemError:
     if not len(body):
         return invalid('The body is empty. Send a request of the Open Inference Protocol: {"inputs": [...]}.')
     if isinstance(error, msgspec.ValidationError):
         text = str(error)
         if "required field" in text or " - at `$" in text:
-            return invalid(f"The request is not as the protocol says: {_reason(text)}.")
-        return invalid(f"The request should be an object with 'inputs': {_reason(text)}.")
+            return invalid(f"The request is not as the protocol says: {_format_reason(text)}.")
+        return invalid(f"The request should be an object with 'inputs': {_format_reason(text)}.")
     if _has_nan(body):
         return invalid(
             f"The body is no JSON: {error}. JSON has neither NaN nor Infinity; this service takes finite numbers only."
@@ -243,19 +245,19 @@ def _unreadable(body: Body, error: Exception) -> ProblemError:
     return invalid(f"The body is no JSON: {str(error).removeprefix('JSON is malformed: ')[:200]}.")
 
 
-def _reason(text: str) -> str:
+def _format_reason(text: str) -> str:
     what, _, where = text.partition(" - at `")
     place = where.rstrip("`").removeprefix("$").removeprefix(".")
     what = what[:1].lower() + what[1:].replace("`", "'")
     return f"{what}, at {place}" if place else what
 
 
-def _solve(shape: Sequence[int], count: int) -> list[int] | None:
-    """Return the shape with its unknown sizes filled in so that it holds ``count`` elements; None: it cannot be."""
-    known = math.prod(size for size in shape if size >= 0)
+def _fill_shape(shape: Sequence[int], count: int) -> list[int] | None:
+    """Fill in the unknown sizes of a shape for ``count`` elements; None: that is impossible."""
+    known_count = math.prod(size for size in shape if size >= 0)
     if all(size >= 0 for size in shape):
-        return list(shape) if known == count else None
-    if known == 0 or count % known:
+        return list(shape) if known_count == count else None
+    if known_count == 0 or count % known_count:
         return None
-    unknown = itertools.chain([count // known], itertools.repeat(1))  # the batch takes what there is
+    unknown = itertools.chain([count // known_count], itertools.repeat(1))  # the batch takes what there is
     return [size if size >= 0 else next(unknown) for size in shape]

@@ -42,7 +42,7 @@ def main(folder: Path, environ: os._Environ[str] = os.environ) -> int:
         environ.update(spec.threads)
         open_many()
         token = read_token(spec.auth, Path(spec.app_dir))
-        desired = with_models(desired, lambda: _fetcher(Path(spec.folder), environ.get("MLFLOW_TRACKING_URI")))
+        desired = fetch_models(desired, lambda: _open_fetcher(Path(spec.folder), environ.get("MLFLOW_TRACKING_URI")))
     except (ScanflowError, OSError) as error:
         return _fail(error)
     hosts = environ.get("SCANFLOW_ALLOWED_HOSTS", "").replace(",", " ").split() or [ANY_HOST]
@@ -53,17 +53,17 @@ def main(folder: Path, environ: os._Environ[str] = os.environ) -> int:
 
 
 def read_configuration(folder: Path, instance: str) -> tuple[InstanceSpec, Desired]:
-    """Return what the mounted folder says, for the pod of that name.
+    """Read the configuration of a mounted folder for the pod of that name.
 
-    CPUMEMPIN pins threads to the CPUs that the kubelet gave, which are known only in here.
+    CPUMEMPIN pins threads to the CPUs that the kubelet assigned, which are known only inside the pod.
     """
     spec = decode(InstanceSpec, (folder / "instance.json").read_bytes())
     cpus = tuple(sorted(os.sched_getaffinity(0))) if spec.pin_threads else ()
     return replace(spec, instance=instance, cpus=cpus), decode(Desired, (folder / "desired.json").read_bytes())
 
 
-def with_models(desired: Desired, open_fetcher: Callable[[], Callable[[str], ModelFiles]]) -> Desired:
-    """Return the revisions with the registered models' files on this disk."""
+def fetch_models(desired: Desired, open_fetcher: Callable[[], Callable[[str], ModelFiles]]) -> Desired:
+    """Fetch the registered models, and return the revisions with their local files."""
     if not any(node.model for revision in desired.revisions for node in revision.nodes):
         return desired
     fetch = open_fetcher()
@@ -82,7 +82,7 @@ def with_models(desired: Desired, open_fetcher: Callable[[], Callable[[str], Mod
     return replace(desired, revisions=revisions)
 
 
-def _fetcher(home: Path, tracker: str | None) -> Callable[[str], ModelFiles]:
+def _open_fetcher(home: Path, tracker: str | None) -> Callable[[str], ModelFiles]:
     from scanflow.knowledge.registry_subprocess import RegistrySubprocess
 
     if not tracker:
@@ -99,20 +99,20 @@ async def _serve(spec: InstanceSpec, desired: Desired, token: str | None, hosts:
     from scanflow_serving.routes import ServingApplication
 
     loop = asyncio.get_running_loop()
-    over = asyncio.Event()
+    shutdown = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, over.set)
-    application = ServingApplication(spec, loop=loop, on_unhealthy=over.set)
+        loop.add_signal_handler(number, shutdown.set)
+    application = ServingApplication(spec, loop=loop, on_unhealthy=shutdown.set)
     most = spec.limits.max_request_bytes
     api = HttpApi(application, max_request_bytes=most, hosts=hosts, token=token)
     http = HttpServer(api, age_s=spec.limits.connection_age_s, drain_idle_s=spec.drain_idle_s)
     management_api = HttpApi(Management(application), max_request_bytes=0, hosts=[ANY_HOST])
     management = HttpServer(management_api, age_s=0, drain_idle_s=0)
     try:
-        management.listen("", _listener(spec.host, spec.management_port))
+        management.listen("", _create_listener(spec.host, spec.management_port))
         await application.apply(desired)
         grpc = await start_grpc(application, spec, token)
-        http.listen("", _listener(spec.host, spec.http_port))
+        http.listen("", _create_listener(spec.host, spec.http_port))
     except (ScanflowError, OSError) as error:
         management.close()
         http.close()
@@ -121,7 +121,7 @@ async def _serve(spec: InstanceSpec, desired: Desired, token: str | None, hosts:
     gc.freeze()  # what was loaded stays: collections need not walk through it
     _log.info("ready: %s of %s", spec.instance, spec.service)
 
-    await over.wait()
+    await shutdown.wait()
     code = UNHEALTHY if application.engine.unhealthy else 0
     application.draining = True
     if not code:
@@ -134,7 +134,7 @@ async def _serve(spec: InstanceSpec, desired: Desired, token: str | None, hosts:
     return code
 
 
-def _listener(host: str, port: int) -> socket.socket:
+def _create_listener(host: str, port: int) -> socket.socket:
     listener = socket.create_server(
         (host, port), backlog=_BACKLOG, family=socket.AF_INET6 if ":" in host else socket.AF_INET
     )
@@ -143,7 +143,7 @@ def _listener(host: str, port: int) -> socket.socket:
 
 
 def _fail(error: Exception) -> int:
-    """Say why where the cluster looks for it."""
+    """Log an error, and write it to the pod's termination message."""
     _log.error("It cannot be started: %s", error)
     with contextlib.suppress(OSError):
         Path("/dev/termination-log").write_text(f"{error}\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What goes wrong with a request, as a problem document (RFC 9457): one class from the depths to the answer."""
+"""Errors of requests as problem documents (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from scanflow.problems import PROBLEM_JSON, problem_document
 from scanflow_serving.messages import Headers, Response
 
 _MAX_SHOWN = 2000
-_PHRASES = {one.value: one.phrase for one in HTTPStatus}
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
 
 class ProblemError(Exception):
-    """A request that gets no result, and why: what was wrong, where, and what is right."""
+    """An error of a request: what was wrong, where, and what is right."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class ProblemError(Exception):
         self.extra = extra or {}
 
     def response(self) -> Response:
-        """Return it as an answer; waiting times are whole seconds in the header, at least 1."""
+        """Return the response; ``retry-after`` is in whole seconds, at least 1."""
         # `error` is where clients of the Open Inference Protocol look for the words.
         more = {"error": self.detail, **self.extra}
         body = _encode({**problem_document(self.status, self.detail, title=self.title), **more})
@@ -54,9 +54,9 @@ def invalid(detail: str, **extra: Any) -> ProblemError:
     return ProblemError(400, detail, extra=extra)
 
 
-def not_found(kind: str, name: str, known: Iterable[str]) -> ProblemError:
+def make_not_found(kind: str, name: str, names: Iterable[str]) -> ProblemError:
     short = name if len(name) <= 80 else name[:79] + "…"
-    return ProblemError(404, f"There is no {kind} {short!r} here.{did_you_mean(name[:200], known)}")
+    return ProblemError(404, f"There is no {kind} {short!r} here.{did_you_mean(name[:200], names)}")
 
 
 def _encode(document: dict[str, Any]) -> bytes:

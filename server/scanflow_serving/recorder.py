@@ -1,4 +1,4 @@
-"""Predictions written down for agents to count and check: sampled, in the background, and never more than was allowed.
+"""Records samples of predictions for agents, in the background and within a size limit.
 
 A file holds predictions of one revision whose tensors have the same names, types and shapes: ``input:<name>`` and
 ``output:<name>`` with the predictions along the first axis, ``time`` (seconds since the epoch of each), ``revision``,
@@ -32,7 +32,7 @@ _MOST_WAITING_BYTES = 64 * 1024 * 1024
 
 
 class Sampler:
-    """Says of each prediction whether it is in the ``fraction`` to be kept, evenly: of 1,000, exactly 100 at 0.1."""
+    """Selects a ``fraction`` of the predictions evenly: of 1,000, exactly 100 at 0.1."""
 
     def __init__(self, fraction: float) -> None:
         self._fraction = fraction
@@ -55,12 +55,15 @@ class _Prediction:
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Predictions of the same kind can lie in one file."""
-        return (self.revision.id, *((name, one.dtype.str, one.shape[1:]) for name, one in sorted(self.arrays.items())))
+        """The key of the file: predictions of the same kind can share one."""
+        return (
+            self.revision.id,
+            *((name, array.dtype.str, array.shape[1:]) for name, array in sorted(self.arrays.items())),
+        )
 
 
 class Recorder:
-    """Keeps predictions of one instance: from any thread, within microseconds, and whether or not the disk is full."""
+    """Records predictions of one instance: from any thread, within microseconds, even if the disk is full."""
 
     def __init__(
         self,
@@ -69,11 +72,11 @@ class Recorder:
         count: Callable[[str, int], None] = lambda _name, _rows: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """``count`` is told how many predictions were written, or could not be kept, by the metric's name."""
+        """``count`` gets the number of predictions recorded or dropped, by the metric's name."""
         self._recording = recording
         self._folder = Path(recording.folder)
         self._count, self._clock = count, clock
-        self._wanted = Sampler(recording.fraction)
+        self._sampler = Sampler(recording.fraction)
         self._waiting: deque[_Prediction] = deque()
         self._rows = 0
         self._bytes = 0
@@ -81,26 +84,28 @@ class Recorder:
         self._full = threading.Event()
         self._over = False
         self._numbers = itertools.count()
-        self._held = self._hold()
-        self._thread = threading.Thread(target=self._write_on, name="recorder", daemon=True)
+        self._folder_lock = self._lock_folder()
+        self._thread = threading.Thread(target=self._write_loop, name="recorder", daemon=True)
         self._thread.start()
 
-    def wants(self, inputs: Sequence[Tensor]) -> bool:
-        """Whether it is these predictions' turn to be kept; each request asks once."""
+    def should_keep(self, inputs: Sequence[Tensor]) -> bool:
+        """Whether to record these predictions; to be asked once per request."""
         with self._lock:
-            return self._wanted(_rows(inputs))
+            return self._sampler(_count_rows(inputs))
 
     def keep(self, revision: Revision, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-        """Keep what was wanted. The arrays must not be changed afterwards."""
-        rows = _rows(inputs)
-        size = sum(one.data.nbytes for one in (*inputs, *outputs))
+        """Queue predictions to record. The arrays must not be changed afterwards."""
+        rows = _count_rows(inputs)
+        size = sum(tensor.data.nbytes for tensor in (*inputs, *outputs))
         with self._lock:
             late = bool(self._waiting) and (
                 self._rows + rows > 2 * self._recording.rows or self._bytes + size > _MOST_WAITING_BYTES
             )
             if not late:
-                named = itertools.chain((("input", one) for one in inputs), (("output", one) for one in outputs))
-                arrays = {f"{side}:{one.name}": one.data for side, one in named}
+                named = itertools.chain(
+                    (("input", tensor) for tensor in inputs), (("output", tensor) for tensor in outputs)
+                )
+                arrays = {f"{side}:{tensor.name}": tensor.data for side, tensor in named}
                 self._waiting.append(_Prediction(revision, self._clock(), rows, arrays))
                 self._rows += rows
                 self._bytes += size
@@ -115,22 +120,22 @@ class Recorder:
             taken, self._waiting, self._rows, self._bytes = self._waiting, deque(), 0, 0
             self._full.clear()
         kinds: dict[tuple[object, ...], list[_Prediction]] = defaultdict(list)
-        for one in taken:
-            kinds[one.kind].append(one)
-        for alike in kinds.values():
-            self._write(alike)
+        for prediction in taken:
+            kinds[prediction.kind].append(prediction)
+        for batch in kinds.values():
+            self._write(batch)
 
     def close(self) -> None:
-        """Write what waits, and end; after a bounded wait, without it."""
+        """Write the queued predictions and stop, within ``CLOSE_S``."""
         self._over = True
         self._full.set()
         self._thread.join(CLOSE_S)
-        if self._held is not None:
-            os.close(self._held)
-            self._held = None
+        if self._folder_lock is not None:
+            os.close(self._folder_lock)
+            self._folder_lock = None
 
-    def _hold(self) -> int | None:
-        """Lock the folder for as long as files may come, so that who takes them knows; the kernel ends that with us."""
+    def _lock_folder(self) -> int | None:
+        """Lock the folder while this process may write files, so that their collector knows; the kernel releases it."""
         try:
             opened = os.open(private_folder(self._folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:  # it cannot be written to either, and that is counted
@@ -138,23 +143,23 @@ class Recorder:
         try_lock(opened, fcntl.LOCK_SH)
         return opened
 
-    def _write_on(self) -> None:
+    def _write_loop(self) -> None:
         while not self._over:
             self._full.wait(self._recording.flush_s)
             self.flush()
         self.flush()
 
-    def _write(self, alike: Sequence[_Prediction]) -> None:
-        rows = sum(one.rows for one in alike)
+    def _write(self, batch: Sequence[_Prediction]) -> None:
+        rows = sum(prediction.rows for prediction in batch)
         try:
             private_folder(self._folder)
-            if _bytes_in(self._folder) + _bytes_of(alike) > self._recording.max_bytes:
+            if _count_folder_bytes(self._folder) + _count_bytes(batch) > self._recording.max_bytes:
                 self._count("scanflow_dropped", rows)
                 return
             name = f"{int(self._clock() * 1000)}-{os.getpid()}-{next(self._numbers)}"
             draft = self._folder / f"{name}.part"
             with open_private(draft, "wb") as file:
-                np.savez(file, **_columns(alike))  # type: ignore[arg-type]  # its own keyword is no array
+                np.savez(file, **_build_columns(batch))  # type: ignore[arg-type]  # its own keyword is no array
             draft.rename(self._folder / f"{name}.npz")
         except (OSError, ValueError):  # a full disk: the prediction was answered, and that is what matters
             self._count("scanflow_dropped", rows)
@@ -162,39 +167,39 @@ class Recorder:
             self._count("scanflow_recorded", rows)
 
 
-def _rows(inputs: Sequence[Tensor]) -> int:
-    """Return how many predictions a request asks for: the length of its first input's first axis."""
+def _count_rows(inputs: Sequence[Tensor]) -> int:
+    """Return the number of predictions of a request: the length of its first input's first axis."""
     return int(inputs[0].data.shape[0]) if inputs and inputs[0].data.ndim else 1
 
 
-def _columns(alike: Sequence[_Prediction]) -> dict[str, NDArray[Any]]:
-    """Return the arrays of one file. One request is one row of ``time`` for each of its predictions."""
+def _build_columns(batch: Sequence[_Prediction]) -> dict[str, NDArray[Any]]:
+    """Return the arrays of one file. A request has one row of ``time`` for each of its predictions."""
     columns: dict[str, NDArray[Any]] = {
-        "time": np.repeat([one.at for one in alike], [one.rows for one in alike]),
-        "revision": np.asarray(alike[0].revision.id),
-        "models": np.asarray(sorted(alike[0].revision.models.values()), str),
+        "time": np.repeat([prediction.at for prediction in batch], [prediction.rows for prediction in batch]),
+        "revision": np.asarray(batch[0].revision.id),
+        "models": np.asarray(sorted(batch[0].revision.models.values()), str),
     }
-    for name in alike[0].arrays:
-        joined = np.concatenate([np.atleast_1d(one.arrays[name]) for one in alike])
-        columns |= _of_bytes(name, joined) if joined.dtype == object else {name: joined}
+    for name in batch[0].arrays:
+        joined = np.concatenate([np.atleast_1d(prediction.arrays[name]) for prediction in batch])
+        columns |= _encode_texts(name, joined) if joined.dtype == object else {name: joined}
     return columns
 
 
-def _of_bytes(name: str, values: NDArray[Any]) -> dict[str, NDArray[Any]]:
-    parts = [one if isinstance(one, bytes) else str(one).encode() for one in values.ravel()]
+def _encode_texts(name: str, values: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    parts = [value if isinstance(value, bytes) else str(value).encode() for value in values.ravel()]
     ends = np.cumsum([len(part) for part in parts], dtype=np.int64).reshape(values.shape)
     return {name: np.frombuffer(b"".join(parts), np.uint8), f"{name}:ends": ends}
 
 
-def _bytes_of(alike: Iterable[_Prediction]) -> int:
-    return sum(one.nbytes for prediction in alike for one in prediction.arrays.values())
+def _count_bytes(batch: Iterable[_Prediction]) -> int:
+    return sum(array.nbytes for prediction in batch for array in prediction.arrays.values())
 
 
-def _bytes_in(folder: Path) -> int:
-    found = 0
+def _count_folder_bytes(folder: Path) -> int:
+    total = 0
     for entry in os.scandir(folder):
         try:
-            found += entry.stat().st_size
+            total += entry.stat().st_size
         except FileNotFoundError:  # taken to the tracker meanwhile
             continue
-    return found
+    return total

@@ -1,4 +1,4 @@
-"""What components return, as tensors: arrays, lists, dictionaries of them, bytes, text, numbers."""
+"""Conversion of components' results to tensors: arrays, lists, dictionaries of them, bytes, text, numbers."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from numpy.typing import NDArray
 from scanflow_serving.declared import TensorSpec
 from scanflow_serving.messages import Tensor
 from scanflow_serving.problems import ProblemError
-from scanflow_serving.tensors import datatype_of
+from scanflow_serving.tensors import get_datatype
 
 _COPIED = 64 * 1024
-"""Up to so many bytes a copy costs less than a view."""
+"""Up to this size, in bytes, a copy costs less than a view."""
 
 
-def as_tensors(value: Any, declared: Sequence[TensorSpec], who: str) -> list[Tensor]:
-    """Return a component's result as the outputs of an answer.
+def to_tensors(value: Any, declared: Sequence[TensorSpec], who: str) -> list[Tensor]:
+    """Return a component's result as the output tensors of an answer.
 
     A dictionary gives an output for each of its names, a tuple one for each of its parts; they are named as declared,
     else ``output-0`` and so on.
     """
     if isinstance(value, dict):
-        return [_tensor(str(name), one, who) for name, one in value.items()]
+        return [_to_tensor(str(name), part, who) for name, part in value.items()]
     parts = value if isinstance(value, tuple) else (value,)
     if len(declared) == len(parts):
-        return [_tensor(spec.name, part, who) for spec, part in zip(declared, parts, strict=True)]
-    return [_tensor(f"output-{place}", part, who) for place, part in enumerate(parts)]
+        return [_to_tensor(spec.name, part, who) for spec, part in zip(declared, parts, strict=True)]
+    return [_to_tensor(f"output-{place}", part, who) for place, part in enumerate(parts)]
 
 
-def as_array(value: Any, who: str) -> NDArray[Any]:
-    return _tensor("", value, who).data
+def to_array(value: Any, who: str) -> NDArray[Any]:
+    return _to_tensor("", value, who).data
 
 
-def raw_bytes(value: Any, who: str) -> bytes | memoryview:
-    """Return a result as the bytes that it holds, whatever they stand for; without a copy where that is possible."""
+def to_raw_bytes(value: Any, who: str) -> bytes | memoryview:
+    """Return a result as raw bytes, without a copy if possible."""
     if isinstance(value, (bytes, bytearray)):
         return bytes(value)
     if isinstance(value, memoryview):
@@ -44,10 +44,12 @@ def raw_bytes(value: Any, who: str) -> bytes | memoryview:
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, dict) and len(value) == 1:
-        return raw_bytes(next(iter(value.values())), who)
+        return to_raw_bytes(next(iter(value.values())), who)
     if isinstance(value, (dict, tuple)):
-        raise _unusable(who, f"{len(value)} outputs, and only one can be answered as raw bytes. Ask for JSON.")
-    array = as_array(value, who)
+        raise _make_unusable_problem(
+            who, f"{len(value)} outputs, and only one can be answered as raw bytes. Ask for JSON."
+        )
+    array = to_array(value, who)
     if array.dtype.kind == "O":
         return b"".join(array.flat)
     if array.nbytes <= _COPIED:
@@ -55,19 +57,19 @@ def raw_bytes(value: Any, who: str) -> bytes | memoryview:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
-def _tensor(name: str, value: Any, who: str) -> Tensor:
+def _to_tensor(name: str, value: Any, who: str) -> Tensor:
     if isinstance(value, np.ndarray):
         array = value
     elif isinstance(value, (bytes, bytearray, memoryview, str)):
         array = np.empty(1, dtype=object)
         array[0] = value if isinstance(value, str) else bytes(value)
     elif value is None:
-        raise _unusable(who, "nothing. Let it return an array, a list, a dict of them, bytes or text.")
+        raise _make_unusable_problem(who, "nothing. Let it return an array, a list, a dict of them, bytes or text.")
     else:
         array = _convert(value, who)
-    datatype = datatype_of(array.dtype)
+    datatype = get_datatype(array.dtype)
     if datatype is None:
-        raise _unusable(who, f"an array of {array.dtype.name}, which no datatype can hold.")
+        raise _make_unusable_problem(who, f"an array of {array.dtype.name}, which no datatype can hold.")
     if datatype == "BYTES":
         array = _bytes_only(array, who)
     elif datatype == "BF16":
@@ -79,26 +81,28 @@ def _convert(value: Any, who: str) -> NDArray[Any]:
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise _unusable(who, "a list whose rows are not equally long.") from error
+        raise _make_unusable_problem(who, "a list whose rows are not equally long.") from error
     # What numpy does not know becomes an array without dimensions that holds the thing itself.
     if array.dtype.kind == "O" and array.ndim == 0:
-        raise _unusable(
+        raise _make_unusable_problem(
             who, f"a value of type {type(value).__name__!r}, which is no array, list, dict of them, bytes or text."
         )
     return array
 
 
 def _bytes_only(array: NDArray[Any], who: str) -> NDArray[Any]:
-    found = np.empty(array.size, dtype=object)
+    elements = np.empty(array.size, dtype=object)
     for place, item in enumerate(array.flat):
         if isinstance(item, str):
-            found[place] = item.encode(errors="replace")
+            elements[place] = item.encode(errors="replace")
         elif isinstance(item, (bytes, bytearray)):
-            found[place] = bytes(item)
+            elements[place] = bytes(item)
         else:
-            raise _unusable(who, f"an array of objects, the first of which is of type {type(item).__name__!r}.")
-    return found.reshape(array.shape)
+            raise _make_unusable_problem(
+                who, f"an array of objects, the first of which is of type {type(item).__name__!r}."
+            )
+    return elements.reshape(array.shape)
 
 
-def _unusable(who: str, what: str) -> ProblemError:
+def _make_unusable_problem(who: str, what: str) -> ProblemError:
     return ProblemError(500, f"{who} returned {what}")

@@ -1,6 +1,6 @@
-"""What an instance answers: the table of its paths, and the way of a request through it.
+"""The application of an instance: its routes, and the processing of requests.
 
-Everything here runs on the loop. Paths are looked up in a dictionary that is made anew when revisions change.
+Everything here runs on the loop. Routes are a dictionary that is rebuilt when revisions change.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from urllib.parse import unquote
 from scanflow.errors import ScanflowError
 from scanflow.wire import Desired, InstanceSpec
 from scanflow_serving import documents, seldon
-from scanflow_serving.calls import LARGE, GrpcCall, OipCall, RouteTarget, SeldonCall, ServingCall, with_headers
+from scanflow_serving.calls import LARGE, GrpcCall, OipCall, RouteTarget, SeldonCall, ServingCall, add_headers
 from scanflow_serving.engine import Engine
 from scanflow_serving.health import HealthChecks
 from scanflow_serving.messages import Headers, InferRequest, InferResponse, Request, Response
 from scanflow_serving.metrics import Metrics, RevisionMetrics, Samples
 from scanflow_serving.pinning import Pinning
-from scanflow_serving.problems import ProblemError, not_found
+from scanflow_serving.problems import ProblemError, make_not_found
 from scanflow_serving.recorder import Recorder
-from scanflow_serving.revisions import Chooser, Loaded, Revisions
+from scanflow_serving.revisions import Chooser, LoadedRevision, Revisions
 from scanflow_serving.shadows import Shadows
 
 _MODELS: Final = "/v2/models/"
 _LOADING_SWITCH_S: Final = 0.0002
-"""While a model is loaded its thread gives way to requests this soon; Python's own default is 5 ms."""
+"""The interpreter's switch interval while a model loads, in seconds (default: 0.005), so as not to delay requests."""
 
 _READ_BY_GRPC: Final = Request("POST", "")
 
@@ -43,7 +43,7 @@ class ServingApplication:
     def __init__(
         self, spec: InstanceSpec, *, loop: asyncio.AbstractEventLoop, on_unhealthy: Callable[[], None] | None = None
     ) -> None:
-        """``on_unhealthy`` is called when too many threads hang and the process should be replaced."""
+        """``on_unhealthy`` is called when too many threads hang, so that the process should be replaced."""
         limits = spec.limits
         self._spec = spec
         self._names = [spec.service, *spec.aliases]
@@ -59,7 +59,9 @@ class ServingApplication:
             on_unhealthy=on_unhealthy,
         )
         self.shadows = Shadows(loop, self.metrics, deadline_s=limits.deadline_s)
-        self.revisions = Revisions(self.engine, self.shadows.engine, self.metrics, threads=documents.threads_of(spec))
+        self.revisions = Revisions(
+            self.engine, self.shadows.engine, self.metrics, threads=documents.get_thread_count(spec)
+        )
         self.recorder = (
             Recorder(spec.recording, count=self.metrics.count)
             if spec.recording is not None and spec.recording.fraction > 0
@@ -74,7 +76,7 @@ class ServingApplication:
         self._targets: dict[tuple[str, str], RouteTarget] = {}
         self._closed = False
         self.draining = False
-        """Set by whoever drains: readiness is false then; what still comes is answered."""
+        """Whether the instance is draining: it is not ready, but still answers requests."""
 
         folder = str(Path(spec.app_dir).resolve())
         if folder not in sys.path:
@@ -103,7 +105,7 @@ class ServingApplication:
         self._count_requests()
         return {
             "generation": self.revisions.generation,
-            "revisions": documents.revisions([*self.revisions.loaded.values(), *self.revisions.retiring]),
+            "revisions": documents.list_revisions([*self.revisions.loaded.values(), *self.revisions.retiring]),
             "in_flight": self.engine.in_flight,
             "queue": self.engine.waiting,
             "ready": self.ready(),
@@ -112,7 +114,7 @@ class ServingApplication:
             "unwell": next(iter(self.health.unwell.values()), ""),
             "pinned": self.pinning.update(),
             **({"metrics": self.metrics.samples()} if metrics else {}),
-            **documents.this_process(),
+            **documents.describe_process(),
         }
 
     async def apply(self, desired: Desired) -> None:
@@ -130,8 +132,8 @@ class ServingApplication:
             self.health.watch(self.revisions.loaded.values())
             self.pinning.update()
 
-    def answer_as(self, service: str) -> None:
-        """Answer under the name of another service too, whose backup this one has become."""
+    def add_alias(self, service: str) -> None:
+        """Serve under the name of another service too, as its backup."""
         if service not in self._names:
             self._names.append(service)
             self._build_routes()
@@ -154,32 +156,32 @@ class ServingApplication:
             methods = self._routes.get(request.path)
             handler = methods.get(request.method) if methods is not None else None
             if handler is None:
-                handler = self._search(request)
+                handler = self._find_handler(request)
             return await handler(request)
         except ProblemError as problem:
             return self.refuse(problem)
         except Exception as error:  # noqa: BLE001 - the loop's edge: whatever is wrong here, the client gets a response
-            return self.refuse(_defect(error))
+            return self.refuse(_make_defect_problem(error))
 
     def refuse(self, problem: ProblemError) -> Response:
-        """Return the response to a request that never came to a model, counted."""
-        self._unrouted.answered(problem.status, 0.0)
-        return with_headers(problem, (self._instance,))
+        """Return and count the response to a request that reached no model."""
+        self._unrouted.count_response(problem.status, 0.0)
+        return add_headers(problem, (self._instance,))
 
     async def infer(self, model: str, version: str, request: InferRequest, deadline_s: float) -> InferResponse:
         target = self._targets.get((model, version))
         if target is None:
-            raise self._unknown(model, version)
+            raise self._make_unknown_problem(model, version)
         call = self._begin(GrpcCall, target, _READ_BY_GRPC, infer=request)
         result = await self._run(call, deadline_s)
         if isinstance(result, ProblemError):
             raise result
-        found: InferResponse = result
-        return found
+        response: InferResponse = result
+        return response
 
     def retain(self, call: ServingCall) -> None:
-        """Keep a call's inputs, if they are to be recorded or sent to a shadow; in any thread."""
-        call.recorded = self.recorder is not None and self.recorder.wants(call.sent())
+        """Copy a call's inputs if they will be recorded or sent to a shadow; in any thread."""
+        call.recorded = self.recorder is not None and self.recorder.should_keep(call.get_tensors())
         if call.recorded or call.shadowed:
             call.keep_inputs()
 
@@ -215,21 +217,21 @@ class ServingApplication:
                     allowed_s = min(allowed_s, call.timeout_s)
             result = await call.run(allowed_s)
         except Exception as error:  # noqa: BLE001 - whatever it is, the client gets a response
-            problem = error if isinstance(error, ProblemError) else _defect(error)
-            status, result = problem.status, call.failure(problem)
+            problem = error if isinstance(error, ProblemError) else _make_defect_problem(error)
+            status, result = problem.status, call.make_failure(problem)
         finally:
             engine.in_flight -= 1
-            loaded.answered += 1
-            self.revisions.left(loaded)
-        loaded.meter.answered(status, monotonic() - call.began)
+            loaded.response_count += 1
+            self.revisions.release(loaded)
+        loaded.meter.count_response(status, monotonic() - call.began)
         loaded.count(call.walk)
         if call.walk.metrics:
-            self.metrics.custom(loaded.id, call.walk.metrics)
+            self.metrics.count_custom(loaded.id, call.walk.metrics)
         if status == 200 and call.inputs is not None:
             if call.recorded and self.recorder is not None:
-                self.recorder.keep(loaded.revision, call.inputs, call.outputs())
+                self.recorder.keep(loaded.revision, call.inputs, call.get_outputs())
             if call.shadowed:
-                self.shadows.show(call, self.revisions)
+                self.shadows.send(call, self.revisions)
         return result
 
     # -- the table
@@ -244,9 +246,9 @@ class ServingApplication:
             table.setdefault(path, {})["POST"] = handler
 
         self._headers = {
-            one.id: (self._instance, ("x-scanflow-revision", one.id)) for one in self.revisions.loaded.values()
+            loaded.id: (self._instance, ("x-scanflow-revision", loaded.id)) for loaded in self.revisions.loaded.values()
         }
-        get("/", self._about)
+        get("/", self._show_instance)
         get("/v2", self._server)
         for path in ("/v2/health/live", "/healthz"):
             get(path, self._live)
@@ -266,33 +268,33 @@ class ServingApplication:
         self._routes = table
 
     def _find_targets(self) -> dict[tuple[str, str], RouteTarget]:
-        """Return what can be asked, by name and version; the version empty: by weight."""
+        """Return the targets by name and version; an empty version chooses by weight."""
         chooser = self.revisions.chooser
         if chooser is None:
             return {}
-        found: dict[tuple[str, str], RouteTarget] = {}
-        serving = [one for one in self.revisions.loaded.values() if not one.shadow]
+        targets: dict[tuple[str, str], RouteTarget] = {}
+        serving = [loaded for loaded in self.revisions.loaded.values() if not loaded.shadow]
         for name in self._names:
-            found[name, ""] = RouteTarget(name, None, chooser)
-            for one in serving:
-                found[name, one.id] = RouteTarget(name, None, Chooser([one]))
-        whole = {name for name, _ in found}
-        for node in {node: None for one in serving for node in one.components if node not in whole}:
-            having = [one for one in serving if node in one.components]
+            targets[name, ""] = RouteTarget(name, None, chooser)
+            for loaded in serving:
+                targets[name, loaded.id] = RouteTarget(name, None, Chooser([loaded]))
+        whole = {name for name, _ in targets}
+        for node in {node: None for loaded in serving for node in loaded.components if node not in whole}:
+            having = [loaded for loaded in serving if node in loaded.components]
             before = self._targets.get((node, ""))
-            found[node, ""] = RouteTarget(node, node, Chooser(having, before.chooser if before else None))
-            versions: dict[str, list[Loaded]] = {}
-            for one in having:
-                versions.setdefault(found[node, ""].version(one), []).append(one)
-            for version, those in versions.items():
-                found[node, version] = RouteTarget(node, node, Chooser(those))
-        return found
+            targets[node, ""] = RouteTarget(node, node, Chooser(having, before.chooser if before else None))
+            versions: dict[str, list[LoadedRevision]] = {}
+            for loaded in having:
+                versions.setdefault(targets[node, ""].version(loaded), []).append(loaded)
+            for version, group in versions.items():
+                targets[node, version] = RouteTarget(node, node, Chooser(group))
+        return targets
 
-    def _versions(self, name: str) -> list[str]:
-        return [version for known, version in self._targets if known == name and version]
+    def _list_versions(self, name: str) -> list[str]:
+        return [version for model, version in self._targets if model == name and version]
 
-    def _search(self, request: Request) -> Handler:
-        """Return who answers a request that the table does not have as it is."""
+    def _find_handler(self, request: Request) -> Handler:
+        """Return the handler of a request whose path has to be normalized, or raise its problem."""
         path = unquote(request.path).rstrip("/") or "/"
         methods = self._routes.get(path)
         if methods is not None:
@@ -306,52 +308,52 @@ class ServingApplication:
             name, _, rest = path.removeprefix(_MODELS).partition("/")
             version = rest.removeprefix("versions/").partition("/")[0] if rest.startswith("versions/") else ""
             if (name, version) not in self._targets:
-                raise self._unknown(name, version)
-        raise not_found("path", path, self._routes)
+                raise self._make_unknown_problem(name, version)
+        raise make_not_found("path", path, self._routes)
 
-    def _unknown(self, name: str, version: str) -> ProblemError:
+    def _make_unknown_problem(self, name: str, version: str) -> ProblemError:
         if not self._targets:
-            return _no_model_yet()
+            return _make_not_loaded_problem()
         if (name, "") not in self._targets:
-            return not_found("model", name, [known for known, version in self._targets if not version])
+            return make_not_found("model", name, [model for model, version in self._targets if not version])
         return ProblemError(
-            404, f"The model {name!r} has no version {version[:80]!r}. Known: {', '.join(self._versions(name))}."
+            404, f"The model {name!r} has no version {version[:80]!r}. Known: {', '.join(self._list_versions(name))}."
         )
 
     # -- the small responses
 
-    async def _about(self, _request: Request) -> Response:
+    async def _show_instance(self, _request: Request) -> Response:
         names = [name for name, version in self._targets if not version]
-        return documents.as_json(documents.about(self._spec, names), (self._instance,))
+        return documents.to_response(documents.describe_instance(self._spec, names), (self._instance,))
 
     async def _server(self, _request: Request) -> Response:
-        return documents.as_json(documents.server())
+        return documents.to_response(documents.describe_server())
 
     async def _live(self, _request: Request) -> Response:
-        return _state("live", self.live())
+        return _make_state_response("live", self.live())
 
     async def _ready(self, _request: Request) -> Response:
-        return _state("ready", self.ready())
+        return _make_state_response("ready", self.ready())
 
     async def _metadata(self, target: RouteTarget, _request: Request) -> Response:
-        loaded = max(target.chooser.choices, key=lambda one: one.weight)
-        document = documents.model(target.name, target.graph(loaded), self._versions(target.name))
-        return documents.as_json(document, self._headers[loaded.id])
+        loaded = max(target.chooser.choices, key=lambda choice: choice.weight)
+        document = documents.describe_model(target.name, target.graph(loaded), self._list_versions(target.name))
+        return documents.to_response(document, self._headers[loaded.id])
 
     async def _model_ready(self, target: RouteTarget, _request: Request) -> Response:
         unwell = self.health.unwell.get(target.node) if target.node else next(iter(self.health.unwell.values()), None)
         if unwell:
             raise ProblemError(503, unwell, retry_after_s=1.0)
-        return _state("ready", self.ready() or target.node is not None)
+        return _make_state_response("ready", self.ready() or target.node is not None)
 
     async def _index(self, _request: Request) -> Response:
         names = [name for name, version in self._targets if not version]
-        models = {name: self._versions(name) for name in names}
-        return documents.as_json(documents.index(models, ready=self.ready()))
+        models = {name: self._list_versions(name) for name in names}
+        return documents.to_response(documents.list_models(models, ready=self.ready()))
 
     def _count_requests(self) -> None:
-        self.metrics.number("scanflow_in_flight").value = self.engine.in_flight
-        self.metrics.number("scanflow_waiting").value = self.engine.waiting
+        self.metrics.get_counter("scanflow_in_flight").value = self.engine.in_flight
+        self.metrics.get_counter("scanflow_waiting").value = self.engine.waiting
 
     async def _metrics(self, _request: Request) -> Response:
         self._count_requests()
@@ -361,8 +363,8 @@ class ServingApplication:
         self._admit()
         media = request.headers.get("content-type", "")
         feedback = seldon.decode_feedback(request.body, allow_nan=self.limits.allow_nan, media=media)
-        said = self.revisions.loaded.get(str(feedback.tags.get(seldon.REVISION_TAG, "")))
-        loaded = said if said is not None and not said.shadow else target.chooser.pick()
+        tagged = self.revisions.loaded.get(str(feedback.tags.get(seldon.REVISION_TAG, "")))
+        loaded = tagged if tagged is not None and not tagged.shadow else target.chooser.pick()
 
         def finish(coroutine: Any) -> Any:
             return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(self.limits.deadline_s)
@@ -371,28 +373,28 @@ class ServingApplication:
         self.engine.in_flight += 1
         try:
             async with asyncio.timeout(self.limits.deadline_s):
-                told = await self.engine.run(partial(seldon.give_feedback, loaded.graph, feedback, finish))
+                count = await self.engine.run(partial(seldon.give_feedback, loaded.graph, feedback, finish))
         except TimeoutError:
-            self.engine.timed_out()
+            self.engine.check_workers()
             raise ProblemError(504, f"The feedback was not taken within {self.limits.deadline_s:g} s.") from None
         finally:
             self.engine.in_flight -= 1
-            self.revisions.left(loaded)
-        return documents.as_json({"meta": {"tags": {"told": told}}}, self._headers.get(loaded.id, ()))
+            self.revisions.release(loaded)
+        return documents.to_response({"meta": {"tags": {"told": count}}}, self._headers.get(loaded.id, ()))
 
 
-def _state(word: str, well: bool) -> Response:
-    return documents.as_json({word: well}, status=200 if well else 503)
+def _make_state_response(word: str, well: bool) -> Response:
+    return documents.to_response({word: well}, status=200 if well else 503)
 
 
-def _no_model_yet() -> ProblemError:
+def _make_not_loaded_problem() -> ProblemError:
     return ProblemError(503, "No model is loaded yet. Try again in a moment.", retry_after_s=1.0)
 
 
 async def _not_ready(_request: Request) -> Response:
-    raise _no_model_yet()
+    raise _make_not_loaded_problem()
 
 
-def _defect(error: BaseException) -> ProblemError:
+def _make_defect_problem(error: BaseException) -> ProblemError:
     _log.error("a request could not be answered", exc_info=error)
     return ProblemError(500, f"The answer could not be made: {type(error).__name__}: {error}")

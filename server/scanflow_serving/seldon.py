@@ -1,4 +1,4 @@
-"""Seldon's protocol, version 1: predictions and feedback in JSON, as its own engine and clients speak it."""
+"""Seldon's protocol, version 1: predictions and feedback in JSON."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from scanflow_serving import tftensor
 from scanflow_serving.graph import Graph, Outcome, Walk
 from scanflow_serving.messages import Body
 from scanflow_serving.problems import ProblemError, invalid
-from scanflow_serving.results import as_array
+from scanflow_serving.results import to_array
 from scanflow_serving.tensors import check_finite, check_shape
 
 REVISION_TAG: Final = "scanflow.revision"
-"""The tag of an answer that says which revision gave it, so that feedback finds it again."""
+"""The tag with the revision of an answer, by which feedback finds it."""
 
 _DATA: Final = ("ndarray", "tensor", "tftensor")
 _FORM: Final = "application/x-www-form-urlencoded"
@@ -34,7 +34,7 @@ _writer: Final = msgspec.json.Encoder()
 
 
 class Prediction(msgspec.Struct, eq=False):
-    """A message of Seldon's: a value of one of its kinds, and meta data."""
+    """A Seldon message: a value of one kind, and metadata."""
 
     value: Any
     names: list[str]
@@ -44,7 +44,7 @@ class Prediction(msgspec.Struct, eq=False):
 
 
 class Feedback(msgspec.Struct, eq=False):
-    """How good an answer turned out to be."""
+    """Feedback on an answer: its reward or the true value."""
 
     request: Prediction | None
     reward: float
@@ -54,20 +54,20 @@ class Feedback(msgspec.Struct, eq=False):
 
 
 def decode(body: Body, *, allow_nan: bool, media: str = "") -> Prediction:
-    """Return the message that a body stands for: JSON, or a form (``media``) with a field ``json``."""
-    return _message(_parse(body, media, allow_nan=allow_nan), "The request", allow_nan=allow_nan)
+    """Decode a message from JSON, or from a form (``media``) with a field ``json``."""
+    return _parse_message(_parse(body, media, allow_nan=allow_nan), "The request", allow_nan=allow_nan)
 
 
 def decode_feedback(body: Body, *, allow_nan: bool, media: str = "") -> Feedback:
-    said = _parse(body, media, allow_nan=allow_nan)
-    reward = said.get("reward", 0.0)
+    document = _parse(body, media, allow_nan=allow_nan)
+    reward = document.get("reward", 0.0)
     if isinstance(reward, bool) or not isinstance(reward, (int, float)) or abs(reward) > sys.float_info.max:
         raise invalid(f"'reward' should be a number of 64 bits, and is {reward!s:.60}.")
-    if not any(said.get(name) for name in ("request", "response", "truth")) and "reward" not in said:
+    if not any(document.get(name) for name in ("request", "response", "truth")) and "reward" not in document:
         raise invalid("Feedback has a 'reward', a 'truth', or both, and the 'request' and 'response' that it is about.")
-    request = said.get("request")
-    truth = said.get("truth")
-    response = said.get("response") or {}
+    request = document.get("request")
+    truth = document.get("truth")
+    response = document.get("response") or {}
     meta = response.get("meta") if isinstance(response, dict) else None
     meta = meta if isinstance(meta, dict) else {}
     routing = meta.get("routing") or {}
@@ -76,48 +76,49 @@ def decode_feedback(body: Body, *, allow_nan: bool, media: str = "") -> Feedback
     routing = {str(name): branch for name, branch in routing.items() if isinstance(branch, int)}
     tags = meta.get("tags")
     return Feedback(
-        _message(request, "'request'", allow_nan=allow_nan) if request else None,
+        _parse_message(request, "'request'", allow_nan=allow_nan) if request else None,
         float(reward),
-        _message(truth, "'truth'", allow_nan=allow_nan).value if truth else None,
+        _parse_message(truth, "'truth'", allow_nan=allow_nan).value if truth else None,
         routing,
         tags if isinstance(tags, dict) else {},
     )
 
 
-def encode(asked: Prediction, outcome: Outcome, walk: Walk, revision: str) -> bytes:
+def encode(request: Prediction, outcome: Outcome, walk: Walk, revision: str) -> bytes:
     meta: dict[str, Any] = {
-        "puid": asked.meta.get("puid") or uuid.uuid4().hex,
+        "puid": request.meta.get("puid") or uuid.uuid4().hex,
         "tags": {**walk.tags, REVISION_TAG: revision},
         "routing": walk.routing,
         "requestPath": dict.fromkeys(walk.path, revision),
     }
     if walk.metrics:
-        meta["metrics"] = [one for _, one in walk.metrics]
+        meta["metrics"] = [metric for _, metric in walk.metrics]
     try:
-        return _writer.encode({**_payload(outcome, asked.kind), "meta": meta})
+        return _writer.encode({**_make_payload(outcome, request.kind), "meta": meta})
     except (TypeError, UnicodeEncodeError, RecursionError, ValueError) as error:
         raise ProblemError(500, f"{outcome.step.who} gave what is no JSON: {str(error)[:200]}.") from error
 
 
 def give_feedback(graph: Graph, feedback: Feedback, finish: Callable[[Any], Any]) -> int:
-    """Tell all nodes that took part and want to know; return how many were told. ``finish`` runs coroutines."""
+    """Send feedback to the nodes on the request's path that take it; return their number. ``finish`` runs
+    coroutines."""
     features = feedback.request.value if feedback.request else None
     names = feedback.request.names if feedback.request else []
-    told = 0
+    count = 0
     for step in graph.steps:
         method = step.component.feedback
-        if method is None or not _took_part(graph, step.place, feedback.routing):
+        if method is None or not _has_taken_part(graph, step.place, feedback.routing):
             continue
         routing = feedback.routing.get(step.name)
         arguments = (features, names, feedback.reward, feedback.truth, routing)
-        result = method(*arguments[: _count(method)])
+        result = method(*arguments[: _count_arguments(method)])
         if inspect.isawaitable(result):
             finish(result)
-        told += 1
-    return told
+        count += 1
+    return count
 
 
-def _took_part(graph: Graph, place: int, routing: Mapping[str, int]) -> bool:
+def _has_taken_part(graph: Graph, place: int, routing: Mapping[str, int]) -> bool:
     step = graph.steps[place]
     if not step.parents:
         return True
@@ -125,20 +126,23 @@ def _took_part(graph: Graph, place: int, routing: Mapping[str, int]) -> bool:
         above = graph.steps[parent]
         chosen = routing.get(above.name) if above.routes else None
         taken = chosen is None or not 0 <= chosen < len(above.children) or above.children[chosen] == place
-        if taken and _took_part(graph, parent, routing):
+        if taken and _has_taken_part(graph, parent, routing):
             return True
     return False
 
 
-def _count(method: Callable[..., Any]) -> int:
-    """Return how many of features, names, reward, truth and routing the method takes."""
+def _count_arguments(method: Callable[..., Any]) -> int:
+    """Return how many of features, names, reward, truth and routing a method takes."""
     try:
         parameters = inspect.signature(method).parameters.values()
     except (ValueError, TypeError):
         return 4
-    if any(one.kind is one.VAR_POSITIONAL for one in parameters):
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
         return 5
-    return min(5, sum(one.kind in {one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD} for one in parameters))
+    return min(
+        5,
+        sum(parameter.kind in {parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD} for parameter in parameters),
+    )
 
 
 def _parse(body: Body, media: str, *, allow_nan: bool) -> dict[str, Any]:
@@ -150,29 +154,29 @@ def _parse(body: Body, media: str, *, allow_nan: bool) -> dict[str, Any]:
     if not len(body):
         raise invalid('The body is empty. Send a prediction: {"data": {"ndarray": [[1.0, 2.0]]}}.')
     try:
-        said = json.loads(bytes(body)) if allow_nan and b"N" in bytes(body) else msgspec.json.decode(body)
+        document = json.loads(bytes(body)) if allow_nan and b"N" in bytes(body) else msgspec.json.decode(body)
     except (ValueError, RecursionError) as error:
         if isinstance(error, RecursionError):
             raise invalid("The body is nested too deeply.") from None
         nan = " JSON has neither NaN nor Infinity." if b"NaN" in bytes(body) or b"Infinity" in bytes(body) else ""
         raise invalid(f"The body is no JSON: {str(error).removeprefix('JSON is malformed: ')[:200]}.{nan}") from None
-    if not isinstance(said, dict):
+    if not isinstance(document, dict):
         raise invalid(f"The body should be a JSON object with one of {', '.join(_KINDS)}.")
-    return said
+    return document
 
 
-def _message(said: Any, where: str, *, allow_nan: bool) -> Prediction:
-    if not isinstance(said, dict):
+def _parse_message(document: Any, where: str, *, allow_nan: bool) -> Prediction:
+    if not isinstance(document, dict):
         raise invalid(f"{where} should be a JSON object with one of {', '.join(_KINDS)}.")
-    kinds = [kind for kind in _KINDS if kind in said]
+    kinds = [kind for kind in _KINDS if kind in document]
     if len(kinds) != 1:
-        found = f"has {' and '.join(kinds)}" if kinds else f"has none of {', '.join(_KINDS)}"
-        raise invalid(f"{where} {found}: it should have exactly one of them.")
-    meta = said.get("meta")
+        problem = f"has {' and '.join(kinds)}" if kinds else f"has none of {', '.join(_KINDS)}"
+        raise invalid(f"{where} {problem}: it should have exactly one of them.")
+    meta = document.get("meta")
     meta = meta if isinstance(meta, dict) else {}
-    kind, content = kinds[0], said[kinds[0]]
+    kind, content = kinds[0], document[kinds[0]]
     if kind == "data":
-        return _data(content, where, meta, allow_nan=allow_nan)
+        return _parse_data(content, where, meta, allow_nan=allow_nan)
     if kind == "jsonData":
         return Prediction(content, [], meta, kind)
     if not isinstance(content, str):
@@ -185,7 +189,7 @@ def _message(said: Any, where: str, *, allow_nan: bool) -> Prediction:
         raise invalid(f"{where}: binData should be base64: {error}.") from None
 
 
-def _data(content: Any, where: str, meta: dict[str, Any], *, allow_nan: bool) -> Prediction:
+def _parse_data(content: Any, where: str, meta: dict[str, Any], *, allow_nan: bool) -> Prediction:
     kinds = [kind for kind in _DATA if isinstance(content, dict) and kind in content]
     if len(kinds) != 1:
         raise invalid(f"{where}: data should have either 'ndarray' or 'tensor' or 'tftensor'.")
@@ -195,9 +199,9 @@ def _data(content: Any, where: str, meta: dict[str, Any], *, allow_nan: bool) ->
         raise invalid(f"{where}: data.names should be a list of texts.")
     place = f"{where}: data.{kind}"
     if kind == "ndarray":
-        array = _array(content[kind], place)
+        array = _parse_array(content[kind], place)
     elif kind == "tensor":
-        array = _tensor(content[kind], place)
+        array = _parse_tensor(content[kind], place)
     else:
         array = tftensor.decode(content[kind], place, allow_nan=allow_nan)
     if names and (array.ndim < 2 or array.shape[1] != len(names)):
@@ -207,7 +211,7 @@ def _data(content: Any, where: str, meta: dict[str, Any], *, allow_nan: bool) ->
     return Prediction(array, names, meta, kind)
 
 
-def _array(rows: Any, where: str) -> NDArray[Any]:
+def _parse_array(rows: Any, where: str) -> NDArray[Any]:
     if not isinstance(rows, list):
         raise invalid(f"{where} should be a list, and is {rows!r:.60}.")
     try:
@@ -218,22 +222,22 @@ def _array(rows: Any, where: str) -> NDArray[Any]:
     if array.dtype.kind == "U":  # a number among texts would have become a text itself
         array = np.array(rows, dtype=object)
     if array.dtype.kind == "O":
-        if any(isinstance(one, int) and not -(2**63) <= one < 2**64 for one in array.flat):
+        if any(isinstance(element, int) and not -(2**63) <= element < 2**64 for element in array.flat):
             raise invalid(f"{where} holds an integer beyond 64 bits.")
-        if any(isinstance(one, (dict, list)) or one is None for one in array.flat):
+        if any(isinstance(element, (dict, list)) or element is None for element in array.flat):
             raise invalid(f"{where} should hold numbers or texts, in rows of the same length.")
     return array
 
 
-def _tensor(said: Any, where: str) -> NDArray[Any]:
-    if not isinstance(said, dict) or not isinstance(said.get("values"), list):
+def _parse_tensor(document: Any, where: str) -> NDArray[Any]:
+    if not isinstance(document, dict) or not isinstance(document.get("values"), list):
         raise invalid(f"{where} should have a list 'values' and a list 'shape'.")
-    shape = said.get("shape", [len(said["values"])])
+    shape = document.get("shape", [len(document["values"])])
     if not isinstance(shape, list) or not all(isinstance(size, int) and not isinstance(size, bool) for size in shape):
         raise invalid(f"{where}.shape should be a list of whole numbers.")
     count = check_shape(shape, where)
     try:
-        values = msgspec.convert(said["values"], list[float])
+        values = msgspec.convert(document["values"], list[float])
     except msgspec.ValidationError as error:
         raise invalid(f"{where}.values should hold numbers: {error}.") from None
     if len(values) != count:
@@ -241,32 +245,32 @@ def _tensor(said: Any, where: str) -> NDArray[Any]:
     return np.array(values, dtype=np.float64).reshape(shape)
 
 
-def _payload(outcome: Outcome, kind: str) -> dict[str, Any]:
+def _make_payload(outcome: Outcome, kind: str) -> dict[str, Any]:
     value, who = outcome.value, outcome.step.who
     if isinstance(value, (bytes, bytearray, memoryview)):
         return {"binData": base64.b64encode(bytes(value)).decode()}
     if isinstance(value, str):
         return {"strData": value}
     if isinstance(value, dict) or kind == "jsonData":
-        return {"jsonData": plain(value)}
+        return {"jsonData": to_plain(value)}
     mixed = isinstance(value, np.ndarray) and value.dtype.kind == "O"  # numbers among texts, as they were sent
-    array = value if mixed else as_array(value, who)
+    array = value if mixed else to_array(value, who)
     names = [str(name) for name in outcome.names or ()]
     if not names and array.ndim > 1:
         names = [f"t:{place}" for place in range(array.shape[1])]
     if kind == "tensor" and array.dtype.kind != "O":
         return {"data": {"names": names, "tensor": {"shape": array.shape, "values": array.ravel().tolist()}}}
-    if kind == "tftensor" and (found := tftensor.encode(array)) is not None:
-        return {"data": {"names": names, "tftensor": found}}
-    return {"data": {"names": names, "ndarray": plain(array)}}
+    if kind == "tftensor" and (tensor := tftensor.encode(array)) is not None:
+        return {"data": {"names": names, "tftensor": tensor}}
+    return {"data": {"names": names, "ndarray": to_plain(array)}}
 
 
-def plain(value: Any) -> Any:
-    """Return what JSON can hold: arrays and numpy's numbers as lists and numbers, wherever they are."""
+def to_plain(value: Any) -> Any:
+    """Return a value for JSON: arrays and numpy's numbers as lists and numbers, at any depth."""
     if isinstance(value, dict):
-        return {str(name): plain(one) for name, one in value.items()}
+        return {str(name): to_plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(one) for one in value]
+        return [to_plain(item) for item in value]
     if isinstance(value, (np.ndarray, np.generic)):
-        return plain(value.tolist())
+        return to_plain(value.tolist())
     return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -1,4 +1,4 @@
-"""Shadow revisions: they get a copy of requests after the client has its response, and theirs is compared with it."""
+"""Shadow revisions: get a copy of requests after the client has its response, which is compared with theirs."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import asyncio
 from time import monotonic
 from typing import Final
 
-from scanflow_serving.calls import ServingCall, as_outputs, equal_answers
+from scanflow_serving.calls import ServingCall, are_equal, to_outputs
 from scanflow_serving.engine import Engine
 from scanflow_serving.graph import Outcome, Walk, finish
 from scanflow_serving.metrics import Metrics
 from scanflow_serving.problems import ProblemError
-from scanflow_serving.revisions import Loaded, Revisions
+from scanflow_serving.revisions import LoadedRevision, Revisions
 
 _WAITING: Final = 16
-"""Most copies that wait for a shadow; the next is dropped, and counted."""
+"""The most copies that wait for a shadow; further ones are dropped and counted."""
 
 _WAITING_BYTES: Final = 64 * 1024 * 1024
-"""Most bytes of them."""
+"""The most bytes of waiting copies."""
 
 
 class Shadows:
-    """One thread that no client waits for, and what it found."""
+    """The thread of shadow revisions, which no client waits for, and its results."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, metrics: Metrics, *, deadline_s: float) -> None:
         self._metrics = metrics
@@ -30,14 +30,14 @@ class Shadows:
         self._tasks: set[asyncio.Future[None]] = set()
         self.engine = Engine(loop, threads=0, queue=_WAITING, deadline_s=deadline_s, name="shadow")
 
-    def show(self, call: ServingCall, revisions: Revisions) -> None:
+    def send(self, call: ServingCall, revisions: Revisions) -> None:
         if not self.engine.workers:
             self.engine.grow(1)
-        size = sum(one.data.nbytes for one in call.inputs or ())
+        size = sum(tensor.data.nbytes for tensor in call.inputs or ())
         for loaded in revisions.shadows:
             # One that hangs gets no more requests, which its counts show.
             if self.engine.unhealthy or self.engine.in_flight >= _WAITING or self._bytes + size > _WAITING_BYTES:
-                self._compared(loaded, "dropped")
+                self._count_comparison(loaded, "dropped")
                 continue
             self.engine.in_flight += 1
             self._bytes += size
@@ -46,37 +46,37 @@ class Shadows:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, call: ServingCall, loaded: Loaded, size: int, revisions: Revisions) -> None:
+    async def _answer(self, call: ServingCall, loaded: LoadedRevision, size: int, revisions: Revisions) -> None:
         walk, began, graph = Walk(dict(call.walk.meta), checked=call.walk.checked), monotonic(), loaded.graph
         status, outcome = 200, "failed"
 
         def work() -> bool:
-            return equal(finish(graph.walk(call.copy_of_value(), call.names, walk)))
+            return is_equal(finish(graph.walk(call.copy_value(), call.names, walk)))
 
-        def equal(found: Outcome) -> bool:
-            return equal_answers(as_outputs(found), call.outputs())
+        def is_equal(answer: Outcome) -> bool:
+            return are_equal(to_outputs(answer), call.get_outputs())
 
         try:
             async with asyncio.timeout(self._deadline_s):
                 if graph.waits:
-                    same = equal(await graph.walk(call.copy_of_value(), call.names, walk, loaded.invoke))
+                    same = is_equal(await graph.walk(call.copy_value(), call.names, walk, loaded.invoke))
                 else:
                     same = await self.engine.run(work)
             outcome = "equal" if same else "different"
         except Exception as error:  # noqa: BLE001 - a shadow may fail in any way, and is only counted
             if isinstance(error, TimeoutError):
-                self.engine.timed_out()
+                self.engine.check_workers()
             status = (
                 error.status if isinstance(error, ProblemError) else 504 if isinstance(error, TimeoutError) else 500
             )
         finally:
             self.engine.in_flight -= 1
             self._bytes -= size
-            revisions.left(loaded)
+            revisions.release(loaded)
         loaded.count(walk)
-        loaded.meter.answered(status, monotonic() - began)
-        self._compared(loaded, outcome)
+        loaded.meter.count_response(status, monotonic() - began)
+        self._count_comparison(loaded, outcome)
 
-    def _compared(self, loaded: Loaded, outcome: str) -> None:
+    def _count_comparison(self, loaded: LoadedRevision, outcome: str) -> None:
         loaded.compared[outcome] += 1
         self._metrics.count("scanflow_shadow", revision=loaded.id, outcome=outcome)

@@ -1,4 +1,4 @@
-"""The tensors of the Open Inference Protocol: its datatypes, and their way out of JSON or bytes and back."""
+"""The tensors of the Open Inference Protocol: datatypes, and conversion from and to JSON and bytes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DATATYPES: Final[dict[str, np.dtype[Any]]] = {
     "BF16": np.dtype("<f4"),
     "BYTES": np.dtype("O"),
 }
-"""What holds each datatype in memory. numpy has no BF16: it is held as float32."""
+"""The numpy dtype of each datatype. numpy has no BF16: it is held as float32."""
 
 _NAMES: Final = {dtype: name for name, dtype in DATATYPES.items() if name != "BF16"}
 FLOATS: Final = frozenset({"FP16", "FP32", "FP64", "BF16"})
@@ -46,22 +46,22 @@ _LENGTH: Final = struct.Struct("<I")
 _INDEX: Final = re.compile(r"\[(\d+)\]")
 
 
-def _dtype_of(datatype: str, where: str) -> np.dtype[Any]:
-    found = DATATYPES.get(datatype)
-    if found is None:
-        known = did_you_mean(datatype.upper()[:40], DATATYPES) or f" Known: {', '.join(DATATYPES)}."
-        raise invalid(f"{where}: the datatype {datatype[:40]!r} is not known.{known}")
-    return found
+def _get_dtype(datatype: str, where: str) -> np.dtype[Any]:
+    dtype = DATATYPES.get(datatype)
+    if dtype is None:
+        hint = did_you_mean(datatype.upper()[:40], DATATYPES) or f" Known: {', '.join(DATATYPES)}."
+        raise invalid(f"{where}: the datatype {datatype[:40]!r} is not known.{hint}")
+    return dtype
 
 
 def check_shape(shape: Sequence[int], where: str) -> int:
     if len(shape) > MAX_DIMENSIONS:
         raise invalid(f"{where}: the shape has {len(shape)} dimensions, and {MAX_DIMENSIONS} is the most there can be.")
     if any(size < 0 for size in shape):
-        raise invalid(f"{where}: the shape {_shown(shape)} has a negative dimension. Say how large the data is.")
+        raise invalid(f"{where}: the shape {_format_shape(shape)} has a negative dimension. Say how large the data is.")
     count = math.prod(shape)
     if count > _MAX_ELEMENTS or any(size > _MAX_ELEMENTS for size in shape):  # [0, 2**63] has none, but no array has it
-        raise invalid(f"{where}: the shape {_shown(shape)} stands for more elements than any request can hold.")
+        raise invalid(f"{where}: the shape {_format_shape(shape)} stands for more elements than any request can hold.")
     return count
 
 
@@ -78,65 +78,66 @@ def check_finite(data: NDArray[Any], where: str) -> None:
 
 
 def from_json(name: str, datatype: str, shape: Sequence[int], data: Body | msgspec.Raw, *, where: str) -> Tensor:
-    """Return a tensor from the JSON text of its ``data``: a flat list, or one nested as the shape says.
+    """Return a tensor from the JSON text of its ``data``: a flat list, or one nested as the shape.
 
-    Numbers are finite then, since JSON has no others and what does not fit the datatype is refused.
+    Its numbers are finite, since JSON has no others and values beyond the datatype are refused.
     """
-    dtype = _dtype_of(datatype, where)
+    dtype = _get_dtype(datatype, where)
     count = check_shape(shape, where)
     depth = len(shape) if len(shape) > 1 and _is_nested(data) else 1
     try:
-        values = _decoder(datatype, depth).decode(data)
+        values = _get_decoder(datatype, depth).decode(data)
     except msgspec.ValidationError as error:
-        raise _wrong_value(data, datatype, error, where) from None
+        raise _make_value_problem(data, datatype, error, where) from None
     return Tensor(name, datatype, _build(values, dtype, shape, count, depth, where))
 
 
 def from_python(name: str, datatype: str, shape: Sequence[int], data: object, *, where: str) -> Tensor:
-    """As :func:`from_json`, from what was read already, NaN and infinity among it where they are allowed."""
-    dtype = _dtype_of(datatype, where)
+    """As :func:`from_json`, from decoded data, which may hold NaN and infinity if they are allowed."""
+    dtype = _get_dtype(datatype, where)
     count = check_shape(shape, where)
     depth = len(shape) if len(shape) > 1 and isinstance(data, list) and data and isinstance(data[0], list) else 1
-    if datatype == "BYTES" and isinstance(data, list) and all(isinstance(one, bytes) for one in data):
+    if datatype == "BYTES" and isinstance(data, list) and all(isinstance(element, bytes) for element in data):
         return Tensor(name, datatype, _build(data, dtype, shape, count, 1, where))
     try:
-        values = msgspec.convert(data, _nested(float if datatype in FLOATS else _element(datatype), depth))
+        values = msgspec.convert(data, _nest_type(float if datatype in FLOATS else _get_element_type(datatype), depth))
     except msgspec.ValidationError as error:
-        raise invalid(f"{where}: {error} of its data; {datatype} takes {_takes(datatype)}.") from None
+        raise invalid(f"{where}: {error} of its data; {datatype} takes {_describe_values(datatype)}.") from None
     return Tensor(name, datatype, _build(values, dtype, shape, count, depth, where))
 
 
 def from_binary(name: str, datatype: str, shape: Sequence[int], data: Body, *, allow_nan: bool, where: str) -> Tensor:
     """Return a tensor from its bytes: little endian, row by row; of BYTES each element after its length in 4 bytes.
 
-    The array lies on ``data`` itself where it can: nothing is copied.
+    The array is a view of ``data`` if possible.
     """
-    dtype = _dtype_of(datatype, where)
+    dtype = _get_dtype(datatype, where)
     count = check_shape(shape, where)
     if datatype == "BYTES":
         return Tensor(name, datatype, _split_bytes(data, count, where).reshape(shape))
     width = 2 if datatype == "BF16" else dtype.itemsize
     if len(data) != count * width:
         raise invalid(
-            f"{where}: {datatype} of shape {_shown(shape)} takes {count * width} bytes, and there are {len(data)}."
+            f"{where}: {datatype} of shape {_format_shape(shape)} takes {count * width} bytes, "
+            f"and there are {len(data)}."
         )
     if datatype == "BF16":
-        found = (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4")
+        array = (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4")
     else:
-        found = np.frombuffer(data, np.uint8 if datatype == "BOOL" else dtype)
-    if not found.flags.aligned:
-        found = found.copy()
+        array = np.frombuffer(data, np.uint8 if datatype == "BOOL" else dtype)
+    if not array.flags.aligned:
+        array = array.copy()
     if datatype == "BOOL":
-        if count and found.max() > 1:
-            raise invalid(f"{where}: a BOOL is a byte 0 or 1, and element {int(np.argmax(found > 1))} is neither.")
-        found = found.view("?")
+        if count and array.max() > 1:
+            raise invalid(f"{where}: a BOOL is a byte 0 or 1, and element {int(np.argmax(array > 1))} is neither.")
+        array = array.view("?")
     if not allow_nan and datatype in FLOATS:
-        check_finite(found, where)
-    return Tensor(name, datatype, found.reshape(shape))
+        check_finite(array, where)
+    return Tensor(name, datatype, array.reshape(shape))
 
 
 def to_binary(tensor: Tensor) -> bytes | memoryview:
-    """Return a tensor's bytes; without a copy where its array lies in memory as it should."""
+    """Return a tensor's bytes, without a copy if its array is contiguous."""
     data = tensor.data
     if tensor.datatype == "BYTES":
         parts: list[bytes] = []
@@ -151,7 +152,7 @@ def to_binary(tensor: Tensor) -> bytes | memoryview:
 
 
 def to_list(tensor: Tensor) -> list[Any]:
-    """Return a tensor's elements, flat, as JSON can have them."""
+    """Return a tensor's elements as a flat list for JSON."""
     flat: list[Any] = tensor.data.ravel().tolist()
     if tensor.datatype != "BYTES":
         return flat
@@ -164,11 +165,11 @@ def to_list(tensor: Tensor) -> list[Any]:
         ) from error
 
 
-def datatype_of(dtype: np.dtype[Any]) -> str | None:
-    """Return the datatype's name for what numpy holds; None: it has none."""
-    found = _NAMES.get(dtype)
-    if found is not None:
-        return found
+def get_datatype(dtype: np.dtype[Any]) -> str | None:
+    """Return the datatype of a numpy dtype; None: it has none."""
+    name = _NAMES.get(dtype)
+    if name is not None:
+        return name
     if dtype.name == "bfloat16":
         return "BF16"
     if dtype.kind in "US":
@@ -178,23 +179,29 @@ def datatype_of(dtype: np.dtype[Any]) -> str | None:
 
 def _build(values: Any, dtype: np.dtype[Any], shape: Sequence[int], count: int, depth: int, where: str) -> NDArray[Any]:
     try:
-        found = np.array(_as_bytes(values) if dtype.kind == "O" else values, dtype)
+        array = np.array(_to_bytes(values) if dtype.kind == "O" else values, dtype)
     except ValueError:
-        raise invalid(f"{where}: the rows of its data are not equally long; the shape is {_shown(shape)}.") from None
+        raise invalid(
+            f"{where}: the rows of its data are not equally long; the shape is {_format_shape(shape)}."
+        ) from None
     except OverflowError:
         raise invalid(f"{where}: a number in its data is too large for {dtype.name}.") from None
-    if depth > 1 and found.shape != tuple(shape):
-        if found.ndim != depth:
-            raise invalid(f"{where}: the rows of its data are not equally long; the shape is {_shown(shape)}.")
-        raise invalid(f"{where}: the shape is {_shown(shape)}, and the data is nested as {_shown(found.shape)}.")
-    if found.size != count:
-        raise invalid(f"{where}: the shape {_shown(shape)} stands for {count} elements, and the data has {found.size}.")
-    return found.reshape(shape)
+    if depth > 1 and array.shape != tuple(shape):
+        if array.ndim != depth:
+            raise invalid(f"{where}: the rows of its data are not equally long; the shape is {_format_shape(shape)}.")
+        raise invalid(
+            f"{where}: the shape is {_format_shape(shape)}, and the data is nested as {_format_shape(array.shape)}."
+        )
+    if array.size != count:
+        raise invalid(
+            f"{where}: the shape {_format_shape(shape)} stands for {count} elements, and the data has {array.size}."
+        )
+    return array.reshape(shape)
 
 
-def _as_bytes(values: Any) -> Any:
+def _to_bytes(values: Any) -> Any:
     if isinstance(values, list):
-        return [_as_bytes(one) for one in values]
+        return [_to_bytes(value) for value in values]
     return values.encode() if isinstance(values, str) else values
 
 
@@ -203,8 +210,8 @@ def _is_nested(data: Body | msgspec.Raw) -> bool:
     return begin.startswith(b"[") and begin[1:].lstrip().startswith(b"[")
 
 
-def _element(datatype: str) -> Any:
-    """Return the type that msgspec checks an element against, bounds included."""
+def _get_element_type(datatype: str) -> Any:
+    """Return the msgspec type of an element, with its bounds."""
     dtype = DATATYPES[datatype]
     if dtype.kind == "b":
         return bool
@@ -220,18 +227,18 @@ def _element(datatype: str) -> Any:
     return float
 
 
-def _nested(element: Any, depth: int) -> Any:
+def _nest_type(element: Any, depth: int) -> Any:
     for _ in range(depth):
         element = list[element]
     return element
 
 
 @cache
-def _decoder(datatype: str, depth: int) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(_nested(_element(datatype), depth))
+def _get_decoder(datatype: str, depth: int) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(_nest_type(_get_element_type(datatype), depth))
 
 
-def _takes(datatype: str) -> str:
+def _describe_values(datatype: str) -> str:
     dtype = DATATYPES[datatype]
     if dtype.kind == "b":
         return "true and false"
@@ -242,7 +249,9 @@ def _takes(datatype: str) -> str:
     return f"numbers below {_BOUNDS[datatype]:.4g}" if datatype in _BOUNDS else "numbers of 64 bits"
 
 
-def _wrong_value(data: Body | msgspec.Raw, datatype: str, error: msgspec.ValidationError, where: str) -> ProblemError:
+def _make_value_problem(
+    data: Body | msgspec.Raw, datatype: str, error: msgspec.ValidationError, where: str
+) -> ProblemError:
     _, _, path = str(error).rpartition(" - at `$")
     places = [int(place) for place in _INDEX.findall(path)]
     at = "".join(f"[{place}]" for place in places)
@@ -251,21 +260,25 @@ def _wrong_value(data: Body | msgspec.Raw, datatype: str, error: msgspec.Validat
         for place in places:
             value = value[place]
     except (msgspec.DecodeError, RecursionError, ValueError, TypeError, LookupError):
-        return invalid(f"{where}: its data{at and ' at ' + at} is none of {datatype}, which takes {_takes(datatype)}.")
+        return invalid(
+            f"{where}: its data{at and ' at ' + at} is none of {datatype}, which takes {_describe_values(datatype)}."
+        )
     if not places:
-        return invalid(f"{where}: its data should be a list, and is {_short(value)}.")
+        return invalid(f"{where}: its data should be a list, and is {_shorten(value)}.")
     if isinstance(value, list):
         return invalid(f"{where}: its data at {at} is a list: it should be flat, or nested as the shape says.")
-    return invalid(f"{where}: its data at {at} is {_short(value)}, and {datatype} takes {_takes(datatype)}.")
+    return invalid(
+        f"{where}: its data at {at} is {_shorten(value)}, and {datatype} takes {_describe_values(datatype)}."
+    )
 
 
-def _short(value: object) -> str:
+def _shorten(value: object) -> str:
     text = msgspec.json.encode(value).decode()
     return text if len(text) <= 60 else text[:59] + "…"
 
 
 def _split_bytes(data: Body, count: int, where: str) -> NDArray[Any]:
-    """Return the elements of BYTES, each of which follows its own length."""
+    """Return the elements of BYTES data, each of which follows its length."""
     whole = bytes(data)
     items: list[bytes] = []
     place = 0
@@ -284,9 +297,9 @@ def _split_bytes(data: Body, count: int, where: str) -> NDArray[Any]:
     if len(items) != count:
         more = "more" if len(items) > count else str(len(items))
         raise invalid(f"{where}: the shape stands for {count} elements, and its bytes hold {more}.")
-    found = np.empty(count, dtype=object)
-    found[:] = items
-    return found
+    elements = np.empty(count, dtype=object)
+    elements[:] = items
+    return elements
 
 
 def _round_to_bf16(data: NDArray[Any]) -> NDArray[np.uint16]:
@@ -296,5 +309,5 @@ def _round_to_bf16(data: NDArray[Any]) -> NDArray[np.uint16]:
     return np.where(np.isnan(data), 0x7FC0, rounded).astype("<u2")
 
 
-def _shown(shape: Sequence[int]) -> str:
+def _format_shape(shape: Sequence[int]) -> str:
     return "[" + ", ".join(map(str, shape)) + "]"

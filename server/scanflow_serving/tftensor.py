@@ -30,25 +30,25 @@ _TYPES: Final = {
 _NAMES: Final = {DATATYPES[datatype].str[1:]: name for name, (datatype, _) in _TYPES.items() if datatype != "BYTES"}
 
 
-def decode(said: Any, where: str, *, allow_nan: bool) -> NDArray[Any]:
-    if not isinstance(said, dict):
+def decode(document: Any, where: str, *, allow_nan: bool) -> NDArray[Any]:
+    if not isinstance(document, dict):
         raise invalid(f"{where} should be an object with dtype, tensorShape and its values.")
-    dtype = said.get("dtype", "DT_FLOAT")
+    dtype = document.get("dtype", "DT_FLOAT")
     if dtype not in _TYPES:
         raise invalid(f"{where}.dtype is {dtype!r:.40}. Known: {', '.join(_TYPES)}.")
     datatype, field = _TYPES[dtype]
-    shape = _shape(_field(said, "tensorShape"), where)
-    content = _field(said, "tensorContent")
+    shape = _parse_shape(_get_field(document, "tensorShape"), where)
+    content = _get_field(document, "tensorContent")
     if content:
-        return from_binary("", datatype, shape, _base64(content, where), allow_nan=allow_nan, where=where).data
-    values = _field(said, field)
+        return from_binary("", datatype, shape, _decode_base64(content, where), allow_nan=allow_nan, where=where).data
+    values = _get_field(document, field)
     if not isinstance(values, list) or not values:
         raise invalid(f"{where} should have a list {field!r} or a 'tensorContent'.")
     if datatype == "BYTES":
-        values = [_base64(one, where) for one in values]
+        values = [_decode_base64(value, where) for value in values]
     elif datatype.endswith("64") and datatype != "FP64":  # protobuf's JSON has them as text
         try:
-            values = [int(one) if isinstance(one, str) else one for one in values]
+            values = [int(value) if isinstance(value, str) else value for value in values]
         except ValueError:
             raise invalid(f"{where}.{field} should hold whole numbers.") from None
     count = check_shape(shape, where)
@@ -61,36 +61,39 @@ _MOST_FILLED: Final = 1 << 20
 
 
 def encode(array: NDArray[Any]) -> dict[str, Any] | None:
-    """Return a TensorProto that holds the array; None: it has no such type."""
+    """Return an array as a TensorProto; None: it has no type for it."""
     shape = {"dim": [{"size": str(size)} for size in array.shape]}
     if array.dtype.kind == "O":
-        values = [base64.b64encode(one if isinstance(one, bytes) else str(one).encode()).decode() for one in array.flat]
+        values = [
+            base64.b64encode(element if isinstance(element, bytes) else str(element).encode()).decode()
+            for element in array.flat
+        ]
         return {"dtype": "DT_STRING", "tensorShape": shape, "stringVal": values}
     dtype = _NAMES.get(array.dtype.str[1:])
     if dtype is None:
         return None
     numbers = array.ravel().tolist()
     if dtype in {"DT_INT64", "DT_UINT64"}:
-        numbers = [str(one) for one in numbers]
+        numbers = [str(number) for number in numbers]
     return {"dtype": dtype, "tensorShape": shape, _TYPES[dtype][1]: numbers}
 
 
-def _field(said: dict[str, Any], name: str) -> Any:
-    """Return a field by its name in protobuf's JSON, or by that in the schema."""
-    if name in said:
-        return said[name]
-    return said.get("".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name))
+def _get_field(document: dict[str, Any], name: str) -> Any:
+    """Return a field by its name in protobuf's JSON or in the schema."""
+    if name in document:
+        return document[name]
+    return document.get("".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name))
 
 
-def _shape(said: Any, where: str) -> list[int]:
-    sizes = said.get("dim", []) if isinstance(said, dict) else None
+def _parse_shape(document: Any, where: str) -> list[int]:
+    sizes = document.get("dim", []) if isinstance(document, dict) else None
     try:
-        return [int(one.get("size", 0)) for one in sizes]  # type: ignore[union-attr]
+        return [int(dimension.get("size", 0)) for dimension in sizes]  # type: ignore[union-attr]
     except (TypeError, ValueError, AttributeError):
         raise invalid(f"{where}.tensorShape should be {{'dim': [{{'size': ...}}]}}.") from None
 
 
-def _base64(text: Any, where: str) -> bytes:
+def _decode_base64(text: Any, where: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, TypeError, ValueError):

@@ -14,7 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanflow.wire import BatchingOptions, Node
-from scanflow_serving.batching import QUIET, Batcher, Traffic, arrived, join, pause, rows_of, split
+from scanflow_serving.batching import (
+    QUIET,
+    Batcher,
+    Traffic,
+    compute_pause_s,
+    join_rows,
+    measure_rows,
+    split_rows,
+    update_traffic,
+)
 from scanflow_serving.components import Call, Component
 from scanflow_serving.engine import Engine
 from scanflow_serving.graph import GraphStep, Walk
@@ -31,38 +40,38 @@ batchings = st.builds(BatchingOptions, max_size=st.integers(1, 64), max_delay_s=
 def test_nobody_waits_longer_than_is_allowed(
     traffic: Traffic, batching: BatchingOptions, rows: int, oldest_s: float, newest_s: float
 ) -> None:
-    wait = pause(traffic, batching, rows=rows, oldest_s=oldest_s, newest_s=newest_s, free=True)
+    wait = compute_pause_s(traffic, batching, rows=rows, oldest_s=oldest_s, newest_s=newest_s, free=True)
     assert wait is not None
     assert 0 <= wait <= max(0.0, batching.max_delay_s - oldest_s)
 
 
 @given(traffics, batchings, seconds)
 def test_a_full_batch_does_not_wait(traffic: Traffic, batching: BatchingOptions, oldest_s: float) -> None:
-    assert pause(traffic, batching, rows=batching.max_size, oldest_s=oldest_s, newest_s=0, free=True) == 0
+    assert compute_pause_s(traffic, batching, rows=batching.max_size, oldest_s=oldest_s, newest_s=0, free=True) == 0
 
 
 @given(batchings, st.integers(1, 64))
 def test_who_is_alone_does_not_wait(batching: BatchingOptions, before: int) -> None:
     traffic = QUIET
     for _ in range(before):
-        traffic = arrived(traffic, None, max_delay_s=batching.max_delay_s)
-    assert pause(traffic, batching, rows=1, oldest_s=0, newest_s=0, free=True) == 0
+        traffic = update_traffic(traffic, None, max_delay_s=batching.max_delay_s)
+    assert compute_pause_s(traffic, batching, rows=1, oldest_s=0, newest_s=0, free=True) == 0
 
 
 @given(traffics, batchings, st.integers(1, 64), seconds)
 def test_nothing_is_called_without_a_free_thread(
     traffic: Traffic, batching: BatchingOptions, rows: int, oldest_s: float
 ) -> None:
-    assert pause(traffic, batching, rows=rows, oldest_s=oldest_s, newest_s=0, free=False) is None
+    assert compute_pause_s(traffic, batching, rows=rows, oldest_s=oldest_s, newest_s=0, free=False) is None
 
 
 def test_where_requests_come_together_the_first_waits_for_the_others_and_not_longer() -> None:
     batching, traffic = BatchingOptions(max_size=8, max_delay_s=0.1), QUIET
     for _ in range(20):
-        traffic = arrived(traffic, 0.002, max_delay_s=0.1)
-    wait = pause(traffic, batching, rows=1, oldest_s=0, newest_s=0, free=True)
+        traffic = update_traffic(traffic, 0.002, max_delay_s=0.1)
+    wait = compute_pause_s(traffic, batching, rows=1, oldest_s=0, newest_s=0, free=True)
     assert wait == pytest.approx(0.006, rel=0.2)
-    assert pause(traffic, batching, rows=3, oldest_s=0.01, newest_s=0.02, free=True) == 0
+    assert compute_pause_s(traffic, batching, rows=3, oldest_s=0.01, newest_s=0.02, free=True) == 0
 
 
 arrays = st.integers(0, 5).map(lambda rows: np.arange(rows * 2, dtype="f4").reshape(rows, 2))
@@ -71,19 +80,19 @@ arrays = st.integers(0, 5).map(lambda rows: np.arange(rows * 2, dtype="f4").resh
 @given(st.lists(arrays, min_size=1, max_size=6))
 def test_what_is_stacked_is_dealt_out_again(values: list[Any]) -> None:
     counts = [len(one) for one in values]
-    for one, again in zip(values, split(join(values), counts), strict=True):
+    for one, again in zip(values, split_rows(join_rows(values), counts), strict=True):
         np.testing.assert_array_equal(one, again)
     named = [{"a": one, "b": one[:, 0]} for one in values]
-    for one, again in zip(named, split(join(named), counts), strict=True):
+    for one, again in zip(named, split_rows(join_rows(named), counts), strict=True):
         np.testing.assert_array_equal(one["b"], again["b"])
-    pairs = split((join(values), join(values).tolist()), counts)
+    pairs = split_rows((join_rows(values), join_rows(values).tolist()), counts)
     assert [list(map(list, pair[1])) for pair in pairs] == [one.tolist() for one in values] or len(values) == 1
 
 
 @pytest.mark.parametrize("result", [5, "text", b"bytes", None, [1], np.ones(1), {"a": [1]}, ([1],)])
 def test_a_result_without_a_row_for_each_cannot_be_dealt_out(result: Any) -> None:
     with pytest.raises(ValueError, match="not as many came out"):
-        split(result, [1, 2])
+        split_rows(result, [1, 2])
 
 
 @pytest.mark.parametrize(
@@ -97,7 +106,7 @@ def test_a_result_without_a_row_for_each_cannot_be_dealt_out(result: Any) -> Non
     ],
 )
 def test_only_like_goes_with_like(one: Any, other: Any, alike: bool) -> None:
-    first, second = rows_of(one), rows_of(other)
+    first, second = measure_rows(one), measure_rows(other)
     assert first is not None
     assert second is not None
     assert (first[1] == second[1]) is alike
@@ -105,7 +114,7 @@ def test_only_like_goes_with_like(one: Any, other: Any, alike: bool) -> None:
 
 @pytest.mark.parametrize("value", ["text", b"", {"a": [1]}, np.array(1), {"a": np.ones(1), "b": np.ones(2)}, {}, None])
 def test_what_has_no_rows_goes_alone(value: Any) -> None:
-    assert rows_of(value) is None
+    assert measure_rows(value) is None
 
 
 class Waiting:

@@ -9,7 +9,7 @@ import pytest
 
 from scanflow.errors import InvalidError, NotFoundError, UsageError
 from scanflow.wire import Node
-from scanflow_serving.components import Component, load_component, raised
+from scanflow_serving.components import Component, load_component, make_component_problem
 from scanflow_serving.problems import ProblemError
 from tests.unit.serving.harness import node, write_class
 
@@ -164,9 +164,9 @@ class OddError(Exception):
 
 
 def test_an_exception_may_choose_its_status() -> None:
-    assert raised("n", RefusedError("not you")).status == 403
-    assert raised("n", OddError()).status == 500
-    assert raised("n", ProblemError(422, "as it is")).status == 422
+    assert make_component_problem("n", RefusedError("not you")).status == 403
+    assert make_component_problem("n", OddError()).status == 500
+    assert make_component_problem("n", ProblemError(422, "as it is")).status == 422
 
 
 def test_a_module_of_the_path_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from scanflow.errors import InvalidError
-from scanflow_serving.declared import NodeSignature, TensorSpec, declared_by, declared_in_mlmodel
+from scanflow_serving.declared import NodeSignature, TensorSpec, read_declaration, read_mlmodel_signature
 from scanflow_serving.messages import Tensor
 from scanflow_serving.problems import ProblemError
 from tests.unit.serving.harness import refused
@@ -28,9 +28,9 @@ class Component:
 
 
 def test_a_class_declares_its_inputs_and_outputs() -> None:
-    declared = declared_by(Component([{"name": "x", "datatype": "TYPE_FP32", "shape": [-1, 4]}]), "The node 'n'")
+    declared = read_declaration(Component([{"name": "x", "datatype": "TYPE_FP32", "shape": [-1, 4]}]), "The node 'n'")
     assert declared == NodeSignature((X,))
-    assert declared_by(object(), "The node 'n'") == NodeSignature()
+    assert read_declaration(object(), "The node 'n'") == NodeSignature()
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_a_class_declares_its_inputs_and_outputs() -> None:
 )
 def test_a_wrong_declaration_is_refused(inputs: Any) -> None:
     with pytest.raises(InvalidError, match="The node 'n': inputs"):
-        declared_by(Component(inputs), "The node 'n'")
+        read_declaration(Component(inputs), "The node 'n'")
 
 
 def signature(*inputs: dict[str, Any]) -> dict[str, Any]:
@@ -56,15 +56,15 @@ def signature(*inputs: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_signature_of_tensors_is_read() -> None:
     spec = {"dtype": "float32", "shape": [-1, 4]}
-    named = declared_in_mlmodel(signature({"type": "tensor", "name": "x", "tensor-spec": spec}), "m")
+    named = read_mlmodel_signature(signature({"type": "tensor", "name": "x", "tensor-spec": spec}), "m")
     assert named == NodeSignature((X,))
-    unnamed = declared_in_mlmodel(signature({"type": "tensor", "tensor-spec": spec}), "m")
+    unnamed = read_mlmodel_signature(signature({"type": "tensor", "tensor-spec": spec}), "m")
     assert unnamed == NodeSignature((TensorSpec("input-0", "FP32", (-1, 4)),), anonymous=True)
-    assert declared_in_mlmodel(None, "m") == NodeSignature()
+    assert read_mlmodel_signature(None, "m") == NodeSignature()
 
 
 def test_a_signature_of_columns_is_a_table() -> None:
-    declared = declared_in_mlmodel(
+    declared = read_mlmodel_signature(
         signature(
             {"type": "double", "name": "a", "required": True}, {"type": "string", "name": "b", "required": False}
         ),
@@ -84,7 +84,7 @@ def test_a_signature_of_columns_is_a_table() -> None:
 )
 def test_a_signature_that_cannot_be_read_is_refused(said: dict[str, Any]) -> None:
     with pytest.raises(InvalidError, match="signature"):
-        declared_in_mlmodel(said, "m")
+        read_mlmodel_signature(said, "m")
 
 
 @pytest.mark.parametrize(

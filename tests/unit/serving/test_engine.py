@@ -44,7 +44,7 @@ async def within(made: Engine, call: Callable[[], Any], allowed_s: float) -> Any
         async with asyncio.timeout(allowed_s):
             return await made.run(call)
     except TimeoutError:
-        made.timed_out()
+        made.check_workers()
         raise
 
 
@@ -90,7 +90,7 @@ class Hanging:
         self.begun.clear()
         call = by.run(self)
         await until(self.begun.is_set)
-        by.timed_out()
+        by.check_workers()
         with pytest.raises(ProblemError, match="The call of a component took longer"):
             await call
 

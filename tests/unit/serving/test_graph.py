@@ -15,7 +15,7 @@ from scanflow.errors import InvalidError
 from scanflow.wire import Node
 from scanflow_serving.components import Component
 from scanflow_serving.declared import NodeSignature, TensorSpec
-from scanflow_serving.graph import Graph, GraphStep, Outcome, Walk, call_now, finish, in_order
+from scanflow_serving.graph import Graph, GraphStep, Outcome, Walk, call_now, finish, sort_levels
 from scanflow_serving.problems import ProblemError
 from tests.waiting import PATIENCE_S
 
@@ -63,7 +63,7 @@ def choose(branch: Any) -> Any:
 )
 def test_a_graph_that_cannot_be_walked_is_refused(nodes: Sequence[Node], words: str) -> None:
     with pytest.raises(InvalidError) as caught:
-        in_order(nodes)
+        sort_levels(nodes)
     assert words in str(caught.value)
 
 

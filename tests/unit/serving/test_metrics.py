@@ -8,11 +8,11 @@ from scanflow_serving.metrics import Metrics, RevisionMetrics
 def busy() -> Metrics:
     metrics = Metrics("shop")
     one = RevisionMetrics(metrics, "r1")
-    one.answered(200, 0.002)
-    one.answered(500, 0.2)
-    one.node("model").seconds.observe(0.001)
-    one.node("model").failed.value += 1
-    one.node("model").rows.observe(8)
+    one.count_response(200, 0.002)
+    one.count_response(500, 0.2)
+    one.make_node_metrics("model").seconds.observe(0.001)
+    one.make_node_metrics("model").failed.value += 1
+    one.make_node_metrics("model").rows.observe(8)
     metrics.count("scanflow_refused", reason="queue")
     metrics.count("scanflow_in_flight", 3)
     metrics.count("scanflow_recorded", 5)
@@ -48,8 +48,8 @@ def test_two_instances_are_counted_together() -> None:
 
 def test_what_only_another_instance_counted_is_there_too() -> None:
     other = busy()
-    other.custom("r1", [("model", {"type": "COUNTER", "key": "cats", "value": 2})])
-    RevisionMetrics(other, "r2").answered(200, 0.1)
+    other.count_custom("r1", [("model", {"type": "COUNTER", "key": "cats", "value": 2})])
+    RevisionMetrics(other, "r2").count_response(200, 0.1)
     found = text(busy(), other)
     assert 'scanflow_requests_total{code="200",revision="r2",service="shop"} 1.0' in found
     assert 'scanflow_custom_cats_total{node="model",revision="r1",service="shop"} 2.0' in found
@@ -58,9 +58,11 @@ def test_what_only_another_instance_counted_is_there_too() -> None:
 def test_gauges_of_components_are_not_added_up() -> None:
     def warm(degrees: float) -> Metrics:
         metrics = Metrics("shop")
-        metrics.custom("r1", [("model", {"type": "GAUGE", "key": "degrees", "value": degrees})])
-        metrics.custom("r1", [("model", {"type": "COUNTER", "key": "degrees", "value": 1})])  # it is a gauge already
-        metrics.custom("r1", [("model", {"type": "TIMER", "key": "time", "value": 20})])
+        metrics.count_custom("r1", [("model", {"type": "GAUGE", "key": "degrees", "value": degrees})])
+        metrics.count_custom(
+            "r1", [("model", {"type": "COUNTER", "key": "degrees", "value": 1})]
+        )  # it is a gauge already
+        metrics.count_custom("r1", [("model", {"type": "TIMER", "key": "time", "value": 20})])
         return metrics
 
     found = text(warm(20), warm(30))

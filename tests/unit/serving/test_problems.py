@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanflow.problems import PROBLEM_JSON
-from scanflow_serving.problems import ProblemError, invalid, not_found
+from scanflow_serving.problems import ProblemError, invalid, make_not_found
 
 
 def document(problem: ProblemError) -> dict[str, Any]:
@@ -50,10 +50,10 @@ def test_words_that_are_no_text_are_a_document_too() -> None:
 
 def test_long_words_are_cut() -> None:
     assert len(document(invalid("x" * 100_000))["detail"]) == 2000
-    assert len(document(not_found("model", "x" * 100_000, ["a"]))["detail"]) < 200
+    assert len(document(make_not_found("model", "x" * 100_000, ["a"]))["detail"]) < 200
 
 
 def test_an_unknown_name_is_told_the_nearest() -> None:
-    assert document(not_found("model", "mnits", ["mnist", "iris"]))["detail"] == (
+    assert document(make_not_found("model", "mnits", ["mnist", "iris"]))["detail"] == (
         "There is no model 'mnits' here. Did you mean 'mnist'?"
     )

@@ -39,7 +39,7 @@ def record(
     recording = Recording(**options)
     recorder = Recorder(recording, count=count, clock=lambda: 1000.5)
     for revision, inputs, outputs in requests:
-        if recorder.wants(inputs):
+        if recorder.should_keep(inputs):
             recorder.keep(Revision(id=revision, nodes=NODES), inputs, outputs)
     recorder.close()
     return [dict(np.load(path, allow_pickle=False)) for path in sorted(folder.glob("*.npz"))], counts

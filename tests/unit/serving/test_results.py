@@ -9,13 +9,13 @@ import pytest
 
 from scanflow_serving.declared import TensorSpec
 from scanflow_serving.problems import ProblemError
-from scanflow_serving.results import as_tensors, raw_bytes
+from scanflow_serving.results import to_raw_bytes, to_tensors
 
 WHO = "The node 'n'"
 
 
 def described(value: Any, *declared: TensorSpec) -> list[tuple[str, str, list[int]]]:
-    return [(one.name, one.datatype, list(one.data.shape)) for one in as_tensors(value, declared, WHO)]
+    return [(one.name, one.datatype, list(one.data.shape)) for one in to_tensors(value, declared, WHO)]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_outputs_are_called_as_declared() -> None:
 )
 def test_what_can_be_no_output_is_the_components_fault(value: Any, words: str) -> None:
     with pytest.raises(ProblemError) as caught:
-        as_tensors(value, (), WHO)
+        to_tensors(value, (), WHO)
     assert caught.value.status == 500
     assert caught.value.detail.startswith(WHO)
     assert words in caught.value.detail
@@ -77,9 +77,9 @@ def test_what_can_be_no_output_is_the_components_fault(value: Any, words: str) -
     ],
 )
 def test_a_result_is_given_as_its_bytes(value: Any, raw: bytes) -> None:
-    assert bytes(raw_bytes(value, WHO)) == raw
+    assert bytes(to_raw_bytes(value, WHO)) == raw
 
 
 def test_several_outputs_are_no_raw_bytes() -> None:
     with pytest.raises(ProblemError, match="2 outputs"):
-        raw_bytes({"a": b"", "b": b""}, WHO)
+        to_raw_bytes({"a": b"", "b": b""}, WHO)

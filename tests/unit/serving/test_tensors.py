@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from scanflow_serving.messages import Tensor
 from scanflow_serving.problems import ProblemError
-from scanflow_serving.tensors import DATATYPES, datatype_of, from_binary, from_json, from_python, to_binary, to_list
+from scanflow_serving.tensors import DATATYPES, from_binary, from_json, from_python, get_datatype, to_binary, to_list
 from tests.unit.serving.harness import attempt, refused
 
 WHERE = "The input 'x'"
@@ -189,4 +189,4 @@ def test_bytes_that_are_no_text_cannot_be_json() -> None:
     [("?", "BOOL"), (">i4", "INT32"), ("f8", "FP64"), ("U3", "BYTES"), ("S3", "BYTES"), ("c8", None), ("M8[s]", None)],
 )
 def test_what_numpy_holds_has_a_datatype_or_none(dtype: str, datatype: str | None) -> None:
-    assert datatype_of(np.dtype(dtype)) == datatype
+    assert get_datatype(np.dtype(dtype)) == datatype
