@@ -1,1 +1,1 @@
-"""The control plane: what should run, what does, and who may change it, over HTTP."""
+"""The control plane: desired state, observed state and access control, over HTTP."""

@@ -59,13 +59,13 @@ def create_app(context: ServerContext, *, control: bool = True) -> FastAPI:
         if not control:
             yield
             return
-        loop = Loop(controllers, context.work)
+        loop = Loop(controllers, context.work_notifier)
         loop.start()
         engine.start()
         try:
             yield
         finally:
-            context.ending.set()
+            context.shutdown.set()
             await run_in_threadpool(engine.stop)
             await run_in_threadpool(loop.stop)
 

@@ -7,7 +7,7 @@ import threading
 
 
 class ChangeNotifier:
-    """Counts changes, so that a waiter misses none between looking and waiting."""
+    """Counts changes, so that a waiter misses none between its check and its wait."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
@@ -16,7 +16,7 @@ class ChangeNotifier:
 
     @property
     def changes(self) -> int:
-        """The number of changes so far: take it before looking, and hand it to the wait after that."""
+        """The number of changes so far: read it before a check, and pass it to the wait after that."""
         return self._changes
 
     def notify(self) -> None:

@@ -71,7 +71,7 @@ def carry_out(context: ServerContext, id: str) -> PrimitiveResult:
     """
     with context.store.write() as connection:
         operations.release(connection, id)
-    context.work.notify()
+    context.work_notifier.notify()
     operation = _wait_until_ended(context, id)
     if operation.problem is not None:
         raise UsageError(str(operation.problem["detail"]))
@@ -144,7 +144,7 @@ class QueuedDeployer(EmbeddedDeployer):
                 )
                 operations.add(connection, operation)
                 keys.record(connection, f"{self._key}/{mark[:16]}/{len(ids)}", "operation", mark, target=id, at=at)
-        self._context.work.notify()
+        self._context.work_notifier.notify()
         ended = _wait_until_ended(self._context, operation.id)
         if ended.problem is not None:
             raise error_of(int(ended.problem["status"]), json.dumps(ended.problem).encode())
@@ -171,16 +171,16 @@ def make_name_conflict(name: str) -> InvalidError:
 
 def _wait_until_ended(context: ServerContext, id: str) -> OperationRow:
     while True:
-        since = context.news.changes
+        since = context.store_notifier.changes
         with context.store.read() as connection:
             operation = operations.get(connection, id)
         if operation is None:
             raise UsageError(f"The change {id!r} was forgotten before its end was noted.")
         if operation.state in {"succeeded", "failed"}:
             return operation
-        if context.ending.is_set():
+        if context.shutdown.is_set():
             raise UnavailableError("The server ends; the change goes on, and the next server notes how it ends.")
-        context.news.wait(since, _POLL_S)
+        context.store_notifier.wait(since, _POLL_S)
 
 
 def _list_written_fields(operation: OperationRow) -> tuple[str, ...]:

@@ -32,17 +32,17 @@ class ServerContext:
     store: Store
     deployer: EmbeddedDeployer
     agents: AgentBackend
-    """What hosts agents."""
+    """The backend that hosts agents."""
 
-    news: ChangeNotifier
-    """Notifies when the store has changed."""
+    store_notifier: ChangeNotifier
+    """Notifies of changes of the store."""
 
-    work: ChangeNotifier
-    """Notifies when a controller has something to do."""
+    work_notifier: ChangeNotifier
+    """Notifies of work for controllers."""
 
     streams: StreamLimit
     clock: Callable[[], float] = time.time
-    ending: threading.Event = field(default_factory=threading.Event)
+    shutdown: threading.Event = field(default_factory=threading.Event)
     """Set when the server ends: long waits stop."""
 
     heartbeats: Heartbeats = field(default_factory=lambda: Heartbeats(0.0))
@@ -108,15 +108,15 @@ class ServerContext:
 
 
 def make_context(settings: ServerSettings, *, clock: Callable[[], float] = time.time) -> ServerContext:
-    news, work = ChangeNotifier(), ChangeNotifier()
+    store_notifier, work_notifier = ChangeNotifier(), ChangeNotifier()
     deployer = EmbeddedDeployer(settings.library.model_copy(update={"home": settings.home}))
     return ServerContext(
         settings=settings,
-        store=open_store(settings.database, on_change=news.notify),
+        store=open_store(settings.database, on_change=store_notifier.notify),
         deployer=deployer,
-        agents=deployer.backend.agents(ended=work.notify),
-        news=news,
-        work=work,
+        agents=deployer.backend.agents(ended=work_notifier.notify),
+        store_notifier=store_notifier,
+        work_notifier=work_notifier,
         streams=StreamLimit(settings.max_streams),
         clock=clock,
         started=clock(),

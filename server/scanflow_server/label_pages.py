@@ -29,7 +29,7 @@ PATH: Final = "/labels"
 
 
 class LabelPages:
-    """The pages below ``/labels``. ``find_caller`` returns who has logged in, or raises that nobody has."""
+    """The pages below ``/labels``. ``find_caller`` returns the caller of a session; NoSessionError: there is none."""
 
     def __init__(self, context: ServerContext, find_caller: Callable[[Request], Awaitable[TokenHolder]]) -> None:
         self._context, self._caller = context, find_caller

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from scanflow.errors import UnavailableError
 
 MAX_BODY_BYTES: Final = 32 * 2**20
-"""The largest body of a request: an application of 10,000 steps takes a tenth of it."""
+"""The largest request body: an application of 10,000 steps takes a tenth of it."""
 
 STALLED_S: Final = 30.0
 """After how long without a byte read by its client a stream is closed, in seconds; a healthy client reopens it."""

@@ -24,7 +24,7 @@ _log = logging.getLogger("scanflow_server")
 
 _PATIENCE_S = 3.0  # a server that was killed this instant may not be gone yet
 _GOODBYE_S = 1
-"""How long requests may take to end when the server does; streams are cut off, and their readers come back."""
+"""How long requests may take at shutdown, in seconds; streams are closed, and their readers reconnect."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -33,7 +33,7 @@ class Meters:
 
 
 class RequestMetrics:
-    """Counts requests on their way through. ASGI middleware."""
+    """Counts requests and measures their duration. ASGI middleware."""
 
     def __init__(
         self, app: ASGIApp, *, meters: Meters, prefix: str = "", clock: Callable[[], float] = time.perf_counter

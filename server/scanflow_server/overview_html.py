@@ -17,7 +17,7 @@ from scanflow_server.page_html import format_time, format_value, render_header, 
 
 @dataclass(frozen=True, kw_only=True)
 class Overview:
-    """What a caller sees of a server."""
+    """The part of a server's state that a caller sees."""
 
     approvals: Sequence[Action]
     labels: int

@@ -21,7 +21,7 @@ FindCaller: TypeAlias = Callable[[str], Awaitable[TokenHolder | None]]
 
 
 class NoSessionError(Exception):
-    """Nobody has logged in, or not any more."""
+    """There is no valid session."""
 
 
 class Sessions:

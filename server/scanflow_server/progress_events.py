@@ -41,7 +41,7 @@ async def stream_run_events(context: ServerContext, run: str, *, last: str | Non
             yield format_event(text, name=str(json.loads(text)["kind"]), id=f"{prefix}{number}")
     # Not before the controller has noted it: who hears of the end may go on with the run at once.
     while await run_in_threadpool(_is_active, context, run, wanted.drive):
-        await context.news.wait_async(context.news.changes, _POLL_S)
+        await context.store_notifier.wait_async(context.store_notifier.changes, _POLL_S)
     result = await run_in_threadpool(lambda: job.result) or {}
     if result.get("problem") is not None:
         number += 1
@@ -56,7 +56,7 @@ async def stream_operation_events(context: ServerContext, id: str, *, last: int 
     """Yield the events of an operation after the event ``last`` until it has ended, and then ``done`` with it."""
     operation, number = await run_in_threadpool(get_operation, context, id), 0
     while operation.state == "queued":
-        await context.news.wait_async(context.news.changes, _POLL_S)
+        await context.store_notifier.wait_async(context.store_notifier.changes, _POLL_S)
         operation = await run_in_threadpool(get_operation, context, id)
     if operation.state == "running":
         async for text in _follow_job_lines(context.get_operation_job(id), lambda: _has_ended(context, id)):
@@ -64,7 +64,7 @@ async def stream_operation_events(context: ServerContext, id: str, *, last: int 
             if number > last:
                 yield format_event(text, name="progress", id=str(number))
     while (operation := await run_in_threadpool(get_operation, context, id)).state == "running":
-        await context.news.wait_async(context.news.changes, _POLL_S)
+        await context.store_notifier.wait_async(context.store_notifier.changes, _POLL_S)
     for text in (operation.progress or [])[number:]:
         number += 1
         if number > last:

@@ -109,7 +109,7 @@ def request_resume(
                 runs.drive_again(connection, record.name, asked)
             once.keep(connection, record.name, at=context.clock())
             _record_start(context, connection, record.name)
-    context.work.notify()
+    context.work_notifier.notify()
     return show_run(context, record.name)
 
 
@@ -123,7 +123,7 @@ def request_stop(context: ServerContext, run: str) -> RunRecord:
         return context.deployer.stop(record.name)
     with suppress(UsageError):  # it is not entered, or not gone on with yet: the controller stops it as soon as it is
         context.deployer.stop(record.name)
-    context.work.notify()
+    context.work_notifier.notify()
     return show_run(context, record.name)
 
 
@@ -286,7 +286,7 @@ def _ensure_run_entered(context: ServerContext, name: str) -> RunRecord:
     if wanted is not None and wanted.active:
         with suppress(UnavailableError):  # it is wanted, and the controller goes on trying
             ensure_entered(context, wanted)
-    context.work.notify()
+    context.work_notifier.notify()
     return show_run(context, name)
 
 

@@ -59,7 +59,7 @@ class HttpApi:
         whole = False
         try:
             self._check(scope, headers, raw)
-            length = self._length(headers)
+            length = self._get_body_length(headers)
             body: bytes | bytearray = b""
             if length:
                 body = await self._read(receive, length)
@@ -99,7 +99,7 @@ class HttpApi:
         if "expect" in headers and headers["expect"].lower() != "100-continue":
             raise ProblemError(417, f"The expectation {headers['expect'][:80]!r} cannot be met: '100-continue' can.")
 
-    def _length(self, headers: dict[str, str]) -> int:
+    def _get_body_length(self, headers: dict[str, str]) -> int:
         """Return the length of the body in bytes; -1: it is chunked."""
         coding = headers.get("transfer-encoding")
         if coding is not None:
@@ -189,7 +189,7 @@ def _respond_at_once(response: Response, respond: Callable[[int, bytes, bytes], 
     body = response.body
     if not isinstance(body, bytes) or len(body) > _AT_ONCE or response.status in _BODILESS:
         return False
-    return respond(response.status, _head_lines(response.content_type, response.headers), body)
+    return respond(response.status, _format_headers(response.content_type, response.headers), body)
 
 
 async def _write(response: Response, send: Send, unread: Receive | None) -> None:
@@ -197,7 +197,7 @@ async def _write(response: Response, send: Send, unread: Receive | None) -> None
     body = response.body
     parts = (body,) if isinstance(body, bytes) else [_flatten(part) for part in body]
     length = sum(map(len, parts))
-    headers = _head(response.content_type, response.headers)
+    headers = _encode_headers(response.content_type, response.headers)
     if response.status not in _BODILESS:
         headers = [*headers, (b"content-length", b"%d" % length)]
     if unread is not None:
@@ -224,14 +224,14 @@ async def _linger(receive: Receive) -> None:
 
 
 @lru_cache(512)
-def _head(content_type: str, headers: Headers) -> list[tuple[bytes, bytes]]:
+def _encode_headers(content_type: str, headers: Headers) -> list[tuple[bytes, bytes]]:
     fields = ((("content-type", content_type),) if content_type else ()) + headers
     return [(_clean(name), _clean(value)) for name, value in fields]
 
 
 @lru_cache(512)
-def _head_lines(content_type: str, headers: Headers) -> bytes:
-    return b"".join(b"%b: %b\r\n" % pair for pair in _head(content_type, headers))
+def _format_headers(content_type: str, headers: Headers) -> bytes:
+    return b"".join(b"%b: %b\r\n" % pair for pair in _encode_headers(content_type, headers))
 
 
 def _clean(text: str) -> bytes:

@@ -238,7 +238,7 @@ class Batcher:
             if self._step.component.is_async and isinstance(error, asyncio.CancelledError):
                 raise
             if len(batch) == 1:
-                batch[0].walk.spent.append((self._step.name, perf_counter() - begin))
+                batch[0].walk.durations.append((self._step.name, perf_counter() - begin))
                 return [(None, make_component_problem(self._step.who, error))]
             if isinstance(error, ValueError) and str(error).endswith(_NOT_ROWS) and not self._alone:
                 self._alone = True
@@ -263,7 +263,7 @@ class Batcher:
 
     def _record_cost(self, batch: Sequence[_Entry], begin: float) -> None:
         """Record the cost of a call with the first of its requests, and its tags and metrics with all."""
-        batch[0].walk.spent.append((self._step.name, perf_counter() - begin))
+        batch[0].walk.durations.append((self._step.name, perf_counter() - begin))
         if self._step.component.tags is None and self._step.component.metrics is None:
             return
         extras = Walk()

@@ -34,10 +34,10 @@ class RouteTarget(msgspec.Struct, eq=False):
     node: str | None
     chooser: Chooser[LoadedRevision]
 
-    def graph(self, loaded: LoadedRevision) -> Graph:
+    def get_graph(self, loaded: LoadedRevision) -> Graph:
         return loaded.graph if self.node is None else loaded.alone[self.node]
 
-    def version(self, loaded: LoadedRevision) -> str:
+    def get_version(self, loaded: LoadedRevision) -> str:
         """Return the version of the answer: the registered model's, else the revision."""
         return (loaded.components[self.node].version if self.node else "") or loaded.id
 
@@ -143,8 +143,8 @@ class OipCall(ServingCall):
             self.infer = self._decode()
         infer = self.infer
         for step in self.graph.roots:
-            if step.component.declared.inputs:
-                step.component.declared.check(infer.inputs)
+            if step.component.signature.inputs:
+                step.component.signature.check(infer.inputs)
         if infer.id:
             self.walk.meta = {"puid": infer.id}
         self.walk.checked = True
@@ -168,16 +168,16 @@ class OipCall(ServingCall):
     def respond(self, outcome: Outcome) -> InferResponse:
         infer, end = self.infer, outcome.step
         assert infer is not None
-        tensors = to_tensors(outcome.value, end.component.declared.outputs, end.who)
+        tensors = to_tensors(outcome.value, end.component.signature.outputs, end.who)
         if infer.outputs:
             tensors = oip.pick_outputs(tensors, infer.outputs)
         plain = {name: value for name, value in self.walk.tags.items() if isinstance(value, (str, int, float))}
-        return InferResponse(self.target.name, self.target.version(self.loaded), tensors, infer.id, plain)
+        return InferResponse(self.target.name, self.target.get_version(self.loaded), tensors, infer.id, plain)
 
     def _decode(self) -> InferRequest:
         request, headers, allow_nan = self.request, self.request.headers, self.server.limits.allow_nan
         if oip.HEADER_LENGTH not in headers and headers.get("content-type", "").startswith(oip.OCTETS):
-            return oip.decode_raw(request.body, self.graph.roots[0].component.declared, allow_nan=allow_nan)
+            return oip.decode_raw(request.body, self.graph.roots[0].component.signature, allow_nan=allow_nan)
         return oip.decode(request.body, headers, allow_nan=allow_nan)
 
 
@@ -231,7 +231,7 @@ def to_inputs(value: Any) -> list[Tensor]:
 
 def to_outputs(outcome: Outcome) -> list[Tensor]:
     """Return an answer as tensors for the recorder or a comparison; what no tensor can hold as JSON."""
-    return _to_tensors("output-0", outcome.value, outcome.step.component.declared.outputs)
+    return _to_tensors("output-0", outcome.value, outcome.step.component.signature.outputs)
 
 
 def _to_tensors(name: str, value: Any, declared: Sequence[TensorSpec]) -> list[Tensor]:

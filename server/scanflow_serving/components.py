@@ -13,7 +13,7 @@ from scanflow.errors import InvalidError, ScanflowError, UsageError, did_you_mea
 from scanflow.modules import load_function
 from scanflow.tracebacks import read_text
 from scanflow.wire import Node
-from scanflow_serving.declared import NOTHING, NodeSignature, read_declaration
+from scanflow_serving.declared import UNDECLARED, NodeSignature, read_declaration
 from scanflow_serving.problems import ProblemError
 
 Call = Callable[[Any, Any, dict[str, Any]], Any]
@@ -40,7 +40,7 @@ class Predictor(Protocol):
     """A registered model, opened."""
 
     platform: str
-    declared: NodeSignature
+    signature: NodeSignature
 
     def predict(self, value: Any) -> Any: ...
 
@@ -54,7 +54,7 @@ class Component:
         call: Call,
         *,
         platform: str = "python",
-        declared: NodeSignature = NOTHING,
+        signature: NodeSignature = UNDECLARED,
         is_async: bool = False,
         subject: object = None,
     ) -> None:
@@ -64,7 +64,7 @@ class Component:
         self.platform = platform
         """For the model's metadata: ``python``, ``tensorflow``, ``sklearn``, ``onnxruntime``, ``pyfunc``."""
 
-        self.declared = declared
+        self.signature = signature
         self.is_async = is_async
         self.blocks = getattr(subject, "blocking", None) is not False
         """Whether a call may block, and so needs a thread; else it is made on the loop."""
@@ -133,7 +133,7 @@ def _from_registry(node: Node, threads: int) -> Component:
     predictor = open_model(node.model, node.parameters, threads=threads)
     predict = predictor.predict
     return Component(
-        node, lambda value, _names, _meta: predict(value), platform=predictor.platform, declared=predictor.declared
+        node, lambda value, _names, _meta: predict(value), platform=predictor.platform, signature=predictor.signature
     )
 
 
@@ -155,11 +155,11 @@ def _from_class(node: Node, who: str, run_async: RunAsync) -> Component:
         raise InvalidError(
             f"{who} is a {node.role}, so {node.implementation!r} needs a method {name!r}, which it has not.{others}"
         )
-    call, declared = _adapt(method, f"{node.implementation}.{name}"), read_declaration(subject, who)
+    call, declared_signature = _adapt(method, f"{node.implementation}.{name}"), read_declaration(subject, who)
     run_once("warm_up")
     run_once("health_status")
     is_async = any(map(inspect.iscoroutinefunction, (method, getattr(method, "__call__", None))))  # noqa: B004
-    return Component(node, call, declared=declared, is_async=is_async, subject=subject)
+    return Component(node, call, signature=declared_signature, is_async=is_async, subject=subject)
 
 
 def _construct(factory: Callable[..., Any], node: Node, who: str) -> object:

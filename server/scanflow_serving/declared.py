@@ -146,7 +146,7 @@ class NodeSignature:
         return table
 
 
-NOTHING: Final = NodeSignature()
+UNDECLARED: Final = NodeSignature()
 
 
 def read_declaration(component: object, who: str) -> NodeSignature:
@@ -159,7 +159,7 @@ def read_declaration(component: object, who: str) -> NodeSignature:
 
 def read_mlmodel_signature(signature: Mapping[str, Any] | None, who: str) -> NodeSignature:
     if not signature:
-        return NOTHING
+        return UNDECLARED
     inputs, table = _parse_mlflow_specs(signature.get("inputs"), "input", f"{who}: signature.inputs")
     outputs, _ = _parse_mlflow_specs(signature.get("outputs"), "output", f"{who}: signature.outputs")
     anonymous = len(inputs) == 1 and not table and not _parse_entries(signature.get("inputs"), who)[0].get("name")

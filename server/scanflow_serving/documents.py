@@ -45,13 +45,13 @@ def describe_model(name: str, graph: Graph, versions: Iterable[str]) -> dict[str
     """Return a model's metadata: the inputs of its root nodes, the outputs of its end node."""
     inputs: dict[str, TensorSpec] = {}
     for step in graph.roots:
-        inputs |= {spec.name: spec for spec in step.component.declared.inputs}
+        inputs |= {spec.name: spec for spec in step.component.signature.inputs}
     return {
         "name": name,
         "versions": list(versions),
         "platform": graph.steps[0].component.platform if len(graph.steps) == 1 else "scanflow_graph",
         "inputs": [_describe_tensor(spec) for spec in inputs.values()],
-        "outputs": [_describe_tensor(spec) for spec in graph.ends[0].component.declared.outputs],
+        "outputs": [_describe_tensor(spec) for spec in graph.ends[0].component.signature.outputs],
     }
 
 

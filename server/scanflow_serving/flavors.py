@@ -102,11 +102,11 @@ def _put_code_on_path(folder: Path, flavors: Mapping[str, Any]) -> None:
 
 def _warm_up(model: Predictor, who: str) -> Predictor:
     """Call the model once, so that nothing is built at the first request, and infer its outputs."""
-    zeros = model.declared.zeros()
+    zeros = model.signature.zeros()
     if zeros is None:
         return model
     result = model.predict(zeros)
-    if not model.declared.outputs:
+    if not model.signature.outputs:
         tensors = to_tensors(result, (), who)
         # The first dimension is that of the batch.
         specs = tuple(
@@ -114,7 +114,7 @@ def _warm_up(model: Predictor, who: str) -> Predictor:
             for tensor in tensors
             if tensor.data.ndim
         )
-        model.declared = replace(model.declared, outputs=specs)
+        model.signature = replace(model.signature, outputs=specs)
     return model
 
 
@@ -129,7 +129,7 @@ class _Keras:
 
         model: Any = keras.saving.load_model(str(file), compile=False)
         self._names, specs = _read_keras_inputs(model, declared)
-        self.declared = declared if declared.inputs else _read_keras_signature(self._names, specs, declared)
+        self.signature = declared if declared.inputs else _read_keras_signature(self._names, specs, declared)
         signature = [tensorflow.TensorSpec(shape, dtype) for shape, dtype in specs] or None
         several = len(specs) > 1
 
@@ -205,7 +205,7 @@ class _Sklearn:
     def __init__(
         self, folder: Path, flavor: Mapping[str, Any], declared: NodeSignature, who: str, *, proba: bool
     ) -> None:
-        self.declared = declared
+        self.signature = declared
         estimator = _load_sklearn(folder / str(flavor.get("pickled_model", "model.pkl")), flavor, who)
         method = "predict_proba" if proba else "predict"
         if not hasattr(estimator, method):
@@ -217,14 +217,14 @@ class _Sklearn:
 
     def predict(self, value: Any) -> Any:
         as_table = _to_frame if self._as_frame else _to_matrix
-        return self._predict(as_table(value, self.declared))
+        return self._predict(as_table(value, self.signature))
 
     def _needs_frame(self) -> bool:
         """Whether columns need their names: they hold text, or steps of a pipeline select them by name."""
-        if any(spec.datatype == "BYTES" for spec in self.declared.inputs):
+        if any(spec.datatype == "BYTES" for spec in self.signature.inputs):
             return True
         try:
-            self._predict(_to_matrix(self.declared.zeros(), self.declared))
+            self._predict(_to_matrix(self.signature.zeros(), self.signature))
         except (ValueError, TypeError, KeyError, IndexError):
             return True
         return False
@@ -284,14 +284,14 @@ class _Onnx:
         options.log_severity_level = 3
         self._session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
         inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
-        self.declared = NodeSignature(
+        self.signature = NodeSignature(
             _read_onnx_specs(inputs, who),
             _read_onnx_specs(outputs, who),
             anonymous=declared.anonymous or len(inputs) == 1,
         )
         self._inputs = [tensor.name for tensor in inputs]
         self._outputs = [tensor.name for tensor in outputs]
-        self._dtypes = {spec.name: DATATYPES[spec.datatype] for spec in self.declared.inputs}
+        self._dtypes = {spec.name: DATATYPES[spec.datatype] for spec in self.signature.inputs}
 
     def predict(self, value: Any) -> Any:
         values = value if isinstance(value, dict) else {self._inputs[0]: value}
@@ -324,11 +324,11 @@ class _Pyfunc:
     def __init__(self, folder: Path, declared: NodeSignature, who: str) -> None:
         from scanflow.knowledge.mlflow.pyfunc import load_pyfunc
 
-        self.declared = declared
+        self.signature = declared
         self._model = load_pyfunc(folder, who)
 
     def predict(self, value: Any) -> Any:
-        return self._model(_to_frame(value, self.declared) if self.declared.table else value)
+        return self._model(_to_frame(value, self.signature) if self.signature.table else value)
 
 
 def _import_library(module: str, who: str, library: str, command: str) -> Any:

@@ -58,7 +58,7 @@ class Walk(Struct, eq=False):
     checked: bool = False
     """Whether the request was checked against the declared inputs; then only values between nodes remain to check."""
 
-    spent: list[tuple[str, float]] = []
+    durations: list[tuple[str, float]] = []
     """The duration of each call, in seconds."""
 
     failed: str | None = None
@@ -91,7 +91,7 @@ def call_now(step: GraphStep, value: Any, names: Any, walk: Walk) -> Any:
         walk.failed = step.name
         raise make_component_problem(step.who, error) from error
     finally:
-        walk.spent.append((step.name, perf_counter() - begin))
+        walk.durations.append((step.name, perf_counter() - begin))
     return result
 
 
@@ -255,7 +255,7 @@ class Graph:
         return outcome if chosen == ALL or self.steps[parent].children[chosen] == step.place else None
 
     async def _visit(self, step: GraphStep, value: Any, names: Any, walk: Walk, invoke: Invoke) -> Outcome:
-        declared = step.component.declared
+        declared = step.component.signature
         if declared.inputs and not step.combines and not (walk.checked and not step.parents):
             value = declared.adapt(value, step.who)
         walk.path.append(step.name)

@@ -20,13 +20,13 @@ class HealthChecks:
         self._engine = engine
         self._checked: list[Component] = []
         self._task: asyncio.Task[None] | None = None
-        self.unwell: dict[str, str] = {}
+        self.failures: dict[str, str] = {}
         """The nodes whose ``health_status`` raises, with the message."""
 
     def watch(self, revisions: Iterable[LoadedRevision]) -> None:
         """Check the components of these revisions periodically; loading has checked them once."""
         self.close()
-        self.unwell = {}
+        self.failures = {}
         self._checked = [
             component
             for loaded in revisions
@@ -51,10 +51,10 @@ class HealthChecks:
             except Exception as error:  # noqa: BLE001 - a component may raise anything
                 if isinstance(error, TimeoutError):
                     self._engine.check_workers()
-                self.unwell[component.name] = make_component_problem(f"The node {component.name!r}", error).detail
-                _log.warning("not ready: %s", self.unwell[component.name])
+                self.failures[component.name] = make_component_problem(f"The node {component.name!r}", error).detail
+                _log.warning("not ready: %s", self.failures[component.name])
             else:
-                self.unwell.pop(component.name, None)
+                self.failures.pop(component.name, None)
 
     async def _run(self) -> None:
         while True:

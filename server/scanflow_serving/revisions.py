@@ -99,7 +99,7 @@ class LoadedRevision:
 
     def count(self, walk: Walk) -> None:
         nodes, failed = self.nodes, walk.failed
-        for name, seconds in tuple(walk.spent):
+        for name, seconds in tuple(walk.durations):
             if name == failed:
                 nodes[name].failed.value += 1
             else:
@@ -127,7 +127,7 @@ def _invoke_on_loop(engine: Engine, batchers: dict[str, Batcher]) -> Invoke:
             walk.failed = step.name
             raise make_component_problem(step.who, error) from error
         finally:
-            walk.spent.append((step.name, perf_counter() - begin))
+            walk.durations.append((step.name, perf_counter() - begin))
         return result
 
     return invoke

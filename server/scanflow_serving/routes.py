@@ -88,7 +88,7 @@ class ServingApplication:
 
     def ready(self) -> bool:
         serving = self.revisions.chooser is not None
-        return serving and not (self._closed or self.draining or self.engine.unhealthy or self.health.unwell)
+        return serving and not (self._closed or self.draining or self.engine.unhealthy or self.health.failures)
 
     def live(self) -> bool:
         return not (self._closed or self.engine.unhealthy)
@@ -111,7 +111,7 @@ class ServingApplication:
             "ready": self.ready(),
             "draining": self.draining,
             "unhealthy": self.engine.unhealthy,
-            "unwell": next(iter(self.health.unwell.values()), ""),
+            "unwell": next(iter(self.health.failures.values()), ""),
             "pinned": self.pinning.update(),
             **({"metrics": self.metrics.samples()} if metrics else {}),
             **documents.describe_process(),
@@ -194,7 +194,7 @@ class ServingApplication:
     def _begin(self, kind: type[ServingCall], target: RouteTarget, request: Request, **more: Any) -> ServingCall:
         self._admit()
         loaded = target.chooser.pick()
-        return kind(self, loaded, target, target.graph(loaded), request, self._headers[loaded.id], **more)
+        return kind(self, loaded, target, target.get_graph(loaded), request, self._headers[loaded.id], **more)
 
     def _admit(self) -> None:
         try:
@@ -285,7 +285,7 @@ class ServingApplication:
             targets[node, ""] = RouteTarget(node, node, Chooser(having, before.chooser if before else None))
             versions: dict[str, list[LoadedRevision]] = {}
             for loaded in having:
-                versions.setdefault(targets[node, ""].version(loaded), []).append(loaded)
+                versions.setdefault(targets[node, ""].get_version(loaded), []).append(loaded)
             for version, group in versions.items():
                 targets[node, version] = RouteTarget(node, node, Chooser(group))
         return targets
@@ -337,11 +337,13 @@ class ServingApplication:
 
     async def _metadata(self, target: RouteTarget, _request: Request) -> Response:
         loaded = max(target.chooser.choices, key=lambda choice: choice.weight)
-        document = documents.describe_model(target.name, target.graph(loaded), self._list_versions(target.name))
+        document = documents.describe_model(target.name, target.get_graph(loaded), self._list_versions(target.name))
         return documents.to_response(document, self._headers[loaded.id])
 
     async def _model_ready(self, target: RouteTarget, _request: Request) -> Response:
-        unwell = self.health.unwell.get(target.node) if target.node else next(iter(self.health.unwell.values()), None)
+        unwell = (
+            self.health.failures.get(target.node) if target.node else next(iter(self.health.failures.values()), None)
+        )
         if unwell:
             raise ProblemError(503, unwell, retry_after_s=1.0)
         return _make_state_response("ready", self.ready() or target.node is not None)

@@ -1,1 +1,1 @@
-"""The arbiter: which of the things that agents want is done, and why. Pure, but for its engine, which does them."""
+"""The arbiter: decides which intents of agents are acted on, and why. Pure, except its engine, which acts."""

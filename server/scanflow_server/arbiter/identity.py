@@ -39,14 +39,14 @@ def are_related(field: str, other: str) -> bool:
     )
 
 
-def is_kept(place: str, field: str) -> bool:
+def is_lasting(place: str, field: str) -> bool:
     """Whether a field of a target stays as it was written. ``running`` of a run or a step does not, as each ends by
     itself: strategies that start the same workflow do not conflict."""
     return place.startswith("service/") or (field != "running" and not field.endswith(".running"))
 
 
 def is_accepted(action: Action) -> bool:
-    """Whether an action was carried out, is, or will be."""
+    """Whether an action was, is or will be carried out."""
     return action.decision.verdict == "act"
 
 

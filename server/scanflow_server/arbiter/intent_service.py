@@ -16,7 +16,7 @@ from scanflow.agent.records import Action, ActionState, Decision, Intent
 from scanflow.errors import InvalidError, UsageError
 from scanflow.problems import problem_of
 from scanflow_server.arbiter.arbitrate import arbitrate_all, decide_duplicate, supersede
-from scanflow_server.arbiter.identity import compute_lookback_s, get_place, is_kept
+from scanflow_server.arbiter.identity import compute_lookback_s, get_place, is_lasting
 from scanflow_server.arbiter.objections import FOREIGN_S, Owner, World, are_equal, find_foreign_fields
 from scanflow_server.store import events, operations
 from scanflow_server.store import intents as intent_store
@@ -83,7 +83,7 @@ class IntentService:
             return intent_store.find(connection, id)
 
     def approve(self, id: str, *, by: str, reason: str = "") -> Action:
-        """Record a person's approval, and decide again: autonomy and another client's value no longer stop it."""
+        """Record a person's approval, and decide again: it overrides autonomy and another client's value."""
         seen = self.look(self.get(id).intent)
         with self._store.write() as connection:
             row = intent_store.find(connection, id)
@@ -179,8 +179,8 @@ class IntentService:
         return since
 
     def _list_owners(self, place: str, fields: Mapping[str, FieldRow]) -> dict[str, Owner]:
-        kept_fields = {name: field for name, field in fields.items() if is_kept(place, name)}
-        return {name: owner for name, field in kept_fields.items() if (owner := self._get_owner(field)) is not None}
+        lasting_fields = {name: field for name, field in fields.items() if is_lasting(place, name)}
+        return {name: owner for name, field in lasting_fields.items() if (owner := self._get_owner(field)) is not None}
 
     def _get_owner(self, field: FieldRow) -> Owner | None:
         if field.strategy is None or field.intent is None:

@@ -22,7 +22,7 @@ LEASE_S = 900.0
 """How long a strategy owns a field it wrote last, in seconds, where it is unknown whether its agent is alive."""
 
 FOREIGN_S = 900.0
-"""How long a foreign writer's value is left alone, in seconds from when it was first seen."""
+"""How long a foreign value is left alone, in seconds since it was first observed."""
 
 STEPS: Mapping[str, int] = {"duplicate_workflow_instance": 1, "delete_workflow_instance": -1}
 """Primitives that give a direction and no value."""

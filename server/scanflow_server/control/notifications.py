@@ -79,7 +79,7 @@ class NotificationsController:
                 self._targets[row.name, row.team] = row.revision, build_targets(row)
         all_targets = [target for _, targets in self._targets.values() for target in targets]
         for target in all_targets:
-            if target.seen < newest and self._clock() >= target.due and not self._context.ending.is_set():
+            if target.seen < newest and self._clock() >= target.due and not self._context.shutdown.is_set():
                 self._notify(target, newest)
         return PERIOD_S if all_targets else IDLE_S
 

@@ -33,7 +33,7 @@ _UNWELL = frozenset({"degraded", "backup", "failed"})
 class OperationsController:
     def __init__(self, context: ServerContext) -> None:
         self._context = context
-        self._processes, self._isolation = Processes(context.work.notify), ErrorIsolation()
+        self._processes, self._isolation = Processes(context.work_notifier.notify), ErrorIsolation()
 
     def tick(self) -> float:
         with self._context.store.read() as connection:

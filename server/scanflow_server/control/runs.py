@@ -31,7 +31,7 @@ _LONGEST = 500
 class RunsController:
     def __init__(self, context: ServerContext) -> None:
         self._context = context
-        self._processes, self._isolation = Processes(context.work.notify), ErrorIsolation()
+        self._processes, self._isolation = Processes(context.work_notifier.notify), ErrorIsolation()
         self._queue = JobQueue(context.deployer)
 
     def tick(self) -> float:
@@ -120,7 +120,7 @@ class RunsController:
             "error": problem["detail"] if problem else record.get("error") or describe_first_failure(record),
         }
         with self._context.store.write() as connection:
-            if runs.settle(connection, run.name, run.drive, outcome=outcome, problem=problem):
+            if runs.record_end(connection, run.name, run.drive, outcome=outcome, problem=problem):
                 at = self._context.clock()
                 events.record(
                     connection, f"run.{outcome}", f"run/{run.name}", at=at, app=run.app, team=run.team, data=data

@@ -73,7 +73,7 @@ def start(context: ContextDep, request: Request, caller: Editor, app: Name, agen
             restart=restart,
         )
     request.app.state.callers.reload()  # it has a token of its own
-    context.work.notify()
+    context.work_notifier.notify()
     return describe_agent(context, row)
 
 
@@ -84,7 +84,7 @@ def stop(context: ContextDep, caller: Editor, agent: OwnAgent) -> AgentView:
         agent_store.mark_unwanted(connection, agent.app, agent.name)
     if agent.document is not None:
         context.agents.stop(agent.app, agent.team, agent.name)  # at once, since this server may be about to end too
-    context.work.notify()
+    context.work_notifier.notify()
     return describe_agent(context, find_agent(context, caller, agent.app, agent.name))
 
 

@@ -141,7 +141,7 @@ async def _stream(
     loop, quiet_s = asyncio.get_running_loop(), _QUIET_S if context.store.file is None else _OWN_QUIET_S
     announced, announced_at = after, loop.time()
     while True:
-        since = context.news.changes
+        since = context.store_notifier.changes
         newest, batch, gone = await run_in_threadpool(look, after)
         if after < gone:
             lost = Event(id=gone, at=context.clock(), type="events.gone", data={"after": after, "until": gone})
@@ -157,4 +157,4 @@ async def _stream(
             announced, announced_at = after, loop.time()
             for event in await run_in_threadpool(load_numbered, after):
                 yield format_event(event.model_dump_json(), name=SEEN, id=str(event.id))
-        await context.news.wait_async(since, _SEEN_S if seen and after > announced else quiet_s)
+        await context.store_notifier.wait_async(since, _SEEN_S if seen and after > announced else quiet_s)

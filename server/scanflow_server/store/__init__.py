@@ -1,1 +1,1 @@
-"""What the server keeps: what is wanted, what was asked for, and what happened. Facts of runs are the backend's."""
+"""The server's database: desired state, requests and events. The state of runs is the backend's."""

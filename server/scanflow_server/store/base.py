@@ -89,7 +89,7 @@ class Store:
 
 def open_store(address: str, *, on_change: Callable[[], None] = lambda: None) -> Store:
     """Return the database at ``address``, without connecting yet."""
-    url = _url(address)
+    url = _parse_url(address)
     if url.drivername.startswith("sqlite"):
         if url.database is None or url.database in {"", ":memory:"}:
             raise InvalidError("A database in memory would be lost with the server. Name a file: sqlite:////a/file.db")
@@ -100,12 +100,12 @@ def open_store(address: str, *, on_change: Callable[[], None] = lambda: None) ->
         options = {"pool_pre_ping": True, "connect_args": {"connect_timeout": 5}}
     engine = create_engine(url, pool_size=5, max_overflow=CONNECTIONS - 5, pool_timeout=BUSY_TIMEOUT_S, **options)
     if engine.dialect.name == "sqlite":
-        event.listen(engine, "connect", _prepare)
-        event.listen(engine, "begin", _begin)
+        event.listen(engine, "connect", _configure_connection)
+        event.listen(engine, "begin", _begin_transaction)
     return Store(engine, on_change=on_change)
 
 
-def _url(address: str) -> URL:
+def _parse_url(address: str) -> URL:
     try:
         url = make_url(address)
     except (ArgumentError, ValueError) as error:
@@ -127,13 +127,13 @@ def _url(address: str) -> URL:
     )
 
 
-def _prepare(connection: Any, _record: object) -> None:
+def _configure_connection(connection: Any, _record: object) -> None:
     connection.isolation_level = None
     for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON"):
         connection.execute(f"PRAGMA {pragma}").close()
 
 
-def _begin(connection: Connection) -> None:
+def _begin_transaction(connection: Connection) -> None:
     # A transaction that may write takes the lock at once: one that began by reading could not get it any more.
     writes = connection.get_execution_options().get("scanflow_writes", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

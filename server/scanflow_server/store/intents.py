@@ -177,11 +177,11 @@ def list_due(connection: Connection) -> list[ActionRow]:
 
 
 def add(connection: Connection, row: ActionRow) -> None:
-    connection.execute(insert(intents).values(_values(row)))
+    connection.execute(insert(intents).values(_build_values(row)))
 
 
 def put(connection: Connection, row: ActionRow) -> None:
-    connection.execute(update(intents).where(intents.c.id == row.id).values(_values(row)))
+    connection.execute(update(intents).where(intents.c.id == row.id).values(_build_values(row)))
 
 
 def load_fields(connection: Connection, place: str) -> dict[str, FieldRow]:
@@ -205,7 +205,7 @@ def load_trail(connection: Connection, id: str) -> Sequence[tuple[float, str]]:
     return [(float(at), str(text)) for at, text in connection.execute(query)]
 
 
-def _values(row: ActionRow) -> dict[str, Any]:
+def _build_values(row: ActionRow) -> dict[str, Any]:
     action = row.action
     return {
         "id": action.id,

@@ -48,24 +48,24 @@ class Wanted(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: str = Field(min_length=1, max_length=256)
-    """Unlike any other's of the application. The same asked for again is one."""
+    """Unique in the application. A repeated request has no effect."""
 
     run: str = ""
-    """The detection that picked it."""
+    """The detection run that picked it."""
 
     purpose: Literal["train", "evaluate"] = "train"
-    """What its label is for: to learn from, or to judge models by."""
+    """The use of its label: training, or evaluation of models."""
 
     data: dict[str, JSON] = Field(default_factory=dict)
     row: Annotated[dict[str, JSON], Field(max_length=_MOST_VALUES)] | None = None
-    """Its values by the names of its columns, where it is a row of a table."""
+    """Its values by column name, if it is a row of a table."""
 
     picture: Annotated[str, Field(max_length=_MOST_PICTURE), AfterValidator(_check_png)] | None = None
-    """A PNG file in base64, where it is a picture."""
+    """A PNG file in base64, if it is an image."""
 
     guess: JSON = None
     score: float | None = Field(default=None, allow_inf_nan=False, strict=True)
-    """How critical it is; the highest are asked for first."""
+    """Its criticality; the highest come first."""
 
 
 class Vote(Row):
@@ -87,24 +87,24 @@ class Label(Row):
     score: float | None = None
     app: str
     team: str = ""
-    """Whose queue it is in; empty: any team's of the application."""
+    """The team of its queue; empty: any team of the application."""
 
     state: LabelState = "wanted"
     label: JSON = None
     by: str | None = None
-    """Who gave the label in use last."""
+    """The last labeller who gave the label in use."""
 
     asked: float = 0.0
     given: float | None = None
-    """Since when that label is in use."""
+    """When that label came into use."""
 
     disputed: bool = False
     row: dict[str, JSON] | None = None
-    """This and the next two are left out where they are not asked for."""
+    """This and the next two are None unless details were requested."""
 
     picture: str | None = None
     votes: list[Vote] | None = None
-    """All labels that anybody gave, the oldest first."""
+    """All votes, the oldest first."""
 
 
 _ALL = [column for column in labels.c if column.name != "number"]

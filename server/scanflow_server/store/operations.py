@@ -20,12 +20,12 @@ class OperationRow(Row):
     service: str
     app: str = ""
     team: str = ""
-    """Empty: not known, of one from before teams were noted."""
+    """Empty: unknown, of an operation from before teams were recorded."""
 
     request: dict[str, Any]
     created: float
     state: Literal["queued", "running", "succeeded", "failed"] = "running"
-    """``queued``: its turn has not come."""
+    """``queued``: it waits for its turn."""
 
     ended: float | None = None
     progress: list[str] | None = None

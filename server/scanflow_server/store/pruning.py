@@ -45,7 +45,7 @@ def add_mark(connection: Connection, number: int, at: float) -> None:
 
 
 def forget_events(connection: Connection, until: int, *, at: float, most: int) -> int:
-    """Delete the oldest events up to a number, and return how many those were."""
+    """Delete the oldest events up to a number, and return their count."""
     lowest = connection.execute(select(func.min(events.c.id))).scalar_one()
     if lowest is None or lowest > until:
         return 0

@@ -12,13 +12,13 @@ from scanflow_server.store.tables import runs
 
 class DriveRequest(Row):
     action: Literal["run", "resume", "spin"]
-    """``run`` and ``spin`` begin with the run, ``resume`` goes on with one that had ended or stood still."""
+    """``run`` and ``spin`` start a run, ``resume`` continues one that has ended or was interrupted."""
 
     application: dict[str, Any] | None = None
-    """Of a resume: what it goes on with. None: what its file says now."""
+    """The application that a resumed run continues with. None: the one in its file."""
 
     by: str | None = None
-    """Who asked. None: an agent's action."""
+    """The author of the request. None: an agent's action."""
 
 
 class WantedRun(Row):
@@ -62,7 +62,7 @@ def stop(connection: Connection, name: str) -> None:
     connection.execute(update(runs).where(runs.c.name == name, runs.c.active).values(stop=True))
 
 
-def settle(
+def record_end(
     connection: Connection, name: str, drive: int, *, outcome: str, problem: dict[str, Any] | None = None
 ) -> bool:
     """Record the end of a drive; return whether it was active."""

@@ -27,7 +27,7 @@ metadata = MetaData(
         "pk": "pk_%(table_name)s",
     }
 )
-"""All tables. What is changed here needs a migration: ``store/migrations``."""
+"""All tables. A change needs a migration: ``store/migrations``."""
 
 _NAME = 128
 _JSON = JSON(none_as_null=True)
@@ -93,7 +93,7 @@ events = Table(
     Column("data", _JSON, nullable=False),
     sqlite_autoincrement=True,
 )
-"""What happened, never changed; numbered in the order in which it can be seen."""
+"""The event log, append-only; numbered in the order in which events become visible."""
 
 agents = Table(
     "agents",
@@ -134,11 +134,11 @@ tokens = Table(
     Column("team", String(_NAME)),  # none: all teams
     Column("expires", Float),
 )
-"""Who may ask this server: hashes of tokens, never tokens."""
+"""Hashes of the tokens that this server accepts, never the tokens."""
 
 # Word for word as in the index, without bound values: else no database sees that the index has all that is asked for.
 OPEN = text("(state IN ('pending', 'running') OR guard_until IS NOT NULL OR reverting IS NOT NULL)")
-"""What is not over: it waits, runs, is guarded or is being undone."""
+"""Intents that are open: waiting, running, guarded or being reverted."""
 
 intents = Table(
     "intents",
@@ -182,7 +182,7 @@ fields = Table(
     Column("foreign_value", _JSON),
     Column("foreign_since", Float),
 )
-"""Who wrote a field last, and what; and since when it is something else."""
+"""The owner and last written value of fields, and since when their value differs."""
 
 trail = Table(
     "trail",
@@ -218,7 +218,7 @@ labels = Table(
     Index(None, "app", "state"),
     sqlite_autoincrement=True,
 )
-"""One row for each thing to be labelled. Where no team is said, it belongs to whichever team asks."""
+"""Samples to label. One without a team belongs to any team of the application."""
 
 votes = Table(
     "label_votes",
@@ -233,12 +233,12 @@ votes = Table(
     Index(None, "id", "app", "team"),
     sqlite_autoincrement=True,
 )
-"""Every label that anybody gave, never changed: of one labeller the newest counts."""
+"""The votes on samples, append-only: the newest of a labeller counts."""
 
 notified = Table(
     "notified", metadata, Column("webhook", String(512), primary_key=True), Column("event", BigInteger, nullable=False)
 )
-"""Up to which event each webhook has been told."""
+"""The last event that was sent to each webhook."""
 
 marks = Table(
     "event_marks",
@@ -247,4 +247,4 @@ marks = Table(
     Column("at", Float, nullable=False),
     Column("gone", Boolean, nullable=False),  # whether the events up to this one are gone: of one row at most
 )
-"""Which event was the newest at what time, and up to which they are gone."""
+"""The newest event at a time, and the event up to which all are deleted."""

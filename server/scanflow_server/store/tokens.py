@@ -1,4 +1,4 @@
-"""Tokens by name: their hashes, what each is for, when it was made, and when it was revoked or expires."""
+"""Tokens by name: hash, role, team, and times of creation, expiry and revocation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scanflow_server.store.base import Row
 from scanflow_server.store.tables import tokens
 
 HOME = "home"
-"""The name of the token in the home folder; it is what that file says, so it is not revoked here."""
+"""The name of the token in the home folder, which is defined by its file and cannot be revoked here."""
 
 
 class TokenRow(Row):

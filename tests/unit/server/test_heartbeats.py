@@ -43,7 +43,7 @@ def test_what_another_process_said_does_not_count(other: dict[str, Any]) -> None
 
 
 def test_a_heartbeat_that_is_no_news_is_not_written(api: Api) -> None:
-    store, news = api.context.store, api.context.news
+    store, news = api.context.store, api.context.store_notifier
 
     def say(**changes: Any) -> None:
         reply = api.post(HERE, json={"url": "http://127.0.0.1:1", "pid": 7, "sensors": [REPORT], **changes})

@@ -324,7 +324,7 @@ def test_a_running_server_tells_and_goes_on_where_another_ended(context: ServerC
         until(lambda: _begun(context), "it knows the webhook")
         happens(context, "run.failed", "run/first")
         until(lambda: len(receiver.came) == 1, "the first is told")
-    context.ending.clear()
+    context.shutdown.clear()
     happens(context, "run.failed", "run/second")
     with answering(context, control=True):
         until(lambda: len(receiver.came) == 2, "the second is told")

@@ -62,7 +62,11 @@ class Hosting:
     def hosted_by(self, program: list[str]) -> LocalAgents:
         context = self.context
         return LocalAgents(
-            context.settings.home, ended=context.work.notify, program=program, grace_s=0.2, clock=lambda: self.now
+            context.settings.home,
+            ended=context.work_notifier.notify,
+            program=program,
+            grace_s=0.2,
+            clock=lambda: self.now,
         )
 
     def want(self, version: int = 1, *, name: str = "tracker", team: str = "t", dies: bool = False) -> None:

@@ -157,7 +157,7 @@ def test_a_stopped_run_can_be_asked_to_go_on_and_a_key_asks_once(api: Api, body:
     assert (status, "Did you mean 'fit'?" in told) == (404, True)
     assert api.post(f"/runs/{name}/stop").json()["name"] == name
     with api.context.store.write() as connection:  # as its controller would
-        runs.settle(connection, name, 1, outcome="stopped")
+        runs.record_end(connection, name, 1, outcome="stopped")
     assert api.get(f"/runs/{name}").json()["state"] == "stopped"
     for _ in range(2):
         reply = api.post(f"/runs/{name}/resume", json={}, headers={"Idempotency-Key": "r"})
@@ -252,7 +252,7 @@ def test_a_stream_goes_on_behind_a_number_and_what_is_none_is_as_if_none_was_kno
     api.context.deployer.batch.give_up(run, "no")
     with api.context.store.write() as connection:
         operations.end(connection, operation, at=2.0, progress=["one"], problem={"status": 400, "detail": "no"})
-        runs.settle(connection, run, 1, outcome="failed")
+        runs.record_end(connection, run, 1, outcome="failed")
     for last in NONSENSE:
         headers = {"accept": "text/event-stream", "Last-Event-ID": last}
         with api.stream("GET", "/events", headers=headers) as reply:

@@ -119,7 +119,7 @@ def test_an_action_of_an_agent_is_an_operation_and_asked_for_again_the_same(
     context: ServerContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(QueuedDeployer, "service", lambda *_: a_service("digits", "ready"))
-    context.ending.set()  # nobody makes the change here, and nobody waits for it
+    context.shutdown.set()  # nobody makes the change here, and nobody waits for it
 
     def act() -> OperationRow:
         with pytest.raises(UnavailableError, match="The server ends"):

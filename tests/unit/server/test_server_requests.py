@@ -259,7 +259,7 @@ def test_the_newest_run_that_is_gone_on_with_twice_is_the_same_one(api: Api, app
     name = post(api, "/runs", body_of(application, workflow="w0"), key="run")[1]["name"]
     api.post(f"/runs/{name}/stop")
     with api.context.store.write() as connection:  # as its controller would
-        runs.settle(connection, name, 1, outcome="stopped")
+        runs.record_end(connection, name, 1, outcome="stopped")
     assert post(api, "/runs/@latest/resume")[1]["name"] == name
     newer = post(api, "/runs", body_of(application, workflow="w1"), key="newer")[1]["name"]
     again = post(api, "/runs/@latest/resume")

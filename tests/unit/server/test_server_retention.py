@@ -271,7 +271,7 @@ def test_a_run_whose_drive_is_forgotten_is_still_told_of_and_gone_on_with(api: A
     name = api.post("/runs", json=body_of(tmp_path / "app.py")).json()["name"]
     api.context.deployer.batch.give_up(name, "for a test")
     with api.context.store.write() as connection:
-        runs.settle(connection, name, 1, outcome="failed")
+        runs.record_end(connection, name, 1, outcome="failed")
     ended_job(api.context.get_run_job(name, 1), LONG_AGO)
     api.context.settings = api.context.settings.model_copy(update={"keep_ended_days": 1.0})
     now = [NOW]

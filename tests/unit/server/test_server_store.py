@@ -242,12 +242,12 @@ def test_a_run_is_active_until_its_newest_drive_has_ended(store: Store) -> None:
         runs.add(connection, a_run("calm-otter-417", definition={"x": [1]}))
         runs.add(connection, a_run("bold-fox-001"))
         assert [run.name for run in runs.list_active(connection)] == ["bold-fox-001", "calm-otter-417"]
-        assert runs.settle(connection, "calm-otter-417", 1, outcome="failed", problem={"status": 424})
-        assert not runs.settle(connection, "calm-otter-417", 1, outcome="failed")
+        assert runs.record_end(connection, "calm-otter-417", 1, outcome="failed", problem={"status": 424})
+        assert not runs.record_end(connection, "calm-otter-417", 1, outcome="failed")
         assert runs.count_active(connection) == 1
         runs.drive_again(connection, "calm-otter-417", DriveRequest(action="resume"))
         runs.stop(connection, "calm-otter-417")
-        assert not runs.settle(connection, "calm-otter-417", 1, outcome="succeeded")
+        assert not runs.record_end(connection, "calm-otter-417", 1, outcome="succeeded")
     found = known_by(store, runs.get, "calm-otter-417")
     assert (found.drive, found.active, found.stop, found.outcome, found.problem) == (2, True, True, None, None)
     assert found.definition == {"x": [1]}

@@ -85,7 +85,7 @@ def test_a_class_is_made_loaded_warmed_up_and_asked_how_it_is(tmp_path: Path) ->
     assert component.call(2, [], {}) == 6
     assert vars(component.subject)["steps"] == ["load", "warm_up", "health_status"]
     assert component.class_names == ["cat", "dog"]
-    assert component.declared.inputs[0].name == "x"
+    assert component.signature.inputs[0].name == "x"
     assert not component.is_async
 
 

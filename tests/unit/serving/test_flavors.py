@@ -74,8 +74,8 @@ def test_an_estimator_is_opened_as_it_was_saved(tmp_path: Path, kind: str) -> No
     model = opened(save(tmp_path / "m", "sklearn", classifier(), X, Y, serialization_format=kind))
     assert model.platform == "sklearn"
     assert model.predict(X).tolist() == [0, 1, 0, 1]
-    assert str(model.declared.inputs[0]) == "FP64 [-1, 2]"
-    assert str(model.declared.outputs[0]) == "INT64 [-1]"
+    assert str(model.signature.inputs[0]) == "FP64 [-1, 2]"
+    assert str(model.signature.outputs[0]) == "INT64 [-1]"
 
 
 def test_probabilities_are_given_where_they_are_asked_for_or_saved(sklearn_model: Path, tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_columns_are_put_together_in_the_order_of_the_signature(tmp_path: Path) 
 
     frame = pd.DataFrame(X, columns=["a", "b"])
     model = opened(save(tmp_path / "m", "sklearn", LogisticRegression().fit(frame, Y), frame, Y))
-    assert model.declared.table
+    assert model.signature.table
     assert model.predict({"b": X[:, 1:], "a": X[:, 0]}).tolist() == [0, 1, 0, 1]
     assert model.predict(X).tolist() == [0, 1, 0, 1]
 
@@ -114,7 +114,7 @@ def test_columns_keep_their_names_where_a_pipeline_needs_them(tmp_path: Path) ->
 def test_an_onnx_model_says_itself_what_it_takes(onnx_model: Path) -> None:
     model = opened(onnx_model)
     assert model.platform == "onnxruntime"
-    assert [f"{spec.name} {spec}" for spec in model.declared.inputs] == ["a FP32 [-1, 2]", "b FP32 [-1, 2]"]
+    assert [f"{spec.name} {spec}" for spec in model.signature.inputs] == ["a FP32 [-1, 2]", "b FP32 [-1, 2]"]
     result = model.predict({"a": np.ones((1, 2), "f4"), "b": np.full((1, 2), 3.0)})
     assert {name: one.tolist() for name, one in result.items()} == {"sum": [[4, 4]], "product": [[3, 3]]}
 

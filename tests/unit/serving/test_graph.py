@@ -208,7 +208,7 @@ def test_on_the_loop_and_in_a_thread_a_graph_says_the_same(nodes: list[Node]) ->
     state = Walk()
     assert asyncio.run(on_loop()).value == walk(built, ["x"], state)
     assert sorted(state.path) == sorted(one.name for one in nodes)
-    assert len(state.spent) == len(nodes)
+    assert len(state.durations) == len(nodes)
 
 
 async def test_nodes_of_a_level_run_side_by_side() -> None:
@@ -233,12 +233,12 @@ def test_what_a_node_raises_names_it() -> None:
     with pytest.raises(ProblemError, match="The node 'b' raised KeyError: 'weights'"):
         walk(graph(node("a"), node("b", "a"), b=boom), [], state)
     assert state.failed == "b"
-    assert [name for name, _ in state.spent] == ["a", "b"]
+    assert [name for name, _ in state.durations] == ["a", "b"]
 
 
 def test_what_a_node_takes_is_checked_against_what_the_one_before_gives() -> None:
     built = graph(node("a"), node("b", "a"), a=lambda *_: np.ones((1, 3)), b=lambda value, *_: value)
-    built.steps[1].component.declared = NodeSignature((TensorSpec("x", "FP32", (-1, 4)),))
+    built.steps[1].component.signature = NodeSignature((TensorSpec("x", "FP32", (-1, 4)),))
     with pytest.raises(ProblemError, match=r"The node 'b' takes FP32 \[-1, 4\], and got float64 \[1, 3\]"):
         walk(built)
 

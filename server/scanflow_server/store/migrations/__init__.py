@@ -23,16 +23,16 @@ _LOCK = 4_666_602
 
 
 def get_head() -> str:
-    return str(_script()[1].get_current_head())
+    return str(_load_script()[1].get_current_head())
 
 
 def migrate(store: Store) -> None:
     """Migrate the database to the current schema; concurrent callers wait for the first."""
-    config, script = _script()
+    config, script = _load_script()
     with translate_errors(store.engine), _hold_migration_lock(store), store.engine.connect() as plain:
         connection = plain.execution_options(scanflow_writes=True)
 
-        def steps(revision: Any, _context: Any) -> Any:
+        def list_steps(revision: Any, _context: Any) -> Any:
             if not revision:
                 metadata.create_all(connection)
                 return script._stamp_revs("head", revision)
@@ -44,14 +44,14 @@ def migrate(store: Store) -> None:
                 )
             return script._upgrade_revs("head", revision)
 
-        with EnvironmentContext(config, script, fn=steps) as environment:
+        with EnvironmentContext(config, script, fn=list_steps) as environment:
             environment.configure(connection=connection, transactional_ddl=True)
             with environment.begin_transaction():
                 environment.run_migrations()
         connection.commit()
 
 
-def _script() -> tuple[Config, ScriptDirectory]:
+def _load_script() -> tuple[Config, ScriptDirectory]:
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
@@ -66,13 +66,13 @@ def _hold_migration_lock(store: Store) -> Iterator[None]:
             yield
         return
     with store.engine.connect() as connection:
-        _lock(connection, "pg_advisory_lock")
+        _call_lock_function(connection, "pg_advisory_lock")
         try:
             yield
         finally:
-            _lock(connection, "pg_advisory_unlock")
+            _call_lock_function(connection, "pg_advisory_unlock")
 
 
-def _lock(connection: Connection, function: str) -> None:
+def _call_lock_function(connection: Connection, function: str) -> None:
     connection.execute(text(f"SELECT {function}({_LOCK})"))
     connection.commit()

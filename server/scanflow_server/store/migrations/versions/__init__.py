@@ -1,1 +1,1 @@
-"""The steps, each named by its number."""
+"""Migration steps, named by their number."""

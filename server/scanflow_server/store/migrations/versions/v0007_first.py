@@ -1,4 +1,4 @@
-"""The tables of the first release. A new database gets them as they are in ``store.tables``, without any step."""
+"""The tables of the first release. A new database is created from ``store.tables``, without any step."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ down_revision = None
 
 
 def upgrade() -> None:
-    """Nothing comes before this step."""
+    """Do nothing: this is the first step."""

@@ -1,4 +1,4 @@
-"""Labels keep what each labeller said, what a point is for, and its values or its picture."""
+"""Add votes of labellers, and the purpose, row and picture of samples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ down_revision = "0007"
 
 
 def upgrade() -> None:
-    """Make the label in use of each point its first vote."""
+    """Make the label in use of each sample its first vote."""
     for name in ("purpose", "disputed", "row", "picture"):
         column = labels.c[name]
         op.add_column(

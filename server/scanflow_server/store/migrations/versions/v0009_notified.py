@@ -1,4 +1,4 @@
-"""Webhooks are told what happened since they were told last."""
+"""Add the positions of webhooks in the event log."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ down_revision = "0008"
 
 
 def upgrade() -> None:
-    """Make the table."""
+    """Create the table."""
     notified.create(op.get_bind())

@@ -1,4 +1,4 @@
-"""A token says what it is for, and events and changes of services whose they are."""
+"""Add roles and teams of tokens, and teams of events and operations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ down_revision = "0009"
 
 
 def upgrade() -> None:
-    """Let tokens do what they could: everything. What only an application's name is kept of is its only team's."""
+    """Make old tokens admins, and assign events and operations to the only team of their application."""
     for table, names in ((tokens, ("role", "team", "expires")), (operations, ("team",)), (events, ("team",))):
         for name in names:
             column = table.c[name]

@@ -1,4 +1,4 @@
-"""An agent says how its sensors fare."""
+"""Add the state of agents' sensors."""
 
 from __future__ import annotations
 
