@@ -23,7 +23,7 @@ EVENTS: dict[int | str, dict[str, Any]] = {
 
 
 def format_event(data: str, *, name: str | None = None, id: str | None = None) -> bytes:
-    return format_sse_event(data_str=data, format_event=name, id=id)
+    return format_sse_event(data_str=data, event=name, id=id)
 
 
 def make_events_response(slots: StreamLimit, events: AsyncIterator[bytes]) -> LimitedStream:

@@ -34,7 +34,7 @@ def test_a_request_that_comes_while_the_tokens_are_first_read_is_let_in(
     context: Any = SimpleNamespace(store=SimpleNamespace(read=read, file=None), settings=SimpleNamespace(home=tmp_path))
     monkeypatch.setattr(
         tokens,
-        "valid",
+        "load_valid",
         lambda _connection: {token_hash("secret"): TokenRow(name="ada", role="viewer", team="vision", created=1.0)},
     )
 

@@ -36,7 +36,7 @@ class Desk:
 
     def request(self, kind: Kind, /, by: str = "ada", **wanted: Any) -> str:
         given = DEPLOY if kind == "deploy" else wanted
-        about: dict[str, Any] = {"of": lambda: ("mnist", "ml"), "request": given, "by": by}
+        about: dict[str, Any] = {"find_owner": lambda: ("mnist", "ml"), "request": given, "by": by}
         return requests.request_operation(self.context, self.engine, kind, "digits", **about)
 
     def known(self, id: str) -> OperationRow:
