@@ -44,11 +44,11 @@ class Callers:
         return TokenHolder(get_home_owner() if row.name == tokens.HOME else row.name, row.role, row.team)
 
     def reload(self) -> None:
-        with self._lock:  # an older reading never replaces a newer one
+        with self._lock:  # an older read never replaces a newer one
             began = self._clock()
             with self._context.store.read() as connection:
                 self._tokens = self._derive_agent_tokens(connection) | tokens.load_valid(connection)
-            self._read = began  # not before: who asks meanwhile waits for the tokens too
+            self._read = began  # only now: concurrent callers wait for the tokens too
 
     def _derive_agent_tokens(self, connection: Connection) -> dict[str, TokenRow]:
         """Return the tokens of the agents hosted by this server, by their hashes; they are derived, never stored."""

@@ -66,7 +66,7 @@ class ServerContext:
     def find_model(self, model: str, tracker: str | None) -> None:
         """Find a model version in a tracker's registry (None: the default tracker's); NotFoundError: there is none."""
         uri = tracker or self.settings.library.tracker_uri
-        with self._registries_lock:  # one process for each tracker, which is asked for one model at a time
+        with self._registries_lock:  # one process for each tracker, which serves one request at a time
             registry = self._registries.setdefault(uri, RegistrySubprocess(self.settings.home, uri))
             registry.find(model)
 
@@ -101,7 +101,7 @@ class ServerContext:
         variables = {"SCANFLOW_HOME": str(self.settings.home)}
         if library.tracker_uri is not None:
             variables["SCANFLOW_TRACKER_URI"] = library.tracker_uri
-        # Secrets are the server's alone; the others would make of a step a client of some server.
+        # Secrets are the server's alone; the others would make a step a client of some server.
         own = ("DATABASE_URL", "SERVER_HOST", "SERVER_PORT", "SERVER_LEASE", "SERVER_TOKEN", "URL", "TOKEN", "TLS_KEY")
         hidden = {f"SCANFLOW_{name}" for name in own}
         return {**{name: value for name, value in os.environ.items() if name not in hidden}, **variables}
@@ -129,7 +129,7 @@ def make_driver_command(job: Job) -> list[str]:
     return [sys.executable, "-P", "-m", "scanflow_server.driver", str(job.path)]
 
 
-async def _get_context(request: Request) -> ServerContext:  # FastAPI calls what is not async in a thread
+async def _get_context(request: Request) -> ServerContext:  # FastAPI calls functions that are not async in a thread
     context: ServerContext = request.app.state.context
     return context
 

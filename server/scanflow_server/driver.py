@@ -54,7 +54,7 @@ def drive(job: Job, order: Mapping[str, Any], deployer: EmbeddedDeployer) -> Non
     begun = any(json.loads(line).get("kind") == "run-started" for line in lines.fresh())
 
     def write_event(event: Event) -> None:
-        if not isinstance(event, RunEnded):  # whoever reads the lines tells of the end once it is written down
+        if not isinstance(event, RunEnded):  # the readers of the lines send it once the result is recorded
             lines.append(event.model_dump_json())
 
     def fail(record: RunRecord, error: Exception) -> None:
@@ -62,21 +62,21 @@ def drive(job: Job, order: Mapping[str, Any], deployer: EmbeddedDeployer) -> Non
         job.end({"record": record.model_dump(mode="json"), "problem": problem_of(error)[1]})
 
     def give_up_run(error: Exception) -> None:
-        # A run which never began has failed; one that is gone on with stays as it was.
+        # A run that never began has failed; a resumed one stays as it was.
         fail(deployer.show(run) if action == "resume" else deployer.batch.give_up(run, str(error)), error)
 
     waits = iter(WAITS_S)
     while True:
         record = deployer.show(run)
         if record.state in FINAL and (begun or action != "resume"):
-            break  # it ended, and the one that drove it was killed before it could write that down
+            break  # it ended, but its driver was killed before it could record that
         try:
             record = deployer.run(RunRequest(_load_application(deployer, run, order), run=run), observe=write_event)
             break
         except AlreadyRunningError as error:
             if action == "resume":
                 return fail(record, error)
-            time.sleep(_LOOK_S)  # somebody else drives it, and we see how that ends
+            time.sleep(_LOOK_S)  # another process drives it: wait for its end
         except UnavailableError as error:
             pause_s = next(waits, None)
             if pause_s is None:

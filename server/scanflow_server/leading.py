@@ -70,7 +70,7 @@ def acquire(lease: Lease, ended: threading.Event, *, period_s: float = PERIOD_S)
         try:
             if lease.take():
                 return True
-        except ScanflowError as error:  # the place does not answer, or does not allow it yet
+        except ScanflowError as error:  # the backend does not answer, or does not permit it yet
             if str(error) != warned:
                 _log.warning("The lease cannot be taken now: %s", error)
             warned = str(error)
@@ -126,7 +126,7 @@ class LeaseRenewal:
                 return
 
     def _watch(self) -> None:
-        # In a thread of its own: a request that hangs must not keep it.
+        # In a thread of its own: a hanging request must not block it.
         while not self._over.wait(self._period_s / 4):
             if self._clock() - self.renewed_at > DEADLINE_S:
                 _log.error(
@@ -166,7 +166,7 @@ def _serve_while_waiting(settings: ServerSettings, listener: socket.socket) -> I
     )
     own = listener.dup()
     thread = threading.Thread(target=server.run, kwargs={"sockets": [own]}, name="standby", daemon=True)
-    thread.start()  # not the main thread: it leaves signals alone
+    thread.start()  # not the main thread, so it handles no signals
     try:
         yield ended
     finally:

@@ -22,7 +22,7 @@ from scanflow_server.settings import ServerSettings
 
 _log = logging.getLogger("scanflow_server")
 
-_PATIENCE_S = 3.0  # a server that was killed this instant may not be gone yet
+_PATIENCE_S = 3.0  # a killed server may take a moment to exit
 _GOODBYE_S = 1
 """How long requests may take at shutdown, in seconds; streams are closed, and their readers reconnect."""
 

@@ -56,9 +56,9 @@ class RequestMetrics:
 
     def _count(self, scope: Scope, status: int, seconds: float) -> None:
         route = scope.get("route")
-        path = str(getattr(route, "path", "unknown"))  # never the address itself: there are endlessly many of those
+        path = str(getattr(route, "path", "unknown"))  # never the URL itself: its cardinality is unbounded
         if route is not None and not scope["path"].startswith(path.partition("{")[0]):
-            path = self._prefix + path  # an included router's route knows nothing of where it was included
+            path = self._prefix + path  # the path of an included route lacks the prefix
         method = scope["method"] if route is not None else "unknown"
         self._meters.requests.labels(method, path, str(status)).inc()
         self._meters.seconds.labels(method, path).observe(seconds)

@@ -83,5 +83,5 @@ def _format_columns(columns: Any) -> str:
 
 
 def _escape(text: str) -> str:
-    # What a failed step printed must not call everybody in a channel.
+    # The output of a failed step must not mention everybody in a channel.
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -42,7 +42,7 @@ def make_headers(*styles: str) -> dict[str, str]:
             "base-uri 'none'; frame-ancestors 'none'"
         ),
         "x-content-type-options": "nosniff",
-        "referrer-policy": "same-origin",  # with less a browser would hide where a form comes from, and it be refused
+        "referrer-policy": "same-origin",  # else the browser sends no Origin with a form, which is refused
         "cross-origin-opener-policy": "same-origin",
         "cross-origin-resource-policy": "same-origin",
         "cache-control": "no-store",
@@ -56,7 +56,7 @@ def render_page(title: str, body: str) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{escape(title)} – Scanflow</title>'
-        '<link rel="icon" href="data:,">'  # without it a browser asks for /favicon.ico, is refused, and says so
+        '<link rel="icon" href="data:,">'  # else a browser requests /favicon.ico, and logs an error
         f"<style>{_STYLE}</style></head><body>{body}</body></html>"
     )
 

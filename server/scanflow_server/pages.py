@@ -98,7 +98,7 @@ class Pages:
         caller, app = await self._caller(request), str(request.path_params["app"])
         check_text(app)
         page = await run_in_threadpool(self._render_report, app, caller)
-        # Its drawings have style sheets of their own. All else in it is escaped, so that nobody else's is among these.
+        # Its drawings have their own style sheets. All else is escaped, so no other style sheet can be among these.
         return make_page_response(page, headers=page_html.make_headers(*dict.fromkeys(_STYLES.findall(page))))
 
     def _load_overview(self, caller: TokenHolder) -> Overview:
@@ -112,7 +112,7 @@ class Pages:
             reported = events.list_apps(connection, type=TYPES, team=caller.team)
         try:
             services = [service for service in context.deployer.services() if caller.can_see(service.team)]
-        except UnsupportedError:  # the place serves none
+        except UnsupportedError:  # the backend has no services
             services = []
         runs = requests.list_runs(context, limit=_SHOWN, team=caller.team)
         return Overview(

@@ -42,7 +42,7 @@ def _check_kind(act: Act, context: PrimitiveContext) -> None:
         kind = context.workflow(act.workflow)[1].type
     except NotFoundError:
         if len(kinds) == 1 or act.workflow_kind is None:
-            return  # a service or a run may outlive its workflow's place in the application
+            return  # a service or run may outlive its workflow in the application
         raise
     if kind not in kinds or act.workflow_kind not in {None, kind}:
         rows = ", ".join(row.name for row in CATALOGUE if row.kind == kind)

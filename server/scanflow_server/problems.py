@@ -104,6 +104,6 @@ def _format_errors(errors: Sequence[Any]) -> str:
 
 
 def _make_response(status: int, document: dict[str, Any], headers: dict[str, str] | None) -> Response:
-    # Escaped as ASCII, so that no text whatever can make the answer itself fail.
+    # Escaped as ASCII, so that no text can make the response itself fail.
     body = json.dumps(document).encode("ascii")
     return Response(body, status, headers, PROBLEM_JSON)

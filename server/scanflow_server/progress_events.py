@@ -39,7 +39,7 @@ async def stream_run_events(context: ServerContext, run: str, *, last: str | Non
         number += 1
         if number > passed:
             yield format_event(text, name=str(json.loads(text)["kind"]), id=f"{prefix}{number}")
-    # Not before the controller has noted it: who hears of the end may go on with the run at once.
+    # Only after the controller has recorded it: a client may resume the run as soon as it gets the end.
     while await run_in_threadpool(_is_active, context, run, wanted.drive):
         await context.store_notifier.wait_async(context.store_notifier.changes, _POLL_S)
     result = await run_in_threadpool(lambda: job.result) or {}
@@ -104,7 +104,7 @@ async def _follow_job_lines(job: Job, is_end_noted: Callable[[], bool]) -> Async
     lines = Lines(job.lines)
 
     def look() -> tuple[bool, list[str]]:
-        # Asked first: what is written until then is read after it.
+        # Checked first: lines written until then are read after it.
         over = job.result is not None or (not job.path.exists() and is_end_noted())
         return over, list(lines.fresh())
 
@@ -133,9 +133,9 @@ def _find_driven_run(context: ServerContext, run: str) -> WantedRun | None:
     with context.store.read() as connection:
         wanted = runs.get(connection, run)
     if wanted is not None and not wanted.active and context.deployer.show(run).state == "running":
-        return None  # somebody else goes on with it
+        return None  # another process has resumed it
     if wanted is not None and not wanted.active and not context.get_run_job(run, wanted.drive).path.exists():
-        return None  # it ended so long ago that what its drive told is forgotten
+        return None  # it ended so long ago that its lines are deleted
     return wanted
 
 

@@ -121,7 +121,7 @@ def request_stop(context: ServerContext, run: str) -> RunRecord:
             runs.stop(connection, record.name)
     if wanted is None or not wanted.active:
         return context.deployer.stop(record.name)
-    with suppress(UsageError):  # it is not entered, or not gone on with yet: the controller stops it as soon as it is
+    with suppress(UsageError):  # it is not entered or not resumed yet: the controller will stop it
         context.deployer.stop(record.name)
     context.work_notifier.notify()
     return show_run(context, record.name)
@@ -284,7 +284,7 @@ def _ensure_run_entered(context: ServerContext, name: str) -> RunRecord:
     with context.store.read() as connection:
         wanted = runs.get(connection, name)
     if wanted is not None and wanted.active:
-        with suppress(UnavailableError):  # it is wanted, and the controller goes on trying
+        with suppress(UnavailableError):  # the controller keeps trying
             ensure_entered(context, wanted)
     context.work_notifier.notify()
     return show_run(context, name)
@@ -304,7 +304,7 @@ def _apply_wanted_state(context: ServerContext, record: RunRecord, wanted: Wante
     if wanted is None or not wanted.active or record.state == "running":
         return record
     if context.get_run_job(wanted.name, wanted.drive).result is not None:
-        return record  # it has ended, which is only not noted yet
+        return record  # it has ended, which is not recorded yet
     return record.model_copy(update={"state": "running"})
 
 

@@ -14,5 +14,5 @@ if __name__ == "__main__":
     code = main(Path(sys.argv[1]).absolute())
     sys.stdout.flush()
     sys.stderr.flush()
-    # Threads of components that hang must not keep the process; all that was to be written is.
+    # Hanging threads of components must not keep the process alive.
     os._exit(code)

@@ -106,7 +106,7 @@ class HttpApi:
             if coding.strip().lower() != "chunked":
                 raise ProblemError(501, f"The transfer coding {coding[:80]!r} is not known: 'chunked' is.")
             return -1
-        length = int(headers.get("content-length", 0))  # the parser took it for a number
+        length = int(headers.get("content-length", 0))  # validated by the parser
         if length > self._most:
             raise _make_too_large(length, self._most)
         return length
@@ -148,7 +148,7 @@ class HttpApi:
 
 
 def decompress(body: bytes | bytearray, most: int) -> bytearray:
-    # "deflate" is the zlib format, but some senders leave its header out.
+    # "deflate" is the zlib format, but some senders omit its header.
     raw = len(body) > 1 and body[:2] != b"\x1f\x8b" and int.from_bytes(body[:2], "big") % 31 != 0
     remaining, decompressed = bytes(body), bytearray()
     try:

@@ -94,7 +94,7 @@ def load_component(node: Node, *, threads: int, run_async: RunAsync = asyncio.ru
         raise
     except ProblemError as problem:
         raise UsageError(f"{who} cannot be warmed up: {problem.detail}") from problem
-    except BaseException as error:  # whatever a user's code raises must not end the instance
+    except BaseException as error:  # a user's code may raise anything, and must not end the instance
         frames, cause = _frames_and_cause(error)
         raise UsageError("\n  ".join([f"{who} cannot be loaded:", *frames, *cause.splitlines()])) from error
 
@@ -169,7 +169,7 @@ def _construct(factory: Callable[..., Any], node: Node, who: str) -> object:
         )
     try:
         signature = inspect.signature(factory)
-    except (ValueError, TypeError):  # a class written in C may not tell
+    except (ValueError, TypeError):  # a class written in C may have no signature
         return factory(**node.parameters)
     names = [
         parameter.name
@@ -194,7 +194,7 @@ def _adapt(method: Callable[..., Any], what: str) -> Call:
     """Wrap a method to take value, names and meta, and pass on those it accepts."""
     try:
         parameters = list(inspect.signature(method).parameters.values())
-    except (ValueError, TypeError):  # one written in C may not tell
+    except (ValueError, TypeError):  # one written in C may have no signature
         return lambda value, _names, _meta: method(value)
     places = [
         parameter

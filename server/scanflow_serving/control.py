@@ -35,7 +35,7 @@ class Control:
         self._loop, self._path = loop, path
         self._application, self._http, self._drain = application, http, drain
         self._listener: socket.socket | None = None
-        self._peers: dict[socket.socket, set[str]] = {}  # each with the keys of the sockets that it lent
+        self._peers: dict[socket.socket, set[str]] = {}  # with the keys of the sockets that each lent
         self._tasks: set[asyncio.Task[None]] = set()
         self._applying = asyncio.Lock()
 
@@ -139,7 +139,7 @@ class Control:
                 await self._application.apply(desired)
             except ScanflowError as error:
                 self._reply(peer, message, {"error": str(error)})
-            except Exception as error:  # noqa: BLE001 - the edge of what the supervisor controls: it must get a reply
+            except Exception as error:  # noqa: BLE001 - the supervisor must get a reply
                 _log.exception("What is desired could not be served.")
                 self._reply(peer, message, {"error": f"{type(error).__name__}: {error}"})
             else:
@@ -150,6 +150,6 @@ class Control:
             return
         try:
             seqpacket.send(peer, ControlMessage(kind="reply", key=message.key, body=body))
-        except (OSError, InvalidError) as error:  # it is gone, or reads nothing
+        except (OSError, InvalidError) as error:  # it has disconnected, or does not read
             _log.warning("A reply to %r could not be sent: %s.", message.kind, error)
             self._disconnect(peer)

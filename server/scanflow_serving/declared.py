@@ -211,7 +211,7 @@ def _parse_mlflow_specs(declaration: Any, kind: str, where: str) -> tuple[tuple[
             )
         else:
             table = True
-            # Arrays, objects and maps as values of a column travel as JSON text.
+            # Arrays, objects and maps in a column are sent as JSON text.
             parsed.append(TensorSpec(name, _COLUMNS.get(str(entry.get("type")), "BYTES"), (-1,), optional))
     return tuple(parsed), table
 

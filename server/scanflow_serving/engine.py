@@ -141,7 +141,7 @@ class Engine:
             job = take()
             if job is None:
                 break
-            if not job.future.done():  # somebody still waits for it
+            if not job.future.done():  # it was not cancelled
                 job.began = monotonic()
                 worker.job = job
                 try:
@@ -150,7 +150,7 @@ class Engine:
                     job.error = error
                 worker.job = None
             finished.append(job)
-            del job  # what it holds must not wait for the next one
+            del job  # release its objects before waiting for the next job
             if not self._woken:
                 self._woken = True
                 try:
@@ -171,7 +171,7 @@ class Engine:
             self._gone.set_result(None)
 
     def _collect(self) -> None:
-        self._woken = False  # before looking: who finishes from here on wakes the loop again
+        self._woken = False  # first, so that jobs which finish from here on wake the loop again
         finished = self._finished
         now = monotonic()
         while finished:

@@ -211,7 +211,7 @@ class _Sklearn:
         if not hasattr(estimator, method):
             raise InvalidError(f"{who} is a {type(estimator).__name__}, which has no method {method!r}.")
         self._predict: Callable[[Any], Any] = getattr(estimator, method)
-        # It is called with arrays though it may have been fitted with a table: the columns come in the same order.
+        # It may have been fitted with a table and is called with arrays, whose columns are in the same order.
         warnings.filterwarnings("ignore", message="X does not have valid feature names")
         self._as_frame = declared.table and self._needs_frame()
 
@@ -279,7 +279,7 @@ class _Onnx:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
-        # A thread that spins while it waits takes the core from another instance.
+        # A thread that spins while it waits takes CPU time from other instances.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.log_severity_level = 3
         self._session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])

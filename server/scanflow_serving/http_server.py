@@ -46,11 +46,11 @@ RESPOND: Final = "scanflow.respond"
 _USUAL_HEAD_BYTES: Final = 4096
 _UPGRADE: Final = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 _SWEEP_S: Final = 0.5
-_PAUSE_S: Final = 0.5  # without accepting, when this process may open no more files
+_PAUSE_S: Final = 0.5  # without accepting, when the limit of open files is reached
 _BUSY_S: Final = 1.0  # a connection without a request for longer than this is not busy
-_DEFER_S: Final = 0.005  # what the other instances get to accept, before one that has its share accepts more
+_DEFER_S: Final = 0.005  # the head start of the other instances before one with its share accepts more
 _UNBALANCED_S: Final = 1.0  # how long an instance has too many connections before it closes some
-_SHORT_LIVED: Final = 8  # connections lost between two sweeps beyond those that are there: clients do not keep them
+_SHORT_LIVED: Final = 8  # more lost connections between two sweeps than open ones: clients do not keep them alive
 _NO_MORE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 _log = logging.getLogger(__name__)
@@ -188,7 +188,7 @@ class Connection(HttpToolsProtocol):
         self.refused = True
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete:
-            if not cycle.more_body or cycle.response_started:  # an earlier request, which is answered first
+            if not cycle.more_body or cycle.response_started:  # an earlier request is answered first
                 cycle.keep_alive = False
                 return
             cycle.disconnected = True
@@ -348,7 +348,7 @@ class HttpServer:
         self._opening.discard(task)
         self._fewer.set()
 
-    # -- the end
+    # -- shutdown
 
     def leave(self) -> None:
         """Keep accepting, but close each connection with its next response, so that clients move elsewhere."""

@@ -82,9 +82,9 @@ async def _serve(spec: InstanceSpec, folder: Path, token: str | None) -> int:
         control.close()
         http.close()
         return _fail(folder, error)
-    take_short_slices(inherited=True)  # not before: instances that already answer come first while this one loads
+    take_short_slices(inherited=True)  # only now: serving instances have priority while this one loads
     gc.collect()
-    gc.freeze()  # what was loaded stays: collections need not walk through it
+    gc.freeze()  # loaded objects stay: exclude them from garbage collection
     _log.info("ready: %s of %s", spec.instance, spec.service)
 
     await shutdown.wait()
@@ -104,7 +104,7 @@ async def drain(http: HttpServer, grpc: GrpcApi | None, limits: Limits) -> None:
         _log.warning("%d connections were cut off after %.0f s", len(http), within_s)
     if stopping is not None:
         await stopping
-    yield_cpu(os.getpid(), True)  # it answers nobody any more, and tidying up takes a while
+    yield_cpu(os.getpid(), True)  # it serves nobody any more, and cleaning up takes a while
     http.close()
 
 

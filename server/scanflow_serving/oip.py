@@ -259,5 +259,5 @@ def _fill_shape(shape: Sequence[int], count: int) -> list[int] | None:
         return list(shape) if known_count == count else None
     if known_count == 0 or count % known_count:
         return None
-    unknown = itertools.chain([count // known_count], itertools.repeat(1))  # the batch takes what there is
+    unknown = itertools.chain([count // known_count], itertools.repeat(1))  # the batch dimension takes all
     return [size if size >= 0 else next(unknown) for size in shape]

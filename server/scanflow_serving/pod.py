@@ -118,7 +118,7 @@ async def _serve(spec: InstanceSpec, desired: Desired, token: str | None, hosts:
         http.close()
         return _fail(error)
     gc.collect()
-    gc.freeze()  # what was loaded stays: collections need not walk through it
+    gc.freeze()  # loaded objects stay: exclude them from garbage collection
     _log.info("ready: %s of %s", spec.instance, spec.service)
 
     await shutdown.wait()

@@ -41,7 +41,7 @@ class ProblemError(Exception):
 
     def response(self) -> Response:
         """Return the response; ``retry-after`` is in whole seconds, at least 1."""
-        # `error` is where clients of the Open Inference Protocol look for the words.
+        # Clients of the Open Inference Protocol read the message from `error`.
         more = {"error": self.detail, **self.extra}
         body = _encode({**problem_document(self.status, self.detail, title=self.title), **more})
         headers = self.headers
@@ -62,5 +62,5 @@ def make_not_found(kind: str, name: str, names: Iterable[str]) -> ProblemError:
 def _encode(document: dict[str, Any]) -> bytes:
     try:
         return msgspec.json.encode(document)
-    except UnicodeEncodeError:  # words of a user's exception that are no text: Python's own encoder writes them as \\u
+    except UnicodeEncodeError:  # surrogates in a user's exception: Python's own encoder writes them as \\u
         return json.dumps(document, default=repr).encode()

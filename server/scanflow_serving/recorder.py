@@ -138,7 +138,7 @@ class Recorder:
         """Lock the folder while this process may write files, so that their collector knows; the kernel releases it."""
         try:
             opened = os.open(private_folder(self._folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError:  # it cannot be written to either, and that is counted
+        except OSError:  # it cannot be written to either, which is counted
             return None
         try_lock(opened, fcntl.LOCK_SH)
         return opened
@@ -161,7 +161,7 @@ class Recorder:
             with open_private(draft, "wb") as file:
                 np.savez(file, **_build_columns(batch))  # type: ignore[arg-type]  # its own keyword is no array
             draft.rename(self._folder / f"{name}.npz")
-        except (OSError, ValueError):  # a full disk: the prediction was answered, and that is what matters
+        except (OSError, ValueError):  # a full disk must not fail the request, which was answered
             self._count("scanflow_dropped", rows)
         else:
             self._count("scanflow_recorded", rows)
@@ -200,6 +200,6 @@ def _count_folder_bytes(folder: Path) -> int:
     for entry in os.scandir(folder):
         try:
             total += entry.stat().st_size
-        except FileNotFoundError:  # taken to the tracker meanwhile
+        except FileNotFoundError:  # collected in the meantime
             continue
     return total

@@ -82,7 +82,7 @@ def _convert(value: Any, who: str) -> NDArray[Any]:
         array = np.asarray(value)
     except ValueError as error:
         raise _make_unusable_problem(who, "a list whose rows are not equally long.") from error
-    # What numpy does not know becomes an array without dimensions that holds the thing itself.
+    # numpy wraps objects it does not know in an array without dimensions.
     if array.dtype.kind == "O" and array.ndim == 0:
         raise _make_unusable_problem(
             who, f"a value of type {type(value).__name__!r}, which is no array, list, dict of them, bytes or text."

@@ -182,7 +182,7 @@ class Revisions:
                         if (key := (make_share_key(node), revision.shadow)) not in components:
                             components[key] = load_component(node, threads=self._threads, run_async=self._run_async)
                 loading.set_result(None)
-            except BaseException as error:  # noqa: BLE001 - it is told to whoever asked
+            except BaseException as error:  # noqa: BLE001 - the caller gets it
                 is_exception = isinstance(error, Exception)
                 loading.set_exception(error if is_exception else UsageError(f"It ended with {error!r}."))
 
@@ -254,7 +254,7 @@ class Revisions:
         self._emptied.set()
         if loaded.retired and loaded in self.retiring:
             self.retiring.remove(loaded)
-            gc.unfreeze()  # its models may be part of cycles that were set apart when the instance began
+            gc.unfreeze()  # its models may be part of cycles that were frozen at the start
 
 
 def _check_revisions(desired: Desired) -> None:

@@ -84,7 +84,7 @@ class ServingApplication:
         self._routes: dict[str, dict[str, Handler]] = {}
         self._build_routes()
 
-    # -- what the program asks for
+    # -- state and lifecycle
 
     def ready(self) -> bool:
         serving = self.revisions.chooser is not None
@@ -234,7 +234,7 @@ class ServingApplication:
                 self.shadows.send(call, self.revisions)
         return result
 
-    # -- the table
+    # -- routes
 
     def _build_routes(self) -> None:
         table: dict[str, dict[str, Handler]] = {}
@@ -320,7 +320,7 @@ class ServingApplication:
             404, f"The model {name!r} has no version {version[:80]!r}. Known: {', '.join(self._list_versions(name))}."
         )
 
-    # -- the small responses
+    # -- health and metadata
 
     async def _show_instance(self, _request: Request) -> Response:
         names = [name for name, version in self._targets if not version]

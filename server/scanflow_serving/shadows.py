@@ -35,7 +35,7 @@ class Shadows:
             self.engine.grow(1)
         size = sum(tensor.data.nbytes for tensor in call.inputs or ())
         for loaded in revisions.shadows:
-            # One that hangs gets no more requests, which its counts show.
+            # A hanging shadow gets no more requests, as its counts show.
             if self.engine.unhealthy or self.engine.in_flight >= _WAITING or self._bytes + size > _WAITING_BYTES:
                 self._count_comparison(loaded, "dropped")
                 continue

@@ -83,7 +83,7 @@ class Actor:
             self._reschedule(row.id, error)
         except ScanflowError as error:
             failed(row.id, str(error))
-        except Exception as error:  # noqa: BLE001  one action's defect ends that action, and not the engine
+        except Exception as error:  # noqa: BLE001  a defect ends the action, not the engine
             _log.exception("The action %s failed", row.id)
             why = f"{type(error).__name__}: {error}. This is a defect of scanflow; the server's log has more."
             failed(row.id, why)
@@ -105,7 +105,7 @@ class Actor:
                         f"The action {id!r} cannot be taken back: {newer.id!r} has written {names[0]!r} of "
                         f"{action.intent.target!r} since. Take that back first."
                     )
-            change = {"reverted_by": by}  # who reads the action sees by it that it does not stand
+            change = {"reverted_by": by}  # shows readers that it is no longer in effect
             intent_store.put(connection, row.replace(action=change, reverting=by, guard_until=None, due=None, tries=0))
             note = f"it is taken back by {by}"
             intent_store.append_trail(connection, id, self._clock(), f"{note}: {reason}" if reason else f"{note}.")
@@ -147,7 +147,7 @@ class Actor:
 
     def _claim_fields(self, connection: Any, intent: Intent, now: float) -> None:
         if intent.source == "person":
-            return  # what a person wrote is found as a foreign value, and left alone as such
+            return  # a person's value is treated as a foreign one
         place, owned = get_place(intent), _make_ownership(intent, since=now)
         fields_by_name = intent_store.load_fields(connection, place)
         for name in intent.fields:
@@ -233,9 +233,7 @@ class Actor:
         place = get_place(intent)
         for name, field in intent_store.load_fields(connection, place).items():
             if any(are_related(name, own) for own in intent.fields):
-                value = (
-                    {"value": seen[name]} if name in seen else None
-                )  # of the whole of which it wrote a part: unknown
+                value = {"value": seen[name]} if name in seen else None  # None: unknown, as of a partly written field
                 update = {"written": value, "foreign_value": None, "foreign_since": None}
                 intent_store.put_field(connection, place, field.model_copy(update=update))
 
@@ -256,12 +254,12 @@ class Actor:
         if row.tries >= MOST_TRIES:
             if row.reverting is not None:
                 self._fail_revert(id, str(error))
-            else:  # what did not answer may have done it all the same
+            else:  # it may have taken effect without an answer
                 self._lose(row, f"It was tried {row.tries} times ({error})")
             return
         tries = row.tries + (1 if row.reverting is not None else 0)
         wait_s = WAITS_S[min(max(tries, 1), len(WAITS_S)) - 1]
-        # What is done and is being taken back has no error of its own, before it is known that it cannot be.
+        # An action that is being reverted has no error until the revert fails.
         change = {"state": "pending", "error": str(error)} if row.reverting is None else {}
         now = self._clock()
         with self._store.write() as connection:

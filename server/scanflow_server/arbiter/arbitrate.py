@@ -73,7 +73,7 @@ def _decide(
         return objection
     if approved:
         if objection is not None and objection.verdict == "refuse" and objection.retry_at is not None:
-            return objection.model_copy(update={"verdict": "queue"})  # what may pass with time is waited for
+            return objection.model_copy(update={"verdict": "queue"})  # wait for objections that expire
         return objection or act
     if intent.autonomy == "observe":
         return _withhold(intent, world, objection, "observe", "The strategy only observes.")

@@ -134,11 +134,11 @@ class ArbiterEngine:
             self._changes.wait(since, left_s)
 
     def _start_job(self, id: str, job: Callable[[], None]) -> None:
-        # A thread for each, which the end of the process ends: an executor's would hold that up.
+        # A daemon thread for each: an executor's threads would delay the exit of the process.
         thread = threading.Thread(target=self._run_job, args=(id, job), name=f"scanflow-{id}", daemon=True)
         try:
             thread.start()
-        except RuntimeError as error:  # there are too many threads: there may be fewer soon
+        except RuntimeError as error:  # too many threads: retry later
             _log.warning("The engine could not go on with %s: %s", id, error)
             self._record_failure(id)
             with self._lock:
@@ -191,7 +191,7 @@ class ArbiterEngine:
     def _revert(self, id: str, worse: str) -> None:
         try:
             self._actor.request_revert(id, by="the guard", reason=worse)
-        except ScanflowError as error:  # somebody has written over it: there is nothing to take back any more
+        except ScanflowError as error:  # it was overwritten: there is nothing to revert
             self._actor.end_guard(id, f"{worse}, and it stays: {error}")
             return
         self._actor.revert(id)
@@ -203,12 +203,14 @@ class ArbiterEngine:
             with self._store.read() as connection:
                 waiting = [] if place is None else intent_store.list_waiting(connection, place)
             queued = next((row for row in waiting if row.action.decision.verdict == "queue" and row.id != id), None)
-            if queued is not None:  # its turn may have come, before the moment that it was told
+            if queued is not None:  # its turn may have come early
                 self.intents.decide_again(queued.intent)
-        except ScanflowError as error:  # the database does not answer; what was begun is found again by its state
+        except (
+            ScanflowError
+        ) as error:  # the database does not answer; actions in progress are found again by their state
             _log.warning("%s", error)
             self._record_failure(id)
-        except Exception:  # noqa: BLE001  a defect must not end the engine, and is to be seen
+        except Exception:  # noqa: BLE001  a defect must not end the engine, and is logged
             _log.exception("The engine could not go on with %s", id)
             self._record_failure(id)
         else:
@@ -228,7 +230,7 @@ class ArbiterEngine:
     def _measure(self, intent: Intent, metric: str) -> float | None:
         try:
             return self._measure_metric(intent, metric)
-        except Exception:  # noqa: BLE001  what cannot be measured is not known, and holds nothing up
+        except Exception:  # noqa: BLE001  an unknown metric must not block the engine
             _log.exception("The metric %s of %s could not be measured", metric, intent.app)
             return None
 

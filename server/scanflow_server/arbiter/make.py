@@ -69,7 +69,7 @@ def read_posted_metric(context: ServerContext, app: str, metric: str, *, team: s
         return None
     try:
         number = float(value)
-    except OverflowError:  # JSON's integers have no end
+    except OverflowError:  # JSON's integers are unbounded
         return None
     return number if math.isfinite(number) else None
 
@@ -104,7 +104,7 @@ def measure_service(deployer: Deployer, metric: str, *, team: str) -> float | No
     if current is None:
         return None
     if parts[2] == "errors":
-        # Before its first request nothing has failed: a guard must see what fails from then on.
+        # 0 before the first request, so that a guard sees failures from then on.
         return current.errors / current.requests if current.requests else 0.0
     values = {"p95_s": current.p95_s, "p50_s": current.p50_s, "rps": current.rps}
     return values.get(parts[2])

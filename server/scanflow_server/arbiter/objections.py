@@ -157,7 +157,7 @@ def check_action_budget(intent: Intent, history: Sequence[Action], now: float) -
     )
     if len(spent) < intent.budget:
         return None
-    # The oldest that has to leave the window before there is room for one more; a budget of 0 never has any.
+    # When the oldest action leaves the window and frees a slot; a budget of 0 never has one.
     freed = spent[-intent.budget] + intent.budget_window_s if intent.budget > 0 else None
     return make_decision(
         intent,

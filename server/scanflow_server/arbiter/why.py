@@ -68,7 +68,7 @@ def _describe_effect(action: Action) -> str:
 def _format_time(at: float) -> str:
     try:
         return dt.datetime.fromtimestamp(at, dt.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-    except (ValueError, OverflowError, OSError):  # no year that a calendar has
+    except (ValueError, OverflowError, OSError):  # beyond the range of dates
         return f"{at:g}"
 
 

@@ -131,7 +131,7 @@ def fetch_journal(context: ServerContext, agent: AgentRow, *, after: int, limit:
         )
     url = process.url or view.url
     if process.url is None and not (agent.document is not None and is_loopback(url)):
-        # Whoever says where an agent is, could have this server ask anything there, and send it the team's token.
+        # A reported address could point anywhere, and this server would send it the team's token.
         raise UnavailableError(
             f"The agent {view.full_name} was started elsewhere, at {url}, where this server does not ask it: GET "
             f"{url}/journal, with the token of its team"
@@ -151,7 +151,7 @@ def get_process(context: ServerContext, agent: AgentRow) -> AgentProcess:
 
 def _make_hosted_agent(context: ServerContext, agent: AgentRow, process: AgentProcess) -> HostedAgent:
     document, version, token = agent.document or {}, compute_version(context, agent), _derive_token(context, agent)
-    as_wanted = process.version == version and process.code is not None  # its files are read when it is told anew only
+    as_wanted = process.version == version and process.code is not None  # its files are read only for a new generation
     return HostedAgent(
         app=agent.app,
         team=agent.team,
@@ -170,8 +170,8 @@ def _make_hosted_agent(context: ServerContext, agent: AgentRow, process: AgentPr
 
 
 def compute_version(context: ServerContext, agent: AgentRow) -> str:
-    # An agent that knows another address of ours, or a token that is not valid any more, would never be heard; one that
-    # looks at another database would take for unchanged what is not.
+    # An agent with an outdated server address or token could not send heartbeats; one with another database would miss
+    # changes.
     hashes = [token_hash(word)[:8] for word in (_derive_token(context, agent), context.store.file) if word is not None]
     return " ".join((str(agent.generation), context.public_url, *hashes)).rstrip()
 
@@ -191,7 +191,7 @@ def compute_code_hash(document: Mapping[str, Any], source: str | None, agent: st
     for folder in sorted({module.parent for module in modules}):
         for file in sorted(folder.glob("*.py")):
             digest.update(str(file).encode())
-            with suppress(OSError):  # it is told by who loads it
+            with suppress(OSError):  # the loader reports it
                 digest.update(file.read_bytes())
     return digest.hexdigest()
 

@@ -39,8 +39,8 @@ class ErrorIsolation:
         is raised or the block succeeds."""
         try:
             yield
-        except (Exception, SystemExit) as error:  # noqa: BLE001  the edge of a loop that has to go on
-            # What we raise on purpose says all that is to be known, and may pass; all else may be a defect.
+        except (Exception, SystemExit) as error:  # noqa: BLE001  the edge of a loop that must go on
+            # Our own errors are self-explanatory and may be transient; all others may be defects.
             is_expected = isinstance(error, ScanflowError)
             text = str(error) if is_expected else f"{type(error).__name__}: {error}"
             if self._reported.get(what) != text:
@@ -79,7 +79,7 @@ class Loop:
         isolation, name, woken = ErrorIsolation(), type(controller).__name__, False
         while not self._over.is_set():
             since, pause_s = self._notifier.changes, FAILED_S
-            with isolation.isolate(f"What the {name} does"):  # what does not answer now may answer at the next look
+            with isolation.isolate(f"What the {name} does"):  # an outage may have passed at the next tick
                 pause_s = controller.tick()
             if woken:
                 self._over.wait(_BREATH_S)

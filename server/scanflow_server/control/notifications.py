@@ -87,7 +87,7 @@ class NotificationsController:
         if target.seen < 0:
             with self._context.store.write() as connection:
                 position = notified.get_position(connection, target.key)
-                if position is None:  # what happened before somebody asked to be told is no news
+                if position is None:  # events from before the webhook was configured are not sent
                     position = events.get_newest_id_before(connection, target.since)
                     notified.put_position(connection, target.key, position)
                 target.seen = position
@@ -122,7 +122,7 @@ class NotificationsController:
             url = target.webhook.url
             url = check_url(url if url.startswith(("http:", "https:")) else read_token(url, target.folder) or "")
             secret = read_token(target.webhook.secret or "", target.folder)
-        except InvalidError as error:  # whoever runs the server can set it right, and then it is told
+        except InvalidError as error:  # the operator can fix it, and then it is sent
             raise UnavailableError(str(error)) from error
         body = build_body(event, action, url=self._context.url)
         at = int(self._context.clock())

@@ -107,7 +107,7 @@ class ServicesController:
         for record in self._context.deployer.services():
             before = self._states.get(record.name)
             if before is not None:
-                states[record.name] = before  # as long as nothing else is told
+                states[record.name] = before  # until its new state is recorded
             with self._isolation.isolate(f"The service {record.name!r}"):
                 current = self._ensure_supervised(record)
                 self._record_state(current, before)
@@ -142,7 +142,7 @@ class ServicesController:
     def _ensure_supervised(self, record: ServiceRecord) -> ServiceRecord:
         if record.state == "unsupervised":
             try:
-                return self._context.deployer.service(record.name)  # whoever asks for it, gives it a supervisor
+                return self._context.deployer.service(record.name)  # reading it starts its supervisor
             except ScanflowError as error:
                 _log.warning("The service %r has no supervisor: %s", record.name, error)
         return record

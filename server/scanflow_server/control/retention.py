@@ -61,7 +61,7 @@ class Mark(NamedTuple):
 def should_bookmark(last: Mark | None, newest: int, now: float, keep: ServerSettings) -> bool:
     if newest == 0 or keep.keep_events_days == 0 or (last is not None and newest <= last.number):
         return False
-    # A clock that was set back must not keep marks from being made.
+    # A clock that was set back must not prevent bookmarks.
     return last is None or not 0 <= now - last.at < keep.keep_events_days * DAY_S / _MARKS
 
 
@@ -90,7 +90,7 @@ def can_forget(row: ActionRow, now: float, keep: ServerSettings, *, surplus: boo
     ``surplus``: enough newer ones exist; that counts only if it was not acted on.
     """
     action = row.action
-    # A suggestion is only told; nobody has to answer it.
+    # A suggestion needs no answer.
     waits = action.state in {"pending", "running"} and action.decision.verdict != "suggest"
     if waits or row.guard_until is not None or row.reverting is not None or now <= get_needed_until(row):
         return False
@@ -105,7 +105,7 @@ class RetentionController:
         """``clock`` is for the pauses; ages are measured by the context's."""
         self._context, self._clock = context, clock
         self._keep = context.settings
-        # Not at once: who could not reach the server for long has a moment to ask again with the keys it used.
+        # Not at once: clients that could not reach the server for long can first retry with the keys they used.
         self._next = clock() + compute_pause_s(self._keep)
         self._pass: Iterator[None] | None = None
         self._isolation = ErrorIsolation()
@@ -117,7 +117,7 @@ class RetentionController:
 
     def _continue_pass(self) -> None:
         work = self._pass if self._pass is not None else self._run_pass()
-        self._pass = None  # a pass that fails is not gone on with
+        self._pass = None  # a failed pass is not continued
         try:
             next(work)
         except StopIteration:
@@ -249,7 +249,7 @@ class RetentionController:
         before = self._context.clock() - self._keep.keep_keys_days * DAY_S
         while True:
             with self._context.store.write() as connection:
-                # What a kill cut short is begun again with its key, however long the server was away.
+                # An interrupted action is retried with its key, however long the server was down.
                 begun = pruning.list_begun_intents(connection)
                 spare = {f"{OWN}{id}{end}" for id in begun for end in ("", REVERT)}
                 if pruning.forget_keys(connection, before, spare=spare, most=BATCH) == 0:

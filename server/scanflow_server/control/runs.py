@@ -42,7 +42,7 @@ class RunsController:
             with self._isolation.isolate(f"The process of the run {run.name!r}"):
                 job = self._context.get_run_job(run.name, run.drive)
                 looked.append((run, job, job.alive))
-        # All that live count before any is started: one that is to go on may be older than those.
+        # All live processes count before any is started, as a run that resumes may be older than those.
         free = self._context.settings.max_runs - sum(alive for _, _, alive in looked)
         waits = self._queue.find_waiting([(run.name, alive or job.starts > 0) for run, job, alive in looked])
         for run, job, alive in looked:
@@ -62,9 +62,9 @@ class RunsController:
         """Do the next step of a run, or end it; return whether a process was started."""
         try:
             return self._continue(run, job, alive=alive, may_start=may_start)
-        except UnavailableError:  # that may pass
+        except UnavailableError:  # it may be transient
             raise
-        except ScanflowError as error:  # it cannot be entered, and never will be
+        except ScanflowError as error:  # it can never be entered
             _log.warning("The run %r cannot be driven: %s", run.name, error)
             job.end_unheld({"record": None, "problem": problem_of(error)[1]})
             return False
@@ -85,18 +85,18 @@ class RunsController:
         if not may_start:
             return False
         if self._context.deployer.show(run.name).state == "running" and run.asked.action != "resume":
-            return False  # somebody else drives it: see how that ends
+            return False  # another process drives it: wait for its end
         order = {"what": "run", "run": run.name, "action": run.asked.action, "application": run.asked.application}
         job.prepare({**order, "settings": self._context.child_settings})
         return self._processes.start(job, self._context.environ, command=make_driver_command(job))
 
     def _stop(self, run: WantedRun, job: Job, *, alive: bool) -> None:
-        # Asked again at each look: a drive that was only just beginning may not have heard it.
+        # Repeated at each tick: a drive that was just starting may have missed it.
         try:
             record = self._context.deployer.stop(run.name)
         except UsageError:
             record = self._context.deployer.show(run.name)  # it has ended
-        # One that is interrupted died between two looks, and is stopped at the next.
+        # An interrupted one died between two ticks, and is stopped at the next.
         if not alive and record.state not in {"running", "interrupted"}:
             job.end_unheld({"record": record.model_dump(mode="json"), "problem": None})
 

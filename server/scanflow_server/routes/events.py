@@ -123,10 +123,10 @@ async def _stream(
 
     def look(number: int) -> tuple[int, list[Event], int]:
         with context.store.read() as connection:
-            # The newest is asked for first: what is listed in between is then found now, or comes after it.
+            # The newest is read first: events added in between are then found now, or come after it.
             newest = event_store.get_newest_id(connection, team=team)
             if newest <= number:
-                return number, [], 0  # somebody has changed something else, which is what happens most often
+                return number, [], 0  # the change was of something else, as most are
             batch = event_store.list_after(connection, number, type=types, app=app, team=team, limit=_BLOCK)
             return newest, batch, pruning.get_last_forgotten_event(connection)
 
@@ -152,7 +152,7 @@ async def _stream(
             yield format_event(event.model_dump_json(), name=event.type, id=str(event.id))
         if batch:
             continue
-        after = max(after, newest)  # so that events which were looked at are not told as gone when they are forgotten
+        after = max(after, newest)  # so that events already read are not reported as gone when they are deleted
         if seen and after > announced and loop.time() - announced_at >= _SEEN_S:
             announced, announced_at = after, loop.time()
             for event in await run_in_threadpool(load_numbered, after):

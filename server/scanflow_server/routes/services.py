@@ -188,7 +188,7 @@ def _begin(
     key: str | None,
 ) -> Begun:
     def find_owner() -> tuple[str, str]:
-        # A name that is not there is refused here; one whose deployment is still under way may be changed after it.
+        # An unknown name is refused here; a service whose deployment is in progress may be changed after it.
         services = context.deployer.services()
         record = next((candidate for candidate in services if candidate.name == name), None)
         if (

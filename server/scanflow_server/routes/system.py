@@ -104,7 +104,7 @@ def _count_resources(context: ServerContext, team: str | None) -> dict[str, int]
         }
     try:
         services = count_own(context.deployer.services())
-    except UnsupportedError:  # the place serves none
+    except UnsupportedError:  # the backend has no services
         services = 0
     return counts | {"services": services}
 

@@ -58,7 +58,7 @@ def put(
                 f"The team {before.team!r} has an agent {app}/{name}. Give your application another name, or, if it is "
                 f"yours too, stop that agent first: scanflow agents {app}:{name} --stop"
             )
-        # That was the other team's.
+        # Drop the state of the other team's agent.
         wanted |= {"url": None, "pid": None, "started": None, "seen": None, "restarts": 0, "sensors": None}
     same = before.wanted and not restart and (before.document, before.source) == (document, source)
     after = before.model_copy(update={**wanted, "generation": before.generation + (0 if same else 1)})

@@ -113,7 +113,7 @@ def _parse_url(address: str) -> URL:
             "SCANFLOW_DATABASE_URL is no address of a database. Write sqlite:////a/file.db or "
             "postgresql://user:password@host/database."
         ) from error
-    if "@" in (url.host or ""):  # which would be shown as part of a host
+    if "@" in (url.host or ""):  # it would be shown as part of the host
         raise InvalidError(
             "SCANFLOW_DATABASE_URL has more than one @ before its host. An @ in a password is written %40."
         )
@@ -134,7 +134,7 @@ def _configure_connection(connection: Any, _record: object) -> None:
 
 
 def _begin_transaction(connection: Connection) -> None:
-    # A transaction that may write takes the lock at once: one that began by reading could not get it any more.
+    # A write transaction takes the lock at once: one that began by reading could not upgrade.
     writes = connection.get_execution_options().get("scanflow_writes", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 

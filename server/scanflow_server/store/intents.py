@@ -127,7 +127,7 @@ def _select_documents(connection: Connection, limit: int, about: Filter) -> Sequ
             query = query.where(column == value)
     identity: dict[str, Any] = {"app": app, "team": team, **named}
     intent = Intent.model_construct(**identity)
-    if None not in {app, team, target}:  # which these two columns have indexes for
+    if None not in {app, team, target}:  # these two columns have indexes
         query = query.where(intents.c.place == get_place(intent))
     if None not in {app, team, agent, strategy}:
         query = query.where(intents.c.strategy == qualify_strategy(intent))
@@ -140,7 +140,7 @@ def load_history(connection: Connection, wanted: Iterable[Intent], *, since: flo
     late = intents.c.decided >= since
     near = or_(and_(intents.c.place.in_(places), late), and_(intents.c.strategy.in_(strategies), late))
     documents: dict[int, Any] = {}
-    for which in (near, and_(OPEN, _WORKS)):  # apart: no index has both
+    for which in (near, and_(OPEN, _WORKS)):  # separate queries: no index covers both
         columns = intents.c.number, intents.c.place, intents.c.strategy, intents.c.document
         rows = connection.execute(select(*columns).where(which, intents.c.verdict == "act"))
         documents |= {row[0]: row[3] for row in rows if row[1] in places or row[2] in strategies}
@@ -149,7 +149,7 @@ def load_history(connection: Connection, wanted: Iterable[Intent], *, since: flo
 
 def find_busy_ids(connection: Connection, place: str) -> set[str]:
     works = connection.execute(select(intents.c.id, intents.c.place).where(OPEN, _WORKS))
-    return {id for id, there in works if there == place}  # asked for the place, SQLite would read all of that place
+    return {id for id, other in works if other == place}  # filtered by place, SQLite would read all intents there
 
 
 def list_in_effect(connection: Connection, place: str, *, since: float = 0.0, limit: int = 100) -> list[Action]:
@@ -171,9 +171,8 @@ def list_due(connection: Connection) -> list[ActionRow]:
     acts = and_(intents.c.state.in_(["pending", "running"]), intents.c.verdict.in_(["act", "queue"]))
     watched = or_(intents.c.guard_until.is_not(None), intents.c.reverting.is_not(None))
     rows = connection.execute(select(intents).where(OPEN, or_(acts, watched))).mappings()
-    return [
-        _parse_row(row) for row in sorted(rows, key=lambda row: int(row["number"]))
-    ]  # SQLite would go by the number
+    # Sorted here: by the number, SQLite would not use the partial index.
+    return [_parse_row(row) for row in sorted(rows, key=lambda row: int(row["number"]))]
 
 
 def add(connection: Connection, row: ActionRow) -> None:

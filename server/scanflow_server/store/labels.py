@@ -183,7 +183,7 @@ def list_votes(connection: Connection, label: Label) -> list[Vote]:
 
 def _load_votes(connection: Connection, ids: Sequence[str]) -> defaultdict[tuple[str, str, str], list[Vote]]:
     votes_by_key: defaultdict[tuple[str, str, str], list[Vote]] = defaultdict(list)
-    for start in range(0, len(ids), _IDS):  # a database takes so many values at once, and not many more
+    for start in range(0, len(ids), _IDS):  # databases limit the number of bound values
         query = (
             select(votes_table).where(votes_table.c.id.in_(ids[start : start + _IDS])).order_by(votes_table.c.number)
         )

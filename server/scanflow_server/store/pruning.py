@@ -57,7 +57,7 @@ def forget_events(connection: Connection, until: int, *, at: float, most: int) -
     return count
 
 
-# -- what was asked for
+# -- requests
 
 
 def forget_operations(connection: Connection, before: float, *, most: int) -> int:
@@ -84,7 +84,7 @@ def forget_run(connection: Connection, name: str) -> bool:
     return connection.execute(delete(runs).where(runs.c.name == name, ~runs.c.active)).rowcount == 1
 
 
-# -- what agents wanted
+# -- intents
 
 
 def get_newest_intent(connection: Connection) -> int:

@@ -31,7 +31,7 @@ metadata = MetaData(
 
 _NAME = 128
 _JSON = JSON(none_as_null=True)
-_COUNTED = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts up only what is of type INTEGER
+_COUNTED = BigInteger().with_variant(Integer, "sqlite")  # SQLite autoincrements only INTEGER
 
 applications = Table(
     "applications",
@@ -52,11 +52,11 @@ runs = Table(
     Column("team", String(_NAME), nullable=False),
     Column("workflow", String(_NAME), nullable=False),
     Column("created", Float, nullable=False),
-    Column("definition", _JSON),  # what to enter in the backend's journal; none where it was there before us
+    Column("definition", _JSON),  # to enter in the backend's journal; null: the run was there before
     Column("source", Text),
-    Column("drive", Integer, nullable=False),  # how often it was asked to be driven
-    Column("asked", _JSON, nullable=False),  # what the newest drive is to do
-    Column("stop", Boolean, nullable=False),  # whether the newest drive is to be stopped
+    Column("drive", Integer, nullable=False),  # the number of drives so far
+    Column("asked", _JSON, nullable=False),  # the request of the newest drive
+    Column("stop", Boolean, nullable=False),  # whether the newest drive should stop
     Column("active", Boolean, nullable=False, index=True),  # whether the newest drive is not known to have ended
     Column("outcome", String(32)),
     Column("problem", _JSON),
@@ -70,7 +70,7 @@ operations = Table(
     Column("kind", String(32), nullable=False),
     Column("service", String(_NAME), nullable=False),
     Column("app", String(_NAME), nullable=False),
-    Column("team", String(_NAME), nullable=False, server_default=""),  # empty: not known
+    Column("team", String(_NAME), nullable=False, server_default=""),  # empty: unknown
     Column("request", _JSON, nullable=False),
     Column("created", Float, nullable=False),
     Column("state", String(32), nullable=False, index=True),
@@ -88,7 +88,7 @@ events = Table(
     Column("at", Float, nullable=False),
     Column("type", String(_NAME), nullable=False, index=True),
     Column("app", String(_NAME), nullable=False),
-    Column("team", String(_NAME), nullable=False, server_default="", index=True),  # empty: of no certain one
+    Column("team", String(_NAME), nullable=False, server_default="", index=True),  # empty: no team
     Column("subject", Text, nullable=False),
     Column("data", _JSON, nullable=False),
     sqlite_autoincrement=True,
@@ -110,7 +110,7 @@ agents = Table(
     Column("started", Float),
     Column("seen", Float),
     Column("restarts", Integer, nullable=False),
-    Column("sensors", _JSON),  # as it said last
+    Column("sensors", _JSON),  # as it reported last
 )
 
 keys = Table(
@@ -131,12 +131,12 @@ tokens = Table(
     Column("created", Float, nullable=False),
     Column("revoked", Float),
     Column("role", String(16), nullable=False, server_default="viewer"),
-    Column("team", String(_NAME)),  # none: all teams
+    Column("team", String(_NAME)),  # null: all teams
     Column("expires", Float),
 )
 """Hashes of the tokens that this server accepts, never the tokens."""
 
-# Word for word as in the index, without bound values: else no database sees that the index has all that is asked for.
+# Literally as in the index, without bound values: else no database uses the partial index.
 OPEN = text("(state IN ('pending', 'running') OR guard_until IS NOT NULL OR reverting IS NOT NULL)")
 """Intents that are open: waiting, running, guarded or being reverted."""
 
@@ -155,11 +155,11 @@ intents = Table(
     Column("decided", Float, nullable=False),
     Column("document", _JSON, nullable=False),  # the Action
     Column("approved_by", Text),
-    Column("due", Float),  # when it is to be looked at again
+    Column("due", Float),  # when to process it again
     Column("tries", Integer, nullable=False),
     Column("guard_before", Float),
     Column("guard_until", Float),
-    Column("reverting", Text),  # by whom it is being taken back at this moment
+    Column("reverting", Text),  # who is reverting it
     Unique("app", "team", "key"),
     Index(None, "place", "decided"),
     Index(None, "strategy", "decided"),
@@ -178,7 +178,7 @@ fields = Table(
     Column("intent", String(_NAME)),
     Column("priority", Integer, nullable=False),
     Column("until", Float, nullable=False),
-    Column("written", _JSON),  # {"value": ...}; none where it cannot be seen
+    Column("written", _JSON),  # {"value": ...}; null: unknown
     Column("foreign_value", _JSON),
     Column("foreign_since", Float),
 )
@@ -245,6 +245,6 @@ marks = Table(
     metadata,
     Column("number", BigInteger, primary_key=True, autoincrement=False),
     Column("at", Float, nullable=False),
-    Column("gone", Boolean, nullable=False),  # whether the events up to this one are gone: of one row at most
+    Column("gone", Boolean, nullable=False),  # whether the events up to this one are deleted; at most one row
 )
 """The newest event at a time, and the event up to which all are deleted."""

@@ -24,7 +24,7 @@ def upgrade() -> None:
     for name in ("operations", "events"):
         team = f"SELECT CASE count(*) WHEN 1 THEN min(team) END FROM applications WHERE name = {name}.app"  # noqa: S608
         op.execute(f"UPDATE {name} SET team = coalesce(({team}), '') WHERE team = ''")  # noqa: S608
-    # What an action is about is its own team's, and so is what stands in its way.
+    # The target of an action belongs to its own team, and so do the fields.
     for kind in ("service", "run", "model"):
         own = f"'{kind}/' || team || substr(place, {len(kind) + 1})"
         op.execute(f"UPDATE intents SET place = {own} WHERE place LIKE '{kind}/%'")  # noqa: S608
