@@ -25,44 +25,44 @@ class ServerSettings(BaseModel):
 
     library: Settings = Field(default_factory=Settings)
     host: str = "127.0.0.1"
-    """``SCANFLOW_SERVER_HOST``: where it listens. Whoever reaches it with a token may run programs as this user; beyond
-    loopback it is only listened on with TLS."""
+    """``SCANFLOW_SERVER_HOST``: the address to listen on. A client with a token may run programs as this user; beyond
+    loopback it requires TLS."""
 
     port: int = Field(default=PORT, ge=0, le=65535)
-    """``SCANFLOW_SERVER_PORT``. 0: any that is free; the log says which."""
+    """``SCANFLOW_SERVER_PORT``. 0: any free port; the log shows it."""
 
     token: SecretStr | None = None
-    """``SCANFLOW_SERVER_TOKEN``: becomes the token of the home. Unset: the one that is there, else a random one."""
+    """``SCANFLOW_SERVER_TOKEN``: the token of the home. Unset: the existing one, else a random one."""
 
     public_url: str | None = None
-    """``SCANFLOW_PUBLIC_URL``: where agents find this server. Unset: where it listens."""
+    """``SCANFLOW_PUBLIC_URL``: the URL of this server for agents. Unset: the address it listens on."""
 
     behind_proxy: bool = False
-    """``SCANFLOW_BEHIND_PROXY``: whether plain HTTP may be listened on beyond loopback, since what is in front of it (a
-    gateway, a service mesh) ends TLS and is all that reaches it. Every request needs a token all the same."""
+    """``SCANFLOW_BEHIND_PROXY``: whether to allow plain HTTP beyond loopback, because only a proxy that terminates TLS
+    (a gateway, a service mesh) can reach the server. Every request still needs a token."""
 
     lease: str | None = None
-    """``SCANFLOW_SERVER_LEASE``: what this server must hold to act, as its backend names it: ``namespace/name`` on a
-    cluster. Until then it stands by. Unset: it acts at once."""
+    """``SCANFLOW_SERVER_LEASE``: the lease that this server must hold to act, in the backend's terms:
+    ``namespace/name`` on a cluster. Unset: it acts at once."""
 
     name: str = Field(default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}", min_length=1)
-    """``SCANFLOW_SERVER_NAME``: what this server is called where it holds a lease; its pod's name on a cluster. Unset:
-    its machine and process."""
+    """``SCANFLOW_SERVER_NAME``: the name of this server as holder of a lease; its pod's name on a cluster. Unset: host
+    name and process id."""
 
     tls_cert: Path | None = None
-    """``SCANFLOW_TLS_CERT``: a file with the server's certificate, and those it depends on, in PEM. Unset: plain HTTP,
-    which is only served on loopback."""
+    """``SCANFLOW_TLS_CERT``: a file with the server's certificate and its chain, in PEM. Unset: plain HTTP, only on
+    loopback."""
 
     tls_key: Path | None = None
     """``SCANFLOW_TLS_KEY``: the file with the certificate's private key, in PEM."""
 
     tls_ca: Path | None = None
-    """``SCANFLOW_TLS_CA``: a file with the authority that signed the certificate, in PEM, where that is your own.
-    Clients of ours take it from the same variable."""
+    """``SCANFLOW_TLS_CA``: a file with the certificate authority, in PEM, if it is your own. Scanflow's clients use the
+    same variable."""
 
     allowed_hosts: str = ""
-    """``SCANFLOW_ALLOWED_HOSTS``: names under which the server may be reached beside its address and loopback's,
-    separated by commas. A request for any other is refused, as a page may send it by DNS rebinding."""
+    """``SCANFLOW_ALLOWED_HOSTS``: host names of the server beside its address and loopback's, separated by commas.
+    Requests for any other are refused, against DNS rebinding."""
 
     team_folders: str = ""
     """``SCANFLOW_TEAM_FOLDERS``: folders of this server's machine, separated by colons, that applications sent with a
@@ -70,32 +70,32 @@ class ServerSettings(BaseModel):
     server hand it files (a token, a key) that only the server may read; such applications bring an image."""
 
     database_url: SecretStr | None = None
-    """``SCANFLOW_DATABASE_URL``: where what is wanted is kept, ``sqlite:////a/file.db`` or
+    """``SCANFLOW_DATABASE_URL``: the server's database, ``sqlite:////a/file.db`` or
     ``postgresql://user:password@host/database``. A database belongs to one home. Unset: a SQLite file inside it."""
 
     max_runs: int = Field(default_factory=lambda: max(4, 2 * (os.cpu_count() or 1)), ge=1)
-    """``SCANFLOW_MAX_RUNS``: how many runs are driven at once; more of them wait. Each takes a process of 60 MB."""
+    """``SCANFLOW_MAX_RUNS``: the most runs driven at once; more wait. Each takes a process of 60 MB."""
 
     max_streams: int = Field(default=256, ge=1)
-    """``SCANFLOW_MAX_STREAMS``: how many responses are streamed at once: events, logs, progress. Each agent that fires
-    on events has one, and so has each command that watches. More are refused with 503, and clients try again."""
+    """``SCANFLOW_MAX_STREAMS``: the most streamed responses at once: events, logs, progress. Each agent with event
+    triggers has one, and so has each command that watches. More are refused with 503, and clients retry."""
 
     keep_events: int = Field(default=200_000, ge=0)
-    """``SCANFLOW_KEEP_EVENTS``: how many events are kept, and of what agents wanted as many on which nothing was done.
-    0: however many. The default takes about 100 MB, and is a day of two events a second."""
+    """``SCANFLOW_KEEP_EVENTS``: the most events kept, and as many intents that were not acted on. 0: unlimited. The
+    default takes about 100 MB, and holds a day of two events per second."""
 
     keep_events_days: float = Field(default=30.0, ge=0, allow_inf_nan=False)
-    """``SCANFLOW_KEEP_EVENTS_DAYS``: how long events are kept, in days, counted from when this server listed them. 0:
-    however old. A month, so that what a service did before its last release can still be looked up."""
+    """``SCANFLOW_KEEP_EVENTS_DAYS``: how long events are kept, in days, since this server recorded them. 0: forever. A
+    month, so that the events before a service's last release are still there."""
 
     keep_ended_days: float = Field(default=30.0, ge=0, allow_inf_nan=False)
-    """``SCANFLOW_KEEP_ENDED_DAYS``: how long it is remembered, in days, how a change of a service, a drive of a run, or
-    an action of an agent went, from its end on. 0: for ever. Runs themselves stay: this is what the server alone knows
-    of them. A month, as for events, which tell of the same."""
+    """``SCANFLOW_KEEP_ENDED_DAYS``: how long ended changes of services, drives of runs and actions of agents are kept,
+    in days. 0: forever. Runs themselves stay: only the server's own records of them are deleted. A month, as for
+    events."""
 
     keep_keys_days: float = Field(default=7.0, ge=0, allow_inf_nan=False)
-    """``SCANFLOW_KEEP_KEYS_DAYS``: how long a used idempotency key is known, in days. 0: for ever. A week: longer than
-    any client of ours tries again, and than most machines are away."""
+    """``SCANFLOW_KEEP_KEYS_DAYS``: how long used idempotency keys are kept, in days. 0: forever. A week: longer than
+    clients retry, and than most machines are offline."""
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Self:

@@ -37,7 +37,7 @@ _FRAMES_READ: Final = 60
 
 
 class Predictor(Protocol):
-    """A registered model, opened."""
+    """An opened registered model."""
 
     platform: str
     signature: NodeSignature

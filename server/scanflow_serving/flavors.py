@@ -140,7 +140,7 @@ class _Keras:
         self._dtypes = [np.dtype(dtype) for _, dtype in specs]
 
     def predict(self, value: Any) -> Any:
-        """The result is an array; a dictionary or a tuple of them where the model has several outputs."""
+        """Return an array, or a dictionary or tuple of arrays if the model has several outputs."""
         if isinstance(value, dict):
             values = [value[name] for name in self._names] if self._names else list(value.values())
         else:

@@ -1,4 +1,4 @@
-"""The program of an instance that nobody supervises but a cluster: ``python -m scanflow_serving.pod FOLDER``.
+"""The program of an instance in a pod, without a supervisor: ``python -m scanflow_serving.pod FOLDER``.
 
 ``FOLDER`` (a ConfigMap) holds ``instance.json`` and ``desired.json``. Registered models are fetched first, in a process
 of their own, from the tracker that ``MLFLOW_TRACKING_URI`` names. It listens on all of the pod's addresses: who may

@@ -1,4 +1,4 @@
-"""Agents: wanted, looked at, and where each says that it is."""
+"""Routes of agents: start, stop, show, and receive heartbeats."""
 
 from __future__ import annotations
 

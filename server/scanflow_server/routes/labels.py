@@ -37,7 +37,7 @@ class Picked(BaseModel):
 
     app: Annotated[Text, Field(min_length=1, max_length=_LONGEST)]
     team: Annotated[Text, Field(max_length=_LONGEST)] = ""
-    """Whose queue it is. Empty: that of whichever team of the application asks."""
+    """The team of the queue. Empty: any team of the application."""
 
     items: Annotated[list[Wanted], Field(max_length=_MOST)]
 
@@ -52,16 +52,16 @@ class _Labels(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     via: Annotated[Text, Field(max_length=_LONGEST)] = ""
-    """The program that labelled it, where no person did; it is recorded beside who sent it."""
+    """The program that labelled it, if no person did; it is recorded with the caller."""
 
     app: Annotated[Text | None, Field(max_length=_LONGEST)] = None
-    """Whose queue is meant; to be said only where several applications have something of that id."""
+    """The application of the queue; needed only if several have a sample of that id."""
 
     team: Annotated[Text | None, Field(max_length=_LONGEST)] = None
-    """Which team's queue is meant; to be said only where several have something of that id."""
+    """The team of the queue; needed only if several have a sample of that id."""
 
     replace: bool = False
-    """Whether another label that the same labeller gave before is replaced. What has learnt from that is as it was."""
+    """Whether to replace the labeller's previous label. Models trained on that stay as they are."""
 
 
 class LabelBody(_Labels):
@@ -78,7 +78,7 @@ class OneLabel(BaseModel):
     id: Annotated[Text, Field(min_length=1, max_length=256)]
     label: Annotated[JSON, AfterValidator(_refuse_null)]
     line: int | None = Field(default=None, ge=1)
-    """The line of the file it is from, which errors name."""
+    """Its line in a file, for error messages."""
 
 
 class LabelsBody(_Labels):
@@ -176,7 +176,7 @@ def record_label(
 class _RecordedLabel(NamedTuple):
     label: Label
     type: str | None
-    """Of the event. None: it was labelled so already."""
+    """The event type. None: the label was the same."""
 
     data: dict[str, JSON]
 

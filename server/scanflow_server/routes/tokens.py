@@ -29,14 +29,14 @@ class TokenBody(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Annotated[str, Field(pattern=_LABEL, max_length=63)]
-    """Who will hold it: what is approved and labelled with it is recorded under this name."""
+    """The holder's name, under which approvals and labels are recorded."""
 
     role: Role = "editor"
     team: Annotated[str | None, Field(pattern=_LABEL, max_length=63)] = None
-    """Whose things it is for. Null: those that the token is for that makes it: of all teams, or of one."""
+    """The team it is for. Null: the same as the caller's token: one team, or all."""
 
     expires_s: Annotated[float | None, Field(gt=0, le=_LONGEST_S, allow_inf_nan=False)] = None
-    """After so many seconds it is not valid any more. Null: it is until it is revoked."""
+    """Its lifetime in seconds. Null: until it is revoked."""
 
 
 class NewToken(TokenRow):

@@ -22,7 +22,7 @@ class TokenRow(Row):
     also makes and revokes tokens."""
 
     team: str | None = None
-    """Whose things it is for. Null: those of all teams."""
+    """The team it is for. Null: all teams."""
 
     created: float
     expires: float | None = None
