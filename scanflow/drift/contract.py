@@ -1,4 +1,4 @@
-"""What the outputs of a detection's and a training's run have to say, for agents to act on: see docs/own-data.md."""
+"""The outputs of detection and training runs, as agents read them: see docs/own-data.md."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PAGE = "What such a run has to leave: docs/own-data.md"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectionOutputs:
-    """What a detection found in a window of new predictions."""
+    """The result of a detection on a window of new predictions."""
 
     drifted: bool
     n_newdata: int | None = None
@@ -52,7 +52,7 @@ class DetectionOutputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOutputs:
-    """What a training says of a challenger and the champion it was compared with."""
+    """The result of a training: a challenger compared with the champion."""
 
     version: int
     champion_version: int
@@ -63,10 +63,10 @@ class TrainingOutputs:
 
 
 def outputs_of_detection(outputs: Mapping[str, Any]) -> DetectionOutputs:
-    """Read the outputs of a detection's run; only ``drifted`` has to be there.
+    """Parse the outputs of a detection run; only ``drifted`` is required.
 
     Raises:
-        InvalidError: it is not, or another is not what it should be.
+        InvalidError: it is missing, or an output has the wrong type.
     """
     who = "The detection"
     if outputs.get("drifted") is None:
@@ -77,86 +77,88 @@ def outputs_of_detection(outputs: Mapping[str, Any]) -> DetectionOutputs:
     if isinstance(drifted, str) or not isinstance(drifted, bool | int | float):
         raise InvalidError(f"The output 'drifted' is {drifted!r}. Write true or false, or 1 or 0. {_PAGE}")
     columns = outputs.get("columns") or ()
-    if not _is_list(columns) or not all(isinstance(one, Mapping) and "name" in one for one in columns):
+    if not _is_list(columns) or not all(isinstance(column, Mapping) and "name" in column for column in columns):
         raise InvalidError(f"{who} left 'columns' that are no list of objects with a 'name'. {_PAGE}")
     runs, regimes = outputs.get("run_ids"), outputs.get("regimes") or {}
     if not isinstance(regimes, Mapping):
         raise InvalidError(f"{who} left 'regimes' that are no shares by name: {regimes!r:.100}. {_PAGE}")
     return DetectionOutputs(
         drifted=bool(drifted),
-        n_newdata=_count(outputs, "n_newdata", who, default=None),
-        n_anomalies=_count(outputs, "n_anomalies", who) or 0,
-        n_picked=_count(outputs, "n_picked", who) or 0,
-        n_evaluation=_count(outputs, "n_evaluation", who) or 0,
-        statistic=_number(outputs, "statistic", who),
-        threshold=_number(outputs, "threshold", who),
-        p_value=_number(outputs, "p_value", who),
+        n_newdata=_parse_count(outputs, "n_newdata", who, default=None),
+        n_anomalies=_parse_count(outputs, "n_anomalies", who) or 0,
+        n_picked=_parse_count(outputs, "n_picked", who) or 0,
+        n_evaluation=_parse_count(outputs, "n_evaluation", who) or 0,
+        statistic=_parse_number(outputs, "statistic", who),
+        threshold=_parse_number(outputs, "threshold", who),
+        p_value=_parse_number(outputs, "p_value", who),
         columns=tuple(columns)[:MOST_COLUMNS],
         model_uri=str(outputs.get("model_uri") or ""),
-        model_version=_count(outputs, "model_version", who, default=None),
+        model_version=_parse_count(outputs, "model_version", who, default=None),
         same_drift=bool(outputs.get("same_drift")),
-        regimes={str(name): _number(regimes, name, f"{who}, of 'regimes',") or 0.0 for name in regimes},
-        run_ids=tuple(str(one) for one in runs) if isinstance(runs, list) else None,
+        regimes={str(name): _parse_number(regimes, name, f"{who}, of 'regimes',") or 0.0 for name in regimes},
+        run_ids=tuple(str(run_id) for run_id in runs) if isinstance(runs, list) else None,
     )
 
 
 def outputs_of_training(outputs: Mapping[str, Any]) -> TrainingOutputs | None:
-    """Read the outputs of a training's run. None: it trained a first model, and so compared nothing.
+    """Parse the outputs of a training run; None if it trained a first model, with nothing to compare.
 
     Raises:
-        InvalidError: an output is missing, or is not what it should be.
+        InvalidError: an output is missing, or has the wrong type.
     """
     who = "The training"
     if not {"slices", "champion_accuracy", "challenger_accuracy"} & {
         name for name, value in outputs.items() if value is not None
     }:
         return None
-    given = [one.name for one in fields(TrainingOutputs) if one.name != "labels"]
-    if missing := [name for name in given if outputs.get(name) is None]:
+    required = [attribute.name for attribute in fields(TrainingOutputs) if attribute.name != "labels"]
+    if missing := [name for name in required if outputs.get(name) is None]:
         raise InvalidError(f"{who} left no output {', '.join(map(repr, missing))}. {_PAGE}")
     slices = outputs["slices"]
     if not _is_list(slices) or not slices:
         raise InvalidError(f"{who} left 'slices' that are no list of objects: {slices!r:.100}. {_PAGE}")
     labels = outputs.get("labels")
-    found = TrainingOutputs(
-        version=_count(outputs, "version", who) or 0,
-        champion_version=_count(outputs, "champion_version", who) or 0,
+    training = TrainingOutputs(
+        version=_parse_count(outputs, "version", who) or 0,
+        champion_version=_parse_count(outputs, "champion_version", who) or 0,
         labels=labels if isinstance(labels, str) and labels else None,
-        champion_accuracy=_number(outputs, "champion_accuracy", who) or 0.0,
-        challenger_accuracy=_number(outputs, "challenger_accuracy", who) or 0.0,
-        slices=tuple(_slice(one, who) for one in slices),
+        champion_accuracy=_parse_number(outputs, "champion_accuracy", who) or 0.0,
+        challenger_accuracy=_parse_number(outputs, "challenger_accuracy", who) or 0.0,
+        slices=tuple(_parse_slice(part, who) for part in slices),
     )
-    names = [one.name for one in found.slices]
+    names = [part.name for part in training.slices]
     if names.count(CURRENT) != 1 or len(set(names)) != len(names):
         raise InvalidError(
             f"{who} left slices named {names}. Name one {CURRENT!r}, and the others differently. {_PAGE}"
         )
-    return found
+    return training
 
 
 def purpose_of(point: Mapping[str, Any]) -> Purpose:
-    """Return what a picked or labelled point is for.
+    """Return the purpose of a selected or labelled point.
 
     Raises:
         InvalidError: neither training nor evaluation.
     """
-    found = point.get("purpose") or "train"  # as a detection of one's own may leave it
-    if found not in PURPOSES:
+    purpose = point.get("purpose") or "train"  # as a detection of one's own may leave it
+    if purpose not in PURPOSES:
         raise InvalidError(
-            f"The point {point.get('id')!r} has the purpose {found!r}. Write one of {', '.join(PURPOSES)}. {_PAGE}"
+            f"The point {point.get('id')!r} has the purpose {purpose!r}. Write one of {', '.join(PURPOSES)}. {_PAGE}"
         )
-    return "evaluate" if found == "evaluate" else "train"
+    return "evaluate" if purpose == "evaluate" else "train"
 
 
-def _slice(given: Any, who: str) -> Slice:
-    names = [one.name for one in fields(Slice)]
-    if not isinstance(given, Mapping) or any(given.get(name) is None for name in names):
-        raise InvalidError(f"{who} left the slice {given!r:.200}, which needs {', '.join(names)}. {_PAGE}")
-    counts = {name: _count(given, name, f"{who}, slice {given['name']!r},") or 0 for name in names if name != "name"}
-    return Slice(name=str(given["name"]), **counts)
+def _parse_slice(part: Any, who: str) -> Slice:
+    names = [attribute.name for attribute in fields(Slice)]
+    if not isinstance(part, Mapping) or any(part.get(name) is None for name in names):
+        raise InvalidError(f"{who} left the slice {part!r:.200}, which needs {', '.join(names)}. {_PAGE}")
+    counts = {
+        name: _parse_count(part, name, f"{who}, slice {part['name']!r},") or 0 for name in names if name != "name"
+    }
+    return Slice(name=str(part["name"]), **counts)
 
 
-def _count(outputs: Mapping[str, Any], name: str, who: str, *, default: int | None = 0) -> int | None:
+def _parse_count(outputs: Mapping[str, Any], name: str, who: str, *, default: int | None = 0) -> int | None:
     value = outputs.get(name)
     if value is None:
         return default
@@ -167,7 +169,7 @@ def _count(outputs: Mapping[str, Any], name: str, who: str, *, default: int | No
     return int(value)
 
 
-def _number(outputs: Mapping[str, Any], name: str, who: str) -> float | None:
+def _parse_number(outputs: Mapping[str, Any], name: str, who: str) -> float | None:
     value = outputs.get(name)
     if value is None:
         return None

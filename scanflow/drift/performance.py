@@ -1,4 +1,4 @@
-"""How good a model is on data that nobody has labelled yet, by what its own scores say once they are calibrated.
+"""Estimates a model's accuracy on unlabelled data from its calibrated scores.
 
 Confidence-based performance estimation: the expected share of right answers is the mean probability of being right,
 where scores were made probabilities by isotonic regression on labelled points (Guo et al., 2017, for why scores alone
@@ -46,14 +46,14 @@ class Calibration:
     """(k,), not descending: 0 to 1."""
 
     n: int
-    """So many points it was learnt from."""
+    """The number of labelled points it was fitted on."""
 
     @classmethod
-    def of(cls, scores: Any, right: Any) -> Calibration:
-        """Learn from labelled points.
+    def fit(cls, scores: Any, right: Any) -> Calibration:
+        """Fit a calibration on labelled points.
 
         Args:
-            scores: (n, classes), what the model gives each class. Or (n,), of a class 1.
+            scores: (n, classes), the model's score of each class. Or (n,), of class 1.
             right: (n,), whether its answer is right.
 
         Raises:
@@ -62,7 +62,7 @@ class Calibration:
         import numpy as np
         from scipy import optimize
 
-        confidence, answers = _confidence(scores), np.asarray(right, np.float64)
+        confidence, answers = _compute_confidence(scores), np.asarray(right, np.float64)
         if answers.shape != confidence.shape:
             raise InvalidError(f"There are {answers.shape} labels for {confidence.shape} points. Give one for each.")
         if len(answers) < LEAST:
@@ -77,13 +77,13 @@ class Calibration:
         return cls(confidence=levels, right=np.add.reduceat(fitted.x, first) / counts, n=len(answers))
 
     def estimate(self, scores: Any) -> Accuracy:
-        """Return how many of the answers are expected to be right, without labels; the interval is at 95 %.
+        """Estimate the share of right answers without labels, with a 95 % interval.
 
-        It holds what chance does in these points and in those that were learnt from, and no change of the concept.
+        The interval covers sampling error in these points and in the calibration's, not concept drift.
         """
         import numpy as np
 
-        confidence = _confidence(scores)
+        confidence = _compute_confidence(scores)
         if not len(confidence):
             raise InvalidError("There are no scores. Wait for predictions.")
         p = np.interp(confidence, self.confidence, self.right)
@@ -94,7 +94,7 @@ class Calibration:
 
 
 def measured(right: int, n: int, level: float = 0.95) -> Accuracy:
-    """Return the share of right answers among labelled points, with Wilson's interval.
+    """Return the share of right answers among labelled points, with the Wilson interval.
 
     Raises:
         InvalidError: no points, or more right ones than there are.
@@ -107,7 +107,7 @@ def measured(right: int, n: int, level: float = 0.95) -> Accuracy:
     return Accuracy(value=value, low=max(0.0, middle - half), high=min(1.0, middle + half), n=n)
 
 
-def _confidence(scores: Any) -> Floats:
+def _compute_confidence(scores: Any) -> Floats:
     import numpy as np
 
     array = np.asarray(scores, np.float64)

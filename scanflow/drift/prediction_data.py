@@ -1,8 +1,8 @@
-"""What the agents hand to workflows: recorded predictions to a detection, labelled points to a training.
+"""The data that agents pass to workflows: recorded predictions to a detection, labelled points to a training.
 
 tracker = step_tracker()
 new = collect(tracker, run_ids)  # new.x, new.ids, new.left_out
-x, y = labelled(tracker, labels)
+x, y = load_labelled_points(tracker, labels)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from scanflow.drift.samples import Samples, is_table, joined, rows, unpacked
+from scanflow.drift.samples import Samples, concatenate_samples, is_table, take_rows, unpacked
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.knowledge import open_knowledge
 from scanflow.knowledge.labels import LABELS_FILE, read_json
@@ -31,7 +31,7 @@ Prepare: TypeAlias = Callable[[NDArray[Any]], NDArray[Any]]
 """Makes what a file recorded of one input, (n, ...), into samples (m, ...) of one shape. What cannot be made into one
 becomes NaN, or a ``ValueError`` for the file as a whole."""
 
-_NAMED = 3
+_MOST_NAMED = 3
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -50,7 +50,7 @@ class PredictionData:
 
 
 def step_tracker() -> KnowledgeBase:
-    """Return the knowledge base that a step is given; elsewhere, that of the home folder."""
+    """Return the knowledge base of the running step; outside a step, that of the home folder."""
     settings = Settings.from_environment()
     return open_knowledge(settings.home.expanduser(), os.environ.get("MLFLOW_TRACKING_URI") or settings.tracker_uri)
 
@@ -66,7 +66,7 @@ def collect(
     """Return the inputs of recorded predictions, in the order of the runs.
 
     A service may take one thing in several forms, and its recorder keeps each as it came. Files that do not fit the
-    others are left out and told, as are samples that are not finite: one odd request must not keep the others from
+    others are left out and listed, as are samples that are not finite: one odd request must not keep the others from
     being looked at. Of several shapes, that of the most predictions is kept.
 
     Args:
@@ -81,42 +81,44 @@ def collect(
         NotFoundError: the one run, or its file, is not there.
         InvalidError: there are none, or none can be used.
     """
-    found: dict[str, Samples] = {}
-    left: dict[str, str] = {}
+    parts: dict[str, Samples] = {}
+    left_out: dict[str, str] = {}
     count, problems = 0, list[NotFoundError | InvalidError]()
     for run_id in dict.fromkeys(run_ids):
         try:
             arrays = arrays_of(tracker, run_id)
             if columns is None:
-                found[run_id] = _part(arrays, run_id, input_name, prepare)
+                parts[run_id] = _prepare_input(arrays, run_id, input_name, prepare)
             else:
-                found[run_id] = _table(arrays, run_id, columns)
+                parts[run_id] = _build_table(arrays, run_id, columns)
         except (NotFoundError, InvalidError) as error:
-            left[run_id], count = str(error), count + 1
+            left_out[run_id], count = str(error), count + 1
             problems.append(error)
-    common = _most_common(found)
+    common = _find_most_common_shape(parts)
     xs: list[Samples] = []
     ids: list[str] = []
-    for run_id, part in found.items():
+    for run_id, part in parts.items():
         if part.shape[1:] != common:
-            left[run_id] = f"{run_id!r}: all {len(part)}, of the shape {part.shape[1:]}; most are {common}"
+            left_out[run_id] = f"{run_id!r}: all {len(part)}, of the shape {part.shape[1:]}; most are {common}"
             count += len(part)
             continue
-        kept = np.flatnonzero(_finite(part))
-        if missing := len(part) - len(kept):
-            left[run_id] = f"{run_id!r}: {missing} of {len(part)}, with values that are not finite, or none of its kind"
+        finite = np.flatnonzero(_find_finite_rows(part))
+        if missing := len(part) - len(finite):
+            left_out[run_id] = (
+                f"{run_id!r}: {missing} of {len(part)}, with values that are not finite, or none of its kind"
+            )
             count += missing
-        xs.append(rows(part, kept))
-        ids += [f"{run_id}:{row}" for row in kept]
+        xs.append(take_rows(part, finite))
+        ids += [f"{run_id}:{row}" for row in finite]
     if not ids:
-        if len(problems) == len(left) == 1:
+        if len(problems) == len(left_out) == 1:
             raise problems[0]
-        raise InvalidError(_nothing(list(left.values())))
-    return PredictionData(x=joined(xs), ids=ids, left_out=tuple(left.values()), n_left_out=count)
+        raise InvalidError(_explain_nothing_usable(list(left_out.values())))
+    return PredictionData(x=concatenate_samples(xs), ids=ids, left_out=tuple(left_out.values()), n_left_out=count)
 
 
-def labelled(tracker: KnowledgeBase, run_id: str) -> tuple[Samples, NDArray[Any]]:
-    """Return the labelled points of a tracked run that the planner made: samples and labels (n,).
+def load_labelled_points(tracker: KnowledgeBase, run_id: str) -> tuple[Samples, NDArray[Any]]:
+    """Load the labelled points of a tracked run that the planner logged: samples and labels (n,).
 
     Labels that are all numbers, or all texts, stay so. Else, as where a person mistyped one, all are texts: words as
     they are, the others as JSON has them.
@@ -128,11 +130,11 @@ def labelled(tracker: KnowledgeBase, run_id: str) -> tuple[Samples, NDArray[Any]
     points = read_json(tracker, run_id, LABELS_FILE)
     if not points:
         raise InvalidError(f"The tracked run {run_id!r} has no labelled points.")
-    return samples_of(tracker, points), _labels([point["label"] for point in points])
+    return samples_of(tracker, points), _encode_labels([point["label"] for point in points])
 
 
 def samples_of(tracker: KnowledgeBase, points: Sequence[Mapping[str, Any]]) -> Samples:
-    """Return the samples that points of a detection stand for, in their order.
+    """Load the samples of a detection's points, in their order.
 
     Raises:
         NotFoundError: a run, or its file, is not there.
@@ -146,41 +148,43 @@ def samples_of(tracker: KnowledgeBase, points: Sequence[Mapping[str, Any]]) -> S
         files[str(data["tracked"]), str(data.get("file", "picked.npz"))].append(number)
     parts: list[Samples] = []
     order: list[int] = []
-    for (tracked, name), some in files.items():
+    for (tracked, name), numbers in files.items():
         x = unpacked("x", arrays_of(tracker, tracked, name=name))
-        at = [int(points[number]["data"]["at"]) for number in some]
+        at = [int(points[number]["data"]["at"]) for number in numbers]
         if min(at) < 0 or max(at) >= len(x):
             raise InvalidError(f"The file {name!r} of {tracked!r} has {len(x)} points, and number {max(at)} is asked.")
-        parts.append(rows(x, at))
-        order += some
-    return rows(joined(parts), np.argsort(order))
+        parts.append(take_rows(x, at))
+        order += numbers
+    return take_rows(concatenate_samples(parts), np.argsort(order))
 
 
 def arrays_of(tracker: KnowledgeBase, run_id: str, *, name: str | None = None) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a tracked run's ``.npz`` file: the one named, or the only one."""
+    """Load the arrays of a tracked run's ``.npz`` file: the one named, or the only one."""
     with tempfile.TemporaryDirectory() as folder:
         root = tracker.fetch_run_artifacts(run_id, Path(folder) / "files", path=name or "")
-        found = sorted(root.rglob(name or "*.npz"))
-        if len(found) != 1:
-            raise NotFoundError(f"The tracked run {run_id!r} has {len(found)} files {name or '*.npz'}; one is needed.")
+        files = sorted(root.rglob(name or "*.npz"))
+        if len(files) != 1:
+            raise NotFoundError(f"The tracked run {run_id!r} has {len(files)} files {name or '*.npz'}; one is needed.")
         try:
-            with np.load(found[0], allow_pickle=False) as held:
-                return {key: held[key] for key in held.files}
+            with np.load(files[0], allow_pickle=False) as file:
+                return {key: file[key] for key in file.files}
         except (OSError, ValueError) as error:
-            raise InvalidError(f"The file {found[0].name!r} of {run_id!r} cannot be read: {error}.") from error
+            raise InvalidError(f"The file {files[0].name!r} of {run_id!r} cannot be read: {error}.") from error
 
 
-def _labels(values: Sequence[Any]) -> NDArray[Any]:
+def _encode_labels(values: Sequence[Any]) -> NDArray[Any]:
     """Return labels as an array (n,) that a file can hold: no objects, and no ``true`` that became 1."""
-    if len({type(one) for one in values}) == 1 and isinstance(values[0], bool | int | float | str):
-        found = np.asarray(values)
-        if found.dtype != object:  # as numbers are that no computer counts with
-            return found
-    return np.asarray([one if isinstance(one, str) else json.dumps(one) for one in values])
+    if len({type(value) for value in values}) == 1 and isinstance(values[0], bool | int | float | str):
+        labels = np.asarray(values)
+        if labels.dtype != object:  # as numbers are that no computer counts with
+            return labels
+    return np.asarray([value if isinstance(value, str) else json.dumps(value) for value in values])
 
 
-def _part(arrays: dict[str, NDArray[Any]], run_id: str, name: str | None, prepare: Prepare | None) -> NDArray[Any]:
-    part = _input(arrays, run_id, name)
+def _prepare_input(
+    arrays: dict[str, NDArray[Any]], run_id: str, name: str | None, prepare: Prepare | None
+) -> NDArray[Any]:
+    part = _select_input(arrays, run_id, name)
     if prepare is not None:
         try:
             part = prepare(part)
@@ -191,7 +195,7 @@ def _part(arrays: dict[str, NDArray[Any]], run_id: str, name: str | None, prepar
     return part
 
 
-def _table(arrays: dict[str, NDArray[Any]], run_id: str, columns: Sequence[str]) -> Samples:
+def _build_table(arrays: dict[str, NDArray[Any]], run_id: str, columns: Sequence[str]) -> Samples:
     import pandas as pd
 
     inputs = {key.removeprefix("input:"): value for key, value in arrays.items() if key.startswith("input:")}
@@ -201,10 +205,10 @@ def _table(arrays: dict[str, NDArray[Any]], run_id: str, columns: Sequence[str])
     lacking = [name for name in columns if name not in inputs]
     if lacking:
         raise InvalidError(f"The predictions of {run_id!r} have no column {lacking[0]!r}. They have: {sorted(inputs)}")
-    return pd.DataFrame({name: _column(inputs[name], inputs.get(f"{name}:ends")) for name in columns})
+    return pd.DataFrame({name: _decode_column(inputs[name], inputs.get(f"{name}:ends")) for name in columns})
 
 
-def _column(values: NDArray[Any], ends: NDArray[Any] | None) -> NDArray[Any]:
+def _decode_column(values: NDArray[Any], ends: NDArray[Any] | None) -> NDArray[Any]:
     """Return a column's values (n,); of text, its bytes are in a row, and ``ends`` says where each one ends."""
     if ends is None:
         return values.reshape(-1)
@@ -213,7 +217,7 @@ def _column(values: NDArray[Any], ends: NDArray[Any] | None) -> NDArray[Any]:
     return np.array([*parts, None], dtype=object)[:-1]
 
 
-def _most_common(parts: dict[str, Samples]) -> tuple[int, ...]:
+def _find_most_common_shape(parts: dict[str, Samples]) -> tuple[int, ...]:
     """Return the shape of the most predictions; of equals, the one met first."""
     counts: Counter[tuple[int, ...]] = Counter()
     for part in parts.values():
@@ -221,24 +225,24 @@ def _most_common(parts: dict[str, Samples]) -> tuple[int, ...]:
     return max(counts, key=lambda shape: counts[shape], default=())
 
 
-def _finite(part: Samples) -> NDArray[np.bool_]:
+def _find_finite_rows(part: Samples) -> NDArray[np.bool_]:
     if is_table(part) or part.dtype.kind not in "fc":
         return np.ones(len(part), dtype=np.bool_)
     return np.asarray(np.isfinite(part).all(axis=tuple(range(1, part.ndim))), dtype=np.bool_)
 
 
-def _nothing(left: Sequence[str]) -> str:
-    if not left:
+def _explain_nothing_usable(left_out: Sequence[str]) -> str:
+    if not left_out:
         return "There are no predictions to look at: the list of runs is empty, or their files are."
-    rest = f"\n- and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
-    named = "\n".join(f"- {line}" for line in left[:_NAMED])
+    rest = f"\n- and {len(left_out) - _MOST_NAMED} more" if len(left_out) > _MOST_NAMED else ""
+    named = "\n".join(f"- {line}" for line in left_out[:_MOST_NAMED])
     return (
-        f"None of the predictions in {len(left)} files can be looked at. Recorded is what was sent, before any "
+        f"None of the predictions in {len(left_out)} files can be looked at. Recorded is what was sent, before any "
         f"component had it: where that has several forms, have collect(prepare=...) make them alike.\n{named}{rest}"
     )
 
 
-def _input(arrays: dict[str, NDArray[Any]], run_id: str, name: str | None) -> NDArray[Any]:
+def _select_input(arrays: dict[str, NDArray[Any]], run_id: str, name: str | None) -> NDArray[Any]:
     inputs = {key.removeprefix("input:"): value for key, value in arrays.items() if key.startswith("input:")}
     if name is None and len(inputs) != 1:
         raise InvalidError(f"The predictions of {run_id!r} have {len(inputs)} inputs. Name one: {sorted(inputs)}")

@@ -40,7 +40,7 @@ Verdict = Literal["promote", "ask", "wait", "reject"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromotionDecision:
-    """What is to become of a challenger, and why."""
+    """The decision about a challenger, and its reason."""
 
     verdict: Verdict
     reason: str
@@ -66,11 +66,11 @@ class PromotionDecision:
     """So many more labelled points of the current window, about, before a challenger that waits may be promoted."""
 
     def evidence(self, *, level: float = 0.05, **about: Any) -> dict[str, Any]:
-        """Return all of it as JSON can hold it, each slice with the bounds of its gain, and what else is said."""
+        """Return the decision as JSON values, each slice with the bounds of its gain, together with ``about``."""
         slices = []
-        for one in self.slices:
-            low, high = one.interval(self.level if one.name == CURRENT else level)
-            slices.append({**asdict(one), "gain": one.gain, "low": low, "high": high})
+        for part in self.slices:
+            low, high = part.interval(self.level if part.name == CURRENT else level)
+            slices.append({**asdict(part), "gain": part.gain, "low": low, "high": high})
         return {**about, **asdict(self), "slices": slices}
 
 
@@ -83,8 +83,8 @@ class _WeighedGain:
     own: float
 
     @classmethod
-    def of(cls, slices: Sequence[Slice], traffic: Mapping[str, float]) -> _WeighedGain:
-        parts = {one.name: (traffic[one.name], *one.estimate) for one in slices if traffic.get(one.name)}
+    def combine(cls, slices: Sequence[Slice], traffic: Mapping[str, float]) -> _WeighedGain:
+        parts = {part.name: (traffic[part.name], *part.estimate) for part in slices if traffic.get(part.name)}
         weight, _, error = parts.get(CURRENT, (0.0, 0.0, 0.0))
         return cls(
             middle=sum(weight * gain for weight, gain, _ in parts.values()),
@@ -96,14 +96,14 @@ class _WeighedGain:
         half = quantile(level) * self.error
         return max(-1.0, self.middle - half), min(1.0, self.middle + half)
 
-    def needed(self, n: int, bound: float, level: float) -> float:
-        """Return with how many more points of the current window, beside ``n``, it is told whether the gain is above
-        ``bound``, if all goes on as until now; infinite: with none."""
+    def estimate_points_needed(self, n: int, bound: float, level: float) -> float:
+        """Estimate how many more points of the current window, beside ``n``, show whether the gain is above ``bound``
+        if it stays as it is; infinite if none do."""
         may_be = ((self.middle - bound) / quantile(level)) ** 2 - (self.error**2 - self.own**2)
         return max(1.0, math.ceil(self.own**2 * (n + 2) / may_be - (n + 2))) if may_be > 0 else math.inf
 
 
-def expected_traffic(
+def compute_expected_traffic(
     names: Sequence[str], recent: Mapping[str, float] | None = None, *, returning: float = 0.1
 ) -> dict[str, float]:
     """Return the share of each slice in the traffic to be expected; they add up to 1.
@@ -113,13 +113,13 @@ def expected_traffic(
         recent: The share of each in the recent predictions, as far as that is known; the rest is current.
         returning: The share of what may return, divided among all slices but the current one: 0 to 1.
     """
-    known = {name: (recent or {}).get(name, 0.0) for name in names if name != CURRENT}
-    if not known:
+    shares = {name: (recent or {}).get(name, 0.0) for name in names if name != CURRENT}
+    if not shares:
         return {CURRENT: 1.0}
-    whole = max(1.0, sum(known.values()))
-    now, floor = max(0.0, 1.0 - sum(known.values())), returning / len(known)
+    whole = max(1.0, sum(shares.values()))
+    now, floor = max(0.0, 1.0 - sum(shares.values())), returning / len(shares)
     return {CURRENT: (1 - returning) * now} | {
-        name: (1 - returning) * share / whole + floor for name, share in known.items()
+        name: (1 - returning) * share / whole + floor for name, share in shares.items()
     }
 
 
@@ -136,12 +136,12 @@ def decide(
     level: float = 0.05,
     look: int = 1,
 ) -> PromotionDecision:
-    """Say whether a challenger is to be promoted, by itself or by a person, waits for labels, or is rejected.
+    """Decide whether a challenger is promoted, needs a person's approval, waits for labels, or is rejected.
 
     Args:
         slices: One named ``current``, and others.
-        recent: See :func:`expected_traffic`.
-        returning: See :func:`expected_traffic`.
+        recent: See :func:`compute_expected_traffic`.
+        returning: See :func:`compute_expected_traffic`.
         min_gain: The lower end of the gain over the traffic to be expected has to be above this: 0 to 1.
         margin: Of all answers, so many may be lost by one slice other than the current one: 0 to 1.
         worst: Of its own answers, such a slice may lose so many: 0 to 1.
@@ -153,25 +153,27 @@ def decide(
     Raises:
         InvalidError: no slice, or two, of the current window.
     """
-    current = [one for one in slices if one.name == CURRENT]
+    current = [part for part in slices if part.name == CURRENT]
     if len(current) != 1:
         raise InvalidError(f"There are {len(current)} slices named {CURRENT!r}. Evaluate both models on one such.")
     (now,) = current
-    known = [one for one in slices if one.n or one is now]
-    traffic = expected_traffic([one.name for one in known], recent, returning=returning)
-    weighed, own = _WeighedGain.of(known, traffic), _spent(level, look)
+    evaluated = [part for part in slices if part.n or part is now]
+    traffic = compute_expected_traffic([part.name for part in evaluated], recent, returning=returning)
+    weighed, own = _WeighedGain.combine(evaluated, traffic), _spend_level(level, look)
     low, high = weighed.interval(own)
-    others = _comparable([one for one in known if one is not now], traffic, recent or {}, margin, worst, level)
-    surely = [said for one in others if one.has_traffic and (said := one.surely_worse(level))]
-    unsure = [said for one in others if (said := one.surely_worse(level) or one.may_be_worse(level))]
+    others = _set_limits([part for part in evaluated if part is not now], traffic, recent or {}, margin, worst, level)
+    surely = [loss for other in others if other.has_traffic and (loss := other.describe_sure_loss(level))]
+    unsure = [
+        loss for other in others if (loss := other.describe_sure_loss(level) or other.describe_possible_loss(level))
+    ]
     if high <= min_gain:
-        surely.append(f"gains {_points(high)} at most, and more than {_points(min_gain)} is wanted")
+        surely.append(f"gains {_format_points(high)} at most, and more than {_format_points(min_gain)} is wanted")
     waits, needed = "", 0.0
     if now.n < min_n:
         waits, needed = f"evaluated on {now.n} points of {min_n}", min_n - now.n
     elif low <= min_gain or now.p > own:
-        waits = f"the gain may be as low as {_points(low)}"
-        needed = weighed.needed(now.n, min_gain, _spent(level, look + 1))
+        waits = f"the gain may be as low as {_format_points(low)}"
+        needed = weighed.estimate_points_needed(now.n, min_gain, _spend_level(level, look + 1))
     verdict: Verdict = "reject" if surely else "wait" if waits else "ask" if unsure else "promote"
     if verdict == "wait":
         tell = "no label would tell" if math.isinf(needed) else f"about {needed:,.0f} more labelled points would tell"
@@ -180,7 +182,7 @@ def decide(
             verdict = "reject"
             waits += "" if most_n is None else f", and people label {most_n:,} at most"
     shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in traffic.items() if share)
-    better = f"better by {_points(weighed.middle)} of the traffic to be expected ({shares}), at least {_points(low)}"
+    better = f"better by {_format_points(weighed.middle)} of the traffic to be expected ({shares}), at least {_format_points(low)}"
     reason = {"promote": [better], "ask": unsure, "wait": [waits], "reject": surely or [waits]}[verdict]
     return PromotionDecision(
         verdict=verdict,
@@ -199,32 +201,32 @@ def decide(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OtherSlice:
-    """A slice other than the current one, how much of it may be lost, and what is to be ruled out: 0 to 1."""
+    """A slice other than the current one, the loss allowed in it, and the loss to be ruled out: 0 to 1."""
 
     part: Slice
     allowed: float
-    much: float
+    large_loss: float
     has_traffic: bool
 
-    def surely_worse(self, level: float) -> str | None:
+    def describe_sure_loss(self, level: float) -> str | None:
         _, best = self.part.interval(level)
         if best >= -self.allowed:
             return None
-        return f"worse on {self.part.name!r} by {_points(-self.part.gain)}, at least {_points(-best)}{self._limit}"
+        return f"worse on {self.part.name!r} by {_format_points(-self.part.gain)}, at least {_format_points(-best)}{self._limit}"
 
-    def may_be_worse(self, level: float) -> str | None:
+    def describe_possible_loss(self, level: float) -> str | None:
         least, _ = self.part.interval(level / SURER)
-        if self.part.not_worse(self.allowed, level) and least > -self.much:
+        if self.part.is_not_worse(self.allowed, level) and least > -self.large_loss:
             return None
         low, _ = self.part.interval(level)
-        return f"on {self.part.name!r} it may lose {_points(-low)}{self._limit}"
+        return f"on {self.part.name!r} it may lose {_format_points(-low)}{self._limit}"
 
     @property
     def _limit(self) -> str:
-        return f", and {_points(self.allowed)} are allowed"
+        return f", and {_format_points(self.allowed)} are allowed"
 
 
-def _comparable(
+def _set_limits(
     others: Sequence[Slice],
     traffic: Mapping[str, float],
     recent: Mapping[str, float],
@@ -232,55 +234,59 @@ def _comparable(
     worst: float,
     level: float,
 ) -> list[_OtherSlice]:
-    """Return the slices; those that nobody asks for, with too few points to show what they may lose, as one."""
+    """Return the slices with their limits; those without traffic and too few points to show a loss are merged."""
 
     def with_limit(part: Slice, share: float, now: float = 0.0) -> _OtherSlice:
         allowed = worst if share == 0 else min(worst, margin / share)
-        return _OtherSlice(part=part, allowed=allowed, much=2 * worst, has_traffic=now >= LEAST_TRAFFIC)
+        return _OtherSlice(part=part, allowed=allowed, large_loss=2 * worst, has_traffic=now >= LEAST_TRAFFIC)
 
-    found = [with_limit(one, traffic[one.name], recent.get(one.name, 0.0)) for one in others]
-    small = [one.part for one in found if not one.has_traffic and one.part.shows(one.allowed, level) == 0]
+    limited = [with_limit(part, traffic[part.name], recent.get(part.name, 0.0)) for part in others]
+    small = [
+        other.part
+        for other in limited
+        if not other.has_traffic and other.part.compute_critical_value(other.allowed, level) == 0
+    ]
     if len(small) < 2:
-        return found
+        return limited
     counts = ("n", "champion_right", "challenger_right", "gained")
-    names = " and ".join(one.name for one in small)
-    whole = Slice(name=names, **{of: sum(getattr(one, of) for one in small) for of in counts})
-    rest = [one for one in found if one.part not in small]
-    return [*rest, with_limit(whole, sum(traffic[one.name] for one in small))]
+    names = " and ".join(part.name for part in small)
+    whole = Slice(name=names, **{count: sum(getattr(part, count) for part in small) for count in counts})
+    rest = [other for other in limited if other.part not in small]
+    return [*rest, with_limit(whole, sum(traffic[part.name] for part in small))]
 
 
 def sentence(evidence: Mapping[str, Any]) -> str:
-    """Return in one line what was decided of a challenger, and why, from what :meth:`PromotionDecision.evidence` gave.
+    """Format the evidence of a :meth:`PromotionDecision.evidence` in one line.
 
-    What another program wrote, and does not hold that, is told by its ``reason`` alone.
+    Evidence of another form, by another program, is reduced to its ``reason``.
     """
     try:
-        return "; ".join(_parts(evidence))
+        return "; ".join(_format_parts(evidence))
     except (KeyError, TypeError, ValueError, ZeroDivisionError):
         return str(evidence.get("reason", ""))
 
 
-def _parts(evidence: Mapping[str, Any]) -> list[str]:
-    slices = {one["name"]: one for one in evidence["slices"]}
+def _format_parts(evidence: Mapping[str, Any]) -> list[str]:
+    slices = {part["name"]: part for part in evidence["slices"]}
     now, verdict = slices.pop(CURRENT), evidence["verdict"]
-    old, new = _model(evidence, now, "champion"), _model(evidence, now, "challenger")
+    old, new = _format_model(evidence, now, "champion"), _format_model(evidence, now, "challenger")
     what = {
         "promote": f"Replace {old} by {new}",
         "ask": f"Replace {old} by {new} if a person says so",
         "wait": f"Keep {old}; {new} waits",
         "reject": f"Keep {old}; {new} is rejected",
     }
-    parts = [f"{what[verdict]}, n = {now['n']}, {_gain(now, ' points')}"]
+    parts = [f"{what[verdict]}, n = {now['n']}, {_format_gain(now, ' points')}"]
     traffic = {name: share for name, share in (evidence.get("traffic") or {}).items() if share}
     if len(traffic) > 1:
         shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in traffic.items())
-        parts.append(f"of the traffic to be expected {_gain(evidence)}: {shares}")
+        parts.append(f"of the traffic to be expected {_format_gain(evidence)}: {shares}")
     if verdict != "promote":
         parts.append(str(evidence["reason"]))
     if slices:
-        changed = any(not one["low"] <= 0 <= one["high"] for one in slices.values())
-        told = [f"{name} {_gain(one, n=True)}" for name, one in slices.items()]
-        parts.append(f"other slices{'' if changed else ' unchanged'}: {', '.join(told)}")
+        changed = any(not part["low"] <= 0 <= part["high"] for part in slices.values())
+        gains = [f"{name} {_format_gain(part, n=True)}" for name, part in slices.items()]
+        parts.append(f"other slices{'' if changed else ' unchanged'}: {', '.join(gains)}")
     if evidence.get("drifted"):
         parts.append(f"drift in {', '.join(f'`{name}`' for name in evidence['drifted'])}")
     if evidence.get("run"):
@@ -288,19 +294,19 @@ def _parts(evidence: Mapping[str, Any]) -> list[str]:
     return parts
 
 
-def _model(evidence: Mapping[str, Any], now: Mapping[str, Any], who: str) -> str:
+def _format_model(evidence: Mapping[str, Any], now: Mapping[str, Any], who: str) -> str:
     number = evidence.get("version" if who == "challenger" else who)
     return f"{f'the {who}' if number is None else f'version {number}'} ({100 * now[f'{who}_right'] / now['n']:.1f} %)"
 
 
-def _gain(part: Mapping[str, Any], unit: str = "", *, n: bool = False) -> str:
+def _format_gain(part: Mapping[str, Any], unit: str = "", *, n: bool = False) -> str:
     low, high = (f"{100 * part[name]:+.1f}" for name in ("low", "high"))
-    of = f", n = {part['n']}" if n else ""
-    return f"{100 * part['gain']:+.1f}{unit} ({low} to {high}{of})"
+    suffix = f", n = {part['n']}" if n else ""
+    return f"{100 * part['gain']:+.1f}{unit} ({low} to {high}{suffix})"
 
 
 def for_evaluation(point: bytes, *, share: float = 0.3) -> bool:
-    """Say whether a point is for evaluation, and never for training, by what it is: the same point always is.
+    """Return whether a point is reserved for evaluation, by a hash of its bytes: the same for the same point.
 
     Args:
         point: The point's bytes, without its label.
@@ -310,9 +316,9 @@ def for_evaluation(point: bytes, *, share: float = 0.3) -> bool:
     return number < share * 2**64
 
 
-def _spent(level: float, look: int) -> float:
+def _spend_level(level: float, look: int) -> float:
     return level * (FIRST_LOOK if look == 1 else (1 - FIRST_LOOK) / (look * (look - 1)))
 
 
-def _points(share: float) -> str:
+def _format_points(share: float) -> str:
     return f"{100 * share:.1f} points"

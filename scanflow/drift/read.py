@@ -25,7 +25,7 @@ MISSING: Final = ("", "#N/A", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", 
 
 
 def read_pair(reference: Path, current: Path) -> tuple[DataTable, DataTable, list[str]]:
-    """Read two tables that are to be compared, the second with the first one's types; the last is what was aligned.
+    """Read two tables for comparison, the second with the first one's types; return notes on conversions as the third.
 
     Raises:
         NotFoundError: a file is missing, or a folder has no recorded predictions.
@@ -49,15 +49,15 @@ def read_table(path: Path) -> DataTable:
 
 def _read(path: Path, *, texts: Collection[str] = ()) -> dict[str, NDArray[Any]]:
     if path.is_dir():
-        return _recorded(path)
+        return _read_recorded(path)
     if not path.is_file():
         raise NotFoundError(
             f"There is no file {str(path)!r}. Give a CSV, Parquet or npz file, or a folder of predictions."
         )
-    endings = [one.lower() for one in path.suffixes]
+    endings = [suffix.lower() for suffix in path.suffixes]
     try:
         if ".npz" in endings:
-            return _arrays(path)
+            return _load_arrays(path)
         if ".csv" in endings or ".tsv" in endings:
             import pandas as pd
 
@@ -72,7 +72,7 @@ def _read(path: Path, *, texts: Collection[str] = ()) -> dict[str, NDArray[Any]]
             import pandas as pd
 
             frame = pd.read_parquet(path)
-            frame = frame.assign(**{name: _as_text(frame[name]) for name in texts})
+            frame = frame.assign(**{name: _format_numbers(frame[name]) for name in texts})
         else:
             raise InvalidError(
                 f"{path.name!r} is of no known kind. Give a file that ends in .csv, .tsv, .parquet or .npz."
@@ -85,30 +85,34 @@ def _read(path: Path, *, texts: Collection[str] = ()) -> dict[str, NDArray[Any]]
         if isinstance(error, InvalidError):
             raise
         raise InvalidError(f"{str(path)!r} cannot be read ({error}). Write it again.") from error
-    return {str(name): _without_missing(np.asarray(frame[name])) for name in frame.columns}
+    return {str(name): _replace_missing(np.asarray(frame[name])) for name in frame.columns}
 
 
-def _as_text(numbers: Any) -> list[str | None]:
-    return [None if is_missing(one) else str(int(one) if float(one).is_integer() else one) for one in numbers]
+def _format_numbers(numbers: Any) -> list[str | None]:
+    return [
+        None if is_missing(number) else str(int(number) if float(number).is_integer() else number) for number in numbers
+    ]
 
 
-def _without_missing(values: NDArray[Any]) -> NDArray[Any]:
+def _replace_missing(values: NDArray[Any]) -> NDArray[Any]:
     if values.dtype.kind != "O":
         return values
     none = set(MISSING)
-    return np.array([None if isinstance(one, str) and one in none else one for one in values] + [None], object)[:-1]
+    return np.array([None if isinstance(value, str) and value in none else value for value in values] + [None], object)[
+        :-1
+    ]
 
 
-def _arrays(path: Path) -> dict[str, NDArray[Any]]:
+def _load_arrays(path: Path) -> dict[str, NDArray[Any]]:
     with np.load(path, allow_pickle=False) as file:
         return {name: file[name] for name in file.files if file[name].ndim}
 
 
-def _recorded(folder: Path) -> dict[str, NDArray[Any]]:
-    """Return the inputs in a folder of recorded predictions, those of all its files."""
+def _read_recorded(folder: Path) -> dict[str, NDArray[Any]]:
+    """Read the inputs in all files of a folder of recorded predictions."""
     parts: dict[str, list[NDArray[Any]]] = {}
     for path in sorted(folder.rglob("*.npz")):
-        for name, array in _arrays(path).items():
+        for name, array in _load_arrays(path).items():
             if name.startswith(INPUT) and array.dtype.kind in "biuf":
                 parts.setdefault(name.removeprefix(INPUT), []).append(array)
     if not parts:

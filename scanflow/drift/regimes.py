@@ -1,4 +1,4 @@
-"""Several known regimes: what has come is compared with that mixture of them which is likest to it.
+"""Several known regimes: new data is compared with the mixture of them that is nearest to it.
 
 After a model has learnt from drifted data, both clean and drifted data are known, and traffic may be either, or any
 mixture. Compared with all known data pooled, each of these would seem to have drifted, for ever.
@@ -20,30 +20,30 @@ LEAST_SHARE = 0.02
 """A regime with a smaller share of the mixture is left out."""
 
 
-def mixture(
-    known: DataTable, regimes: NDArray[np.intp], current: DataTable, generator: np.random.Generator
+def draw_mixture(
+    reference: DataTable, regimes: NDArray[np.intp], current: DataTable, generator: np.random.Generator
 ) -> NDArray[np.intp]:
-    """Return rows of ``known``, drawn without replacement, in which each regime has the share that it has in the
+    """Draw rows of ``reference`` without replacement, in which each regime has the share that it has in the
     mixture nearest to ``current`` by maximum mean discrepancy; all rows where there is one regime.
 
     Args:
-        known: What is known, of all regimes.
-        regimes: (rows,): the regime of each of those.
-        current: What has come, with the same columns.
+        reference: The reference data of all regimes.
+        regimes: (rows,): the regime of each row of the reference.
+        current: New data, with the same columns.
         generator: Chooses the rows.
     """
     names, numbers = np.unique(regimes, return_inverse=True)
     if len(names) < 2:
-        return np.arange(known.rows)
-    before, after = aligned(known, current)
-    pooled = [one.then(after.columns[name]) for name, one in before.columns.items()]
-    features, _ = joint_features([(one, one.codes(rare=RARE)) for one in pooled])
+        return np.arange(reference.rows)
+    before, after = aligned(reference, current)
+    pooled = [column.then(after.columns[name]) for name, column in before.columns.items()]
+    features, _ = joint_features([(column, column.codes(rare=RARE)) for column in pooled])
     if features.shape[1] == 0:
-        return np.arange(known.rows)
+        return np.arange(reference.rows)
     white = whitened(features) if features.shape[1] > 1 else features
-    fourier = _fourier(white.astype(np.float64))
-    means = np.stack([fourier[: known.rows][numbers == at].mean(axis=0) for at in range(len(names))])
-    shares = _nearest(means, fourier[known.rows :].mean(axis=0))
+    fourier = _compute_fourier_features(white.astype(np.float64))
+    means = np.stack([fourier[: reference.rows][numbers == at].mean(axis=0) for at in range(len(names))])
+    shares = _fit_shares(means, fourier[reference.rows :].mean(axis=0))
     shares = np.where(shares < LEAST_SHARE, 0.0, shares)
     shares /= shares.sum()
     sizes = np.bincount(numbers)
@@ -55,7 +55,7 @@ def mixture(
     return np.sort(np.concatenate(drawn))
 
 
-def _fourier(points: NDArray[np.float64]) -> NDArray[np.float64]:
+def _compute_fourier_features(points: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return (n, FEATURES): products of rows are about a Gaussian kernel's, as wide as the median distance."""
     generator = np.random.default_rng(0)
     first, second = generator.integers(len(points), size=(2, 1000))
@@ -64,7 +64,7 @@ def _fourier(points: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
 
 
-def _nearest(means: NDArray[np.float64], target: NDArray[np.float64]) -> NDArray[np.float64]:
+def _fit_shares(means: NDArray[np.float64], target: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the shares (regimes,), that add up to 1, with which ``means`` (regimes, d) come nearest to ``target``."""
     from scipy.optimize import nnls
 

@@ -1,4 +1,4 @@
-"""Drift within each category of a column, which rows of other categories hide: all looked at, at one error level."""
+"""Drift within each category of a column, which the other rows may mask; all tested at one error level."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def compare_by(
     if both.is_numeric and len(levels) > FEW_VALUES:
         raise InvalidError(f"{by!r} has {len(levels)} different numbers. Give a column of categories.")
     rest = [
-        DataTable({name: one for name, one in table.columns.items() if name != by}) for table in (reference, current)
+        DataTable({name: column for name, column in table.columns.items() if name != by})
+        for table in (reference, current)
     ]
     parts: list[tuple[str, DataTable, DataTable]] = []
     for at in np.argsort(counts, kind="stable")[::-1][:MOST_SEGMENTS]:

@@ -1,4 +1,4 @@
-"""Which points of a window that drifted are to be labelled: some to learn from, and some to evaluate models by.
+"""Selects the points of a window with drift to label: some for training, and some to evaluate models.
 
 Those to learn from are the critical ones, on which the model in use is weak: its accuracy on them says little of the
 window's. So others are drawn at random from all of it, and no model may learn from these, nor from any like them.
@@ -13,7 +13,7 @@ import numpy as np
 from scanflow.drift.detectors.critical import CriticalPoint, pick
 from scanflow.drift.detectors.port import Floats, Indices
 from scanflow.drift.evaluation import are_for_evaluation
-from scanflow.drift.samples import Samples, digests, firsts, row_values
+from scanflow.drift.samples import Samples, compute_digests, find_first_occurrences, read_row
 from scanflow.errors import InvalidError
 
 
@@ -31,7 +31,7 @@ def select(
     evaluation_share: float,
     generator: np.random.Generator,
 ) -> list[CriticalPoint]:
-    """Return up to ``most`` points of n samples, a share of them for evaluation; of equal samples, one.
+    """Select up to ``most`` points of n samples, a share of them for evaluation; equal samples once.
 
     Those for evaluation have scores like the others', in random order: whoever labels the highest ones first labels
     both kinds, and a random part of those for evaluation.
@@ -45,37 +45,39 @@ def select(
     """
     if not 0 <= evaluation_share < 1:
         raise InvalidError(f"evaluation_share={evaluation_share} is no share. Give 0 or more, and less than 1.")
-    own = digests(x)
-    first, held = firsts(own), are_for_evaluation(own, evaluation_share)
-    candidates = first[held[first]]
+    sample_digests = compute_digests(x)
+    first, for_evaluation = find_first_occurrences(sample_digests), are_for_evaluation(sample_digests, evaluation_share)
+    candidates = first[for_evaluation[first]]
     drawn: list[int] = generator.permutation(candidates)[: round(most * evaluation_share)].tolist()
-    free: list[int] = first[~held[first]].tolist()
+    free: list[int] = first[~for_evaluation[first]].tolist()
 
-    def some(outliers: Indices, count: int) -> list[CriticalPoint]:
+    def pick_points(positions: Indices, count: int) -> list[CriticalPoint]:
         return pick(
             ids=[ids[at] for at in free],
             runs=[runs[at] for at in free],
             guesses=[guesses[at] for at in free],
             strangeness=strangeness[free],
             uncertainty=uncertainty[free],
-            outliers=outliers,
+            outliers=positions,
             features=features[free],
             most=count,
         )
 
-    wanted = most - len(drawn)
-    picked = some(np.flatnonzero(np.isin(free, outliers)), wanted)
-    if len(picked) < wanted:
+    remaining = most - len(drawn)
+    picked = pick_points(np.flatnonzero(np.isin(free, outliers)), remaining)
+    if len(picked) < remaining:
         # A model may be sure of what it has never seen, and be wrong: the others tell something, too.
-        known = {one.id for one in picked}
-        picked += [one for one in some(np.arange(len(free)), wanted) if one.id not in known][: wanted - len(picked)]
+        picked_ids = {point.id for point in picked}
+        picked += [point for point in pick_points(np.arange(len(free)), remaining) if point.id not in picked_ids][
+            : remaining - len(picked)
+        ]
     places = 1 - (np.arange(len(drawn)) + 0.5) / max(len(drawn), 1)
-    scores = np.quantile([one.score for one in picked], places) if picked else places
+    scores = np.quantile([point.score for point in picked], places) if picked else places
     evaluated = [
         CriticalPoint(
             id=ids[at], run=runs[at], index=at, guess=guesses[at], score=round(float(score), 6), purpose="evaluate"
         )
         for at, score in zip(drawn, scores, strict=True)
     ]
-    points = [one.model_copy(update={"index": free[one.index]}) for one in picked] + evaluated
-    return [one.model_copy(update={"row": row_values(x, one.index)}) for one in points]
+    points = [point.model_copy(update={"index": free[point.index]}) for point in picked] + evaluated
+    return [point.model_copy(update={"row": read_row(x, point.index)}) for point in points]

@@ -1,4 +1,4 @@
-"""Two models' answers to the same labelled points: by how much one is better, and how surely that is known.
+"""Paired evaluation of two models on the same labelled points: the gain and its confidence.
 
 Of paired answers only those points count on which one of the two is right and the other wrong. Whether more of them are
 gained than lost is McNemar's question, answered by a binomial's mid-p-value (Fagerland et al., 2013); by how much, with
@@ -42,7 +42,7 @@ class Slice:
     """Points that the challenger has right and the champion wrong."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be counts of the same points.
+        """Reject counts that cannot be of the same points.
 
         Raises:
             InvalidError: they cannot.
@@ -87,15 +87,15 @@ class Slice:
         half = quantile(level) * error
         return max(-1.0, middle - half), min(1.0, middle + half)
 
-    def shows(self, margin: float, level: float) -> float:
+    def compute_critical_value(self, margin: float, level: float) -> float:
         """Return how many standard errors a loss of up to ``margin`` can be told from none by, at that level of both
         errors: the level's, where the points suffice, and less down to 0."""
         return max(0.0, min(quantile(level), margin / self.estimate[1] - quantile(level)))
 
-    def not_worse(self, margin: float, level: float) -> bool:
-        """Say whether no more than ``margin`` was lost, as surely as so many points can show."""
+    def is_not_worse(self, margin: float, level: float) -> bool:
+        """Return whether no more than ``margin`` was lost, as surely as so many points can show."""
         middle, error = self.estimate
-        return middle - self.shows(margin, level) * error > -margin
+        return middle - self.compute_critical_value(margin, level) * error > -margin
 
 
 def quantile(level: float) -> float:
@@ -103,6 +103,6 @@ def quantile(level: float) -> float:
     return NormalDist().inv_cdf(1 - level)
 
 
-def window_named(run: str) -> str:
-    """Return the name of the slice with the window that a detection's run has looked at."""
+def format_window_name(run: str) -> str:
+    """Return the slice name of the window of a detection run."""
     return f"{WINDOW}{run}"

@@ -92,30 +92,30 @@ class ADWIN:
         for at, row in enumerate(self._rows):
             if len(row) <= self.MOST_BUCKETS:
                 break
-            (one, spread), (two, other) = row.popleft(), row.popleft()
+            (first, spread), (second, other) = row.popleft(), row.popleft()
             if at + 1 == len(self._rows):
                 self._rows.append(deque())
-            apart = (one - two) / 2**at
-            self._rows[at + 1].append((one + two, spread + other + apart**2 * 2**at / 2))
-        return self._seen % self._every == 0 and self._cut()
+            apart = (first - second) / 2**at
+            self._rows[at + 1].append((first + second, spread + other + apart**2 * 2**at / 2))
+        return self._seen % self._every == 0 and self._drop_before_change()
 
-    def _cut(self) -> bool:
+    def _drop_before_change(self) -> bool:
         """Drop what is before the split whose two parts have the most unlike means, if they are that unlike."""
-        buckets = [(1 << at, *one) for at, row in reversed(list(enumerate(self._rows))) for one in row]
-        n, total = sum(size for size, _, _ in buckets), sum(one for _, one, _ in buckets)
+        buckets = [(1 << at, *bucket) for at, row in reversed(list(enumerate(self._rows))) for bucket in row]
+        n, total = sum(size for size, _, _ in buckets), sum(subtotal for _, subtotal, _ in buckets)
         if n < 10:
             return False
         mean = total / n
-        variance = sum(spread + size * (one / size - mean) ** 2 for size, one, spread in buckets) / n
+        variance = sum(spread + size * (subtotal / size - mean) ** 2 for size, subtotal, spread in buckets) / n
         log = math.log(2 * math.log(n) / self._delta)
-        old, held, furthest, dropped = 0, 0.0, 1.0, 0
-        for count, (size, one, _) in enumerate(buckets[:-1], start=1):
-            old, held = old + size, held + one
+        old, cumulated, furthest, dropped = 0, 0.0, 1.0, 0
+        for count, (size, subtotal, _) in enumerate(buckets[:-1], start=1):
+            old, cumulated = old + size, cumulated + subtotal
             if min(old, n - old) < 5:
                 continue
             harmonic = 1 / (1 / old + 1 / (n - old))
             bound = math.sqrt(2 / harmonic * variance * log) + 2 / (3 * harmonic) * log
-            apart = abs(held / old - (total - held) / (n - old)) / bound
+            apart = abs(cumulated / old - (total - cumulated) / (n - old)) / bound
             if apart > furthest:
                 furthest, dropped = apart, count
         for _ in range(dropped):
@@ -158,21 +158,21 @@ class KSWIN:
             return False
         values = np.array(self._values)
         sizes = [size for size in self._newest if 3 * size <= len(values)]
-        changed = len(sizes) * min(_ks_p(values[:-size], values[-size:]) for size in sizes) <= self._level
+        changed = len(sizes) * min(_compute_ks_p(values[:-size], values[-size:]) for size in sizes) <= self._level
         if changed:
             self._values = deque(values[-self._newest[0] :].tolist(), maxlen=self._values.maxlen)
         return changed
 
 
-def _ks_p(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+def _compute_ks_p(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
     """Return the p-value of Kolmogorov and Smirnov's test, by Stephens' approximation."""
-    both = np.concatenate([one, other])
-    of_one, of_other = (np.searchsorted(np.sort(part), both, side="right") / len(part) for part in (one, other))
-    root = math.sqrt(len(one) * len(other) / len(both))
-    return float(special.kolmogorov((root + 0.12 + 0.11 / root) * np.abs(of_one - of_other).max()))
+    both = np.concatenate([first, second])
+    of_first, of_second = (np.searchsorted(np.sort(part), both, side="right") / len(part) for part in (first, second))
+    root = math.sqrt(len(first) * len(second) / len(both))
+    return float(special.kolmogorov((root + 0.12 + 0.11 / root) * np.abs(of_first - of_second).max()))
 
 
-class _EitherWay:
+class _TwoSidedPageHinkley:
     """Page and Hinkley's test for a mean that rises or falls, of numbers whose deviation is 1."""
 
     def __init__(self) -> None:
@@ -182,7 +182,11 @@ class _EitherWay:
         return self._up.update(value) | self._down.update(-value)
 
 
-DETECTORS: Mapping[str, Callable[[], StreamDetector]] = {"adwin": ADWIN, "kswin": KSWIN, "page-hinkley": _EitherWay}
+DETECTORS: Mapping[str, Callable[[], StreamDetector]] = {
+    "adwin": ADWIN,
+    "kswin": KSWIN,
+    "page-hinkley": _TwoSidedPageHinkley,
+}
 
 
 class ScaledStream:
@@ -207,26 +211,26 @@ class ScaledStream:
     def update(self, value: float) -> bool:
         self._sum, self._count = self._sum + value, self._count + 1
         if self._scale is not None:
-            return self._scaled(value)
+            return self._update_scaled(value)
         self._first.append(value)
         if len(self._first) < WARM_UP:
             return False
         self._scale = float(np.mean(self._first)), float(np.std(self._first)) or 1.0
-        return max(map(self._scaled, self._first))  # of each, as each is to be told
+        return max(map(self._update_scaled, self._first))  # of each, as each is to be told
 
     @property
     def mean(self) -> float:
         """The mean of all numbers."""
         return self._sum / max(self._count, 1)
 
-    def _scaled(self, value: float) -> bool:
+    def _update_scaled(self, value: float) -> bool:
         middle, deviation = self._scale or (0.0, 1.0)
         return self._watch.update((value - middle) / deviation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Where a stream was found to have changed."""
+    """A detected change in a stream."""
 
     row: int
     """Counted from 0; the change itself came before."""
@@ -239,7 +243,7 @@ class Change:
 
 
 def changes(values: Sequence[float] | NDArray[Any], detector: str = "adwin") -> list[Change]:
-    """Return where numbers that came one after the other changed: by ``adwin``, ``kswin`` or ``page-hinkley``.
+    """Find the changes in a sequence of numbers: by ``adwin``, ``kswin`` or ``page-hinkley``.
 
     Raises:
         InvalidError: no such detector, or too few numbers.

@@ -12,10 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanflow.drift.contract import Purpose, purpose_of
-from scanflow.drift.detecting import TOLD, points_learnt, user_function
-from scanflow.drift.evaluation import check_target, compared, divide, labels_like, right, slices_by_window
+from scanflow.drift.detecting import MOST_LISTED, load_learnt_points, load_user_function
+from scanflow.drift.evaluation import (
+    check_target,
+    compare_answers,
+    compare_models,
+    convert_labels,
+    split_by_window,
+    split_points,
+)
 from scanflow.drift.prediction_data import samples_of, step_tracker
-from scanflow.drift.samples import Samples, digests, firsts, joined, rows
+from scanflow.drift.samples import Samples, compute_digests, concatenate_samples, find_first_occurrences, take_rows
 from scanflow.drift.slices import CLEAN, CURRENT, Slice
 from scanflow.drift.training_data import TrainingData
 from scanflow.errors import InvalidError
@@ -45,7 +52,7 @@ def retrain(
     models.quiet()
     app, team = os.environ.get("SCANFLOW_APP", ""), os.environ.get("SCANFLOW_TEAM", "")
     np.random.seed(seed)  # what scikit-learn draws from unless it is told
-    generator, tracker, learn = np.random.default_rng(seed), step_tracker(), user_function(fit)
+    generator, tracker, learn = np.random.default_rng(seed), step_tracker(), load_user_function(fit)
     tags = {
         "scanflow.run": os.environ.get("SCANFLOW_RUN", ""),
         "scanflow.step": os.environ.get("SCANFLOW_STEP", "train"),
@@ -72,10 +79,10 @@ def retrain(
         print(f"Learning from {len(y):,} samples, for which {len(new_y):,} were newly labelled")
         challenger = models.FittedModel(_fitted(learn, example, y, models.load(address).native))
     champion = models.load(address)  # not the one that fit() was given, which it may have taught in place
-    learnt = {str(point.get("run")) for point in points_learnt(tracker, address)}
+    learnt = {str(point.get("run")) for point in load_learnt_points(tracker, address)}
     parts = labelled.slices(learnt, _newest(tracker, points))
     slices = [
-        compared(name, part_x, part_y, champion=champion, challenger=challenger, tolerance=tolerance)
+        compare_models(name, part_x, part_y, champion=champion, challenger=challenger, tolerance=tolerance)
         for name, (part_x, part_y) in parts.items()
         if len(part_y) or name == CURRENT
     ]
@@ -86,7 +93,7 @@ def retrain(
         version = models.register(
             challenger.native,
             model_name,
-            x=rows(example, np.arange(min(8, len(y)))),
+            x=take_rows(example, np.arange(min(8, len(y)))),
             tags=tags | {OF_LABELS: labels, "accuracy": f"{after:.4f}", "champion": address},
             params={"learnt_from": len(y), "newly_labelled": len(labelled.train), "seed": seed},
             metrics=metrics,
@@ -125,11 +132,11 @@ class LabelledPoints:
         tolerance: float | None,
     ) -> LabelledPoints:
         """Divide the points; only those with ids that were ``given`` are to learn from."""
-        y, wrong = labels_like([point["label"] for point in points], known.y_train, tolerance)
+        y, wrong = convert_labels([point["label"] for point in points], known.y_train, tolerance)
         _tell_wrong(points, wrong)
-        trained, clean, own = set(digests(known.x_train)), digests(known.x_clean), digests(x)
+        trained, clean, own = set(compute_digests(known.x_train)), compute_digests(known.x_clean), compute_digests(x)
         purposes: list[Purpose] = [purpose_of(point) for point in points]
-        train, evaluate = divide(own, purposes, share=share, trained=trained, clean=set(clean))
+        train, evaluate = split_points(own, purposes, share=share, trained=trained, clean=set(clean))
         unseen = [one not in trained for one in clean]
         return cls(
             x=x,
@@ -139,20 +146,20 @@ class LabelledPoints:
             train=np.array([at for at in train if at not in wrong and points[at]["id"] in given], np.intp),
             evaluate=np.setdiff1d(evaluate, wrong),
             wrong=wrong,
-            clean=(rows(known.x_clean, unseen), known.y_clean[unseen]),
+            clean=(take_rows(known.x_clean, unseen), known.y_clean[unseen]),
         )
 
     def some(self, at: NDArray[np.intp]) -> tuple[Samples, NDArray[Any]]:
-        return rows(self.x, at), self.y[at]
+        return take_rows(self.x, at), self.y[at]
 
     def slices(self, known: set[str], newest: str) -> dict[str, tuple[Samples, NDArray[Any]]]:
         """Return the points of each slice by its name, the current window's first."""
         windows = [self.windows[int(at)] for at in self.evaluate]
-        by_window = slices_by_window(windows, known, newest)
+        by_window = split_by_window(windows, known, newest)
         own = np.array(self.digests)
         parts = {name: self.evaluate[at] for name, at in by_window.items()}
         # What came in several windows counts once: it is one point, however often it was labelled.
-        once = {name: at[firsts(own[at])] for name, at in parts.items()}
+        once = {name: at[find_first_occurrences(own[at])] for name, at in parts.items()}
         return {name: self.some(at) for name, at in once.items()} | {CLEAN: self.clean}
 
 
@@ -173,16 +180,18 @@ def _train_first(
             "There are no labels to learn from. To train a first model, say where its data is: "
             "sf.drift.retraining(fit=..., data=...)"
         )
-    known = TrainingData.divided(*user_function(data)(), evaluation_share=evaluation_share)
+    known = TrainingData.divided(*load_user_function(data)(), evaluation_share=evaluation_share)
     check_target(known.y_train, tolerance)
     model = models.FittedModel(_fitted(learn, known.x_train, known.y_train, None))
     accuracy = (
-        float(right(model.predict(known.x_clean), known.y_clean, tolerance).mean()) if len(known.y_clean) else 0.0
+        float(compare_answers(model.predict(known.x_clean), known.y_clean, tolerance).mean())
+        if len(known.y_clean)
+        else 0.0
     )
     version = models.register(
         model.native,
         model_name,
-        x=rows(known.x_train, np.arange(min(8, len(known.y_train)))),
+        x=take_rows(known.x_train, np.arange(min(8, len(known.y_train)))),
         tags={**tags, "accuracy": f"{accuracy:.4f}"},
         params={"learnt_from": len(known.y_train), "evaluated_by": len(known.y_clean)},
         metrics={"accuracy": accuracy},
@@ -230,10 +239,10 @@ def _mixture(
         raise InvalidError(f"new_share={share} is no share. Give more than 0, and less than 1.")
     old = generator.permutation(len(known.y_train))[:size]
     again = np.resize(generator.permutation(len(y)), max(len(y), round(len(old) * share / (1 - share))))
-    mixed_x = joined([rows(known.x_train, old), rows(x, again)])
+    mixed_x = concatenate_samples([take_rows(known.x_train, old), take_rows(x, again)])
     mixed_y = np.concatenate([known.y_train[old], y[again]])
     order = generator.permutation(len(mixed_y))
-    return rows(mixed_x, order), mixed_y[order]
+    return take_rows(mixed_x, order), mixed_y[order]
 
 
 def _share(part: Slice, who: str) -> float:
@@ -244,7 +253,7 @@ def _tell_wrong(points: Sequence[Mapping[str, Any]], wrong: Sequence[int]) -> No
     if not wrong:
         return
     print(f"Left out {len(wrong)} of {len(points)} points, whose labels are none that the model knows:")
-    for at in wrong[:TOLD]:
+    for at in wrong[:MOST_LISTED]:
         print(f"  {points[at]['id']} is labelled {points[at]['label']!r}")
     print("A label is corrected by: scanflow labels --give ID=LABEL --replace")
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from scanflow.drift.evaluation import are_for_evaluation
 from scanflow.drift.prediction_data import arrays_of
-from scanflow.drift.samples import Samples, digests, is_table, packed, rows, unpacked
+from scanflow.drift.samples import Samples, compute_digests, is_table, pack_samples, take_rows, unpacked
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.knowledge.port import KnowledgeBase
 
@@ -49,16 +49,18 @@ class TrainingData:
                 f"There are {len(x)} samples and labels of the shape {labels.shape}. Give a label for each of at least "
                 f"{_LEAST_ROWS} samples: (x, y)."
             )
-        held = are_for_evaluation(digests(x), evaluation_share)
-        known = rows(x, ~held)
-        return cls(x_train=known, y_train=labels[~held], x_clean=rows(x, held), y_clean=labels[held], x_reference=known)
+        held = are_for_evaluation(compute_digests(x), evaluation_share)
+        known = take_rows(x, ~held)
+        return cls(
+            x_train=known, y_train=labels[~held], x_clean=take_rows(x, held), y_clean=labels[held], x_reference=known
+        )
 
     def save(self, tracker: KnowledgeBase, app: str, team: str, model: str) -> None:
         """Keep the data as the newest of the model."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / f"{DATASET}.npz"
             arrays = {"y_train": self.y_train, "y_clean": self.y_clean}
-            arrays |= packed("x_train", self.x_train) | packed("x_clean", self.x_clean)
+            arrays |= pack_samples("x_train", self.x_train) | pack_samples("x_clean", self.x_clean)
             np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # its own keyword is no array
             tags = {"scanflow.kind": DATASET, OF_MODEL: model}
             tracker.log_run(app, team, name=DATASET, tags=tags, artifacts=file)

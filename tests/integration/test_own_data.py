@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from scanflow.drift.contract import TrainingOutputs, outputs_of_detection, outputs_of_training
-from scanflow.drift.samples import digests, rows
+from scanflow.drift.samples import compute_digests, take_rows
 from scanflow.drift.training_data import TrainingData
 from scanflow.errors import ScanflowError
 from scanflow.modules import load_module
@@ -114,7 +114,7 @@ def test_two_windows_are_detected_labelled_and_learnt_from_and_nothing_learnt_ev
     ]
     for_evaluation = {digest for one, digest in picked if one["id"] in evaluated}
     assert not for_evaluation & {digest for one, digest in picked if one["id"] not in evaluated}
-    assert not for_evaluation & set(digests(data.x_train))
+    assert not for_evaluation & set(compute_digests(data.x_train))
 
 
 def _digests(project: Project, window: str) -> list[str]:
@@ -122,8 +122,8 @@ def _digests(project: Project, window: str) -> list[str]:
 
     with np.load(project.folder / window / "picked.npz") as arrays:
         x = unpacked("x", dict(arrays))
-        assert digests(rows(x, [1, 0])) == digests(x)[1::-1]
-        return digests(x)
+        assert compute_digests(take_rows(x, [1, 0])) == compute_digests(x)[1::-1]
+        return compute_digests(x)
 
 
 @pytest.mark.parametrize(

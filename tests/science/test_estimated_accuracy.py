@@ -38,7 +38,7 @@ def estimates() -> Sequence[Estimate]:
         digits = Digits(seed)
         model = digits.model(seed)
         answers = right(model, digits.clean)
-        known = Calibration.of(digits.clean.scored(model), answers)
+        known = Calibration.fit(digits.clean.scored(model), answers)
         for drift in DRIFTS:
             window = digits.unseen.drifted(drift, digits.generator)
             scores = window.scored(model)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from scanflow.drift.detectors import storage
 from scanflow.drift.detectors.port import LEAST_REFERENCE, Floats, Samples, Scores, check_share
-from scanflow.drift.regimes import mixture
+from scanflow.drift.regimes import draw_mixture
 from scanflow.drift.table import Column, DataTable, aligned, normal_scores
 from scanflow.drift.two_sample import check_options, compare
 from scanflow.errors import InvalidError
@@ -42,7 +42,7 @@ class FittedTable:
         current.check("batch")
         order = current.order()  # what is found does not depend on the order that rows came in
         current = current.at(order)
-        chosen = mixture(self.known, self.regimes, current, np.random.default_rng(0))
+        chosen = draw_mixture(self.known, self.regimes, current, np.random.default_rng(0))
         reference = self.known.at(chosen)
         found = compare(
             reference, current, **{name: self.options[name] for name in ("level", "least_effect", "permutations")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from scanflow.drift.detecting import _distinct, missing_as_in
+from scanflow.drift.detecting import _drop_repeated_pictures, restore_missing
 from scanflow.drift.prediction_data import PredictionData
 from scanflow.drift.table import DataTable
 from scanflow.drift.two_sample import compare
@@ -16,11 +16,11 @@ def test_pictures_that_were_sent_again_count_once_and_alike_rows_of_tables_each(
     pictures = np.repeat(np.arange(3, dtype=np.uint8), 2)[[0, 2, 4, 1, 3, 5]].reshape(6, 1, 1) * np.ones(
         (8, 8), np.uint8
     )
-    once = _distinct(PredictionData(x=pictures, ids=ids))
+    once = _drop_repeated_pictures(PredictionData(x=pictures, ids=ids))
     assert once.ids == ids[:3]
     assert np.array_equal(once.x, pictures[:3])
     flags = PredictionData(x=pd.DataFrame({"flag": [0, 0, 1, 0, 1, 1]}), ids=ids)
-    assert _distinct(flags) is flags
+    assert _drop_repeated_pictures(flags) is flags
 
 
 def test_empty_text_is_a_missing_value_unless_the_training_data_has_it() -> None:
@@ -28,11 +28,11 @@ def test_empty_text_is_a_missing_value_unless_the_training_data_has_it() -> None
     known = pd.DataFrame({"city": np.tile(cities, 100), "note": np.tile(["", "a"], 200), "n": np.arange(400.0)})
     sent = known.assign(city=known["city"].where(known["city"].notna(), ""))
 
-    found = missing_as_in(known, sent)
+    found = restore_missing(known, sent)
 
     assert found["city"].isna().tolist() == known["city"].isna().tolist()
     assert found["note"].tolist() == known["note"].tolist()
     assert not compare(DataTable.of(known), DataTable.of(found)).drifted
     assert compare(DataTable.of(known), DataTable.of(sent)).drifted
     pictures = np.zeros((3, 8, 8))
-    assert missing_as_in(pictures, pictures) is pictures
+    assert restore_missing(pictures, pictures) is pictures

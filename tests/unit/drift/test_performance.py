@@ -21,7 +21,7 @@ def scored(generator: np.random.Generator, n: int, spread: float) -> tuple[np.nd
 def test_the_estimate_is_right_where_the_inputs_drift_and_scores_are_too_sure() -> None:
     generator = np.random.default_rng(1)
     scores, labels = scored(generator, 3000, 2.0)
-    known = Calibration.of(scores, scores.argmax(axis=1) == labels)
+    known = Calibration.fit(scores, scores.argmax(axis=1) == labels)
     for spread in (2.0, 1.0, 0.5):
         scores, labels = scored(generator, 3000, spread)
         true = float((scores.argmax(axis=1) == labels).mean())
@@ -43,10 +43,10 @@ def test_a_measured_accuracy_has_an_interval() -> None:
 def test_what_cannot_be_estimated_is_refused() -> None:
     scores, labels = scored(np.random.default_rng(1), 60, 1.0)
     with pytest.raises(InvalidError, match="needs 50"):
-        Calibration.of(scores[:40], labels[:40])
+        Calibration.fit(scores[:40], labels[:40])
     with pytest.raises(InvalidError, match="one for each"):
-        Calibration.of(scores, labels[:40])
-    known = Calibration.of(scores, scores.argmax(axis=1) == labels)
+        Calibration.fit(scores, labels[:40])
+    known = Calibration.fit(scores, scores.argmax(axis=1) == labels)
     for wrong, says in ((np.ones((0, 2)), "no scores"), (np.ones((5, 1)), "shape")):
         with pytest.raises(InvalidError, match=says):
             known.estimate(wrong)

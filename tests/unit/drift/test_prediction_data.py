@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scanflow.drift.prediction_data import collect, labelled
+from scanflow.drift.prediction_data import collect, load_labelled_points
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.knowledge.memory import MemoryKnowledge
 
@@ -102,17 +102,17 @@ def test_labels_find_their_points_in_the_files_of_several_detections(tracker: Me
         tracked = tracker.log_run("mnist", "data", artifacts=picked).run_id
         data = {"tracked": tracked, "file": "picked.npz"}
         points += [{"id": f"{base}:{at}", "data": {**data, "at": at}, "label": base + at} for at in (2, 0)]
-    x, y = labelled(tracker, labels(tracker, tmp_path, points))
+    x, y = load_labelled_points(tracker, labels(tracker, tmp_path, points))
     assert sorted(x.tolist()) == [10, 12, 20, 22]
     assert x.tolist() == y.tolist()
     points[0]["data"] = {**points[0]["data"], "at": 3}
     with pytest.raises(InvalidError, match="has 3 points"):
-        labelled(tracker, labels(tracker, tmp_path, points))
+        load_labelled_points(tracker, labels(tracker, tmp_path, points))
     points[0]["data"] = {}
     with pytest.raises(InvalidError, match="does not say where"):
-        labelled(tracker, labels(tracker, tmp_path, points))
+        load_labelled_points(tracker, labels(tracker, tmp_path, points))
     with pytest.raises(InvalidError, match="no labelled points"):
-        labelled(tracker, labels(tracker, tmp_path, []))
+        load_labelled_points(tracker, labels(tracker, tmp_path, []))
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_labels_of_several_kinds_are_an_array_that_a_file_holds(
     np.savez(tmp_path / "picked.npz", x=np.arange(2))
     data = {"tracked": tracker.log_run("mnist", "data", artifacts=tmp_path / "picked.npz").run_id}
     points = [{"id": str(at), "data": {**data, "at": at}, "label": label} for at, label in enumerate(given)]
-    _, y = labelled(tracker, labels(tracker, tmp_path, points))
+    _, y = load_labelled_points(tracker, labels(tracker, tmp_path, points))
     np.savez(tmp_path / "kept.npz", y=y)
     with np.load(tmp_path / "kept.npz", allow_pickle=False) as held:
         assert held["y"].tolist() == kept

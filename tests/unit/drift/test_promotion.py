@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from scanflow.drift.promotion import decide, expected_traffic, for_evaluation, sentence
+from scanflow.drift.promotion import compute_expected_traffic, decide, for_evaluation, sentence
 from scanflow.drift.slices import CURRENT, Slice
 from scanflow.errors import InvalidError
 
@@ -81,10 +81,10 @@ def test_the_traffic_to_be_expected_is_all_there_is_and_what_may_return_is_never
     shares: list[float], returning: float
 ) -> None:
     recent = {f"window {number}": share for number, share in enumerate(shares)}
-    found = expected_traffic([CURRENT, *recent], recent, returning=returning)
+    found = compute_expected_traffic([CURRENT, *recent], recent, returning=returning)
     assert sum(found.values()) == pytest.approx(1)
     assert min(found[name] for name in recent) >= returning / len(recent) - 1e-9
-    assert expected_traffic([CURRENT], recent) == {CURRENT: 1.0}
+    assert compute_expected_traffic([CURRENT], recent) == {CURRENT: 1.0}
 
 
 def test_a_challenger_waits_only_for_labels_that_can_tell_and_that_people_give() -> None:

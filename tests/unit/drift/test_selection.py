@@ -9,9 +9,16 @@ import pandas as pd
 import pytest
 
 from scanflow.drift.detectors.critical import CriticalPoint
-from scanflow.drift.evaluation import check_target, compared, divide, labels_like, right, slices_by_window
+from scanflow.drift.evaluation import (
+    check_target,
+    compare_answers,
+    compare_models,
+    convert_labels,
+    split_by_window,
+    split_points,
+)
 from scanflow.drift.promotion import for_evaluation
-from scanflow.drift.samples import digests, joined, packed, row_values, rows, unpacked
+from scanflow.drift.samples import compute_digests, concatenate_samples, pack_samples, read_row, take_rows, unpacked
 from scanflow.drift.selection import select
 from scanflow.drift.training import LabelledPoints
 from scanflow.drift.training_data import TrainingData
@@ -53,12 +60,12 @@ def selected(x: Any, *, most: int = 100, seed: int = 0, weak: Any = None) -> lis
 def test_a_share_of_the_labels_is_for_evaluation_and_by_digest() -> None:
     x = table(1000)
     points = selected(x)
-    own = digests(x)
+    own = compute_digests(x)
     assert len(points) == 100
     assert sum(one.purpose == "evaluate" for one in points) == 30
     for one in points:
         assert for_evaluation(own[one.index].encode(), share=SHARE) == (one.purpose == "evaluate")
-        assert one.row == row_values(x, one.index)
+        assert one.row == read_row(x, one.index)
 
 
 def test_points_for_evaluation_are_drawn_from_all_of_the_window_and_picks_are_not() -> None:
@@ -79,33 +86,33 @@ def test_whoever_labels_the_best_scores_first_labels_a_random_part_of_those_for_
 def test_alike_points_are_labelled_once() -> None:
     x = np.tile(np.random.default_rng(0).normal(size=(40, 4)), (10, 1))
     points = selected(x, most=400)
-    assert len(points) == len({digests(x)[one.index] for one in points}) <= 40
+    assert len(points) == len({compute_digests(x)[one.index] for one in points}) <= 40
 
 
 def test_a_digest_is_the_samples_whatever_its_numbers_type() -> None:
     pictures = np.random.default_rng(0).integers(0, 256, (5, 4, 4))
-    assert digests(pictures.astype(np.uint8)) == digests(pictures.astype(np.float64))
+    assert compute_digests(pictures.astype(np.uint8)) == compute_digests(pictures.astype(np.float64))
     x = table(30)
-    assert digests(x) == digests(x.astype({"age": np.float32, "wage": np.float32}))
-    assert len(set(digests(x))) == 30
-    assert digests(np.array([[0.0]])) == digests(np.array([[-0.0]]))
+    assert compute_digests(x) == compute_digests(x.astype({"age": np.float32, "wage": np.float32}))
+    assert len(set(compute_digests(x))) == 30
+    assert compute_digests(np.array([[0.0]])) == compute_digests(np.array([[-0.0]]))
 
 
 def test_a_table_comes_back_from_a_file_as_it_was() -> None:
     x = table(20)
     x.loc[3, "wage"] = np.nan
-    back = unpacked("x", packed("x", x))
+    back = unpacked("x", pack_samples("x", x))
     assert list(back.columns) == list(x.columns)
-    assert digests(back) == digests(x)
-    assert digests(rows(back, [3, 1])) == [digests(x)[3], digests(x)[1]]
-    assert row_values(x, 3) is not None
-    assert (row_values(x, 3) or {})["wage"] is None
+    assert compute_digests(back) == compute_digests(x)
+    assert compute_digests(take_rows(back, [3, 1])) == [compute_digests(x)[3], compute_digests(x)[1]]
+    assert read_row(x, 3) is not None
+    assert (read_row(x, 3) or {})["wage"] is None
     with pytest.raises(InvalidError, match="no array 'y'"):
-        unpacked("y", packed("x", x))
+        unpacked("y", pack_samples("x", x))
 
 
 def test_what_is_for_evaluation_in_one_window_is_trained_on_in_none_also_when_it_comes_again() -> None:
-    train, evaluate = divide(
+    train, evaluate = split_points(
         ["a", "b", "c", "a", "d"],
         ["train", "evaluate", "train", "evaluate", "evaluate"],
         share=0.0,
@@ -119,18 +126,18 @@ def test_what_is_for_evaluation_in_one_window_is_trained_on_in_none_also_when_it
 def test_over_many_windows_nothing_learnt_from_evaluates_and_the_reverse() -> None:
     base = table(300, seed=1)
     data = TrainingData.divided(base, np.zeros(300, int), evaluation_share=SHARE)
-    trained, clean = set(digests(data.x_train)), set(digests(data.x_clean))
-    pool = joined([base, table(400, seed=2)])
+    trained, clean = set(compute_digests(data.x_train)), set(compute_digests(data.x_clean))
+    pool = concatenate_samples([base, table(400, seed=2)])
     seen: list[str] = []
     purposes: list[Any] = []
     ever_learnt: set[str] = set(trained)
     for window in range(6):
         draw = np.random.default_rng(window)
-        x = rows(pool, draw.choice(len(pool), 300))
+        x = take_rows(pool, draw.choice(len(pool), 300))
         points = selected(x, seed=window, most=80)
-        seen += [digests(x)[one.index] for one in points]
+        seen += [compute_digests(x)[one.index] for one in points]
         purposes += [one.purpose for one in points]
-        train, evaluate = divide(seen, purposes, share=SHARE, trained=trained, clean=clean)
+        train, evaluate = split_points(seen, purposes, share=SHARE, trained=trained, clean=clean)
         judged = {seen[at] for at in evaluate} | clean
         ever_learnt |= {seen[at] for at in train}
         assert not judged & ever_learnt
@@ -139,9 +146,9 @@ def test_over_many_windows_nothing_learnt_from_evaluates_and_the_reverse() -> No
 
 def test_the_current_slice_is_of_the_windows_that_the_champion_does_not_know() -> None:
     windows = ["w1", "w2", "w1", "w3", "w3"]
-    found = slices_by_window(windows, {"w1"}, "w3")
+    found = split_by_window(windows, {"w1"}, "w3")
     assert {name: at.tolist() for name, at in found.items()} == {"current": [1, 3, 4], "window w1": [0, 2]}
-    found = slices_by_window(windows, {"w1", "w2", "w3"}, "w3")
+    found = split_by_window(windows, {"w1", "w2", "w3"}, "w3")
     assert {name: at.tolist() for name, at in found.items()} == {
         "current": [3, 4],
         "window w1": [0, 2],
@@ -159,15 +166,15 @@ class Says:
 
 def test_both_models_answer_the_same_points() -> None:
     y = np.array([1, 2, 3, 4])
-    found = compared("current", y, y, champion=Says(1, 2, 0, 0), challenger=Says(0, 2, 3, 4), tolerance=None)
+    found = compare_models("current", y, y, champion=Says(1, 2, 0, 0), challenger=Says(0, 2, 3, 4), tolerance=None)
     assert (found.n, found.champion_right, found.challenger_right, found.gained, found.lost) == (4, 2, 3, 2, 1)
-    assert compared("current", y, y[:0], champion=Says(), challenger=Says(), tolerance=None).n == 0
+    assert compare_models("current", y, y[:0], champion=Says(), challenger=Says(), tolerance=None).n == 0
 
 
 def test_an_answer_is_right_as_its_labels_are_written_or_within_the_tolerance() -> None:
-    assert right(np.array(["a", "b"]), np.array(["a", "c"]), None).tolist() == [True, False]
-    assert right(np.array([1.0, 2.0]), np.array([1, 3]), None).tolist() == [True, False]
-    assert right(np.array([1.0, 2.0]), np.array([1.4, 3.0]), 0.5).tolist() == [True, False]
+    assert compare_answers(np.array(["a", "b"]), np.array(["a", "c"]), None).tolist() == [True, False]
+    assert compare_answers(np.array([1.0, 2.0]), np.array([1, 3]), None).tolist() == [True, False]
+    assert compare_answers(np.array([1.0, 2.0]), np.array([1.4, 3.0]), 0.5).tolist() == [True, False]
     with pytest.raises(InvalidError, match="tolerance="):
         check_target(np.array([0.5, 1.0]), None)
     check_target(np.array([0.5, 1.0]), 0.1)
@@ -175,15 +182,15 @@ def test_an_answer_is_right_as_its_labels_are_written_or_within_the_tolerance() 
 
 
 def test_labels_are_taken_as_the_training_data_has_them_and_others_are_told() -> None:
-    y, wrong = labels_like([7, "7", 7.0, "thre", 77, 0], np.array([0, 7], dtype=np.uint8), None)
+    y, wrong = convert_labels([7, "7", 7.0, "thre", 77, 0], np.array([0, 7], dtype=np.uint8), None)
     assert y.dtype == np.uint8
     assert wrong == [3, 4]
     assert y[[0, 1, 2, 5]].tolist() == [7, 7, 7, 0]
-    y, wrong = labels_like(["yes", "no", 1], np.array(["no", "yes"]), None)
+    y, wrong = convert_labels(["yes", "no", 1], np.array(["no", "yes"]), None)
     assert (y[:2].tolist(), wrong) == (["yes", "no"], [2])
-    y, wrong = labels_like([True, "false"], np.array([0, 1]), None)
+    y, wrong = convert_labels([True, "false"], np.array([0, 1]), None)
     assert (y.tolist(), wrong) == ([1, 0], [])
-    y, wrong = labels_like([1.5, "2.5", "x"], np.array([0.1]), 0.5)
+    y, wrong = convert_labels([1.5, "2.5", "x"], np.array([0.1]), 0.5)
     assert (y[:2].tolist(), wrong) == ([1.5, 2.5], [2])
 
 
@@ -191,10 +198,10 @@ def test_training_data_is_kept_and_found_by_model() -> None:
     tracker, x = MemoryKnowledge(), table(200)
     data = TrainingData.divided(x, ["a"] * 200, evaluation_share=SHARE)
     assert 30 < len(data.y_clean) < 90
-    assert not set(digests(data.x_clean)) & set(digests(data.x_train))
+    assert not set(compute_digests(data.x_clean)) & set(compute_digests(data.x_train))
     data.save(tracker, "shop", "team", "wages")
     back = TrainingData.load(tracker, "shop", "team", "wages")
-    assert digests(back.x_train) == digests(data.x_train) == digests(back.x_reference)
+    assert compute_digests(back.x_train) == compute_digests(data.x_train) == compute_digests(back.x_reference)
     assert back.y_clean.tolist() == data.y_clean.tolist()
     with pytest.raises(Exception, match="Train a first model"):
         TrainingData.load(tracker, "shop", "team", "other")

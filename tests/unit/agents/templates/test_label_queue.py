@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scanflow.drift.samples import packed
+from scanflow.drift.samples import pack_samples
 from scanflow.errors import InvalidError
 from scanflow_agents.templates import bookmarks
 from scanflow_agents.templates.label_queue import build_items, read_picked_points
@@ -43,7 +43,7 @@ def test_a_row_is_seen_with_its_columns_names(world: World, tmp_path: Path) -> N
 
 def test_a_table_that_a_detection_packed_is_seen_as_it_was(world: World, tmp_path: Path) -> None:
     table = pd.DataFrame({"rooms": [3, 4], "price": [1.5, np.nan], "city": ["Vic", None], "new": [True, False]})
-    one, other = queued(world, tmp_path, [{"id": "a"}, {"id": "b"}], packed("x", table))
+    one, other = queued(world, tmp_path, [{"id": "a"}, {"id": "b"}], pack_samples("x", table))
     assert one["row"] == {"rooms": 3, "price": 1.5, "city": "Vic", "new": True}
     assert other["row"] == {"rooms": 4, "price": None, "city": None, "new": False}
     json.dumps([one, other], allow_nan=False)
