@@ -1,4 +1,4 @@
-"""Tests of one column in two tables, each under all divisions of their rows at once."""
+"""Permutation tests of one column in two tables, vectorised over all divisions of their rows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Divisions:
     new: int
 
     @classmethod
-    def drawn(cls, old: int, new: int, permutations: int, generator: np.random.Generator) -> Divisions:
+    def draw(cls, old: int, new: int, permutations: int, generator: np.random.Generator) -> Divisions:
         members = np.zeros((old + new, 1 + permutations), np.float32)
         members[old:] = 1
         members[:, 1:] = generator.permuted(members[:, 1:], axis=0)
@@ -55,7 +55,7 @@ class Divisions:
 
 
 @dataclass(slots=True)
-class Tested:
+class ColumnTest:
     """A test under all divisions; statistic and effect are those of the given one."""
 
     p: Floats
@@ -67,12 +67,12 @@ class Tested:
     """What it is about, where that is one value; its share of the rows before, and now."""
 
 
-def ks(numbers: NDArray[Any], missing: NDArray[np.bool_], divisions: Divisions) -> Tested:
+def ks(numbers: NDArray[Any], missing: NDArray[np.bool_], divisions: Divisions) -> ColumnTest:
     """Kolmogorov and Smirnov's distance at ``MOST_CUTS`` values, with Stephens' approximation of its p-value."""
     rows = np.flatnonzero(~missing)
     order = rows[np.argsort(numbers[rows], kind="stable")]
     if len(order) == 0:
-        return Tested(np.ones(divisions.members.shape[1]))
+        return ColumnTest(np.ones(divisions.members.shape[1]))
     last = np.flatnonzero(np.append(np.diff(numbers[order]) != 0, True)) + 1
     if len(last) > MOST_CUTS:
         last = last[np.linspace(0, len(last) - 1, MOST_CUTS).round().astype(np.intp)]
@@ -87,7 +87,7 @@ def ks(numbers: NDArray[Any], missing: NDArray[np.bool_], divisions: Divisions) 
     distance = np.abs(new / np.maximum(totals, 1) - (ranks - new) / olds).max(axis=0).astype(np.float64)
     root = np.sqrt(totals * olds / len(order)).astype(np.float64)
     p = special.kolmogorov((root + 0.12 + 0.11 / np.maximum(root, 1e-9)) * distance)
-    return Tested(np.asarray(p, np.float64), float(distance[0]), float(distance[0]))
+    return ColumnTest(np.asarray(p, np.float64), float(distance[0]), float(distance[0]))
 
 
 def lepage(numbers: NDArray[Any], missing: NDArray[np.bool_], divisions: Divisions) -> Floats:
@@ -97,7 +97,7 @@ def lepage(numbers: NDArray[Any], missing: NDArray[np.bool_], divisions: Divisio
     if len(rows) < 2:
         return np.ones(divisions.members.shape[1])
     scores = normal_scores(numbers[rows])
-    both = standardised(np.stack([scores, scores**2], axis=1))
+    both = standardise(np.stack([scores, scores**2], axis=1))
     members = divisions.members[rows] if missing.any() else divisions.members
     totals = members.sum(axis=0, dtype=np.float64) if missing.any() else float(divisions.new)
     sums = (members.T @ both).astype(np.float64)
@@ -106,15 +106,15 @@ def lepage(numbers: NDArray[Any], missing: NDArray[np.bool_], divisions: Divisio
     return np.asarray(special.chdtrc(2, statistic), np.float64)
 
 
-def chi2(codes: NDArray[np.intp], divisions: Divisions) -> Tested:
+def chi2(codes: NDArray[np.intp], divisions: Divisions) -> ColumnTest:
     """Pearson's chi square of the table of categories, those that are missing (-1) left out."""
-    kept = codes >= 0
-    levels, index = np.unique(codes[kept], return_inverse=True)
+    present = codes >= 0
+    levels, index = np.unique(codes[present], return_inverse=True)
     if len(levels) < 2:
-        return Tested(np.ones(divisions.members.shape[1]))
-    ones = np.zeros((int(kept.sum()), len(levels)), np.float32)
+        return ColumnTest(np.ones(divisions.members.shape[1]))
+    ones = np.zeros((int(present.sum()), len(levels)), np.float32)
     ones[np.arange(len(index)), index] = 1
-    new = (divisions.members[kept].T @ ones).astype(np.float64)
+    new = (divisions.members[present].T @ ones).astype(np.float64)
     both = ones.sum(axis=0, dtype=np.float64)
     old = both - new
     news, olds = new.sum(axis=1, keepdims=True), old.sum(axis=1, keepdims=True)
@@ -122,16 +122,16 @@ def chi2(codes: NDArray[np.intp], divisions: Divisions) -> Tested:
         shares = np.nan_to_num(new / news - old / olds)
         statistic = (shares**2 * news * olds / both).sum(axis=1)
     p = np.asarray(special.chdtrc(len(levels) - 1, statistic), np.float64)
-    return Tested(p, float(statistic[0]), float(0.5 * np.abs(shares[0]).sum()))
+    return ColumnTest(p, float(statistic[0]), float(0.5 * np.abs(shares[0]).sum()))
 
 
-def repeated_value(column: Column, divisions: Divisions) -> Tested | None:
-    """Look whether the share of any one value has grown, by Fisher's exact test (one-sided).
+def repeated_value(column: Column, divisions: Divisions) -> ColumnTest | None:
+    """Test whether the share of any single value has grown, by Fisher's exact test (one-sided).
 
     None: no value is repeated, or there are so few that all are compared at once. The commonest faults of data look
     so: a form's default, a sensor that hangs, a picture that is blank.
     """
-    levels, codes, counts = _levels(column)
+    levels, codes, counts = _merge_near_levels(column)
     repeated = np.flatnonzero(counts >= RARE)
     if len(levels) <= FEW_VALUES or not len(repeated):
         return None
@@ -151,12 +151,12 @@ def repeated_value(column: Column, divisions: Divisions) -> Tested | None:
     level, grown = levels[repeated[at]], int(new[at, 0])
     shares = (int(counts[repeated[at]]) - grown) / divisions.old, grown / divisions.new
     value = f"{level:g}" if column.is_numeric else str(level)
-    of_all = np.asarray(of_many(p.min(axis=0), len(repeated)), np.float64)
-    return Tested(of_all, float(grown), max(0.0, shares[1] - shares[0]), (value, *shares))
+    adjusted = np.asarray(adjust_sidak(p.min(axis=0), len(repeated)), np.float64)
+    return ColumnTest(adjusted, float(grown), max(0.0, shares[1] - shares[0]), (value, *shares))
 
 
-def _levels(column: Column) -> tuple[NDArray[Any], NDArray[np.intp], NDArray[np.intp]]:
-    """Return what :attr:`Column.levels` says, of numbers those that are nearly the same as one."""
+def _merge_near_levels(column: Column) -> tuple[NDArray[Any], NDArray[np.intp], NDArray[np.intp]]:
+    """Return :attr:`Column.levels`, with nearly equal numbers merged."""
     if not column.is_numeric or column.missing.all():
         return column.levels
     numbers = column.values.astype(np.float64)
@@ -167,12 +167,12 @@ def _levels(column: Column) -> tuple[NDArray[Any], NDArray[np.intp], NDArray[np.
     return levels * unit + 0.0, codes, counts  # without it a zero may be -0
 
 
-def standardised(features: NDArray[Any]) -> NDArray[np.float32]:
+def standardise(features: NDArray[Any]) -> NDArray[np.float32]:
     spread = features.std(axis=0)
     result: NDArray[np.float32] = (features - features.mean(axis=0)) / np.where(spread > 1e-6, spread, 1)
     return result.astype(np.float32)
 
 
-def of_many(p: Any, many: float) -> Any:
+def adjust_sidak(p: Any, many: float) -> Any:
     """Return how often the smallest of ``many`` independent p-values is as small as ``p``."""
     return -np.expm1(many * np.log1p(-np.minimum(p, 1 - 1e-12)))

@@ -1,4 +1,4 @@
-"""What values a column holds, and how those of one file become those of another: a table may be in two formats."""
+"""The kinds of a column's values, and their conversion where two files store them differently."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ Kind = Literal["number", "date-time", "duration", "text"]
 _TRUTHS = {"true": 1.0, "false": 0.0}
 
 
-def kind_of(values: NDArray[Any]) -> Kind:
-    """Return what a column's values are; text, where they are of several kinds or there are none."""
-    known: dict[str, Kind] = {"M": "date-time", "m": "duration", "U": "text", "S": "text"}
+def infer_kind(values: NDArray[Any]) -> Kind:
+    """Return the kind of a column's values; text for mixed kinds or no values."""
+    kind_by_code: dict[str, Kind] = {"M": "date-time", "m": "duration", "U": "text", "S": "text"}
     if values.dtype.kind != "O":
-        return known.get(values.dtype.kind, "number")
-    found: set[Kind] = {_kind_of_one(one) for one in values if not is_missing(one)}
-    return found.pop() if len(found) == 1 else "text"
+        return kind_by_code.get(values.dtype.kind, "number")
+    kinds: set[Kind] = {_infer_value_kind(value) for value in values if not is_missing(value)}
+    return kinds.pop() if len(kinds) == 1 else "text"
 
 
-def alike(name: str, reference: NDArray[Any], current: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], str]:
-    """Return two columns as values of one kind, the reference's where that can be, and a sentence if one was changed.
+def convert_to_same_kind(
+    name: str, reference: NDArray[Any], current: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[Any], str]:
+    """Convert two columns to one kind, the reference's where possible; return both, and a note if one was converted.
 
     Text of a file without types (CSV) becomes date-times, durations or numbers where the other file has those and all
     of it can be read so. Numbers that are to be text are for the reader, who has their digits.
@@ -35,7 +37,7 @@ def alike(name: str, reference: NDArray[Any], current: NDArray[Any]) -> tuple[ND
     Raises:
         InvalidError: one has numbers and the other date-times: which unit they are in is not known.
     """
-    old, new = kind_of(reference), kind_of(current)
+    old, new = infer_kind(reference), infer_kind(current)
     if old == new or not len(reference) or not len(current):
         return reference, current, ""
     if "text" not in {old, new}:
@@ -45,7 +47,7 @@ def alike(name: str, reference: NDArray[Any], current: NDArray[Any]) -> tuple[ND
     kind, of_text = (new, reference) if old == "text" else (old, current)
     if all(map(is_missing, of_text)):
         return reference, current, ""
-    read = _read(of_text, kind)
+    read = _parse_texts(of_text, kind)
     if read is None:
         return reference, current, f"{name!r} is compared as text: not all of it can be read as {kind}s."
     where = "reference" if old == "text" else "current"
@@ -53,7 +55,7 @@ def alike(name: str, reference: NDArray[Any], current: NDArray[Any]) -> tuple[ND
     return (read, current, note) if old == "text" else (reference, read, note)
 
 
-def _kind_of_one(value: Any) -> Kind:
+def _infer_value_kind(value: Any) -> Kind:
     if isinstance(value, dt.date):  # and date-times, which are dates
         return "date-time"
     if isinstance(value, dt.timedelta):
@@ -61,19 +63,19 @@ def _kind_of_one(value: Any) -> Kind:
     return "number" if isinstance(value, int | float | np.number | np.bool_ | decimal.Decimal) else "text"
 
 
-def _read(texts: NDArray[Any], kind: Kind) -> NDArray[Any] | None:
-    """Return texts as values of a kind; None: some are none."""
+def _parse_texts(texts: NDArray[Any], kind: Kind) -> NDArray[Any] | None:
+    """Parse texts as values of a kind; None if one is not such a value."""
     import pandas as pd
 
-    gone = np.array([is_missing(one) for one in texts], bool)
+    gone = np.array([is_missing(text) for text in texts], bool)
     try:
         if kind == "date-time":
-            made = pd.to_datetime(pd.Series(texts), utc=True, format="ISO8601").dt.tz_localize(None)
+            converted = pd.to_datetime(pd.Series(texts), utc=True, format="ISO8601").dt.tz_localize(None)
         elif kind == "duration":
-            made = pd.to_timedelta(pd.Series(texts))
+            converted = pd.to_timedelta(pd.Series(texts))
         else:
-            made = pd.to_numeric(pd.Series([_TRUTHS.get(str(one).lower(), one) for one in texts]))
+            converted = pd.to_numeric(pd.Series([_TRUTHS.get(str(text).lower(), text) for text in texts]))
     except (ValueError, TypeError, OverflowError):
         return None
-    found = np.asarray(made)
-    return None if (np.asarray(pd.isna(found)) & ~gone).any() else found
+    values = np.asarray(converted)
+    return None if (np.asarray(pd.isna(values)) & ~gone).any() else values

@@ -14,7 +14,7 @@ import numpy as np
 
 from scanflow.drift.contract import MOST_COLUMNS
 from scanflow.drift.detectors import catalogue
-from scanflow.drift.detectors.critical import CriticalPoint, uncertainty_of
+from scanflow.drift.detectors.critical import CriticalPoint, compute_uncertainty
 from scanflow.drift.detectors.port import Floats, Scores
 from scanflow.drift.evaluation import compare_answers
 from scanflow.drift.performance import LEAST, Calibration
@@ -30,9 +30,9 @@ from scanflow.drift.samples import (
 )
 from scanflow.drift.selection import select
 from scanflow.drift.slices import CLEAN, format_window_name
-from scanflow.drift.table import DataTable, main_directions
+from scanflow.drift.table import DataTable, project_on_main_directions
 from scanflow.drift.training_data import TrainingData
-from scanflow.drift.two_sample import joint_features
+from scanflow.drift.two_sample import compute_joint_features
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.knowledge.labels import LABELS_FILE, OF_LABELS, read_json
 from scanflow.knowledge.mlflow import models
@@ -160,8 +160,9 @@ def _collect_predictions(
     columns = [str(name) for name in like.columns] if is_table(like) else None
     predictions = collect(tracker, run_ids, input_name=input_name, prepare=prepare, columns=columns)
     if columns is None and predictions.x.shape[1:] != like.shape[1:]:
+        shape = predictions.x.shape[1:]
         raise InvalidError(
-            f"The predictions have samples of the shape {predictions.x.shape[1:]}, the training data of {like.shape[1:]}. "
+            f"The predictions have samples of the shape {shape}, the training data of {like.shape[1:]}. "
             "Make them alike: sf.drift.detection(prepare='file.py:function')"
         )
     return predictions if columns is not None else replace(predictions, x=_cast_if_exact(predictions.x, like.dtype))
@@ -241,7 +242,7 @@ def _select_points(
         runs=[sample_id.rpartition(":")[0] for sample_id in new.ids],
         guesses=guesses.tolist(),
         strangeness=scores.values,
-        uncertainty=np.zeros(len(new.x)) if probabilities is None else uncertainty_of(probabilities),
+        uncertainty=np.zeros(len(new.x)) if probabilities is None else compute_uncertainty(probabilities),
         outliers=scores.outliers,
         features=_compute_features(new.x),
         most=budget,
@@ -253,9 +254,9 @@ def _select_points(
 def _compute_features(x: Samples) -> Floats:
     """Return features (n, d) in which similar samples are close."""
     if not is_table(x):
-        return main_directions(x.reshape(len(x), -1), DIRECTIONS)
-    columns = DataTable.of(x).columns.values()
-    return joint_features([(column, column.codes(rare=1)) for column in columns])[0].astype(np.float64)
+        return project_on_main_directions(x.reshape(len(x), -1), DIRECTIONS)
+    columns = DataTable.from_data(x).columns.values()
+    return compute_joint_features([(column, column.codes(rare=1)) for column in columns])[0].astype(np.float64)
 
 
 def _write_points(folder: Path, x: Samples, points: Sequence[CriticalPoint]) -> None:

@@ -96,7 +96,7 @@ class _WeighedGain:
         half = quantile(level) * self.error
         return max(-1.0, self.middle - half), min(1.0, self.middle + half)
 
-    def estimate_points_needed(self, n: int, bound: float, level: float) -> float:
+    def estimate_missing_points(self, n: int, bound: float, level: float) -> float:
         """Estimate how many more points of the current window, beside ``n``, show whether the gain is above ``bound``
         if it stays as it is; infinite if none do."""
         may_be = ((self.middle - bound) / quantile(level)) ** 2 - (self.error**2 - self.own**2)
@@ -173,7 +173,7 @@ def decide(
         waits, needed = f"evaluated on {now.n} points of {min_n}", min_n - now.n
     elif low <= min_gain or now.p > own:
         waits = f"the gain may be as low as {_format_points(low)}"
-        needed = weighed.estimate_points_needed(now.n, min_gain, _spend_level(level, look + 1))
+        needed = weighed.estimate_missing_points(now.n, min_gain, _spend_level(level, look + 1))
     verdict: Verdict = "reject" if surely else "wait" if waits else "ask" if unsure else "promote"
     if verdict == "wait":
         tell = "no label would tell" if math.isinf(needed) else f"about {needed:,.0f} more labelled points would tell"
@@ -182,7 +182,8 @@ def decide(
             verdict = "reject"
             waits += "" if most_n is None else f", and people label {most_n:,} at most"
     shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in traffic.items() if share)
-    better = f"better by {_format_points(weighed.middle)} of the traffic to be expected ({shares}), at least {_format_points(low)}"
+    gain, least = _format_points(weighed.middle), _format_points(low)
+    better = f"better by {gain} of the traffic to be expected ({shares}), at least {least}"
     reason = {"promote": [better], "ask": unsure, "wait": [waits], "reject": surely or [waits]}[verdict]
     return PromotionDecision(
         verdict=verdict,
@@ -212,7 +213,8 @@ class _OtherSlice:
         _, best = self.part.interval(level)
         if best >= -self.allowed:
             return None
-        return f"worse on {self.part.name!r} by {_format_points(-self.part.gain)}, at least {_format_points(-best)}{self._limit}"
+        loss, least = _format_points(-self.part.gain), _format_points(-best)
+        return f"worse on {self.part.name!r} by {loss}, at least {least}{self._limit}"
 
     def describe_possible_loss(self, level: float) -> str | None:
         least, _ = self.part.interval(level / SURER)

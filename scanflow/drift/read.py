@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scanflow.drift.column_types import alike, kind_of
-from scanflow.drift.table import DataTable, aligned, is_missing
+from scanflow.drift.column_types import convert_to_same_kind, infer_kind
+from scanflow.drift.table import DataTable, align, is_missing
 from scanflow.errors import InvalidError, NotFoundError
 
 INPUT = "input:"
@@ -33,18 +33,22 @@ def read_pair(reference: Path, current: Path) -> tuple[DataTable, DataTable, lis
     """
     before, after = _read(reference), _read(current)
     notes = dict[str, str]()
-    texts = [name for name in before.keys() & after.keys() if (kind_of(before[name]), kind_of(after[name])) == _AS_TEXT]
+    texts = [
+        name for name in before.keys() & after.keys() if (infer_kind(before[name]), infer_kind(after[name])) == _AS_TEXT
+    ]
     if texts:  # as they stand in the file: zeros in front are no part of a number
         after |= _read(current, texts=texts)
     for name in before.keys() & after.keys():
-        before[name], after[name], note = alike(name, before[name], after[name])
+        before[name], after[name], note = convert_to_same_kind(name, before[name], after[name])
         if note or name in texts:
             notes[name] = note or f"{name!r} is read as text, as in the reference."
-    return *aligned(DataTable.of(before), DataTable.of(after)), [notes[name] for name in before if name in notes]
+    return *align(DataTable.from_data(before), DataTable.from_data(after)), [
+        notes[name] for name in before if name in notes
+    ]
 
 
 def read_table(path: Path) -> DataTable:
-    return DataTable.of(_read(path))
+    return DataTable.from_data(_read(path))
 
 
 def _read(path: Path, *, texts: Collection[str] = ()) -> dict[str, NDArray[Any]]:

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanflow.drift.column_tests import RARE
-from scanflow.drift.table import DataTable, aligned
-from scanflow.drift.two_sample import joint_features, whitened
+from scanflow.drift.table import DataTable, align
+from scanflow.drift.two_sample import compute_joint_features, whiten
 
 FEATURES = 512
 """So many random Fourier features (Rahimi and Recht, 2007) stand for the kernel: time is linear in the rows."""
@@ -35,12 +35,12 @@ def draw_mixture(
     names, numbers = np.unique(regimes, return_inverse=True)
     if len(names) < 2:
         return np.arange(reference.rows)
-    before, after = aligned(reference, current)
+    before, after = align(reference, current)
     pooled = [column.then(after.columns[name]) for name, column in before.columns.items()]
-    features, _ = joint_features([(column, column.codes(rare=RARE)) for column in pooled])
+    features, _ = compute_joint_features([(column, column.codes(rare=RARE)) for column in pooled])
     if features.shape[1] == 0:
         return np.arange(reference.rows)
-    white = whitened(features) if features.shape[1] > 1 else features
+    white = whiten(features) if features.shape[1] > 1 else features
     fourier = _compute_fourier_features(white.astype(np.float64))
     means = np.stack([fourier[: reference.rows][numbers == at].mean(axis=0) for at in range(len(names))])
     shares = _fit_shares(means, fourier[reference.rows :].mean(axis=0))

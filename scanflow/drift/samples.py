@@ -67,7 +67,7 @@ def unpacked(name: str, arrays: Mapping[str, NDArray[Any]]) -> Samples:
 def compute_digests(x: Samples) -> list[str]:
     """Compute a digest of each sample, (n,): equal for equal values, whatever their dtype."""
     if is_table(x):
-        parts = [_hash_column(Column.of(str(name), x[name].to_numpy())) for name in x.columns]
+        parts = [_hash_column(Column.from_values(str(name), x[name].to_numpy())) for name in x.columns]
         table = np.concatenate(parts, axis=1)
     else:
         table = _view_bytes(np.asarray(x).reshape(len(x), -1))

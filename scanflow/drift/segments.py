@@ -45,7 +45,7 @@ def compare_by(
     parts: list[tuple[str, DataTable, DataTable]] = []
     for at in np.argsort(counts, kind="stable")[::-1][:MOST_SEGMENTS]:
         old, new = np.flatnonzero(codes[: reference.rows] == at), np.flatnonzero(codes[reference.rows :] == at)
-        parts.append((f"{levels[at]:g}" if both.is_numeric else str(levels[at]), rest[0].at(old), rest[1].at(new)))
+        parts.append((f"{levels[at]:g}" if both.is_numeric else str(levels[at]), rest[0].take(old), rest[1].take(new)))
     enough = [min(old.rows, new.rows) >= LEAST_ROWS for _, old, new in parts]
     shared = level / (1 + sum(enough))
     options = {"level": shared, "least_effect": least_effect, "permutations": max(999, math.ceil(5 / shared))}

@@ -40,13 +40,13 @@ FLOAT32_DIGITS = 8 * float(np.finfo(np.float32).eps)
 class Column:
     """The values of one column: (rows,) of floats, NaN where missing, or of text, None where missing.
 
-    One of pictures has (rows, numbers), none of them missing, until two tables are :func:`aligned`.
+    One of pictures has (rows, numbers), none of them missing, until two tables are :func:`align`.
     """
 
     values: NDArray[Any]
 
     @classmethod
-    def of(cls, name: str, values: Any) -> Column:
+    def from_values(cls, name: str, values: Any) -> Column:
         """Read anything with one value a row: numbers, booleans, dates, text, categories.
 
         Raises:
@@ -59,19 +59,19 @@ class Column:
             numbers = array.astype(np.float32 if array.dtype == np.float32 else np.float64)
             return cls(np.clip(numbers, -FLOAT32_MOST, FLOAT32_MOST))
         if array.dtype.kind in "mM":
-            return cls(_seconds(array))
-        missing = np.array([is_missing(one) for one in array], bool)
-        present = [one for one, gone in zip(array, missing, strict=True) if not gone]
-        if present and all(isinstance(one, int | float | np.number | decimal.Decimal) for one in present):
-            found = np.full(len(array), np.nan)
-            found[~missing] = np.array(present, np.float64)
-            return cls(found)
-        if present and all(isinstance(one, dt.date) for one in present):
-            found = np.full(len(array), np.nan)
-            found[~missing] = [_since_epoch(one) for one in present]
-            return cls(found)
+            return cls(_convert_to_seconds(array))
+        missing = np.array([is_missing(value) for value in array], bool)
+        present = [value for value, gone in zip(array, missing, strict=True) if not gone]
+        if present and all(isinstance(value, int | float | np.number | decimal.Decimal) for value in present):
+            numbers = np.full(len(array), np.nan)
+            numbers[~missing] = np.array(present, np.float64)
+            return cls(numbers)
+        if present and all(isinstance(value, dt.date) for value in present):
+            numbers = np.full(len(array), np.nan)
+            numbers[~missing] = [_since_epoch(value) for value in present]
+            return cls(numbers)
         texts = np.full(len(array), None, object)
-        texts[~missing] = [str(one) for one in present]
+        texts[~missing] = [str(value) for value in present]
         return cls(texts)
 
     @property
@@ -82,36 +82,36 @@ class Column:
     @cached_property
     def missing(self) -> NDArray[np.bool_]:
         """(rows,): where there is no value."""
-        found: NDArray[np.bool_] = np.isnan(self.values) if self.is_numeric else self.values == np.array(None)
-        return found
+        mask: NDArray[np.bool_] = np.isnan(self.values) if self.is_numeric else self.values == np.array(None)
+        return mask
 
     def then(self, other: Column) -> Column:
-        """Return the rows of both; text where only one is of numbers, float32 where one came so."""
+        """Concatenate the rows of both; as text if only one is numeric, as float32 if either is."""
         if self.is_numeric != other.is_numeric:
             return Column(np.concatenate([self._as_text(), other._as_text()]))
         both = np.concatenate([self.values, other.values])
         if np.float32 in (self.values.dtype, other.values.dtype):
-            both = _rounded(both.astype(np.float32))
+            both = _merge_near_values(both.astype(np.float32))
         return Column(both)
 
-    def at(self, rows: slice | NDArray[Any]) -> Column:
+    def take(self, rows: slice | NDArray[Any]) -> Column:
         return Column(self.values[rows])
 
     def _as_text(self) -> NDArray[Any]:
         if not self.is_numeric:
             return self.values
-        return np.array([None if np.isnan(one) else f"{one:g}" for one in self.values], object)
+        return np.array([None if np.isnan(number) else f"{number:g}" for number in self.values], object)
 
     @cached_property
     def levels(self) -> tuple[NDArray[Any], NDArray[np.intp], NDArray[np.intp]]:
-        """What different values there are, ascending; which of them each row has, -1 where missing; and how often."""
-        kept = self.values[~self.missing]
-        found, index, counts = np.unique(
-            kept if self.is_numeric else kept.astype(str), return_inverse=True, return_counts=True
+        """The distinct values, ascending; the index of each row's value, -1 where missing; and their counts."""
+        present = self.values[~self.missing]
+        levels, index, counts = np.unique(
+            present if self.is_numeric else present.astype(str), return_inverse=True, return_counts=True
         )
         codes = np.full(len(self.values), -1, np.intp)
         codes[~self.missing] = index
-        return found, codes, counts
+        return levels, codes, counts
 
     def codes(self, *, rare: int) -> NDArray[np.intp] | None:
         """Return the category of each row, -1 where missing; None for numbers of which there are many different ones.
@@ -126,7 +126,7 @@ class Column:
         return renumbered[index]
 
     def features(self, codes: NDArray[np.intp] | None) -> list[NDArray[np.float64]]:
-        """Return what the column is when it is looked at together with others, one or more (rows,)."""
+        """Return the column's features for joint tests, one or more (rows,)."""
         missing = self.missing
         features: list[NDArray[np.float64]] = []
         if self.is_numeric:
@@ -143,22 +143,26 @@ class Column:
         return features
 
     def summary(self, rows: slice) -> dict[str, float]:
-        """Return what a person is shown of some rows: mean and deviation, or the shares of the commonest categories."""
+        """Summarise some rows for display: mean and deviation, or the shares of the commonest categories."""
         missing = self.missing[rows]
-        shown: dict[str, float] = {}
+        statistics: dict[str, float] = {}
         if missing.all():
             pass
         elif self.is_numeric:
-            kept = self.values[rows][~missing].astype(np.float64)
-            shown = {"mean": float(kept.mean()), "sd": float(kept.std()), "median": float(np.median(kept))}
+            numbers = self.values[rows][~missing].astype(np.float64)
+            statistics = {
+                "mean": float(numbers.mean()),
+                "sd": float(numbers.std()),
+                "median": float(np.median(numbers)),
+            }
         else:
             levels, codes, counts = self.levels
             own = np.bincount(codes[rows][~missing], minlength=len(levels)) / int((~missing).sum())
             commonest = np.argsort(counts, kind="stable")[::-1][:MOST_LEVELS]
-            shown = {str(levels[at]): float(own[at]) for at in commonest}
+            statistics = {str(levels[at]): float(own[at]) for at in commonest}
         if self.missing.any():
-            shown["missing"] = float(missing.mean())
-        return shown
+            statistics["missing"] = float(missing.mean())
+        return statistics
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,7 +172,7 @@ class DataTable:
     columns: Mapping[str, Column]
 
     @classmethod
-    def of(cls, data: Any, *, names: Sequence[str] | None = None) -> DataTable:
+    def from_data(cls, data: Any, *, names: Sequence[str] | None = None) -> DataTable:
         """Read a mapping of columns, a DataFrame, an array with named fields, or one of (rows, ...), whose columns are
         then numbered, unless they have ``names``.
 
@@ -178,23 +182,23 @@ class DataTable:
         if isinstance(data, DataTable):
             return data
         if isinstance(data, Mapping) or hasattr(data, "columns"):
-            given = {str(name): data[name] for name in (data if isinstance(data, Mapping) else data.columns)}
+            fields = {str(name): data[name] for name in (data if isinstance(data, Mapping) else data.columns)}
         elif (array := np.asarray(data)).dtype.names is not None:
-            given = {name: array[name] for name in array.dtype.names}
+            fields = {name: array[name] for name in array.dtype.names}
         else:
             if array.ndim == 0 or (array.size == 0 and len(array) > 0):
                 raise InvalidError(
                     f"A table cannot be made of an array of the shape {array.shape}. Give (rows, columns)."
                 )
-            given = {"": array if array.ndim > 1 else array[:, None]}
-            width = int(np.prod(given[""].shape[1:]))
+            fields = {"": array if array.ndim > 1 else array[:, None]}
+            width = int(np.prod(fields[""].shape[1:]))
             if names is not None and len(names) != width:
                 raise InvalidError(f"There are {len(names)} names for {width} columns. Give one each.")
         columns: dict[str, Column] = {}
-        for name, values in given.items():
+        for name, values in fields.items():
             part = np.asarray(values)
             if part.ndim < 2:
-                columns[name] = Column.of(name, values)
+                columns[name] = Column.from_values(name, values)
                 continue
             flat = part.reshape(len(part), -1) if len(part) else part.reshape(0, int(np.prod(part.shape[1:])))
             if flat.shape[1] > MOST_WIDE and flat.dtype.kind in "biuf":
@@ -202,8 +206,8 @@ class DataTable:
                 continue
             numbered = [f"{name}[{at}]" if name else str(at) for at in range(flat.shape[1])]
             chosen = list(names) if names is not None and not name else numbered
-            columns.update({one: Column.of(one, flat[:, at]) for at, one in enumerate(chosen)})
-        lengths = {len(one.values) for one in columns.values()}
+            columns.update({label: Column.from_values(label, flat[:, at]) for at, label in enumerate(chosen)})
+        lengths = {len(column.values) for column in columns.values()}
         if len(lengths) != 1:
             raise InvalidError(
                 f"A table's columns have {sorted(lengths)} rows. Give each as many."
@@ -225,32 +229,32 @@ class DataTable:
             )
 
     def order(self) -> NDArray[np.intp]:
-        """Return the rows in an order that does not depend on theirs."""
+        """Return a permutation of the rows that does not depend on their order."""
         weigh = np.random.default_rng(0)
         keys = [
-            one.levels[1] if one.values.ndim == 1 else one.values @ weigh.normal(size=one.values.shape[1])
-            for one in self.columns.values()
+            column.levels[1] if column.values.ndim == 1 else column.values @ weigh.normal(size=column.values.shape[1])
+            for column in self.columns.values()
         ]
         return np.lexsort(keys)
 
-    def some(self, most: int, generator: np.random.Generator) -> DataTable:
+    def sample(self, most: int, generator: np.random.Generator) -> DataTable:
         """Return the table, or ``most`` of its rows drawn at random, in their order."""
         if self.rows <= most:
             return self
-        return self.at(np.sort(generator.choice(self.rows, most, replace=False)))
+        return self.take(np.sort(generator.choice(self.rows, most, replace=False)))
 
-    def at(self, rows: NDArray[Any]) -> DataTable:
-        return DataTable({name: one.at(rows) for name, one in self.columns.items()})
+    def take(self, rows: NDArray[Any]) -> DataTable:
+        return DataTable({name: column.take(rows) for name, column in self.columns.items()})
 
 
 def normal_scores(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return values as a normal distribution would have them, by their ranks: (n,)."""
+    """Return the normal scores of values, by their ranks: (n,)."""
     scores: NDArray[np.float64] = stats.norm.ppf((stats.rankdata(values) - 0.5) / max(len(values), 1))
     return scores
 
 
-def aligned(reference: DataTable, current: DataTable) -> tuple[DataTable, DataTable]:
-    """Return both tables with the reference's columns in its order, pictures along the main directions of both.
+def align(reference: DataTable, current: DataTable) -> tuple[DataTable, DataTable]:
+    """Align both tables to the reference's columns and order; project pictures on the main directions of both.
 
     Raises:
         InvalidError: one table has a column that the other has not, or pictures of another shape.
@@ -276,16 +280,16 @@ def aligned(reference: DataTable, current: DataTable) -> tuple[DataTable, DataTa
                 f"{name!r} has rows of the shape {before.values.shape[1:]} in the reference and "
                 f"{after.values.shape[1:]} now. Compare data of one shape."
             )
-        along = main_directions(np.concatenate([before.values, after.values]), DIRECTIONS)
+        along = project_on_main_directions(np.concatenate([before.values, after.values]), DIRECTIONS)
         for at, values in enumerate(along.T):
-            one = f"{name}[{at}]" if name else str(at)
+            direction = f"{name}[{at}]" if name else str(at)
             single = values.astype(np.float32)  # so that equal pictures are equal along them, whatever rounding did
-            old[one], new[one] = Column(single[: reference.rows]), Column(single[reference.rows :])
+            old[direction], new[direction] = Column(single[: reference.rows]), Column(single[reference.rows :])
     return DataTable(old), DataTable(new)
 
 
-def main_directions(rows: NDArray[Any], most: int) -> NDArray[np.float64]:
-    """Return rows (n, d) along their ``most`` directions of greatest variance, and how long what these leave out is:
+def project_on_main_directions(rows: NDArray[Any], most: int) -> NDArray[np.float64]:
+    """Project rows (n, d) on their ``most`` directions of greatest variance; the last column is the residual's norm:
     (n, most + 1). By a randomised decomposition (Halko, Martinsson and Tropp, 2011), in time linear in d."""
     flat = rows.astype(np.float64)
     if not np.isfinite(flat).all():
@@ -300,11 +304,13 @@ def main_directions(rows: NDArray[Any], most: int) -> NDArray[np.float64]:
     axes = spanned @ turned[:most].T
     along = centred @ axes
     off = np.linalg.norm(centred - along @ axes.T, axis=1)
-    found = np.column_stack([along, off])
-    return np.where(np.abs(found) > FLOAT32_DIGITS * np.sqrt(centred.shape[1]), found, 0.0)  # else it is rounding
+    projections = np.column_stack([along, off])
+    return np.where(
+        np.abs(projections) > FLOAT32_DIGITS * np.sqrt(centred.shape[1]), projections, 0.0
+    )  # else it is rounding
 
 
-def _seconds(times: NDArray[Any]) -> NDArray[np.float64]:
+def _convert_to_seconds(times: NDArray[Any]) -> NDArray[np.float64]:
     """Return date-times or durations, of whichever unit, in seconds: (n,), NaN where missing."""
     whole = times.astype(f"{'datetime64' if times.dtype.kind == 'M' else 'timedelta64'}[us]")
     return np.where(np.isnat(times), np.nan, whole.astype("int64").astype(np.float64) / 1e6)
@@ -317,15 +323,15 @@ def _since_epoch(day: dt.date) -> float:
     return (day if day.tzinfo is not None else day.replace(tzinfo=dt.UTC)).timestamp()
 
 
-def _rounded(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return values of which those that differ by what rounding may do are one."""
+def _merge_near_values(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Merge values that differ by no more than rounding."""
     order = np.argsort(values, kind="stable")  # NaN comes last
     ascending = values[order].astype(np.float64)
     apart = ~(np.diff(ascending) <= FLOAT32_DIGITS * np.abs(ascending[1:]))
     group = np.concatenate([[0], np.cumsum(apart)]) if len(values) else np.empty(0, np.intp)
-    found = np.empty_like(values)
-    found[order] = values[order][np.searchsorted(group, group)]
-    return found
+    merged = np.empty_like(values)
+    merged[order] = values[order][np.searchsorted(group, group)]
+    return merged
 
 
 def is_missing(value: Any) -> bool:
@@ -344,12 +350,12 @@ class Shares:
 
 
 def shares(reference: Column, current: Column, *, most: int = 20) -> Shares:
-    return shares_of(reference.then(current), len(reference.values), most=most)
+    return compute_shares(reference.then(current), len(reference.values), most=most)
 
 
-def shares_of(both: Column, old: int, *, most: int = 20) -> Shares:
-    """Return in which bins the values of a column lie, whose first ``old`` rows are the reference's: their common
-    categories, or ranges that are equally wide.
+def compute_shares(both: Column, old: int, *, most: int = 20) -> Shares:
+    """Compute the histogram of a column whose first ``old`` rows are the reference's: by its common categories, or by
+    ranges of equal width.
 
     Ranges span what lies between the 0.5th and the 99.5th percentile of both; what is beyond is in the outermost.
     """
@@ -363,13 +369,13 @@ def shares_of(both: Column, old: int, *, most: int = 20) -> Shares:
         codes, names = np.where(both.missing, -1, within), tuple(f"{edge:.3g}" for edge in edges)
     else:
         commonest = np.sort(np.argsort(counts, kind="stable")[::-1][:most])
-        names = tuple(f"{one:g}" if both.is_numeric else str(one) for one in levels[commonest])
+        names = tuple(f"{level:g}" if both.is_numeric else str(level) for level in levels[commonest])
         place = np.full(len(levels) + 1, -1)
         place[commonest] = np.arange(len(commonest))
         codes = place[codes]
 
-    def counted(own: NDArray[np.intp]) -> tuple[float, ...]:
-        counts = np.bincount(own[(own >= 0) & (own < len(names))], minlength=len(names))
-        return tuple(round(float(one), 4) for one in counts / max(int((own >= 0).sum()), 1))
+    def count_shares(part_codes: NDArray[np.intp]) -> tuple[float, ...]:
+        counts = np.bincount(part_codes[(part_codes >= 0) & (part_codes < len(names))], minlength=len(names))
+        return tuple(round(float(share), 4) for share in counts / max(int((part_codes >= 0).sum()), 1))
 
-    return Shares(bins=names, reference=counted(codes[:old]), current=counted(codes[old:]))
+    return Shares(bins=names, reference=count_shares(codes[:old]), current=count_shares(codes[old:]))

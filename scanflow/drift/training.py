@@ -1,4 +1,4 @@
-"""The step of a training: a first model; or, from labels, a challenger, evaluated beside the model in use."""
+"""The training step: trains a first model, or a challenger from labels, compared with the model in use."""
 
 from __future__ import annotations
 
@@ -60,33 +60,35 @@ def retrain(
     if not labels:
         _train_first(tracker, app, team, learn, data, model_name, alias, evaluation_share, tolerance, tags)
         return
-    known = TrainingData.load(tracker, app, team, model_name)
-    check_target(known.y_train, tolerance)
+    training_data = TrainingData.load(tracker, app, team, model_name)
+    check_target(training_data.y_train, tolerance)
     address = model_uri or f"models:/{model_name}@{alias}"
-    points, given = _points(tracker, app, team, labels)
-    labelled = LabelledPoints.of(samples_of(tracker, points), points, given, known, evaluation_share, tolerance)
-    example, y = known.x_train, known.y_train
+    points, batch_ids = _load_labelled_points(tracker, app, team, labels)
+    labelled = LabelledPoints.build(
+        samples_of(tracker, points), points, batch_ids, training_data, evaluation_share, tolerance
+    )
+    example, y = training_data.x_train, training_data.y_train
     if evaluate:
         challenger = models.load(evaluate)
     else:
-        new_x, new_y = labelled.some(labelled.train)
+        new_x, new_y = labelled.take(labelled.train)
         if not len(new_y):
             raise InvalidError(
                 f"Of {len(points)} labelled points none is to learn from: they are for evaluation, or have labels that "
                 "the model does not know."
             )
-        example, y = _mixture(known, new_x, new_y, train_size, new_share, generator)
+        example, y = _mix_samples(training_data, new_x, new_y, train_size, new_share, generator)
         print(f"Learning from {len(y):,} samples, for which {len(new_y):,} were newly labelled")
-        challenger = models.FittedModel(_fitted(learn, example, y, models.load(address).native))
+        challenger = models.FittedModel(_call_fit(learn, example, y, models.load(address).native))
     champion = models.load(address)  # not the one that fit() was given, which it may have taught in place
     learnt = {str(point.get("run")) for point in load_learnt_points(tracker, address)}
-    parts = labelled.slices(learnt, _newest(tracker, points))
+    parts = labelled.group_by_slice(learnt, _find_newest_window(tracker, points))
     slices = [
         compare_models(name, part_x, part_y, champion=champion, challenger=challenger, tolerance=tolerance)
         for name, (part_x, part_y) in parts.items()
         if len(part_y) or name == CURRENT
     ]
-    before, after = (_share(slices[0], who) for who in ("champion", "challenger"))
+    before, after = (_compute_accuracy(slices[0], who) for who in ("champion", "challenger"))
     metrics = {"champion_accuracy": before, "challenger_accuracy": after}
     version = models.version_of(evaluate) if evaluate else None
     if version is None:
@@ -101,14 +103,14 @@ def retrain(
     outputs = {"version": version, "champion_version": models.version_of(address), "labels": labels}
     for name, value in {**metrics, **outputs, "n_left_out": len(labelled.wrong)}.items():
         output(name, value)
-    output("slices", [asdict(one) for one in slices])
+    output("slices", [asdict(part) for part in slices])
     _print_slices(slices)
     print(f"It is models:/{model_name}/{version}; the champion is as it was")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LabelledPoints:
-    """Labelled points (n,): which of them are to learn from, and which to evaluate by."""
+    """Labelled points (n,), split into those for training and those for evaluation."""
 
     x: Samples
     y: NDArray[Any]
@@ -117,50 +119,50 @@ class LabelledPoints:
     train: NDArray[np.intp]
     evaluate: NDArray[np.intp]
     wrong: Sequence[int]
-    """Those whose label is none."""
+    """Indices of points with an invalid label."""
 
     clean: tuple[Samples, NDArray[Any]]
 
     @classmethod
-    def of(
+    def build(
         cls,
         x: Samples,
         points: Sequence[Mapping[str, Any]],
-        given: set[str],
-        known: TrainingData,
+        batch_ids: set[str],
+        data: TrainingData,
         share: float,
         tolerance: float | None,
     ) -> LabelledPoints:
-        """Divide the points; only those with ids that were ``given`` are to learn from."""
-        y, wrong = convert_labels([point["label"] for point in points], known.y_train, tolerance)
-        _tell_wrong(points, wrong)
-        trained, clean, own = set(compute_digests(known.x_train)), compute_digests(known.x_clean), compute_digests(x)
+        """Split the points; only those with ids in ``batch_ids`` are for training."""
+        y, wrong = convert_labels([point["label"] for point in points], data.y_train, tolerance)
+        _print_wrong_labels(points, wrong)
+        trained, clean, own = set(compute_digests(data.x_train)), compute_digests(data.x_clean), compute_digests(x)
         purposes: list[Purpose] = [purpose_of(point) for point in points]
         train, evaluate = split_points(own, purposes, share=share, trained=trained, clean=set(clean))
-        unseen = [one not in trained for one in clean]
+        unseen = [digest not in trained for digest in clean]
         return cls(
             x=x,
             y=y,
             windows=[str(point.get("run")) for point in points],
             digests=own,
-            train=np.array([at for at in train if at not in wrong and points[at]["id"] in given], np.intp),
+            train=np.array([at for at in train if at not in wrong and points[at]["id"] in batch_ids], np.intp),
             evaluate=np.setdiff1d(evaluate, wrong),
             wrong=wrong,
-            clean=(take_rows(known.x_clean, unseen), known.y_clean[unseen]),
+            clean=(take_rows(data.x_clean, unseen), data.y_clean[unseen]),
         )
 
-    def some(self, at: NDArray[np.intp]) -> tuple[Samples, NDArray[Any]]:
+    def take(self, at: NDArray[np.intp]) -> tuple[Samples, NDArray[Any]]:
         return take_rows(self.x, at), self.y[at]
 
-    def slices(self, known: set[str], newest: str) -> dict[str, tuple[Samples, NDArray[Any]]]:
+    def group_by_slice(self, learnt: set[str], newest: str) -> dict[str, tuple[Samples, NDArray[Any]]]:
         """Return the points of each slice by its name, the current window's first."""
         windows = [self.windows[int(at)] for at in self.evaluate]
-        by_window = split_by_window(windows, known, newest)
+        by_window = split_by_window(windows, learnt, newest)
         own = np.array(self.digests)
         parts = {name: self.evaluate[at] for name, at in by_window.items()}
         # What came in several windows counts once: it is one point, however often it was labelled.
         once = {name: at[find_first_occurrences(own[at])] for name, at in parts.items()}
-        return {name: self.some(at) for name, at in once.items()} | {CLEAN: self.clean}
+        return {name: self.take(at) for name, at in once.items()} | {CLEAN: self.clean}
 
 
 def _train_first(
@@ -180,31 +182,32 @@ def _train_first(
             "There are no labels to learn from. To train a first model, say where its data is: "
             "sf.drift.retraining(fit=..., data=...)"
         )
-    known = TrainingData.divided(*load_user_function(data)(), evaluation_share=evaluation_share)
-    check_target(known.y_train, tolerance)
-    model = models.FittedModel(_fitted(learn, known.x_train, known.y_train, None))
+    training_data = TrainingData.split(*load_user_function(data)(), evaluation_share=evaluation_share)
+    check_target(training_data.y_train, tolerance)
+    model = models.FittedModel(_call_fit(learn, training_data.x_train, training_data.y_train, None))
     accuracy = (
-        float(compare_answers(model.predict(known.x_clean), known.y_clean, tolerance).mean())
-        if len(known.y_clean)
+        float(compare_answers(model.predict(training_data.x_clean), training_data.y_clean, tolerance).mean())
+        if len(training_data.y_clean)
         else 0.0
     )
     version = models.register(
         model.native,
         model_name,
-        x=take_rows(known.x_train, np.arange(min(8, len(known.y_train)))),
+        x=take_rows(training_data.x_train, np.arange(min(8, len(training_data.y_train)))),
         tags={**tags, "accuracy": f"{accuracy:.4f}"},
-        params={"learnt_from": len(known.y_train), "evaluated_by": len(known.y_clean)},
+        params={"learnt_from": len(training_data.y_train), "evaluated_by": len(training_data.y_clean)},
         metrics={"accuracy": accuracy},
     )
-    known.save(tracker, app, team, model_name)
+    training_data.save(tracker, app, team, model_name)
     tracker.set_model_alias(model_name, alias, version)
     output("version", version)
     output("accuracy", accuracy)
-    print(f"Learnt from {len(known.y_train):,} samples; {accuracy:.1%} right of {len(known.y_clean):,} others")
+    n_train, n_clean = len(training_data.y_train), len(training_data.y_clean)
+    print(f"Learnt from {n_train:,} samples; {accuracy:.1%} right of {n_clean:,} others")
     print(f"Registered as models:/{model_name}@{alias} (version {version})")
 
 
-def _fitted(learn: Callable[..., Any], x: Samples, y: NDArray[Any], model: Any) -> Any:
+def _call_fit(learn: Callable[..., Any], x: Samples, y: NDArray[Any], model: Any) -> Any:
     """Call the user's ``fit(x, y)`` or ``fit(x, y, model)``, where ``model`` is the champion, or None at first."""
     try:
         inspect.signature(learn).bind(x, y, model)
@@ -213,43 +216,45 @@ def _fitted(learn: Callable[..., Any], x: Samples, y: NDArray[Any], model: Any) 
     return learn(x, y, model)
 
 
-def _points(tracker: KnowledgeBase, app: str, team: str, labels: str) -> tuple[list[dict[str, Any]], set[str]]:
-    """Return all labelled points there are, as they are labelled now, and the ids of those that were given."""
-    given = read_json(tracker, labels, LABELS_FILE)
-    if not given:
+def _load_labelled_points(
+    tracker: KnowledgeBase, app: str, team: str, labels: str
+) -> tuple[list[dict[str, Any]], set[str]]:
+    """Load all labelled points with their newest labels; return them, and the ids of those in the run ``labels``."""
+    batch = read_json(tracker, labels, LABELS_FILE)
+    if not batch:
         raise InvalidError(f"The tracked run {labels!r} has no labelled points.")
-    found: dict[str, dict[str, Any]] = {}
-    for one in reversed(tracker.search_runs(app, team, "tags.`scanflow.kind` = 'labels'", limit=_MOST_BATCHES)):
-        if one.run_id != labels:
-            found |= {str(point["id"]): point for point in read_json(tracker, one.run_id, LABELS_FILE)}
-    found |= {str(point["id"]): point for point in given}
-    return list(found.values()), {point["id"] for point in given}
+    points: dict[str, dict[str, Any]] = {}
+    for run in reversed(tracker.search_runs(app, team, "tags.`scanflow.kind` = 'labels'", limit=_MOST_BATCHES)):
+        if run.run_id != labels:
+            points |= {str(point["id"]): point for point in read_json(tracker, run.run_id, LABELS_FILE)}
+    points |= {str(point["id"]): point for point in batch}
+    return list(points.values()), {point["id"] for point in batch}
 
 
-def _newest(tracker: KnowledgeBase, points: Sequence[Mapping[str, Any]]) -> str:
+def _find_newest_window(tracker: KnowledgeBase, points: Sequence[Mapping[str, Any]]) -> str:
     windows = {str(point["data"]["tracked"]): str(point.get("run")) for point in points}
     return windows[max(windows, key=lambda tracked: str(tracker.get_run(tracked).ended_at))]
 
 
-def _mixture(
-    known: TrainingData, x: Samples, y: NDArray[Any], size: int, share: float, generator: np.random.Generator
+def _mix_samples(
+    data: TrainingData, x: Samples, y: NDArray[Any], size: int, share: float, generator: np.random.Generator
 ) -> tuple[Samples, NDArray[Any]]:
-    """Return old and new samples, the new ones repeated until they are about that share; each at least once."""
+    """Mix old and new samples; new ones are repeated up to about the share ``share``, each at least once."""
     if not 0 < share < 1:
         raise InvalidError(f"new_share={share} is no share. Give more than 0, and less than 1.")
-    old = generator.permutation(len(known.y_train))[:size]
+    old = generator.permutation(len(data.y_train))[:size]
     again = np.resize(generator.permutation(len(y)), max(len(y), round(len(old) * share / (1 - share))))
-    mixed_x = concatenate_samples([take_rows(known.x_train, old), take_rows(x, again)])
-    mixed_y = np.concatenate([known.y_train[old], y[again]])
+    mixed_x = concatenate_samples([take_rows(data.x_train, old), take_rows(x, again)])
+    mixed_y = np.concatenate([data.y_train[old], y[again]])
     order = generator.permutation(len(mixed_y))
     return take_rows(mixed_x, order), mixed_y[order]
 
 
-def _share(part: Slice, who: str) -> float:
+def _compute_accuracy(part: Slice, who: str) -> float:
     return float(getattr(part, f"{who}_right")) / part.n if part.n else 0.0
 
 
-def _tell_wrong(points: Sequence[Mapping[str, Any]], wrong: Sequence[int]) -> None:
+def _print_wrong_labels(points: Sequence[Mapping[str, Any]], wrong: Sequence[int]) -> None:
     if not wrong:
         return
     print(f"Left out {len(wrong)} of {len(points)} points, whose labels are none that the model knows:")
@@ -260,5 +265,6 @@ def _tell_wrong(points: Sequence[Mapping[str, Any]], wrong: Sequence[int]) -> No
 
 def _print_slices(slices: Sequence[Slice]) -> None:
     print(f"{'slice':32}{'n':>6}{'champion':>10}{'challenger':>12}")
-    for one in slices:
-        print(f"{one.name:32}{one.n:6}{_share(one, 'champion'):10.3f}{_share(one, 'challenger'):12.3f}")
+    for part in slices:
+        champion, challenger = (_compute_accuracy(part, who) for who in ("champion", "challenger"))
+        print(f"{part.name:32}{part.n:6}{champion:10.3f}{challenger:12.3f}")

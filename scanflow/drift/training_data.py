@@ -1,4 +1,4 @@
-"""What a model was first trained on, and the clean points it is evaluated by, as the knowledge base keeps them.
+"""The first training data of a model and its clean evaluation points, as stored in the knowledge base.
 
 It is a tracked run of the application with the tags ``scanflow.kind = dataset`` and ``scanflow.model``, and one
 ``.npz`` file with ``x_train``, ``y_train``, ``x_clean``, ``y_clean``, and ``x_reference`` where detectors are to
@@ -35,28 +35,32 @@ class TrainingData:
     x_reference: Samples
 
     @classmethod
-    def divided(cls, x: Samples, y: Any, *, evaluation_share: float) -> TrainingData:
-        """Divide samples and labels by what each sample is: a share is for evaluation, and alike ones are together.
+    def split(cls, x: Samples, y: Any, *, evaluation_share: float) -> TrainingData:
+        """Split samples and labels by each sample's digest: a share is for evaluation, and equal samples stay together.
 
         Raises:
             InvalidError: they do not belong together, or are too few.
         """
         x = x.reset_index(drop=True) if is_table(x) else np.asarray(x)
         labels = np.asarray(y)
-        labels = np.array([str(one) for one in labels]) if labels.dtype.kind == "O" else labels
+        labels = np.array([str(label) for label in labels]) if labels.dtype.kind == "O" else labels
         if labels.shape != (len(x),) or len(x) < _LEAST_ROWS:
             raise InvalidError(
                 f"There are {len(x)} samples and labels of the shape {labels.shape}. Give a label for each of at least "
                 f"{_LEAST_ROWS} samples: (x, y)."
             )
-        held = are_for_evaluation(compute_digests(x), evaluation_share)
-        known = take_rows(x, ~held)
+        for_evaluation = are_for_evaluation(compute_digests(x), evaluation_share)
+        x_train = take_rows(x, ~for_evaluation)
         return cls(
-            x_train=known, y_train=labels[~held], x_clean=take_rows(x, held), y_clean=labels[held], x_reference=known
+            x_train=x_train,
+            y_train=labels[~for_evaluation],
+            x_clean=take_rows(x, for_evaluation),
+            y_clean=labels[for_evaluation],
+            x_reference=x_train,
         )
 
     def save(self, tracker: KnowledgeBase, app: str, team: str, model: str) -> None:
-        """Keep the data as the newest of the model."""
+        """Store the data as the newest of the model."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / f"{DATASET}.npz"
             arrays = {"y_train": self.y_train, "y_clean": self.y_clean}
@@ -67,25 +71,25 @@ class TrainingData:
 
     @classmethod
     def load(cls, tracker: KnowledgeBase, app: str, team: str, model: str) -> TrainingData:
-        """Return the newest data that was kept for a model.
+        """Load the newest data stored for a model.
 
         Raises:
             NotFoundError: none was.
         """
-        said = f"tags.`scanflow.kind` = '{DATASET}' and tags.`{OF_MODEL}` = '{model}'"
-        found = tracker.search_runs(app, team, said, limit=1)
-        if not found:
+        query = f"tags.`scanflow.kind` = '{DATASET}' and tags.`{OF_MODEL}` = '{model}'"
+        runs = tracker.search_runs(app, team, query, limit=1)
+        if not runs:
             raise NotFoundError(
                 f"No training data was kept for the model {model!r} of {app}/{team}. Train a first model: run the "
                 "workflow of sf.drift.retraining(fit=..., data=...) once by hand, without labels."
             )
-        arrays = arrays_of(tracker, found[0].run_id)
-        known = unpacked("x_train", arrays)
+        arrays = arrays_of(tracker, runs[0].run_id)
+        x_train = unpacked("x_train", arrays)
         has_reference = any(name.partition(":")[0] == "x_reference" for name in arrays)
         return cls(
-            x_train=known,
+            x_train=x_train,
             y_train=arrays["y_train"],
             x_clean=unpacked("x_clean", arrays),
             y_clean=arrays["y_clean"],
-            x_reference=unpacked("x_reference", arrays) if has_reference else known,
+            x_reference=unpacked("x_reference", arrays) if has_reference else x_train,
         )

@@ -1,4 +1,4 @@
-"""Two tables: was the second drawn as the first was? Column by column, and of all columns together, at one error level.
+"""Two-sample tests: was the second table drawn from the first one's distribution? By column and jointly, at one level.
 
 Every statistic is worked out for the tables as they are and for ``permutations`` random divisions of their pooled rows,
 all of them for the same divisions. Westfall and Young (1993): the share of divisions whose *smallest* p-value is as
@@ -22,17 +22,25 @@ from scipy import stats
 
 from scanflow.drift.column_tests import (
     RARE,
+    ColumnTest,
     Divisions,
     Floats,
-    Tested,
+    adjust_sidak,
     chi2,
     ks,
     lepage,
-    of_many,
     repeated_value,
-    standardised,
+    standardise,
 )
-from scanflow.drift.table import LEAST_ROWS, Column, DataTable, Shares, aligned, main_directions, shares_of
+from scanflow.drift.table import (
+    LEAST_ROWS,
+    Column,
+    DataTable,
+    Shares,
+    align,
+    compute_shares,
+    project_on_main_directions,
+)
 from scanflow.errors import InvalidError
 
 MOST_ROWS = 2000
@@ -52,7 +60,7 @@ COLUMNS_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnDrift:
-    """What became of one column."""
+    """The test result of one column."""
 
     name: str
     test: str
@@ -77,7 +85,7 @@ class ColumnDrift:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointDrift:
-    """What became of all columns together."""
+    """The result of a joint test of all columns."""
 
     test: str
     """``means``, ``products`` or ``mmd``."""
@@ -91,12 +99,12 @@ class JointDrift:
     @property
     def columns(self) -> tuple[str, ...]:
         """The names of those."""
-        return tuple(one.name for one in self.concerns)
+        return tuple(column.name for column in self.concerns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What two tables differ in."""
+    """The result of comparing two tables."""
 
     level: float
     p: float
@@ -131,11 +139,11 @@ class Comparison:
     @property
     def named(self) -> tuple[ColumnDrift, ...]:
         """The columns that have drifted by themselves, then those that did together with others."""
-        found = {one.name: one for one in self.drifted_columns}
+        columns = {column.name: column for column in self.drifted_columns}
         for joint in self.joint if self.least_effect == 0 else ():
             if joint.p <= self.level:
-                found = {one.name: one for one in joint.concerns} | found
-        return tuple(sorted(found.values(), key=lambda one: (one.test in _JOINT, one.p, -one.effect)))
+                columns = {column.name: column for column in joint.concerns} | columns
+        return tuple(sorted(columns.values(), key=lambda column: (column.test in _JOINT, column.p, -column.effect)))
 
 
 def compare(
@@ -147,7 +155,7 @@ def compare(
     permutations: int = 999,
     seed: int = 0,
 ) -> Comparison:
-    """Say whether ``current`` was drawn as ``reference`` was.
+    """Test whether ``current`` was drawn from the same distribution as ``reference``.
 
     Args:
         reference: Data without drift.
@@ -164,25 +172,33 @@ def compare(
     reference.check("reference", least=LEAST_ROWS)
     current.check("batch")
     generator = np.random.default_rng(seed)
-    before, after = aligned(reference.some(MOST_ROWS, generator), current.some(MOST_ROWS, generator))
-    divisions = Divisions.drawn(before.rows, after.rows, permutations, generator)
-    looks = [_look(name, one.then(after.columns[name]), divisions) for name, one in before.columns.items()]
-    features, owners = joint_features([(look.column, look.codes) for look in looks])
-    families = _joint(features, divisions)
+    before, after = align(reference.sample(MOST_ROWS, generator), current.sample(MOST_ROWS, generator))
+    divisions = Divisions.draw(before.rows, after.rows, permutations, generator)
+    column_tests = [
+        _test_column(name, column.then(after.columns[name]), divisions) for name, column in before.columns.items()
+    ]
+    features, owners = compute_joint_features([(test.column, test.codes) for test in column_tests])
+    families = _compute_families(features, divisions)
     # Of all columns: how often the smallest of as many independent p-values as their median shows is as small.
-    smallest = np.min([look.p for look in looks], axis=0)
+    smallest = np.min([test.p for test in column_tests], axis=0)
     many = np.log(0.5) / np.log1p(-min(float(np.median(smallest)), 0.5))
     among = 1 / COLUMNS_SHARE if families else 1.0
-    least = np.min([among * of_many(smallest, many), *(one.scaled(len(families)) for one in families)], axis=0)
-    adjusted = _adjustment(least)
-    columns = [look.found(adjusted(among * float(of_many(look.p[0], many))), before.rows) for look in looks]
+    least = np.min(
+        [among * adjust_sidak(smallest, many), *(family.compute_scaled_p(len(families)) for family in families)], axis=0
+    )
+    adjust = _build_adjustment(least)
+    columns = [
+        test.describe_drift(adjust(among * float(adjust_sidak(test.p[0], many))), before.rows) for test in column_tests
+    ]
     by_owner = [columns[at] for at in owners]
-    joint = [one.found(adjusted(float(one.scaled(len(families))[0])), by_owner) for one in families]
+    joint = [
+        family.describe_drift(adjust(float(family.compute_scaled_p(len(families))[0])), by_owner) for family in families
+    ]
     strict = np.sort(least)[math.floor(level * len(least))]
     return Comparison(
         level=level,
-        p=adjusted(float(least[0])),
-        columns=tuple(sorted(columns, key=lambda one: (one.p, -one.effect))),
+        p=adjust(float(least[0])),
+        columns=tuple(sorted(columns, key=lambda column: (column.p, -column.effect))),
         joint=tuple(joint),
         rows=(reference.rows, current.rows),
         statistic=-math.log10(max(float(least[0]), LEAST_P)),
@@ -204,20 +220,20 @@ def check_options(level: float, permutations: int, least_effect: float) -> None:
 
 
 @dataclass(slots=True)
-class _Look:
-    """One column under all divisions."""
+class _ColumnTests:
+    """The tests of one column under all divisions."""
 
     column: Column
     name: str
     test: str
-    shown: Tested
+    shown: ColumnTest
     p: Floats
     """(1 + permutations,): of all that is tested in it, not adjusted for other columns."""
 
     codes: NDArray[np.intp] | None
     """(rows,): the category of each row, -1 for none; None where the column is of numbers."""
 
-    def found(self, p: float, old: int) -> ColumnDrift:
+    def describe_drift(self, p: float, old: int) -> ColumnDrift:
         before, now = self.column.summary(slice(0, old)), self.column.summary(slice(old, None))
         if self.shown.value is not None:
             value, *shares = self.shown.value
@@ -230,11 +246,11 @@ class _Look:
             effect=self.shown.effect,
             reference=before,
             current=now,
-            shares=shares_of(self.column, old),
+            shares=compute_shares(self.column, old),
         )
 
 
-def _look(name: str, column: Column, divisions: Divisions) -> _Look:
+def _test_column(name: str, column: Column, divisions: Divisions) -> _ColumnTests:
     codes = column.codes(rare=RARE)
     missing = column.missing
     if codes is None:
@@ -255,19 +271,21 @@ def _look(name: str, column: Column, divisions: Divisions) -> _Look:
         if by_missing.p[0] < p[0]:
             test, shown = "missing", by_missing
         p = np.minimum(1.0, 2 * np.minimum(p, by_missing.p))
-    return _Look(column, name, test, shown, p, codes)
+    return _ColumnTests(column, name, test, shown, p, codes)
 
 
-def joint_features(columns: Sequence[tuple[Column, NDArray[np.intp] | None]]) -> tuple[NDArray[np.float32], list[int]]:
+def compute_joint_features(
+    columns: Sequence[tuple[Column, NDArray[np.intp] | None]],
+) -> tuple[NDArray[np.float32], list[int]]:
     """Return (rows, features) with mean 0 and variance 1, and the number of the column that each feature is of.
 
     Numbers become normal scores, so that neither their scale nor a few wild values count; categories, one feature each.
     """
-    found = [(values, at) for at, (column, codes) in enumerate(columns) for values in column.features(codes)]
-    found = [(values, at) for values, at in found if values.std() > 1e-9]
-    if not found:
+    features = [(values, at) for at, (column, codes) in enumerate(columns) for values in column.features(codes)]
+    features = [(values, at) for values, at in features if values.std() > 1e-9]
+    if not features:
         return np.empty((0, 0), np.float32), []
-    return standardised(np.stack([values for values, _ in found], axis=1)), [at for _, at in found]
+    return standardise(np.stack([values for values, _ in features], axis=1)), [at for _, at in features]
 
 
 @dataclass(slots=True)
@@ -280,7 +298,7 @@ class _Family:
     by_feature: Floats | None = None
     """(features,): the given division's, where it is of each."""
 
-    def scaled(self, families: int) -> Floats:
+    def compute_scaled_p(self, families: int) -> Floats:
         """Return p-values, (1 + permutations,), divided by the family's share of the error level.
 
         They are those of a gamma distribution with the divisions' own mean, deviation and skewness. That need not be
@@ -291,59 +309,61 @@ class _Family:
         p = stats.pearson3.sf(deviations, float((deviations**3).mean()))
         return np.asarray(p, np.float64) * families / (1 - COLUMNS_SHARE)
 
-    def found(self, p: float, owners: Sequence[ColumnDrift]) -> JointDrift:
-        """Return what became of the family; ``owners``: the column of each feature."""
+    def describe_drift(self, p: float, owners: Sequence[ColumnDrift]) -> JointDrift:
+        """Return the family's result; ``owners``: the column of each feature."""
         concerns: dict[str, ColumnDrift] = {}
         if self.by_feature is not None:
             strongest = np.argsort(self.by_feature)[::-1]
             for at in strongest[self.by_feature[strongest] >= 0.5 * self.by_feature[strongest[0]]]:
-                moved, one = float(self.by_feature[at]), owners[at]
+                moved, owner = float(self.by_feature[at]), owners[at]
                 effect = min(1.0, math.sqrt(moved / self.weight) / 2)
-                concerns.setdefault(one.name, replace(one, test=self.test, statistic=moved, p=p, effect=effect))
+                concerns.setdefault(owner.name, replace(owner, test=self.test, statistic=moved, p=p, effect=effect))
         return JointDrift(test=self.test, p=p, concerns=tuple(concerns.values())[:5])
 
 
-def _joint(features: NDArray[np.float32], divisions: Divisions) -> list[_Family]:
+def _compute_families(features: NDArray[np.float32], divisions: Divisions) -> list[_Family]:
     if features.shape[1] < 2:
         return []
     few = features
     if features.shape[1] > MOST_FEATURES:
-        few = standardised(main_directions(features, MOST_FEATURES - 1))
-    white = whitened(few)
+        few = standardise(project_on_main_directions(features, MOST_FEATURES - 1))
+    white = whiten(few)
     weight = divisions.weight
     means = weight * (divisions.difference(white) ** 2).sum(axis=1)
     moved = weight * divisions.difference(features)[0] ** 2 if few is features else None
     first, second = np.triu_indices(few.shape[1])
-    squares = weight * divisions.difference(standardised(few[:, first] * few[:, second])) ** 2
+    squares = weight * divisions.difference(standardise(few[:, first] * few[:, second])) ** 2
     largest = None
     if few is features:
         largest = np.zeros(features.shape[1])
         np.maximum.at(largest, first, squares[0])
         np.maximum.at(largest, second, squares[0])
     # Few pairs that change much, or many that change a little: the larger share of either's own spread.
-    together = np.maximum(_score(squares.max(axis=1)), _score(squares.sum(axis=1)))
+    together = np.maximum(_scale_robustly(squares.max(axis=1)), _scale_robustly(squares.sum(axis=1)))
     return [
         _Family("means", means, weight, moved),
         _Family("products", together, weight, largest),
-        _Family("mmd", _discrepancy(white, divisions), weight),
+        _Family("mmd", _compute_mmd(white, divisions), weight),
     ]
 
 
-def _score(statistic: Floats) -> Floats:
-    """Return how many robust deviations each value is above what random divisions give."""
+def _scale_robustly(statistic: Floats) -> Floats:
+    """Return each value's distance from the median of random divisions, in robust deviations."""
     middle = np.median(statistic)
     upper = np.quantile(statistic, 0.99) - middle
     return (statistic - middle) / max(float(upper), 1e-12)
 
 
-def whitened(features: NDArray[np.float32]) -> NDArray[np.float32]:
+def whiten(features: NDArray[np.float32]) -> NDArray[np.float32]:
     values, vectors = np.linalg.eigh(np.cov(features.T.astype(np.float64)))
-    kept = values > 1e-3 * values.max()
-    found: NDArray[np.float32] = (features @ (vectors[:, kept] / np.sqrt(values[kept]))).astype(np.float32)
-    return found
+    significant = values > 1e-3 * values.max()
+    white: NDArray[np.float32] = (features @ (vectors[:, significant] / np.sqrt(values[significant]))).astype(
+        np.float32
+    )
+    return white
 
 
-def _discrepancy(features: NDArray[np.float32], divisions: Divisions) -> Floats:
+def _compute_mmd(features: NDArray[np.float32], divisions: Divisions) -> Floats:
     """Return the squared discrepancy of each division, up to a constant: with a Gaussian kernel as wide as the median
     distance."""
     squares = (features**2).sum(axis=1)
@@ -360,17 +380,17 @@ def _discrepancy(features: NDArray[np.float32], divisions: Divisions) -> Floats:
     return result
 
 
-def _adjustment(least: Floats) -> Callable[[float], float]:
-    """Return a function that says which share of the divisions has a value as small as one.
+def _build_adjustment(least: Floats) -> Callable[[float], float]:
+    """Return a function from a p-value to the share of divisions with one as small.
 
-    Of a value below all of theirs, 1 / divisions is an upper bound; it goes down from there as the value itself does,
+    Of a p-value below all of theirs, 1 / divisions is an upper bound; it goes down from there as the value itself does,
     which tells a sure sign from one that chance gives once in a thousand times.
     """
     ascending = np.sort(least[1:])
 
-    def adjusted(value: float) -> float:
-        as_small = 1 + int(np.searchsorted(ascending, value * (1 + 1e-9), side="right"))
-        further = value / ascending[0] if as_small == 1 and ascending[0] > 0 else 1.0
+    def adjust(p: float) -> float:
+        as_small = 1 + int(np.searchsorted(ascending, p * (1 + 1e-9), side="right"))
+        further = p / ascending[0] if as_small == 1 and ascending[0] > 0 else 1.0
         return max(as_small / len(least) * float(further), LEAST_P)
 
-    return adjusted
+    return adjust

@@ -31,10 +31,10 @@ def detection(
     resources: Resources | None = None,
     seed: int = 1,
 ) -> Workflow:
-    """Return the workflow that a checker runs: it compares new predictions with what the model in use knows.
+    """Return the workflow that a checker runs: it compares new predictions with the data the model in use has learnt.
 
-    It knows what :func:`retraining` trained it on at first, and the windows that it has learnt from since. Where the
-    data drifted, points are picked to be labelled, to learn from and to evaluate by.
+    That is the data :func:`retraining` first trained it on, and the windows it has learnt since. If the data drifted,
+    points are selected for labelling, for training and for evaluation.
 
     Args:
         model: The registered model's name.
@@ -59,14 +59,14 @@ def detection(
         "options": dict(options or {}),
         "model_name": model,
         "model_uri": f"models:/{model}@{alias}",
-        "prepare": "" if prepare is None else _located(prepare, "prepare"),
+        "prepare": "" if prepare is None else _locate_function(prepare, "prepare"),
         "input_name": input_name,
         "budget": budget,
         "evaluation_share": evaluation_share,
         "reference_size": reference_size,
         "seed": seed,
     }
-    return _workflow(name, "detect", "scanflow.drift.detecting:detect", parameters, resources)
+    return _build_workflow(name, "detect", "scanflow.drift.detecting:detect", parameters, resources)
 
 
 def retraining(
@@ -105,8 +105,8 @@ def retraining(
     parameters = {
         "labels": "",
         "evaluate": "",  # the address of a challenger that is to be evaluated again, on more labels
-        "fit": _located(fit, "fit"),
-        "data": "" if data is None else _located(data, "data"),
+        "fit": _locate_function(fit, "fit"),
+        "data": "" if data is None else _locate_function(data, "data"),
         "model_name": model,
         "model_uri": f"models:/{model}@{alias}",
         "alias": alias,
@@ -116,10 +116,10 @@ def retraining(
         "tolerance": tolerance,
         "seed": seed,
     }
-    return _workflow(name, "train", "scanflow.drift.training:retrain", parameters, resources)
+    return _build_workflow(name, "train", "scanflow.drift.training:retrain", parameters, resources)
 
 
-def _workflow(
+def _build_workflow(
     name: str, step: str, function: str, parameters: Mapping[str, Any], resources: Resources | None
 ) -> Workflow:
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "MLFLOW_LOGGING_LEVEL": "ERROR"}
@@ -129,8 +129,8 @@ def _workflow(
     return Workflow(name=name, nodes=[node])
 
 
-def _located(function: Function, what: str) -> str:
-    """Return where a function is, for a step to load it."""
+def _locate_function(function: Function, what: str) -> str:
+    """Return a function's location, for a step to load it."""
     if isinstance(function, str):
         return function
     module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")

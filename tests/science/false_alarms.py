@@ -84,7 +84,7 @@ def _regimes(share: float, generator: np.random.Generator, n: int) -> Made:
 
 def _segments(generator: np.random.Generator, n: int) -> Made:
     reference, batch = (
-        DataTable.of({"place": generator.choice(list("abcde"), count), "x": generator.normal(size=count)})
+        DataTable.from_data({"place": generator.choice(list("abcde"), count), "x": generator.normal(size=count)})
         for count in (REFERENCE, n)
     )
 

@@ -33,7 +33,7 @@ def pair(name: str, seed: int) -> tuple[Rows, Rows]:
 
 
 def ours(reference: Rows, current: Rows) -> bool:
-    return compare(DataTable.of(reference), DataTable.of(current), level=LEVEL).drifted
+    return compare(DataTable.from_data(reference), DataTable.from_data(current), level=LEVEL).drifted
 
 
 def customers(generator: np.random.Generator, n: int, *, default: float = 0.0) -> Rows:
@@ -48,7 +48,7 @@ def test_a_default_that_a_form_fills_in_is_seen_and_named(share: float, of_8: in
     for seed in range(8):
         generator = np.random.default_rng(seed)
         reference, current = customers(generator, REFERENCE), customers(generator, CURRENT, default=share)
-        columns = compare(DataTable.of(reference), DataTable.of(current), level=LEVEL).drifted_columns
+        columns = compare(DataTable.from_data(reference), DataTable.from_data(current), level=LEVEL).drifted_columns
         named += [(one.name, one.test, *one.current) for one in columns[:1]] == [("age", "value", "40")]
     assert named >= of_8
 

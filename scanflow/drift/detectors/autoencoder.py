@@ -1,4 +1,4 @@
-"""A convolutional deep autoencoder (thesis 5.5.2): what it draws again unlike its reference has drifted.
+"""A convolutional deep autoencoder (thesis 5.5.2): drift is a change of its reconstruction error.
 
 Pictures that are blurred, shrunk or thinned are drawn better than those of the reference, so errors are compared either
 way, together with the network's code and, where a model is served, with its scores: as a table, at one error level.
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scanflow.drift.detectors.port import Floats, Samples, Scores, check_share, checked
+from scanflow.drift.detectors.port import Floats, Samples, Scores, check_samples, check_share
 from scanflow.drift.detectors.storage import read, write
 from scanflow.drift.detectors.table import FittedTable, TableDetector
 from scanflow.drift.samples import is_table
@@ -40,18 +40,18 @@ class Pictures:
     """Pictures are scaled so that the reference is from 0 to 1."""
 
     def table(self, pictures: Floats, predicted: Samples | None) -> Mapping[str, NDArray[Any]]:
-        """Return what is compared: the mean squared error, the code, and the model's scores."""
-        given = self.as_input(pictures)
+        """Return the columns to compare: the mean squared error, the code, and the model's scores."""
+        inputs = self.as_input(pictures)
         middle = next(at for at, layer in enumerate(self.network.layers) if layer.name == CODE)
         encoder = keras().Sequential(self.network.layers[: middle + 1])
         decoder = keras().Sequential(self.network.layers[middle + 1 :])
-        code = encoder.predict(given, batch_size=AT_ONCE, verbose=0)
-        drawn = np.asarray(decoder.predict(code, batch_size=AT_ONCE, verbose=0))
-        found = {"error": ((drawn - given) ** 2).reshape(len(given), -1).mean(axis=1), "code": np.asarray(code)}
-        return found if predicted is None else found | {"predicted": np.asarray(predicted)}
+        code = encoder.predict(inputs, batch_size=AT_ONCE, verbose=0)
+        decoded = np.asarray(decoder.predict(code, batch_size=AT_ONCE, verbose=0))
+        columns = {"error": ((decoded - inputs) ** 2).reshape(len(inputs), -1).mean(axis=1), "code": np.asarray(code)}
+        return columns if predicted is None else columns | {"predicted": np.asarray(predicted)}
 
     def as_input(self, pictures: Floats) -> NDArray[np.float32]:
-        """Return pictures as the network takes them: (n, height, width, channels), mostly from 0 to 1, with sides that
+        """Convert pictures to the network's input: (n, height, width, channels), mostly from 0 to 1, with sides that
         are multiples of 4."""
         scaled = ((pictures - self.low) / (self.high - self.low)).astype(np.float32)
         whole = scaled[..., None] if len(self.shape) == 2 else scaled
@@ -61,24 +61,26 @@ class Pictures:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FittedAutoencoder:
-    """A trained autoencoder, and what it makes of pictures of the reference that were not trained on."""
+    """A trained autoencoder, and its outputs for pictures of the reference that it was not trained on."""
 
     pictures: Pictures
-    held: FittedTable
+    held_out: FittedTable
 
     def score(self, batch: Samples, *, predicted: Samples | None = None) -> Scores:
-        known = any(name.startswith("predicted") for name in self.held.known.columns)
-        if known != (predicted is not None):
+        has_predicted = any(name.startswith("predicted") for name in self.held_out.reference.columns)
+        if has_predicted != (predicted is not None):
             raise InvalidError(
                 "The model's scores are compared where the reference and the batch have them, and one of them has not. "
                 "Give predicted= to both fit and score, or to neither."
             )
-        return self.held.score(self.pictures.table(checked("batch", batch, shape=self.pictures.shape), predicted))
+        return self.held_out.score(
+            self.pictures.table(check_samples("batch", batch, shape=self.pictures.shape), predicted)
+        )
 
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.pictures.network.save(folder / NETWORK)
-        self.held.save(folder / FEATURES)
+        self.held_out.save(folder / FEATURES)
         options = {"shape": list(self.pictures.shape), "low": self.pictures.low, "high": self.pictures.high}
         write(folder, "autoencoder", options, {})
 
@@ -89,12 +91,12 @@ class FittedAutoencoder:
             raise NotFoundError(f"{folder} has no {NETWORK}. Fit the detector again and save it.")
         network = keras().models.load_model(folder / NETWORK, compile=False)
         pictures = Pictures(network=network, shape=tuple(options["shape"]), low=options["low"], high=options["high"])
-        return cls(pictures=pictures, held=FittedTable.load(folder / FEATURES))
+        return cls(pictures=pictures, held_out=FittedTable.load(folder / FEATURES))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Autoencoder:
-    """Looks for pictures that the network, trained on the reference, reconstructs otherwise.
+    """Detects a change in how the network, trained on the reference, reconstructs pictures.
 
     Samples are pictures (n, height, width) or (n, height, width, channels). The network learns from one part of the
     reference; batches are compared with the other.
@@ -129,28 +131,31 @@ class Autoencoder:
         if isinstance(reference, Mapping) or np.ndim(reference) not in (3, 4) or min(np.shape(reference)[1:3]) < 8:
             raise InvalidError(
                 "The autoencoder takes pictures (n, height, width) or (n, height, width, channels) with sides from 8 "
-                f"on, and the reference is {_form_of(reference)}. Use the detector 'table'."
+                f"on, and the reference is {_describe_form(reference)}. Use the detector 'table'."
             )
-        pictures = checked("reference", reference, least=LEAST_PICTURES)
+        pictures = check_samples("reference", reference, least=LEAST_PICTURES)
         low, high = float(pictures.min()), float(pictures.max())
         if low == high:
             raise InvalidError(f"All of the reference is {low:g}: there is nothing to learn. Give real pictures.")
         order = self.generator.permutation(len(pictures))
-        held, learnt = np.split(order, [round(self.held_share * len(order))])
+        held_out, training = np.split(order, [round(self.held_share * len(order))])
         sides = [side + -side % 4 for side in pictures.shape[1:3]]
         channels = pictures.shape[3] if pictures.ndim == 4 else 1
         network = build((*sides, channels), self.code, int(self.generator.integers(SEEDS)))
-        made = Pictures(network=network, shape=pictures.shape[1:], low=low, high=high)
-        train(network, made.as_input(pictures[learnt]), self.epochs, self.batch_size, self.generator)
-        of_held = made.table(pictures[held], None if predicted is None else np.asarray(predicted)[held])
+        fitted = Pictures(network=network, shape=pictures.shape[1:], low=low, high=high)
+        train(network, fitted.as_input(pictures[training]), self.epochs, self.batch_size, self.generator)
+        held_out_table = fitted.table(
+            pictures[held_out], None if predicted is None else np.asarray(predicted)[held_out]
+        )
         return FittedAutoencoder(
-            pictures=made, held=table.fit(of_held, regimes=None if regimes is None else np.asarray(regimes)[held])
+            pictures=fitted,
+            held_out=table.fit(held_out_table, regimes=None if regimes is None else np.asarray(regimes)[held_out]),
         )
 
     load = FittedAutoencoder.load
 
 
-def _form_of(reference: Any) -> str:
+def _describe_form(reference: Any) -> str:
     if isinstance(reference, Mapping) or is_table(reference):
         return "a table"
     return f"an array of the shape {np.shape(reference)}"
@@ -196,8 +201,8 @@ def build(shape: tuple[int, ...], code: int, seed: int) -> Any:
     return network
 
 
-def train(network: Any, given: NDArray[np.float32], epochs: int, size: int, generator: np.random.Generator) -> None:
+def train(network: Any, inputs: NDArray[np.float32], epochs: int, size: int, generator: np.random.Generator) -> None:
     """Train in orders that the generator gives, not the seed of the whole process."""
     for _ in range(epochs):
-        shuffled = given[generator.permutation(len(given))]
+        shuffled = inputs[generator.permutation(len(inputs))]
         network.fit(shuffled, shuffled, batch_size=size, epochs=1, shuffle=False, verbose=0)

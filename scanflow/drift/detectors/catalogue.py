@@ -41,17 +41,17 @@ def make(name: str, *, generator: np.random.Generator, options: Mapping[str, Any
 
 def fit(detector: Detector, reference: Any, **beside: Any) -> Fitted:
     """Fit a detector; ``regimes`` and ``predicted`` beside the reference are for those that take them."""
-    return detector.fit(reference, **_taken(detector.fit, beside))
+    return detector.fit(reference, **_filter_arguments(detector.fit, beside))
 
 
 def score(fitted: Fitted, batch: Any, **beside: Any) -> Scores:
     """Score a batch; ``predicted`` beside it is for detectors that take it."""
-    return fitted.score(batch, **_taken(fitted.score, beside))
+    return fitted.score(batch, **_filter_arguments(fitted.score, beside))
 
 
-def _taken(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def _filter_arguments(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
     takes = inspect.signature(function).parameters
-    return {name: value for name, value in given.items() if name in takes and value is not None}
+    return {name: value for name, value in arguments.items() if name in takes and value is not None}
 
 
 def default_detector(reference: Any) -> str:
@@ -78,7 +78,7 @@ class Default:
 
 
 def load(folder: Path) -> Fitted:
-    kind = storage.kind_of(folder)
+    kind = storage.read_kind(folder)
     detector: Detector = load_plugin("detectors", kind)
     try:
         return detector.load(folder)

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from scanflow.drift.contract import Purpose
-from scanflow.drift.detectors.port import Floats, Indices, Samples, checked
+from scanflow.drift.detectors.port import Floats, Indices, Samples, check_samples
 from scanflow.errors import InvalidError
 
 
@@ -41,12 +41,12 @@ class CriticalPoint(BaseModel):
     """Its values by column, where it is of a table."""
 
 
-def uncertainty_of(probabilities: Samples) -> Floats:
-    """Return how unsure the model is, (n,): 0 when it gives one class all, 1 when its first two are equal.
+def compute_uncertainty(probabilities: Samples) -> Floats:
+    """Compute the model's uncertainty, (n,): 0 when one class has all probability, 1 when the first two are equal.
 
     Probabilities are (n, classes), of two or more classes.
     """
-    array = checked("batch", probabilities)
+    array = check_samples("batch", probabilities)
     if array.ndim != 2 or array.shape[1] < 2 or array.min() < 0 or array.max() > 1 + 1e-5:
         raise InvalidError(
             f"The model's scores have the shape {array.shape} and are from {array.min():g} to {array.max():g}. "
@@ -68,14 +68,14 @@ def pick(
     most: int,
     unsure_above: float = 0.5,
 ) -> list[CriticalPoint]:
-    """Return up to ``most`` critical points, the most telling first; the same ones in whatever order samples come.
+    """Select up to ``most`` critical points, the most informative first, independent of the order of samples.
 
     Args:
         ids: (n,), each another. Ties are broken by them.
         runs: (n,): where each was predicted.
         guesses: (n,): what the model takes each for.
         strangeness: (n,): the detector's values; only their order counts.
-        uncertainty: (n,), 0 to 1; see :func:`uncertainty_of`.
+        uncertainty: (n,), 0 to 1; see :func:`compute_uncertainty`.
         outliers: indices of the detector's outliers.
         features: (n, d): where samples that are alike lie close together.
         most: how many points at most.
@@ -92,42 +92,42 @@ def pick(
         raise InvalidError(f"most={most} is below 0. Give 0 for none.")
     if count == 0:
         return []
-    strange, unsure = checked("strangeness", strangeness), checked("uncertainty", uncertainty)
-    places_of = checked("features", features).reshape(count, -1)
+    strange, unsure = check_samples("strangeness", strangeness), check_samples("uncertainty", uncertainty)
+    locations = check_samples("features", features).reshape(count, -1)
 
-    scores = (ranked(strange) + np.clip(unsure, 0.0, 1.0)) / 2
+    scores = (rank_values(strange) + np.clip(unsure, 0.0, 1.0)) / 2
     eligible = unsure > unsure_above
     eligible[outliers] = True
     candidates = np.array(sorted(np.flatnonzero(eligible).tolist(), key=ids.__getitem__), dtype=np.intp)
-    chosen: list[int] = candidates[spread_out(places_of[candidates], scores[candidates], most)].tolist()
+    chosen: list[int] = candidates[select_spread_out(locations[candidates], scores[candidates], most)].tolist()
     return [
         CriticalPoint(id=ids[at], run=runs[at], index=at, guess=guesses[at], score=round(float(scores[at]), 6))
         for at in chosen
     ]
 
 
-def ranked(values: Floats) -> Floats:
+def rank_values(values: Floats) -> Floats:
     """Return which share of the values is below each, 0 to 1; equal values get the same."""
     if len(values) == 1:
         return np.ones(1)
     return np.searchsorted(np.sort(values), values, side="left") / (len(values) - 1)
 
 
-def spread_out(places: Floats, scores: Floats, most: int) -> Indices:
+def select_spread_out(places: Floats, scores: Floats, most: int) -> Indices:
     """Return up to ``most`` indices: the best score first, then always the greatest score times distance to those.
 
     Among equals the first one is taken; what lies exactly where a chosen one does comes last, by score.
     """
     count = min(most, len(places))
     chosen: list[int] = []
-    left = np.ones(len(places), dtype=bool)
+    remaining = np.ones(len(places), dtype=bool)
     nearest = np.full(len(places), np.inf)
     for _ in range(count):
         worth = scores if not chosen else scores * nearest
-        if chosen and not (worth[left] > 0).any():
+        if chosen and not (worth[remaining] > 0).any():
             worth = scores
-        at = int(np.where(left, worth, -1.0).argmax())
+        at = int(np.where(remaining, worth, -1.0).argmax())
         chosen.append(at)
-        left[at] = False
+        remaining[at] = False
         nearest = np.minimum(nearest, np.linalg.norm(places - places[at], axis=1))
     return np.array(chosen, dtype=np.intp)

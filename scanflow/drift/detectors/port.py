@@ -1,4 +1,4 @@
-"""What every detector promises: fit on reference data once, then score any number of batches against it."""
+"""The interface of detectors: fit on reference data once, then score any number of batches against it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Indices = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scores:
-    """What a detector says of one batch of n samples, and of each sample in it."""
+    """A detector's scores of one batch of n samples, and of each sample in it."""
 
     values: Floats
     """(n,): how foreign each sample is; higher is stranger. The unit is the detector's own."""
@@ -61,7 +61,7 @@ class Scores:
 
 
 class Fitted(Protocol):
-    """A detector that knows its reference. Scoring changes nothing: the same batch gets the same scores again."""
+    """A detector fitted to a reference. Scoring changes nothing: the same batch gets the same scores again."""
 
     def score(self, batch: Any) -> Scores:
         """Compare a batch with the reference; the order of its samples only orders ``values`` and ``outliers``.
@@ -79,7 +79,7 @@ class Fitted(Protocol):
 
 
 class Detector(Protocol):
-    """How drift is looked for; its options are given when it is made."""
+    """A configured, unfitted detector."""
 
     def fit(self, reference: Any) -> Fitted:
         """Learn what data without drift looks like.
@@ -102,8 +102,8 @@ class Detector(Protocol):
         ...
 
 
-def checked(what: str, samples: Samples, *, shape: tuple[int, ...] | None = None, least: int = 1) -> Floats:
-    """Return the samples as float64, (n, ...); errors call them ``what``, "batch" or "reference".
+def check_samples(what: str, samples: Samples, *, shape: tuple[int, ...] | None = None, least: int = 1) -> Floats:
+    """Validate samples and return them as float64, (n, ...); errors call them ``what``, "batch" or "reference".
 
     Raises:
         InvalidError: not numbers, fewer than ``least``, not of ``shape`` each, NaN or infinite values.
@@ -135,7 +135,7 @@ def checked(what: str, samples: Samples, *, shape: tuple[int, ...] | None = None
 
 
 def check_share(detector: Any, *names: str) -> None:
-    """Refuse options that are shares or p-values and are not between 0 and 1."""
+    """Reject options that are shares or p-values and not between 0 and 1."""
     for name in names:
         value = getattr(detector, name)
         if not 0 < value < 1:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanflow.drift.detectors import storage
-from scanflow.drift.detectors.port import LEAST_REFERENCE, Samples, Scores, check_share, checked
+from scanflow.drift.detectors.port import LEAST_REFERENCE, Samples, Scores, check_samples, check_share
 from scanflow.drift.detectors.table import FittedTable, TableDetector
 from scanflow.errors import InvalidError
 
@@ -27,10 +27,10 @@ class FittedClassPrior:
     classes: FittedTable
 
     def score(self, batch: Any, *, predicted: Samples | None = None) -> Scores:
-        return self.classes.score(as_column("batch", batch, predicted, least=1))
+        return self.classes.score(build_column("batch", batch, predicted, least=1))
 
     def save(self, folder: Path) -> None:
-        storage.write(folder, "prior", *self.classes.parts())
+        storage.write(folder, "prior", *self.classes.encode())
 
     @classmethod
     def load(cls, folder: Path) -> FittedClassPrior:
@@ -50,15 +50,15 @@ class ClassPrior:
         self, reference: Any, *, regimes: Samples | None = None, predicted: Samples | None = None
     ) -> FittedClassPrior:
         check_share(self, "level")
-        given = as_column("reference", reference, predicted, least=LEAST_REFERENCE)
+        classes = build_column("reference", reference, predicted, least=LEAST_REFERENCE)
         table = TableDetector(level=self.level, permutations=self.permutations)
-        return FittedClassPrior(classes=table.fit(given, regimes=regimes))
+        return FittedClassPrior(classes=table.fit(classes, regimes=regimes))
 
     load = FittedClassPrior.load
 
 
-def as_column(what: str, samples: Any, predicted: Samples | None, *, least: int) -> Mapping[str, NDArray[Any]]:
-    array = checked(what, samples if predicted is None else np.asarray(predicted).argmax(axis=1), least=least)
+def build_column(what: str, samples: Any, predicted: Samples | None, *, least: int) -> Mapping[str, NDArray[Any]]:
+    array = check_samples(what, samples if predicted is None else np.asarray(predicted).argmax(axis=1), least=least)
     if array.ndim != 1:
         raise InvalidError(
             f"The {what} has the shape {array.shape}, and the class prior compares class numbers, (n,). "

@@ -28,12 +28,12 @@ def write(folder: Path, kind: str, options: Mapping[str, Any], arrays: Mapping[s
     unfinished.replace(folder / OPTIONS)
 
 
-def kind_of(folder: Path) -> str:
-    return str(options_of(folder)["kind"])
+def read_kind(folder: Path) -> str:
+    return str(read_options(folder)["kind"])
 
 
 def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    options = options_of(folder)
+    options = read_options(folder)
     try:
         with np.load(folder / ARRAYS, allow_pickle=False) as arrays:
             return options, {name: np.asarray(arrays[name]) for name in arrays.files}
@@ -41,7 +41,7 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         raise InvalidError(f"{folder / ARRAYS} cannot be read ({error}). Fit and save it again.") from error
 
 
-def options_of(folder: Path) -> dict[str, Any]:
+def read_options(folder: Path) -> dict[str, Any]:
     path = folder / OPTIONS
     if not path.is_file():
         raise NotFoundError(f"No detector is saved in {folder}: there is no {OPTIONS}. Fit one and save it there.")

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scanflow.drift.detectors import storage
 from scanflow.drift.detectors.port import LEAST_REFERENCE, Floats, Samples, Scores, check_share
 from scanflow.drift.regimes import draw_mixture
-from scanflow.drift.table import Column, DataTable, aligned, normal_scores
+from scanflow.drift.table import Column, DataTable, align, normal_scores
 from scanflow.drift.two_sample import check_options, compare
 from scanflow.errors import InvalidError
 
@@ -31,43 +31,43 @@ class FittedTable:
     statistic is minus the decimal logarithm of the smallest p-value, before it is adjusted for having looked so often.
     """
 
-    known: DataTable
+    reference: DataTable
     regimes: NDArray[np.intp]
     """(rows,)"""
 
     options: Mapping[str, Any]
 
     def score(self, batch: Any) -> Scores:
-        current = DataTable.of(batch, names=self.options["columns"])
+        current = DataTable.from_data(batch, names=self.options["columns"])
         current.check("batch")
         order = current.order()  # what is found does not depend on the order that rows came in
-        current = current.at(order)
-        chosen = draw_mixture(self.known, self.regimes, current, np.random.default_rng(0))
-        reference = self.known.at(chosen)
-        found = compare(
+        current = current.take(order)
+        chosen = draw_mixture(self.reference, self.regimes, current, np.random.default_rng(0))
+        reference = self.reference.take(chosen)
+        comparison = compare(
             reference, current, **{name: self.options[name] for name in ("level", "least_effect", "permutations")}
         )
-        own, new = strangeness(reference, current)
+        own, new = compute_strangeness(reference, current)
         values = np.empty(len(new))
         values[order] = new
         return Scores(
             values=values,
             outlier_threshold=float(np.quantile(own, 1 - self.options["outlier_share"], method="higher")),
-            statistic=found.statistic,
-            threshold=found.threshold if found.drifted else max(found.statistic, found.threshold),
-            p_value=found.p,
-            columns=found.named,
+            statistic=comparison.statistic,
+            threshold=comparison.threshold if comparison.drifted else max(comparison.statistic, comparison.threshold),
+            p_value=comparison.p,
+            columns=comparison.named,
             regimes=tuple((np.bincount(self.regimes[chosen], minlength=self.regimes.max() + 1) / len(chosen)).tolist()),
         )
 
     def save(self, folder: Path) -> None:
-        storage.write(folder, "table", *self.parts())
+        storage.write(folder, "table", *self.encode())
 
-    def parts(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return what a file holds of this: options, and arrays."""
-        names = list(self.known.columns)
+    def encode(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Encode the detector for a file: options, and arrays."""
+        names = list(self.reference.columns)
         arrays: dict[str, NDArray[Any]] = {"regimes": self.regimes}
-        for at, column in enumerate(self.known.columns.values()):
+        for at, column in enumerate(self.reference.columns.values()):
             text = column.values.dtype.kind == "O"
             arrays[f"column{at}"] = np.where(column.missing, "", column.values).astype(str) if text else column.values
             if text:
@@ -75,7 +75,7 @@ class FittedTable:
         return {"names": names, **self.options}, arrays
 
     @classmethod
-    def of_parts(cls, options: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> FittedTable:
+    def from_parts(cls, options: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> FittedTable:
         columns: dict[str, Column] = {}
         for at, name in enumerate(options["names"]):
             values = arrays[f"column{at}"]
@@ -83,17 +83,17 @@ class FittedTable:
                 values = values.astype(object)
                 values[arrays[f"missing{at}"]] = None
             columns[name] = Column(values)
-        given = {name: options[name] for name in TableDetector.__dataclass_fields__}
-        return cls(known=DataTable(columns), regimes=arrays["regimes"], options=given)
+        options = {name: options[name] for name in TableDetector.__dataclass_fields__}
+        return cls(reference=DataTable(columns), regimes=arrays["regimes"], options=options)
 
     @classmethod
     def load(cls, folder: Path) -> FittedTable:
-        return cls.of_parts(*storage.read(folder))
+        return cls.from_parts(*storage.read(folder))
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableDetector:
-    """Looks for drift in each column and in all columns together, at one error level: :mod:`scanflow.drift.two_sample`.
+    """Tests each column and all columns together for drift, at one error level: :mod:`scanflow.drift.two_sample`.
 
     Samples are a DataFrame, a mapping of columns, an array with named fields, or one of (n, ...).
     """
@@ -114,22 +114,22 @@ class TableDetector:
     def fit(self, reference: Any, *, regimes: Samples | None = None) -> FittedTable:
         check_share(self, "outlier_share")
         check_options(self.level, self.permutations, self.least_effect)
-        known = DataTable.of(reference, names=self.columns)
-        known.check("reference", least=LEAST_REFERENCE)
+        table = DataTable.from_data(reference, names=self.columns)
+        table.check("reference", least=LEAST_REFERENCE)
         options = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        kinds = np.zeros(known.rows, np.intp) if regimes is None else np.asarray(regimes).astype(np.intp)
-        if len(kinds) != known.rows:
-            raise InvalidError(f"There are {len(kinds)} regimes for {known.rows} rows. Give one each.")
-        return FittedTable(known=known, regimes=kinds, options=options)
+        kinds = np.zeros(table.rows, np.intp) if regimes is None else np.asarray(regimes).astype(np.intp)
+        if len(kinds) != table.rows:
+            raise InvalidError(f"There are {len(kinds)} regimes for {table.rows} rows. Give one each.")
+        return FittedTable(reference=table, regimes=kinds, options=options)
 
     load = FittedTable.load
 
 
-def strangeness(reference: DataTable, current: DataTable) -> tuple[Floats, Floats]:
+def compute_strangeness(reference: DataTable, current: DataTable) -> tuple[Floats, Floats]:
     """Return how far each row is from the reference, (m,) and (n,): the fourth root of the mean fourth power of its
     values, as deviations of columns that the reference's covariance made independent. One very strange value counts."""
-    before, after = aligned(reference, current)
-    pairs = [_deviations(one, after.columns[name]) for name, one in before.columns.items()]
+    before, after = align(reference, current)
+    pairs = [_compute_deviations(column, after.columns[name]) for name, column in before.columns.items()]
     both = np.concatenate([np.column_stack([pair[side] for pair in pairs]) for side in (0, 1)])
     own = both[: reference.rows]
     spread = own.std(axis=0)
@@ -140,32 +140,32 @@ def strangeness(reference: DataTable, current: DataTable) -> tuple[Floats, Float
     return lengths[: reference.rows], lengths[reference.rows :]
 
 
-def _deviations(before: Column, after: Column) -> tuple[Floats, Floats]:
+def _compute_deviations(before: Column, after: Column) -> tuple[Floats, Floats]:
     """Return (m, k) and (n, k): about how many deviations from the reference's middle each value is."""
     both, old = before.then(after), len(before.values)
-    found = [_surprise(both.missing.astype(np.intp), old)] if both.missing.any() else []
+    features = [_compute_surprise(both.missing.astype(np.intp), old)] if both.missing.any() else []
     if both.is_numeric:
-        values, known = both.values.astype(np.float64), both.values[:old][~both.missing[:old]].astype(np.float64)
+        values, reference = both.values.astype(np.float64), both.values[:old][~both.missing[:old]].astype(np.float64)
         scores = np.zeros(len(values))
-        if len(known):
-            ascending, first = np.unique(known, return_index=True)
-            scores = np.interp(values, ascending, normal_scores(known)[first])
-            low, high = np.quantile(known, [0.16, 0.84])
-            scale = (high - low) / 2 or known.std() or np.finfo(float).tiny
+        if len(reference):
+            ascending, first = np.unique(reference, return_index=True)
+            scores = np.interp(values, ascending, normal_scores(reference)[first])
+            low, high = np.quantile(reference, [0.16, 0.84])
+            scale = (high - low) / 2 or reference.std() or np.finfo(float).tiny
             beyond = np.maximum(values - ascending[-1], 0) + np.minimum(values - ascending[0], 0)
             with np.errstate(over="ignore"):
                 scores += np.clip(np.nan_to_num(beyond) / scale, -FURTHEST, FURTHEST)
-        found.append(np.where(both.missing, 0.0, scores))
+        features.append(np.where(both.missing, 0.0, scores))
     else:
-        found.append(_surprise(both.levels[1], old))
-    features = np.stack(found, axis=1)
-    return features[:old], features[old:]
+        features.append(_compute_surprise(both.levels[1], old))
+    stacked = np.stack(features, axis=1)
+    return stacked[:old], stacked[old:]
 
 
-def _surprise(codes: NDArray[np.intp], old: int) -> Floats:
+def _compute_surprise(codes: NDArray[np.intp], old: int) -> Floats:
     """Return how rare each row's category is among the first ``old``: 0 for the commonest, as deviations."""
     levels, index = np.unique(codes, return_inverse=True)
     counts = np.bincount(index[:old], minlength=len(levels))
-    rarer = np.array([counts[counts <= one].sum() for one in counts]) + 0.5
-    found: Floats = np.array([NormalDist().inv_cdf(1 - share / 2) for share in np.minimum(rarer / (old + 1), 1)])
-    return found[index]
+    rarer = np.array([counts[counts <= count].sum() for count in counts]) + 0.5
+    surprises: Floats = np.array([NormalDist().inv_cdf(1 - share / 2) for share in np.minimum(rarer / (old + 1), 1)])
+    return surprises[index]

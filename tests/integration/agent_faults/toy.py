@@ -102,9 +102,9 @@ def train(labels: str, model_uri: str, kind: str) -> None:
     if kind == "failing":
         raise RuntimeError("no such column")
     import models
-    from scanflow.drift.prediction_data import labelled
+    from scanflow.drift.prediction_data import load_labelled_points
 
-    x, y = labelled(tracker(), labels)
+    x, y = load_labelled_points(tracker(), labels)
     before = int(model_uri.rpartition("/")[2])
     with tempfile.TemporaryDirectory() as folder:
         champion = models.load(tracker().fetch_model(MODEL, Path(folder) / "champion", version=before))

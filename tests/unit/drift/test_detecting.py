@@ -32,7 +32,7 @@ def test_empty_text_is_a_missing_value_unless_the_training_data_has_it() -> None
 
     assert found["city"].isna().tolist() == known["city"].isna().tolist()
     assert found["note"].tolist() == known["note"].tolist()
-    assert not compare(DataTable.of(known), DataTable.of(found)).drifted
-    assert compare(DataTable.of(known), DataTable.of(sent)).drifted
+    assert not compare(DataTable.from_data(known), DataTable.from_data(found)).drifted
+    assert compare(DataTable.from_data(known), DataTable.from_data(sent)).drifted
     pictures = np.zeros((3, 8, 8))
     assert restore_missing(pictures, pictures) is pictures

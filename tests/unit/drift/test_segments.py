@@ -12,7 +12,7 @@ from scanflow.errors import InvalidError
 
 def shop(generator: np.random.Generator, n: int, *, lima: float) -> DataTable:
     city = generator.choice(np.array(["Rome", "Oslo", "Lima", "Bonn"]), n, p=[0.6, 0.3, 0.09, 0.01])
-    return DataTable.of({"city": city, "price": generator.normal(size=n) + lima * (city == "Lima")})
+    return DataTable.from_data({"city": city, "price": generator.normal(size=n) + lima * (city == "Lima")})
 
 
 def test_a_segment_that_drifts_is_named_though_the_whole_does_not() -> None:

@@ -125,7 +125,7 @@ def test_what_is_for_evaluation_in_one_window_is_trained_on_in_none_also_when_it
 
 def test_over_many_windows_nothing_learnt_from_evaluates_and_the_reverse() -> None:
     base = table(300, seed=1)
-    data = TrainingData.divided(base, np.zeros(300, int), evaluation_share=SHARE)
+    data = TrainingData.split(base, np.zeros(300, int), evaluation_share=SHARE)
     trained, clean = set(compute_digests(data.x_train)), set(compute_digests(data.x_clean))
     pool = concatenate_samples([base, table(400, seed=2)])
     seen: list[str] = []
@@ -196,7 +196,7 @@ def test_labels_are_taken_as_the_training_data_has_them_and_others_are_told() ->
 
 def test_training_data_is_kept_and_found_by_model() -> None:
     tracker, x = MemoryKnowledge(), table(200)
-    data = TrainingData.divided(x, ["a"] * 200, evaluation_share=SHARE)
+    data = TrainingData.split(x, ["a"] * 200, evaluation_share=SHARE)
     assert 30 < len(data.y_clean) < 90
     assert not set(compute_digests(data.x_clean)) & set(compute_digests(data.x_train))
     data.save(tracker, "shop", "team", "wages")
@@ -206,17 +206,17 @@ def test_training_data_is_kept_and_found_by_model() -> None:
     with pytest.raises(Exception, match="Train a first model"):
         TrainingData.load(tracker, "shop", "team", "other")
     with pytest.raises(InvalidError, match="a label for each"):
-        TrainingData.divided(x, [1, 2], evaluation_share=SHARE)
+        TrainingData.split(x, [1, 2], evaluation_share=SHARE)
 
 
 def test_a_point_that_comes_in_several_windows_counts_once_in_a_slice() -> None:
     x = np.array([[1.0], [2.0], [1.0], [3.0]])
-    clean = TrainingData.divided(np.arange(40.0).reshape(-1, 1) + 10, np.zeros(40, int), evaluation_share=SHARE)
+    clean = TrainingData.split(np.arange(40.0).reshape(-1, 1) + 10, np.zeros(40, int), evaluation_share=SHARE)
     points = [
         {"id": f"{window}:{at}", "run": window, "label": 0, "purpose": "evaluate"}
         for at, window in enumerate(["w1", "w1", "w2", "w2"])
     ]
-    found = LabelledPoints.of(x, points, set(), clean, SHARE, None)
+    found = LabelledPoints.build(x, points, set(), clean, SHARE, None)
     assert {
         name: part.ravel().tolist() for name, (part, _) in found.slices(set(), "w2").items() if name != "clean"
     } == {"current": [1.0, 2.0, 3.0]}

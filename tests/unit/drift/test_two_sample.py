@@ -22,7 +22,7 @@ def table(generator: np.random.Generator, n: int, **changed: Any) -> DataTable:
         "kind": generator.choice(["a", "b", "c"], n, p=[0.6, 0.3, 0.1]),
         "flag": generator.random(n) < 0.05,
     }
-    return DataTable.of({**columns, **changed})
+    return DataTable.from_data({**columns, **changed})
 
 
 def found(**changed: Any) -> Comparison:
@@ -64,7 +64,7 @@ def ages(generator: np.random.Generator, n: int, default: float = 0.0) -> np.nda
 def test_a_value_that_came_often_is_named(kind: type, value: str) -> None:
     generator = np.random.default_rng(3)
     before, now = ages(generator, 1000), ages(generator, 500, default=0.1)
-    first, second = (DataTable.of({"age": one.astype(float).astype(kind)}) for one in (before, now))
+    first, second = (DataTable.from_data({"age": one.astype(float).astype(kind)}) for one in (before, now))
     (column, *_) = compare(first, second).drifted_columns
     assert (column.test, column.statistic) == ("value", (now == 40).sum())
     assert column.reference == {value: (before == 40).mean()}
@@ -82,8 +82,8 @@ def fisher(now: np.ndarray, before: np.ndarray) -> float:
 def test_a_value_s_share_is_tested_exactly(seed: int, old: int, new: int, most: int) -> None:
     generator = np.random.default_rng(seed)
     values = generator.integers(0, most, old + new)
-    divisions = Divisions.drawn(old, new, 99, generator)
-    tested = repeated_value(Column.of("x", values), divisions)
+    divisions = Divisions.draw(old, new, 99, generator)
+    tested = repeated_value(Column.from_values("x", values), divisions)
     different, counts = np.unique(values, return_counts=True)
     repeated = different[counts >= RARE]
     if len(different) <= 10 or not len(repeated):
@@ -102,24 +102,24 @@ def test_what_was_rounded_otherwise_is_the_same_value() -> None:
     before = generator.integers(-20, 20, 800) / 10
     now = (generator.integers(-20, 20, 400) + 1) / 10 - 0.1  # 0 is 1e-17 then
     assert set(now) != set(before)
-    assert not compare(DataTable.of({"x": before}), DataTable.of({"x": now})).drifted
+    assert not compare(DataTable.from_data({"x": before}), DataTable.from_data({"x": now})).drifted
 
 
 def test_blank_pictures_are_seen() -> None:
     generator = np.random.default_rng(0)
     pictures = generator.random((1500, 20, 20)) * generator.random((1500, 1, 1))
     before, now = pictures[:1000], pictures[1000:].copy()
-    assert not compare(DataTable.of({"x": before}), DataTable.of({"x": now})).drifted
+    assert not compare(DataTable.from_data({"x": before}), DataTable.from_data({"x": now})).drifted
     now[::50] = 0
-    assert compare(DataTable.of({"x": before}), DataTable.of({"x": now})).drifted
+    assert compare(DataTable.from_data({"x": before}), DataTable.from_data({"x": now})).drifted
 
 
 def test_dependence_that_is_gone_is_seen_though_no_column_changed() -> None:
     generator = np.random.default_rng(5)
     first = generator.normal(size=900)
     second = first + 0.5 * generator.normal(size=900)
-    reference, current = DataTable.of({"x": first[:600], "y": second[:600]}), {"x": first[600:]}
-    apart = compare(reference, DataTable.of(current | {"y": generator.permutation(second[600:])}))
+    reference, current = DataTable.from_data({"x": first[:600], "y": second[:600]}), {"x": first[600:]}
+    apart = compare(reference, DataTable.from_data(current | {"y": generator.permutation(second[600:])}))
     assert (apart.drifted, apart.drifted_columns) == (True, ())
     assert {one.columns for one in apart.joint if one.test == "products"} <= {("x", "y"), ("y", "x")}
 
@@ -127,18 +127,18 @@ def test_dependence_that_is_gone_is_seen_though_no_column_changed() -> None:
 def test_neither_the_order_of_rows_nor_the_unit_of_a_column_counts() -> None:
     generator = np.random.default_rng(9)
     first, second = generator.normal(size=(200, 3)), generator.normal(size=(100, 3)) + 0.2
-    plain = compare(DataTable.of(first), DataTable.of(second))
-    scaled = compare(DataTable.of(first * [1, 1e6, 1e-6] + 7), DataTable.of(second * [1, 1e6, 1e-6] + 7))
+    plain = compare(DataTable.from_data(first), DataTable.from_data(second))
+    scaled = compare(DataTable.from_data(first * [1, 1e6, 1e-6] + 7), DataTable.from_data(second * [1, 1e6, 1e-6] + 7))
     assert {one.name: one.p for one in plain.columns} == {one.name: one.p for one in scaled.columns}
     assert plain.p == pytest.approx(scaled.p, abs=0.01)
-    assert compare(DataTable.of(first), DataTable.of(second)) == plain
+    assert compare(DataTable.from_data(first), DataTable.from_data(second)) == plain
 
 
 def test_a_small_effect_is_no_drift_where_that_is_asked_for() -> None:
     generator = np.random.default_rng(2)
     reference, current = {"x": generator.normal(size=2000)}, {"x": generator.normal(0.3, 1, size=2000)}
-    assert compare(DataTable.of(reference), DataTable.of(current)).drifted
-    assert not compare(DataTable.of(reference), DataTable.of(current), least_effect=0.3).drifted
+    assert compare(DataTable.from_data(reference), DataTable.from_data(current)).drifted
+    assert not compare(DataTable.from_data(reference), DataTable.from_data(current), least_effect=0.3).drifted
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_a_small_effect_is_no_drift_where_that_is_asked_for() -> None:
     ],
 )
 def test_settings_that_cannot_be_are_refused(changed: dict[str, Any], says: str) -> None:
-    values = DataTable.of({"x": np.arange(50.0)})
+    values = DataTable.from_data({"x": np.arange(50.0)})
     with pytest.raises(InvalidError, match=says):
         compare(values, values, **changed)
 
@@ -166,14 +166,14 @@ def test_settings_that_cannot_be_are_refused(changed: dict[str, Any], says: str)
 )
 def test_what_is_no_table_is_refused(data: Any, says: str) -> None:
     with pytest.raises(InvalidError, match=says):
-        DataTable.of(data)
+        DataTable.from_data(data)
 
 
 def test_tables_of_other_columns_and_few_rows_are_refused() -> None:
     with pytest.raises(InvalidError, match=r"lacks 'x'.*reference lacks 'z'"):
-        compare(DataTable.of({"x": np.ones(20)}), DataTable.of({"z": np.ones(20)}))
+        compare(DataTable.from_data({"x": np.ones(20)}), DataTable.from_data({"z": np.ones(20)}))
     with pytest.raises(InvalidError, match="batch has 3 rows"):
-        compare(DataTable.of({"x": np.ones(20)}), DataTable.of({"x": np.ones(3)}))
+        compare(DataTable.from_data({"x": np.ones(20)}), DataTable.from_data({"x": np.ones(3)}))
 
 
 def test_shares_of_both_tables_add_up() -> None:

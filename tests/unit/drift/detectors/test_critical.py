@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow.drift.detectors.critical import CriticalPoint, pick, uncertainty_of
+from scanflow.drift.detectors.critical import CriticalPoint, compute_uncertainty, pick
 from scanflow.errors import InvalidError
 
 
@@ -110,10 +110,10 @@ def test_what_cannot_be_picked_from_is_refused(change: dict[str, Any], words: st
 def test_a_model_that_gives_one_class_all_is_sure_and_one_that_halves_is_not() -> None:
     scores = np.array([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.6, 0.3, 0.1]])
 
-    assert uncertainty_of(scores) == pytest.approx([0.0, 1.0, 0.7])
+    assert compute_uncertainty(scores) == pytest.approx([0.0, 1.0, 0.7])
 
 
 @pytest.mark.parametrize("scores", [np.ones(3), np.ones((3, 1)), np.array([[2.0, -1.0]])])
 def test_what_are_no_probabilities_is_refused(scores: Any) -> None:
     with pytest.raises(InvalidError, match="Give probabilities"):
-        uncertainty_of(scores)
+        compute_uncertainty(scores)
