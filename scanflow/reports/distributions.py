@@ -1,4 +1,4 @@
-"""Columns of two tables drawn beside each other: how values were distributed, and how they are now."""
+"""Draws the distributions of columns in two tables, before and now, side by side."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ WIDTH, HEIGHT, TOP, FOOT, GAP = 340.0, 190.0, 44.0, 20.0, 24.0
 LETTERS = 44  # of the widest line over a column
 
 
-def draw_columns(found: Comparison, *, most: int = MOST_COLUMNS) -> str:
-    """Return an SVG picture of the columns that changed most, ``most`` at most, two beside each other."""
-    shown = found.columns[:most]
+def draw_columns(comparison: Comparison, *, most: int = MOST_COLUMNS) -> str:
+    """Draw the ``most`` columns that changed most as SVG, two in a row."""
+    shown = comparison.columns[:most]
     width, height = 2 * WIDTH + 3 * GAP, (len(shown) + 1) // 2 * (HEIGHT + GAP) + GAP
     parts = [svg.element("rect", width=width, height=height, **svg.paint("paper"))]
-    for at, one in enumerate(shown):
+    for at, column in enumerate(shown):
         x, y = GAP + (at % 2) * (WIDTH + GAP), GAP + (at // 2) * (HEIGHT + GAP)
-        drawn = _column(asdict(one), colour="red" if found.has_drifted(one) else "ink")
+        drawn = _draw_column_parts(asdict(column), colour="red" if comparison.has_drifted(column) else "ink")
         parts.append(svg.element("g", drawn, transform=f"translate({x:g} {y:g})"))
     return svg.whole(height, "Columns, as they were and as they are", *parts, width=width) + "\n"
 
 
 def draw_column(column: Mapping[str, Any]) -> str:
-    """Return an SVG picture of one column, as a detection's output ``columns`` has it."""
-    return svg.whole(HEIGHT, f"Distribution of {column['name']}", _column(column), width=WIDTH)
+    """Draw one column of a detection's output ``columns`` as SVG."""
+    return svg.whole(HEIGHT, f"Distribution of {column['name']}", _draw_column_parts(column), width=WIDTH)
 
 
-def _column(column: Mapping[str, Any], *, colour: str = "red") -> str:
+def _draw_column_parts(column: Mapping[str, Any], *, colour: str = "red") -> str:
     figures = ", ".join(f"{name} {column[name]:.3g}" for name in ("p", "effect") if _is_number(column.get(name)))
-    bins, before, after = _bars(column)
+    bins, before, after = _read_bars(column)
     base, step = HEIGHT - FOOT, WIDTH / max(len(bins), 1)
     tallest = max([*before, *after, 1e-9])
     parts = [
-        svg.text(_short(str(column["name"])), 0, 12, colour, anchor="start", font_weight="bold"),
-        svg.text(_short(f"{column.get('test', '')} {figures}".strip()), 0, 28, "soft", anchor="start"),
+        svg.text(_shorten(str(column["name"])), 0, 12, colour, anchor="start", font_weight="bold"),
+        svg.text(_shorten(f"{column.get('test', '')} {figures}".strip()), 0, 28, "soft", anchor="start"),
         svg.line(0, base, WIDTH, base, "line"),
     ]
     if not bins:
-        told = f"{_summary(column.get('reference'))} → {_summary(column.get('current'))}"
-        parts.append(svg.text(_short(told), 0, TOP + 24, "ink", anchor="start"))
+        summary = f"{_format_summary(column.get('reference'))} → {_format_summary(column.get('current'))}"
+        parts.append(svg.text(_shorten(summary), 0, TOP + 24, "ink", anchor="start"))
     for place, pair in enumerate(zip(before, after, strict=True)):
         for share, paint, shift in zip(pair, ("blue", "amber"), (0.1, 0.5), strict=True):
             tall = share / tallest * (base - TOP)
@@ -54,41 +54,43 @@ def _column(column: Mapping[str, Any], *, colour: str = "red") -> str:
             parts.append(svg.element("rect", title, **where, **svg.paint(paint)))
     letters = int(step / svg.text_width("x"))
     if letters > 3 or (bins and max(map(len, bins)) <= letters):
-        names = [_short(name, letters) for name in bins]
+        names = [_shorten(name, letters) for name in bins]
         parts += [svg.text(name, (at + 0.5) * step, base + 15, "soft") for at, name in enumerate(names)]
     elif bins:  # there is room for the ends of an order
-        parts.append(svg.text(_short(bins[0], LETTERS // 2), 0, base + 15, "soft", anchor="start"))
-        parts.append(svg.text(_short(bins[-1], LETTERS // 2), WIDTH, base + 15, "soft", anchor="end"))
+        parts.append(svg.text(_shorten(bins[0], LETTERS // 2), 0, base + 15, "soft", anchor="start"))
+        parts.append(svg.text(_shorten(bins[-1], LETTERS // 2), WIDTH, base + 15, "soft", anchor="end"))
     return "".join(parts)
 
 
-def _bars(column: Mapping[str, Any]) -> tuple[list[str], list[float], list[float]]:
-    """Return the names of bins, and both shares of each; none, where only a mean was told."""
+def _read_bars(column: Mapping[str, Any]) -> tuple[list[str], list[float], list[float]]:
+    """Return the labels of bins, and both shares of each; none if only means are known."""
     shares, before, after = (column.get(name) for name in ("shares", "reference", "current"))
     if isinstance(shares, Mapping):
-        known: list[list[Any]] = [list(shares.get(name) or ()) for name in ("bins", "reference", "current")]
-        if len({len(one) for one in known}) == 1 and all(map(_is_number, known[1] + known[2])):
-            return [str(one) for one in known[0]], known[1], known[2]
+        distribution: list[list[Any]] = [list(shares.get(name) or ()) for name in ("bins", "reference", "current")]
+        if len({len(values) for values in distribution}) == 1 and all(
+            map(_is_number, distribution[1] + distribution[2])
+        ):
+            return [str(label) for label in distribution[0]], distribution[1], distribution[2]
     if not isinstance(before, Mapping) or not isinstance(after, Mapping) or "mean" in before:
         return [], [], []
-    bins = sorted({*before, *after}, key=lambda name: -_share(before, name) - _share(after, name))[:12]
-    return bins, [_share(before, name) for name in bins], [_share(after, name) for name in bins]
+    bins = sorted({*before, *after}, key=lambda name: -_read_share(before, name) - _read_share(after, name))[:12]
+    return bins, [_read_share(before, name) for name in bins], [_read_share(after, name) for name in bins]
 
 
-def _share(known: Mapping[str, Any], name: str) -> float:
-    value = known.get(name)
+def _read_share(shares: Mapping[str, Any], name: str) -> float:
+    value = shares.get(name)
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-def _summary(told: Any) -> str:
-    if not isinstance(told, Mapping) or not _is_number(told.get("mean")):
+def _format_summary(statistics: Any) -> str:
+    if not isinstance(statistics, Mapping) or not _is_number(statistics.get("mean")):
         return "not told"
-    return f"mean {told['mean']:.3g}" + (f" ± {told['sd']:.3g}" if _is_number(told.get("sd")) else "")
+    return f"mean {statistics['mean']:.3g}" + (f" ± {statistics['sd']:.3g}" if _is_number(statistics.get("sd")) else "")
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _short(words: str, most: int = LETTERS) -> str:
+def _shorten(words: str, most: int = LETTERS) -> str:
     return words if len(words) <= most else words[: most - 1] + "…"

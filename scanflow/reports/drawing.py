@@ -1,4 +1,4 @@
-"""Small means to draw with: SVG elements as text, colours, ticks at round numbers, and labels that do not overlap."""
+"""SVG drawing helpers: elements as text, colours, ticks at round numbers, and labels that do not overlap."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ STYLE = (
 
 
 def number(value: float) -> str:
-    """Return a coordinate as short as it can be."""
+    """Format a coordinate with at most one decimal."""
     return f"{value:.1f}".removesuffix(".0")
 
 
@@ -66,17 +66,17 @@ def text(words: str, x: float, y: float, colour: str, *, anchor: str = "middle",
 
 
 def safe(words: str) -> str:
-    """Return the text so that it cannot become an element."""
+    """Escape a text for SVG."""
     return escape(words, quote=False)
 
 
 def text_width(text: str, font_px: float = AXIS_FONT_PX) -> float:
-    """Return how wide a text is at most, in pixels."""
+    """Return an upper bound of a text's width, in pixels."""
     return len(text) * font_px * WIDEST
 
 
 def halo(text: str, middle: float, y: float) -> str:
-    """Return what keeps lines from running through a label: a piece of paper behind it."""
+    """Return a background rectangle that keeps lines from running through a label."""
     width = text_width(text)
     return element("rect", x=middle - width / 2, y=y - 12, width=width, height=15.0, **paint("paper"))
 
@@ -99,23 +99,24 @@ class PlacedLabel(NamedTuple):
 
 
 def place(
-    wanted: Sequence[tuple[float, float]], *, left: float, right: float, rows: int, gap: float = GAP_PX
+    labels: Sequence[tuple[float, float]], *, left: float, right: float, rows: int, gap: float = GAP_PX
 ) -> list[PlacedLabel | None]:
-    """Return a place for each label so that no two overlap, or None where ``rows`` rows have no room for it.
+    """Place labels so that no two overlap; None for a label that fits in none of the ``rows`` rows.
 
-    ``wanted``: the middle and the width of each, in the order in which they may choose. None begins before ``left`` or
+    ``labels``: the middle and the width of each, in order of priority. None begins before ``left`` or
     ends after ``right``, unless it is wider than all; those of one row are ``gap`` apart, at least.
     """
-    taken: list[list[tuple[float, float]]] = [[] for _ in range(rows)]
+    occupied: list[list[tuple[float, float]]] = [[] for _ in range(rows)]
     placed: list[PlacedLabel | None] = []
-    for middle, width in wanted:
+    for middle, width in labels:
         middle = max(min(middle, right - width / 2), left + width / 2)
         first, last = middle - width / 2 - gap, middle + width / 2 + gap
         row = next(
-            (at for at, others in enumerate(taken) if all(last <= start or end <= first for start, end in others)), None
+            (at for at, others in enumerate(occupied) if all(last <= start or end <= first for start, end in others)),
+            None,
         )
         if row is not None:
-            taken[row].append((first + gap, last - gap))
+            occupied[row].append((first + gap, last - gap))
         placed.append(None if row is None else PlacedLabel(middle, row))
     return placed
 
@@ -126,7 +127,7 @@ def nice_step(span: float, most: int) -> float:
         return 1.0
     rough = span / most
     power = 10.0 ** math.floor(math.log10(rough))
-    return next((power * each for each in (1, 2, 5, 10) if power * each >= rough * (1 - 1e-9)), power * 10)
+    return next((power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * (1 - 1e-9)), power * 10)
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:
@@ -141,15 +142,15 @@ STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800,
 
 
 def moment(at: float, form: str = "%H:%M:%S") -> str:
-    """Return a time of day in UTC."""
+    """Format a time in UTC."""
     return datetime.fromtimestamp(at, UTC).strftime(form)
 
 
 LONG = "%Y-%m-%d %H:%M:%S"
 
 
-def dated(begin: float, end: float) -> str:
-    """Return the form of a time between two: with its date where they are of several days."""
+def choose_time_format(begin: float, end: float) -> str:
+    """Return the strftime format for times between two: with the date if they span several days."""
     return "%H:%M:%S" if moment(begin, "%d%m%Y") == moment(end, "%d%m%Y") else "%m-%d %H:%M:%S"
 
 
@@ -157,7 +158,8 @@ def time_axis(begin: float, end: float, *, left: float, right: float, y: float) 
     """Return an axis with round times of day in UTC below it."""
     most = max((right - left) / 75, 1)
     step = next(
-        (one for one in STEPS_S if (end - begin) / one <= most), 86400 * math.ceil((end - begin) / 86400 / most)
+        (seconds for seconds in STEPS_S if (end - begin) / seconds <= most),
+        86400 * math.ceil((end - begin) / 86400 / most),
     )
     form = "%H:%M:%S" if step < 60 else "%H:%M" if step < 86400 else "%m-%d"
     parts = [line(left, y, right, y, "soft")]

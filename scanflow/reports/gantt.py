@@ -15,46 +15,48 @@ MOST_LETTERS = 19
 
 
 def gantt(jobs: Sequence[JobTimes], *, width: float = svg.WIDTH) -> str:
-    """Return the chart of one or more jobs, the first submitted on top. What waits is an outline, what runs is full."""
-    ordered = sorted(jobs, key=lambda one: one.submitted)
+    """Draw one or more jobs, the first submitted on top; waiting time is an outline, running time a filled bar."""
+    ordered = sorted(jobs, key=lambda job: job.submitted)
     begin = ordered[0].submitted
-    end = max(begin + 1.0, *(one.ended or one.now for one in ordered))
+    end = max(begin + 1.0, *(job.ended or job.now for job in ordered))
     right = width - RIGHT
     scale = (right - LEFT) / (end - begin)
     bottom = TOP + len(ordered) * ROW_PX
-    rows = [_row(one, TOP + place * ROW_PX, begin, scale, right) for place, one in enumerate(ordered)]
+    rows = [_draw_row(job, TOP + place * ROW_PX, begin, scale, right) for place, job in enumerate(ordered)]
     axis = svg.time_axis(begin, end, left=LEFT, right=right, y=bottom)
-    return svg.whole(bottom + BOTTOM, "MPI jobs over time", _head(ordered), *rows, axis, width=width)
+    return svg.whole(bottom + BOTTOM, "MPI jobs over time", _draw_heading(ordered), *rows, axis, width=width)
 
 
-def _head(jobs: Sequence[JobTimes]) -> str:
-    found = totals(jobs)
-    said = f"{len(jobs)} jobs"
-    if found is not None:
-        said += f"; makespan {format_duration(found.makespan_s)}, mean wait {format_duration(found.waiting_s)}"
-    return svg.text(said, LEFT, 18.0, "ink", anchor="start")
+def _draw_heading(jobs: Sequence[JobTimes]) -> str:
+    job_totals = totals(jobs)
+    heading = f"{len(jobs)} jobs"
+    if job_totals is not None:
+        heading += (
+            f"; makespan {format_duration(job_totals.makespan_s)}, mean wait {format_duration(job_totals.waiting_s)}"
+        )
+    return svg.text(heading, LEFT, 18.0, "ink", anchor="start")
 
 
-def _row(job: JobTimes, top: float, begin: float, scale: float, right: float) -> str:
+def _draw_row(job: JobTimes, top: float, begin: float, scale: float, right: float) -> str:
     name = job.job if len(job.job) <= MOST_LETTERS else job.job[: MOST_LETTERS - 1] + "…"
     submitted = LEFT + (job.submitted - begin) * scale
     began = submitted + job.waiting_s * scale
     y = top + (ROW_PX - BAR_PX) / 2
     parts = [
-        svg.element("title", svg.safe(_summary(job))),
+        svg.element("title", svg.safe(_format_job(job))),
         svg.text(name, LEFT - 10, y + BAR_PX - 4, "ink", anchor="end"),
-        _bar(submitted, began, y, stroke="soft"),
+        _draw_bar(submitted, began, y, stroke="soft"),
     ]
     last = began
     if job.running_s is not None:
         last = began + job.running_s * scale
-        parts.append(_bar(began, last, y, fill=COLOURS[job.state]))
-    parts.append(_label(job, began, last, y + BAR_PX - 4, right))
+        parts.append(_draw_bar(began, last, y, fill=COLOURS[job.state]))
+    parts.append(_draw_label(job, began, last, y + BAR_PX - 4, right))
     return svg.element("g", "\n".join(["", *parts, ""]))
 
 
-def _label(job: JobTimes, began: float, last: float, y: float, right: float) -> str:
-    """Return how long it ran: inside the bar where there is room, else behind or before it."""
+def _draw_label(job: JobTimes, began: float, last: float, y: float, right: float) -> str:
+    """Draw the running time: inside the bar if it fits, else behind or before it."""
     ran = "waits" if job.running_s is None else format_duration(job.running_s)
     wide = svg.text_width(ran) + 8
     if last - began >= wide:
@@ -64,11 +66,11 @@ def _label(job: JobTimes, began: float, last: float, y: float, right: float) -> 
     return svg.text(ran, began - 5, y, "soft", anchor="end")
 
 
-def _bar(left: float, right: float, y: float, **colour: str) -> str:
+def _draw_bar(left: float, right: float, y: float, **colour: str) -> str:
     return svg.element("rect", x=left, y=y, width=max(right - left, 1.0), height=BAR_PX, rx=2, **svg.paint(**colour))
 
 
-def _summary(job: JobTimes) -> str:
+def _format_job(job: JobTimes) -> str:
     where = f" on {', '.join(job.nodes)}" if job.nodes else ""
     ran = "" if job.running_s is None else f", ran {format_duration(job.running_s)}"
     return f"{job.job} ({job.run}), {job.ranks} ranks{where}: waited {format_duration(job.waiting_s)}{ran}, {job.state}"

@@ -1,4 +1,4 @@
-"""What became of a model's versions: from the registry's tags, the server's events, and what services answer with.
+"""The history of a model's versions, from the registry's tags, the server's events, and the services' models.
 
 Pure. Times are seconds since the epoch.
 """
@@ -16,14 +16,14 @@ from scanflow.backends.service_records import ServiceRecord, Shape
 from scanflow.knowledge.model_cache import SHAPE_TAG, split_model_uri
 from scanflow.knowledge.records import ModelVersion
 from scanflow.knowledge.version_tags import CHAMPION, PROMOTION, rejected, version_before
-from scanflow.reports.loop_events import champions_of, verdict_text
+from scanflow.reports.loop_events import collect_champions, format_verdict
 
 TYPES = ("drift.found", "model.judged", "model.promoted", "model.rejected")
 """The types of the events that tell of versions."""
 
 
 class ComparedSlice(BaseModel):
-    """How a version did beside the one in use, on the same points of one kind."""
+    """The comparison of a version with the one in use, on the same points of one slice."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -36,7 +36,7 @@ class ComparedSlice(BaseModel):
 
 
 class VersionHistory(BaseModel):
-    """One version of a model, and what became of it."""
+    """The history of one version of a model."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -69,39 +69,46 @@ def histories(
     *,
     alias: str = CHAMPION,
 ) -> list[VersionHistory]:
-    """Return what became of the versions of one model, in their order.
+    """Return the histories of one model's versions, in their order.
 
     Args:
-        versions: As the registry has them.
-        events: Of :data:`TYPES`, in the order told, of this model and others.
-        services: As they are now.
+        versions: From the registry.
+        events: Of :data:`TYPES`, in order of time, of this model and others.
+        services: The current services.
         alias: What names the version in use.
     """
-    serving = [(one.name, uri) for one in services if one.current is not None for uri in one.current.models.values()]
-    mine = [event for event in events if versions and event.subject == f"model/{versions[0].name}"]
-    last = champions_of(mine)[-1:]
-    found: list[VersionHistory] = []
-    for one in versions:
-        champion = alias in one.aliases
-        judged = next((event for event in reversed(mine) if _is_about(event, one.version)), None)
-        known = VersionHistory(
-            model=one.name,
-            version=one.version,
-            created=one.created_at.timestamp(),
-            aliases=one.aliases,
-            services=tuple(dict.fromkeys(name for name, uri in serving if uri == one.uri)),
+    serving = [
+        (service.name, uri)
+        for service in services
+        if service.current is not None
+        for uri in service.current.models.values()
+    ]
+    own_events = [event for event in events if versions and event.subject == f"model/{versions[0].name}"]
+    last = collect_champions(own_events)[-1:]
+    version_histories: list[VersionHistory] = []
+    for version in versions:
+        champion = alias in version.aliases
+        comparison = next((event for event in reversed(own_events) if _is_about(event, version.version)), None)
+        history = VersionHistory(
+            model=version.name,
+            version=version.version,
+            created=version.created_at.timestamp(),
+            aliases=version.aliases,
+            services=tuple(dict.fromkeys(name for name, uri in serving if uri == version.uri)),
             champion=champion,
-            since=next((at for at, number in last if champion and number == one.version), None),
-            before=version_before(one.tags),
-            resources=_resources(one.tags.get(SHAPE_TAG)),
-            run=one.tags.get("scanflow.run") or None,
+            since=next((at for at, number in last if champion and number == version.version), None),
+            before=version_before(version.tags),
+            resources=_parse_shape(version.tags.get(SHAPE_TAG)),
+            run=version.tags.get("scanflow.run") or None,
         )
-        found.append(known.model_copy(update=_verdict(one, judged) | _evidence(judged, events)))
-    return found
+        version_histories.append(
+            history.model_copy(update=_build_verdict(version, comparison) | _build_evidence(comparison, events))
+        )
+    return version_histories
 
 
 def serves(record: ServiceRecord, model: str) -> dict[str, str]:
-    """Return the nodes with the model that a service answers with now, and the version of each."""
+    """Return the nodes of a service that serve the model now, and the version of each."""
     current = record.current
     return {node: uri for node, uri in current.models.items() if split_model_uri(uri)[0] == model} if current else {}
 
@@ -110,38 +117,42 @@ def _is_about(event: Event, version: int) -> bool:
     return event.type == "model.judged" and event.data.get("version") == version
 
 
-def _resources(shape: str | None) -> Shape | None:
+def _parse_shape(shape: str | None) -> Shape | None:
     with suppress(ValidationError):  # another program's tag of that name
         return None if shape is None else Shape.model_validate_json(shape)
     return None
 
 
-def _verdict(version: ModelVersion, judged: Event | None) -> dict[str, Any]:
-    """Return what is decided of a version, by the registry first: that is what agents go by."""
-    evidence: Any = {} if judged is None else judged.data.get("evidence")
-    said = str(evidence.get("reason") or "") if isinstance(evidence, Mapping) else ""
-    if (why := rejected(version.tags)) is not None:
-        return {"verdict": "rejected", "reason": why}
-    if noted := version.tags.get(PROMOTION):
-        return {"verdict": noted, "reason": said}
-    return {} if judged is None else {"verdict": verdict_text(judged.data), "reason": said}
+def _build_verdict(version: ModelVersion, comparison: Event | None) -> dict[str, Any]:
+    """Return the verdict on a version, from the registry first: agents decide by it."""
+    evidence: Any = {} if comparison is None else comparison.data.get("evidence")
+    reason = str(evidence.get("reason") or "") if isinstance(evidence, Mapping) else ""
+    if (rejection := rejected(version.tags)) is not None:
+        return {"verdict": "rejected", "reason": rejection}
+    if promotion := version.tags.get(PROMOTION):
+        return {"verdict": promotion, "reason": reason}
+    return {} if comparison is None else {"verdict": format_verdict(comparison.data), "reason": reason}
 
 
-def _evidence(judged: Event | None, events: Sequence[Event]) -> dict[str, Any]:
-    """Return what a version was compared on, and the drift that came before."""
-    if judged is None:
+def _build_evidence(comparison: Event | None, events: Sequence[Event]) -> dict[str, Any]:
+    """Return the slices a version was compared on, and the drift before it."""
+    if comparison is None:
         return {}
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     with suppress(KeyError, TypeError, ValueError):  # somebody else's event of that name
-        evidence: Any = judged.data["evidence"]
-        found["compared"] = tuple(_compared(part) for part in evidence["slices"] if part["n"])
-        found["against"] = evidence.get("champion")
-        found["drifted"] = tuple(str(name) for name in evidence.get("drifted") or ())
-    before = [one for one in events if one.type == "drift.found" and one.app == judged.app and one.at <= judged.at]
-    return found | {"drift": str(before[-1].data.get("run"))} if before else found
+        evidence: Any = comparison.data["evidence"]
+        fields["compared"] = tuple(_build_slice(part) for part in evidence["slices"] if part["n"])
+        fields["against"] = evidence.get("champion")
+        fields["drifted"] = tuple(str(name) for name in evidence.get("drifted") or ())
+    before = [
+        event
+        for event in events
+        if event.type == "drift.found" and event.app == comparison.app and event.at <= comparison.at
+    ]
+    return fields | {"drift": str(before[-1].data.get("run"))} if before else fields
 
 
-def _compared(part: Mapping[str, Any]) -> ComparedSlice:
+def _build_slice(part: Mapping[str, Any]) -> ComparedSlice:
     n, low, high = int(part["n"]), float(part["low"]), float(part["high"])
     champion, challenger = (part[f"{who}_right"] / n for who in ("champion", "challenger"))
     return ComparedSlice(name=str(part["name"]), n=n, champion=champion, challenger=challenger, low=low, high=high)

@@ -1,4 +1,4 @@
-"""The whole report as one HTML page: figures, plots and tables, and at the end what became of each drift."""
+"""The whole report as one HTML page: figures, plots and tables, and the outcome of each drift."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from scanflow.reports import sections
-from scanflow.reports.drawing import LONG, dated, moment
+from scanflow.reports.drawing import LONG, choose_time_format, moment
 from scanflow.reports.outcome import DriftOutcome
 from scanflow.reports.records import Answers, LoopEvent, RequestCounts, Version
 from scanflow.reports.timeline import timeline
@@ -24,6 +24,7 @@ POINTS = (
 )
 
 
+_NOT_COMPARED = "<p>No version was compared with another yet.</p>"
 RANDOM = "Of the points that were drawn at random from a drifted window, once they were labelled."
 
 STYLE = """
@@ -72,18 +73,18 @@ def loop_report(
     lead: str = "",
     links: TrackerLinks | None = None,
 ) -> str:
-    """Return the page. It has no scripts and asks for nothing from elsewhere; what was not told, it says so.
+    """Render the report page, without scripts and external resources; missing data is named as such.
 
-    ``counted`` is a sentence on whose ``answers`` are known; ``columns`` are as ``drift.found`` has them, ``picked`` as
+    ``counted`` is a sentence on which ``answers`` are known; ``columns`` are as ``drift.found`` has them, ``picked`` as
     the label queue has them. ``facts`` are shown first; without them, what can be counted is. ``lead`` is a sentence,
     and ``links`` are where the tracker shows runs and versions.
     """
     tracker = links or TrackerLinks()
-    shown = dict(facts) if facts is not None else totals(events, versions)
-    times = [one.at for part in (events, answers, asked) for one in part]
+    shown = dict(facts) if facts is not None else compute_totals(events, versions)
+    times = [record.at for part in (events, answers, asked) for record in part]
     span = (min(times), max(times)) if times else (0.0, 0.0)
     when = f"From {moment(span[0], LONG)} to {moment(span[1], LONG)}. All times are UTC."
-    marks = sections.lines_of_events(events)
+    marks = sections.build_event_lines(events)
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -99,27 +100,27 @@ def loop_report(
 <dl>
 {"".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>{chr(10)}" for name, value in shown.items())}</dl>
 <h2>Accuracy of what was served</h2>
-{sections.accuracy(answers, counted, marks, span)}
+{sections.render_accuracy(answers, counted, marks, span)}
 <h2>What drifted</h2>
-{sections.columns(columns)}
+{sections.render_columns(columns)}
 <h2>Picked points</h2>
-{sections.samples(picked, columns)}
+{sections.render_samples(picked, columns)}
 <h2>Requests</h2>
-{sections.requests(asked, marks, span)}
+{sections.render_requests(asked, marks, span)}
 <h2>Versions of the model</h2>
-{sections.served(asked, answers, versions, tracker)}
-{_plot(POINTS, sections.history, versions) if versions else "<p>No version was compared with another yet.</p>"}
+{sections.render_versions(asked, answers, versions, tracker)}
+{_render_plot(POINTS, sections.draw_history, versions) if versions else _NOT_COMPARED}
 <h2>What the agents did</h2>
-{_plot(LANES, timeline, events) if events else "<p>Nothing has happened yet.</p>"}
-{table(events)}
+{_render_plot(LANES, timeline, events) if events else "<p>Nothing has happened yet.</p>"}
+{render_events(events)}
 <h2>What became of the drift</h2>
-{"".join(became(one, tracker) for one in outcomes) or "<p>No drift was found.</p>"}
+{"".join(render_outcome(outcome, tracker) for outcome in outcomes) or "<p>No drift was found.</p>"}
 </body>
 </html>
 """
 
 
-def totals(events: Sequence[LoopEvent], versions: Sequence[Version]) -> dict[str, str]:
+def compute_totals(events: Sequence[LoopEvent], versions: Sequence[Version]) -> dict[str, str]:
     def total(kind: str) -> int:
         return sum(event.count or 0 for event in events if event.kind == kind)
 
@@ -136,27 +137,27 @@ def totals(events: Sequence[LoopEvent], versions: Sequence[Version]) -> dict[str
     return facts
 
 
-def table(events: Sequence[LoopEvent]) -> str:
+def render_events(events: Sequence[LoopEvent]) -> str:
     rows = sorted(events, key=lambda event: event.at)
     if not rows:
         return ""
-    left_out = len(rows) - MOST_ROWS
-    note = f"<p>The first {left_out:,} events are not listed.</p>\n" if left_out > 0 else ""
-    form = dated(rows[0].at, rows[-1].at)
-    body = [(moment(one.at, form), one.agent, one.text, one.detail) for one in rows[-MOST_ROWS:]]
+    omitted = len(rows) - MOST_ROWS
+    note = f"<p>The first {omitted:,} events are not listed.</p>\n" if omitted > 0 else ""
+    form = choose_time_format(rows[0].at, rows[-1].at)
+    body = [(moment(event.at, form), event.agent, event.text, event.detail) for event in rows[-MOST_ROWS:]]
     listed = sections.table(("time", "agent", "what", "more"), body)
     return f"<details><summary>All {len(rows):,} events</summary>\n{note}{listed}</details>"
 
 
-def became(one: DriftOutcome, links: TrackerLinks) -> str:
-    form = dated(one.at, one.steps[-1][0])
+def render_outcome(outcome: DriftOutcome, links: TrackerLinks) -> str:
+    form = choose_time_format(outcome.at, outcome.steps[-1][0])
     steps = [
         (moment(at, form), what, figures, f"scanflow show {run}" if run else "", links.run(run))
-        for at, what, figures, run in one.steps
+        for at, what, figures, run in outcome.steps
     ]
     listed = sections.table(("time", "what", "figures", "more", ""), steps)
-    return f'<h3>Found at {moment(one.at, LONG)}</h3>\n{listed}\n<p class="verdict">{escape(one.verdict)}</p>\n'
+    return f'<h3>Found at {moment(outcome.at, LONG)}</h3>\n{listed}\n<p class="verdict">{escape(outcome.verdict)}</p>\n'
 
 
-def _plot(words: str, draw: Callable[..., str], drawn: Sequence[Any]) -> str:
-    return f"<p>{words}</p>\n{sections.both(lambda width: draw(drawn, width=width))}"
+def _render_plot(words: str, draw: Callable[..., str], drawn: Sequence[Any]) -> str:
+    return f"<p>{words}</p>\n{sections.render_both_widths(lambda width: draw(drawn, width=width))}"

@@ -1,4 +1,4 @@
-"""What a report is drawn from. Times are seconds since the epoch, as everywhere; plots count from the first."""
+"""The data of a report. Times are seconds since the epoch, as everywhere; plots count from the first."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Answers(NamedTuple):
 
 
 class RequestCounts(BaseModel):
-    """What a version was asked between two looks, as ``service.measured`` tells it."""
+    """The requests to a version between two measurements, as in ``service.measured``."""
 
     model_config = ConfigDict(frozen=True)
 

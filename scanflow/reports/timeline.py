@@ -1,4 +1,4 @@
-"""What the agents saw and did over time, a lane for each agent (thesis Fig. 5.10)."""
+"""The agents' events over time, a lane for each agent (thesis Fig. 5.10)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Marker:
 
 
 def timeline(events: Sequence[LoopEvent], *, width: float = svg.WIDTH) -> str:
-    """Return the plot of one or more events as SVG. Dashed lines run through all lanes: predictions counted, and looks
+    """Draw one or more events as SVG. Dashed lines run through all lanes: predictions counted, and looks
     for drift.
 
     A label for which there is no room is left out; the event's mark still tells it when pointed at.
@@ -52,29 +52,29 @@ def timeline(events: Sequence[LoopEvent], *, width: float = svg.WIDTH) -> str:
     end = max(begin + 1.0, *(event.at for event in events))
     right = width - RIGHT
     scale = (right - LEFT) / (end - begin)
-    lanes = {agent: markers_of(agent, events, begin=begin, scale=scale) for agent in agents_of(events)}
-    labels = {agent: labels_of(markers, width) for agent, markers in lanes.items()}
+    lanes = {agent: build_markers(agent, events, begin=begin, scale=scale) for agent in order_agents(events)}
+    labels = {agent: place_labels(markers, width) for agent, markers in lanes.items()}
 
     drawn: list[str] = []
     top = TOP
     for agent, markers in lanes.items():
         rows = 1 + max((label.row for label in labels[agent] if label), default=0)
         height = rows * ROW_PX + 2 * LANE_PAD_PX + MARKER_PX
-        drawn.append(lane(agent, markers, labels[agent], top=top, height=height, right=right))
+        drawn.append(draw_lane(agent, markers, labels[agent], top=top, height=height, right=right))
         top += height
     axis = svg.time_axis(begin, end, left=LEFT, right=right, y=top)
     name = "What the agents saw and did over time"
-    return svg.whole(top + BOTTOM, name, guides(lanes, top), *drawn, axis, width=width)
+    return svg.whole(top + BOTTOM, name, draw_guides(lanes, top), *drawn, axis, width=width)
 
 
-def agents_of(events: Sequence[LoopEvent]) -> list[str]:
-    """Return the agents in the order of the loop, others after them by name."""
+def order_agents(events: Sequence[LoopEvent]) -> list[str]:
+    """Return the agents in the loop's order, others after them by name."""
     ranks = {agent: rank for rank, agent in enumerate(ORDER)}
     return sorted({event.agent for event in events}, key=lambda agent: (ranks.get(agent, len(ORDER)), agent))
 
 
-def markers_of(agent: str, events: Sequence[LoopEvent], *, begin: float, scale: float) -> list[Marker]:
-    """Return one agent's marks, by time; neighbours of one kind become one."""
+def build_markers(agent: str, events: Sequence[LoopEvent], *, begin: float, scale: float) -> list[Marker]:
+    """Build one agent's markers, by time; close events of one kind are merged."""
     groups: list[list[LoopEvent]] = []
     open_groups: dict[Kind, list[LoopEvent]] = {}
     for event in sorted((event for event in events if event.agent == agent), key=lambda event: event.at):
@@ -85,32 +85,32 @@ def markers_of(agent: str, events: Sequence[LoopEvent], *, begin: float, scale: 
             continue
         open_groups[event.kind] = [event]
         groups.append(open_groups[event.kind])
-    return [marker(group, begin=begin, scale=scale) for group in groups]
+    return [build_marker(group, begin=begin, scale=scale) for group in groups]
 
 
-def marker(group: list[LoopEvent], *, begin: float, scale: float) -> Marker:
+def build_marker(group: list[LoopEvent], *, begin: float, scale: float) -> Marker:
     first, last = group[0], group[-1]
     x = LEFT + (last.at - begin) * scale
     if len(group) == 1:
         return Marker(x, first.kind, first.text, f"{svg.moment(first.at)} {first.text}")
     counts = [event.count for event in group if event.count is not None]
     amount = f"{sum(counts):,}" if counts else f"{len(group)}×"
-    said = "; ".join(event.text for event in group[:5]) + ("; …" if len(group) > 5 else "")
-    title = f"{svg.moment(first.at)} to {svg.moment(last.at)}: {said}"
+    texts = "; ".join(event.text for event in group[:5]) + ("; …" if len(group) > 5 else "")
+    title = f"{svg.moment(first.at)} to {svg.moment(last.at)}: {texts}"
     return Marker(x, first.kind, f"{amount} {LOOKS[first.kind][1]}", title)
 
 
-def labels_of(markers: Sequence[Marker], width: float) -> list[svg.PlacedLabel | None]:
-    wanted = [(marker.x, svg.text_width(shortened(marker.text, width))) for marker in markers]
-    return svg.place(wanted, left=LEFT - MARKER_PX, right=width - MARKER_PX, rows=MOST_ROWS)
+def place_labels(markers: Sequence[Marker], width: float) -> list[svg.PlacedLabel | None]:
+    labels = [(marker.x, svg.text_width(shorten(marker.text, width))) for marker in markers]
+    return svg.place(labels, left=LEFT - MARKER_PX, right=width - MARKER_PX, rows=MOST_ROWS)
 
 
-def shortened(words: str, width: float) -> str:
+def shorten(words: str, width: float) -> str:
     most = min(66, int((width - LEFT) / svg.text_width("x")))
     return words if len(words) <= most else words[: most - 1] + "…"
 
 
-def lane(
+def draw_lane(
     agent: str,
     markers: Sequence[Marker],
     labels: Sequence[svg.PlacedLabel | None],
@@ -130,8 +130,8 @@ def lane(
         if label is not None:
             y = base - LANE_PAD_PX - label.row * ROW_PX
             parts.append(svg.line(mark.x, base, mark.x, y + 4, colour))
-            said = shortened(mark.text, right + RIGHT)
-            words += [svg.halo(said, label.middle, y), svg.text(said, label.middle, y, colour)]
+            text = shorten(mark.text, right + RIGHT)
+            words += [svg.halo(text, label.middle, y), svg.text(text, label.middle, y, colour)]
         title = svg.element("title", svg.safe(mark.title))
         parts.append(
             svg.element(
@@ -141,7 +141,7 @@ def lane(
     return svg.element("g", "\n".join(["", *parts, *words, ""]))
 
 
-def guides(lanes: dict[str, list[Marker]], bottom: float) -> str:
+def draw_guides(lanes: dict[str, list[Marker]], bottom: float) -> str:
     marks = [mark for markers in lanes.values() for mark in markers if mark.kind in GUIDED]
     return "\n".join(
         svg.line(mark.x, TOP, mark.x, bottom, LOOKS[mark.kind][0], stroke_dasharray="4 4", opacity=0.55)

@@ -1,4 +1,4 @@
-"""Addresses of MLflow's pages on what a report names: runs of workflows, and versions of the model. Pure."""
+"""Links to MLflow's pages of a report's runs and model versions. Pure."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ class TrackerLinks:
     """The registered model whose versions the report names."""
 
     def run(self, name: str) -> str | Link:
-        """Return a link to what the steps of a workflow's run tracked; nothing where there is no page for it."""
+        """Return a link to the tracked runs of a workflow run's steps; empty without a page."""
         if not (self._has_pages and self.experiment and name):
             return ""
-        asked = quote(f"tags.`scanflow.run` = '{name}'", safe="")
+        query = quote(f"tags.`scanflow.run` = '{name}'", safe="")
         return Link(
-            "in MLflow", f"{self.address.rstrip('/')}/#/experiments/{self.experiment}/runs?searchFilter={asked}"
+            "in MLflow", f"{self.address.rstrip('/')}/#/experiments/{self.experiment}/runs?searchFilter={query}"
         )
 
     def version(self, words: str) -> str | Link:
-        """Return words that begin with ``V3``, say, as a link to that version."""
+        """Return a link to the version that the text begins with, as in ``V3``."""
         number = words.partition(" ")[0].removeprefix("V")
         if not (self._has_pages and self.model and number.isdecimal()):
             return words

@@ -16,7 +16,7 @@ from scanflow.drift.promotion import decide
 from scanflow.drift.slices import Slice
 from scanflow.errors import NotFoundError, UnavailableError, UsageError
 from scanflow.reports.event_report import report_page
-from scanflow.reports.loop_events import TYPES, answers_of
+from scanflow.reports.loop_events import TYPES, count_answers
 from scanflow.transport import ServerClient
 from scanflow_client import control_client
 from scanflow_client.control_client import ControlClient
@@ -313,11 +313,11 @@ def test_picked_points_are_shown_as_pictures_or_as_rows_with_the_drifted_columns
 def test_only_points_drawn_at_random_tell_the_accuracy_and_unlabelled_ones_or_unknown_guesses_do_not() -> None:
     points = labels("a-b-0", right=1, n=2)
     points[1] |= {"guess": -1}
-    [one] = answers_of([found(1, "a-b-0"), EVIDENCED], points)
+    [one] = count_answers([found(1, "a-b-0"), EVIDENCED], points)
     assert (one.at, one.version, one.right, one.n) == (101.0, "V1", 1, 1)
-    assert answers_of([found(1, "a-b-0")], labels("other-run-1", 1, 1)) == []
+    assert count_answers([found(1, "a-b-0")], labels("other-run-1", 1, 1)) == []
     asked: dict[str, Any] = {"since": 90.0, "version": "V7", "requests": 5, "errors": 0}
-    [before] = answers_of([told(0, "service.measured", **asked), found(1, "a-b-0")], labels("a-b-0", 1, 1))
+    [before] = count_answers([told(0, "service.measured", **asked), found(1, "a-b-0")], labels("a-b-0", 1, 1))
     assert before.version == "V7"  # no version was compared yet
 
 

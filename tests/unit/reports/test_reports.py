@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from scanflow.reports.drawing import COLOURS, place, ticks
 from scanflow.reports.page import loop_report
 from scanflow.reports.records import Kind, LoopEvent, Use, Version
-from scanflow.reports.sections import history
-from scanflow.reports.timeline import markers_of, timeline
+from scanflow.reports.sections import draw_history
+from scanflow.reports.timeline import build_markers, timeline
 
 HERE = Path(__file__).parent
 SVG = "{http://www.w3.org/2000/svg}"
@@ -67,7 +67,7 @@ def use(began: float, ended: float | None = None) -> Use:
     return Use(began=BEGIN + began, ended=None if ended is None else BEGIN + ended)
 
 
-DRAWINGS = {"timeline.svg": timeline(loop()), "model_history.svg": history(versions())}
+DRAWINGS = {"timeline.svg": timeline(loop()), "model_history.svg": draw_history(versions())}
 
 
 @pytest.mark.parametrize("name", DRAWINGS)
@@ -145,7 +145,7 @@ def test_whatever_happened_can_be_drawn_and_no_labels_overlap(events: list[LoopE
 
 @given(VERSIONS)
 def test_whatever_versions_there_are_can_be_drawn_and_no_labels_overlap(many: list[Version]) -> None:
-    svg = history(many)
+    svg = draw_history(many)
 
     assert overlaps(svg) == []
     width, height = (float(size) for size in ET.fromstring(svg).get("viewBox", "").split()[2:])
@@ -156,14 +156,14 @@ def test_versions_in_use_are_joined_in_the_order_of_their_use_and_others_are_not
     first = Version(version=1, at=BEGIN, accuracy=0.90, uses=(use(0, 10), use(30)))
     second = Version(version=2, at=BEGIN, accuracy=0.93, uses=(use(10, 30),), n=60, interval=(0.85, 0.97))
     third = Version(version=3, at=BEGIN + 30, accuracy=0.89)
-    svg = ET.fromstring(history([third, first, second]))
+    svg = ET.fromstring(draw_history([third, first, second]))
 
     points = {
         (one.findtext(f"{SVG}title") or "")[:2]: f"{one.get('cx')} {one.get('cy')}" for one in svg.iter(f"{SVG}circle")
     }
     [path] = [one for one in svg.iter(f"{SVG}path") if "L" in one.get("d", "")]
     assert path.get("d") == f"M{points['V1']}L{points['V2']}L{points['V1']}"
-    assert {words for *_, words in texts(history([third, first, second]))} >= {
+    assert {words for *_, words in texts(draw_history([third, first, second]))} >= {
         "90.0% champion",
         "93.0%, n 60",
         "89.0%",
@@ -221,7 +221,7 @@ def test_neighbours_of_a_kind_become_one_that_adds_them_up() -> None:
     events = [event(at, "tracker", "predictions", "200 predictions", 200) for at in range(5)]
     events.append(event(300, "tracker", "predictions", "7 predictions", 7))
 
-    found = markers_of("tracker", events, begin=BEGIN, scale=2.0)
+    found = build_markers("tracker", events, begin=BEGIN, scale=2.0)
 
     assert [one.text for one in found] == ["1,000 predictions", "7 predictions"]
 
