@@ -1,4 +1,4 @@
-"""How much of this machine may be used: what the kernel and the container really grant, not what is installed."""
+"""The CPUs and memory that this process may use: affinity mask and control groups, not what is installed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CONTROLLERS = {"cpu": ("cpu", "cpu,cpuacct", "cpuacct,cpu"), "cpuset": ("cpuset
 
 @dataclass(frozen=True, slots=True)
 class CgroupLimits:
-    """What control groups say. None: they do not limit that. The quota is in cores' worth of time."""
+    """The limits of control groups. None: no limit. The quota is in cores' worth of time."""
 
     cpus: tuple[int, ...] | None = None
     memory_nodes: tuple[int, ...] | None = None
@@ -64,7 +64,7 @@ def read_limits(cgroup: Path = CGROUP, proc: Path = PROC) -> CgroupLimits:
 
 
 def memory_group_folder(cgroup: Path = CGROUP, proc: Path = PROC) -> tuple[Path, bool] | None:
-    """Return this process' own control group for memory, and whether it is of the second version; None: none is."""
+    """Return this process' own memory control group, and whether it is of cgroup v2; None: there is none."""
     return _Groups(cgroup, proc).memory_folder()
 
 
@@ -89,40 +89,40 @@ class _Groups:
                 self._first[name] = path
 
     def quota(self) -> float | None:
-        found = [limit for folder in self._second() if (limit := _second_quota(folder)) is not None]
-        found += [limit for folder in self._of("cpu") if (limit := _first_quota(folder)) is not None]
-        return min(found, default=None)
+        quotas = [limit for folder in self._list_v2_folders() if (limit := _read_v2_quota(folder)) is not None]
+        quotas += [limit for folder in self._list_v1_folders("cpu") if (limit := _read_v1_quota(folder)) is not None]
+        return min(quotas, default=None)
 
     def memory(self) -> int | None:
-        found = [read_as(int, folder / "memory.max") for folder in self._second()]
-        found += [read_as(int, folder / "memory.limit_in_bytes") for folder in self._of("memory")]
-        return min((limit for limit in found if limit is not None and 0 < limit < _UNLIMITED), default=None)
+        limits = [read_as(int, folder / "memory.max") for folder in self._list_v2_folders()]
+        limits += [read_as(int, folder / "memory.limit_in_bytes") for folder in self._list_v1_folders("memory")]
+        return min((limit for limit in limits if limit is not None and 0 < limit < _UNLIMITED), default=None)
 
     def memory_folder(self) -> tuple[Path, bool] | None:
         if "memory" in self._first:
-            return next(self._of("memory")), False
-        return None if self._unified is None else (next(self._second()), True)
+            return next(self._list_v1_folders("memory")), False
+        return None if self._unified is None else (next(self._list_v2_folders()), True)
 
     def cpuset(self, what: str) -> tuple[int, ...] | None:
         """Return the CPUs (``cpus``) or nodes (``mems``) of the nearest group that names any."""
         names = (f"cpuset.{what}.effective", f"cpuset.effective_{what}", f"cpuset.{what}")
-        for folder in (*self._second(), *self._of("cpuset")):
+        for folder in (*self._list_v2_folders(), *self._list_v1_folders("cpuset")):
             for name in names:
-                if found := read_as(parse_cpus, folder / name):
-                    return found
+                if numbers := read_as(parse_cpus, folder / name):
+                    return numbers
         return None
 
-    def _second(self) -> Iterator[Path]:
-        """The groups of the second version, innermost first; beside the first version it may be mounted aside."""
+    def _list_v2_folders(self) -> Iterator[Path]:
+        """Yield the cgroup v2 folders, innermost first; beside v1 it may be mounted in ``unified``."""
         for root in (self._root, self._root / "unified"):
-            yield from _upwards(root, self._unified)
+            yield from _walk_up(root, self._unified)
 
-    def _of(self, controller: str) -> Iterator[Path]:
+    def _list_v1_folders(self, controller: str) -> Iterator[Path]:
         for name in _CONTROLLERS[controller]:
-            yield from _upwards(self._root / name, self._first.get(controller))
+            yield from _walk_up(self._root / name, self._first.get(controller))
 
 
-def _upwards(root: Path, path: str | None) -> Iterator[Path]:
+def _walk_up(root: Path, path: str | None) -> Iterator[Path]:
     """Yield the folder of a group below ``root``, then those above it, ``root`` last.
 
     Inside a container the path may begin with folders that only the host sees; what is left of it then counts.
@@ -134,7 +134,7 @@ def _upwards(root: Path, path: str | None) -> Iterator[Path]:
         yield root.joinpath(*parts[:length])
 
 
-def _second_quota(folder: Path) -> float | None:
+def _read_v2_quota(folder: Path) -> float | None:
     words = (read_as(str, folder / "cpu.max") or "").split()
     if not words or not words[0].isdigit():
         return None
@@ -142,13 +142,13 @@ def _second_quota(folder: Path) -> float | None:
     return int(words[0]) / period if int(words[0]) and period else None
 
 
-def _first_quota(folder: Path) -> float | None:
+def _read_v1_quota(folder: Path) -> float | None:
     quota, period = read_as(int, folder / "cpu.cfs_quota_us"), read_as(int, folder / "cpu.cfs_period_us")
     return quota / period if quota and period and quota > 0 else None
 
 
 def read_as(make: Callable[[str], _T], path: Path) -> _T | None:
-    """Return what ``make`` makes of a file; None: there is none, or it holds something else."""
+    """Parse a file with ``make``; None: it is missing, or holds something else."""
     try:
         return make(path.read_text(encoding="utf-8", errors="replace"))
     except (OSError, ValueError, InvalidError):

@@ -12,8 +12,8 @@ _RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6})(?::([0-9]{1,6})/([0-9]{1,6}))
 
 
 def parse_cpus(text: str) -> tuple[int, ...]:
-    """Return the numbers of a list such as ``0-3,8`` or ``0-30:2/8`` (2 of every 8), in order."""
-    found: set[int] = set()
+    """Parse a list such as ``0-3,8`` or ``0-30:2/8`` (2 of every 8) into sorted numbers."""
+    cpus: set[int] = set()
     for part in filter(None, (part.strip() for part in text.strip("\0 \t\r\n").split(","))):
         match = _RANGE.fullmatch(part)
         if match is None:
@@ -23,12 +23,12 @@ def parse_cpus(text: str) -> tuple[int, ...]:
         used, group = (int(match[3]), int(match[4])) if match[3] else (1, 1)
         if last < first or last > MAX_CPU or not 0 < used <= group:
             raise InvalidError(f"{text!r:.60} is no list of CPUs: {part!r} is no range.")
-        found.update(cpu for cpu in range(first, last + 1) if (cpu - first) % group < used)
-    return tuple(sorted(found))
+        cpus.update(cpu for cpu in range(first, last + 1) if (cpu - first) % group < used)
+    return tuple(sorted(cpus))
 
 
 def parse_mask(text: str) -> tuple[int, ...]:
-    """Return the numbers of a mask such as ``00000000,0000000f``, which old kernels write instead of a list."""
+    """Parse a mask such as ``00000000,0000000f``, which old kernels write instead of a list."""
     words = text.strip("\0 \t\r\n").split(",")
     try:
         bits = int("".join([words[0], *(word.zfill(8) for word in words[1:])]) or "0", 16)
@@ -38,7 +38,7 @@ def parse_mask(text: str) -> tuple[int, ...]:
 
 
 def format_cpus(cpus: Iterable[int]) -> str:
-    """Return numbers as the kernel lists them: ``0-3,8``."""
+    """Format numbers as the kernel lists them: ``0-3,8``."""
     ranges: list[list[int]] = []
     for cpu in sorted(set(cpus)):
         if ranges and cpu == ranges[-1][1] + 1:
@@ -49,6 +49,6 @@ def format_cpus(cpus: Iterable[int]) -> str:
 
 
 def numbered(what: str, numbers: Iterable[int]) -> str:
-    """Return ``"CPU 3"`` or ``"CPUs 0-3,8"``."""
+    """Format numbers as ``"CPU 3"`` or ``"CPUs 0-3,8"``."""
     listed = sorted(set(numbers))
     return f"{what}{'' if len(listed) == 1 else 's'} {format_cpus(listed)}"

@@ -1,4 +1,4 @@
-"""Why these cores: what each instance was granted, in words."""
+"""Explains a placement: describes each instance's grant."""
 
 from __future__ import annotations
 
@@ -21,22 +21,26 @@ _MODES = {
 def explain(
     topology: Topology, grants: Sequence[Grant], mode: AffinityMode, *, taken: Collection[int] = frozenset()
 ) -> list[str]:
-    """Return a line on the affinity, then one on each instance. ``taken``: CPUs that others have."""
+    """Describe the affinity in a line, then each instance. ``taken``: CPUs that others have."""
     lines = [f"{mode}: {_MODES[mode]}."]
     if mode == "any":
         if grants:
-            lines.append(f"{numbered('instance', range(1, len(grants) + 1))}: {_where(topology, grants[0])}")
+            lines.append(f"{numbered('instance', range(1, len(grants) + 1))}: {_describe_cpus(topology, grants[0])}")
         return lines
     for place, grant in enumerate(grants):
-        others = {other + 1: one for other, one in enumerate(grants) if other != place}
-        facts = [_where(topology, grant), *_siblings(topology, grant, others), *_shared(grant, others, taken)]
+        others = {other + 1: neighbour for other, neighbour in enumerate(grants) if other != place}
+        facts = [
+            _describe_cpus(topology, grant),
+            *_describe_siblings(topology, grant, others),
+            *_describe_sharing(grant, others, taken),
+        ]
         if grant.thread_cpus:
             facts.append(f"threads on {', '.join(map(str, grant.thread_cpus))}")
         lines.append(f"instance {place + 1}: {'; '.join(facts)}")
     return lines
 
 
-def _where(topology: Topology, grant: Grant) -> str:
+def _describe_cpus(topology: Topology, grant: Grant) -> str:
     sockets = sorted({topology.core_of[cpu].socket for cpu in grant.cpus})
     text = f"{numbered('CPU', grant.cpus)} of {numbered('socket', sockets)}"
     caches = {group for cpu in grant.cpus if (group := topology.cache_group(cpu, 3)) is not None}
@@ -58,9 +62,9 @@ def _where(topology: Topology, grant: Grant) -> str:
     return text
 
 
-def _siblings(topology: Topology, grant: Grant, others: dict[int, Grant]) -> Iterable[str]:
+def _describe_siblings(topology: Topology, grant: Grant, others: dict[int, Grant]) -> Iterable[str]:
     own = set(grant.cpus)
-    siblings = {cpu for one in own for cpu in topology.core_of[one].cpus} & set(topology.effective_cpus) - own
+    siblings = {cpu for own_cpu in own for cpu in topology.core_of[own_cpu].cpus} & set(topology.effective_cpus) - own
     if doubled := len(own) - len({topology.core_of[cpu].cpus for cpu in own}):
         yield f"{doubled} of them siblings of others of its own"
     sharing = [number for number, other in others.items() if siblings & set(other.cpus)]
@@ -70,7 +74,7 @@ def _siblings(topology: Topology, grant: Grant, others: dict[int, Grant]) -> Ite
         yield f"{numbered('sibling', siblings)} left idle"
 
 
-def _shared(grant: Grant, others: dict[int, Grant], taken: Collection[int]) -> Iterable[str]:
+def _describe_sharing(grant: Grant, others: dict[int, Grant], taken: Collection[int]) -> Iterable[str]:
     sharing = [number for number, other in others.items() if set(other.cpus) & set(grant.cpus)]
     if sharing:
         yield f"shares CPUs with {numbered('instance', sharing)}"

@@ -18,7 +18,7 @@ MILLI = 1000  # the smallest part of a core that can be asked for is a thousandt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetShare:
-    """What one instance gets: the R and T of equation 4.1. None: that amount was not given."""
+    """The share of one instance: R and T of equation 4.1. None: the budget has no such amount."""
 
     cores: float
     memory_bytes: int | None = None
@@ -53,12 +53,12 @@ def cut(
         raise InvalidError(f"A budget of {cores!r} cores cannot be cut. Write cores above zero, in thousandths.")
     whole = milli % MILLI == 0 and milli >= instances * MILLI
     unit = MILLI if whole else 1
-    cores_of = _parts(int(milli) // unit, instances, "cores" if whole else "thousandths of a core")
-    given = {"memory_bytes": memory_bytes, "inter": inter, "intra": intra, "rest": rest}
-    parts = {name: _parts(amount, instances, _WHAT[name]) for name, amount in given.items() if amount is not None}
+    core_shares = _divide(int(milli) // unit, instances, "cores" if whole else "thousandths of a core")
+    budget = {"memory_bytes": memory_bytes, "inter": inter, "intra": intra, "rest": rest}
+    parts = {name: _divide(amount, instances, _WHAT[name]) for name, amount in budget.items() if amount is not None}
     return tuple(
         BudgetShare(cores=part * unit / MILLI, **{name: amounts[place] for name, amounts in parts.items()})
-        for place, part in enumerate(cores_of)
+        for place, part in enumerate(core_shares)
     )
 
 
@@ -85,11 +85,11 @@ def cores_and_instances(
 _cut = cut  # inside a function whose option is called so
 
 
-def _parts(amount: int, instances: int, what: str) -> list[int]:
+def _divide(amount: int, instances: int, what: str) -> list[int]:
     if amount < instances:
         raise InvalidError(
             f"{amount} {what} cannot be cut into {instances} instances: each needs one. "
             f"Write at least {instances}, or at most {max(amount, 1)} instances."
         )
-    each, more = divmod(amount, instances)
-    return [each + (place < more) for place in range(instances)]
+    share, more = divmod(amount, instances)
+    return [share + (place < more) for place in range(instances)]

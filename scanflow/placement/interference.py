@@ -1,4 +1,4 @@
-"""Whether a neighbour slows a service down, from what the service recorded of itself (thesis Fig. 5.14). Pure.
+"""Detects neighbours that slow a service down, from the service's own metrics (thesis Fig. 5.14). Pure.
 
 Windows in which the neighbour ran on the same cores are compared with windows in which it did not. A disturbed window
 is paired with a quiet one of comparable load; of the pairs, the medians and Wilcoxon's signed-rank test decide.
@@ -49,7 +49,7 @@ class LoadPoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """What a service did between two looks."""
+    """The metrics of a service between two measurements."""
 
     ended: float
     point: LoadPoint
@@ -75,17 +75,17 @@ class Slowdown:
     """Of seeing as much if the neighbour had no effect: Wilcoxon's signed-rank test, one-sided."""
 
     def disturbs(self, neighbours: int = 1) -> bool:
-        """Say whether it does, where so many neighbours are asked about at once (Bonferroni)."""
+        """Return whether it is significant and large, with so many neighbours tested at once (Bonferroni)."""
         return self.p < LEVEL / max(1, neighbours) and self.ratio >= LEAST_EFFECT
 
 
 def helped(before: Sequence[LoadPoint], after: Sequence[LoadPoint]) -> tuple[Slowdown | None, bool | None]:
-    """Compare a service beside a neighbour before and after a move, and say whether that helped; None: there are not
-    yet enough windows after it for those before it."""
-    found = compare([(after, before)])
-    if found is None or (found.pairs < len(before) and len(after) < 3 * len(before)):
-        return found, None
-    return found, found.ratio >= LEAST_GAIN and found.p < LEVEL_OF_GAIN
+    """Compare a service's windows before and after a move, and return whether it helped; None: there are not yet enough
+    windows after the move."""
+    slowdown = compare([(after, before)])
+    if slowdown is None or (slowdown.pairs < len(before) and len(after) < 3 * len(before)):
+        return slowdown, None
+    return slowdown, slowdown.ratio >= LEAST_GAIN and slowdown.p < LEVEL_OF_GAIN
 
 
 class Disturbance(NamedTuple):
@@ -98,7 +98,7 @@ class Disturbance(NamedTuple):
 
 
 class Watch:
-    """The newest windows of a service, and what each look at them said of each neighbour."""
+    """The newest windows of a service, and the result of each look at them for each neighbour."""
 
     def __init__(self) -> None:
         self.windows: deque[Window] = deque(maxlen=KEPT)
@@ -110,34 +110,34 @@ class Watch:
         """
         if window is not None:
             self.windows.append(window)
-        seen, worst = sorted({one for window in self.windows for one in window.beside}), None
+        seen, worst = sorted({neighbour for window in self.windows for neighbour in window.beside}), None
         for neighbour in seen:
-            found, agree = compare(split(self.after(since(neighbour)), neighbour)), self._agree[neighbour]
+            slowdown, agree = compare(split(self.after(since(neighbour)), neighbour)), self._agree[neighbour]
             if window is not None:
-                agree.append(found is not None and found.disturbs(len(seen)))
-            if found is not None and confirmed(agree) and (worst is None or found.ratio > worst.slowdown.ratio):
-                worst = Disturbance(neighbour, found, sum(agree))
+                agree.append(slowdown is not None and slowdown.disturbs(len(seen)))
+            if slowdown is not None and confirmed(agree) and (worst is None or slowdown.ratio > worst.slowdown.ratio):
+                worst = Disturbance(neighbour, slowdown, sum(agree))
         return worst
 
     def after(self, since: float) -> list[Window]:
-        return [one for one in self.windows if one.ended > since]
+        return [window for window in self.windows if window.ended > since]
 
     def forget(self, neighbour: str) -> None:
-        """Have the next verdict on it need as many looks as the first."""
+        """Forget the looks at a neighbour: the next verdict needs as many as the first."""
         self._agree.pop(neighbour, None)
 
 
 def confirmed(looks: Sequence[bool], agreeing: int = AGREEING, of: int = LOOKS) -> bool:
-    """Say whether ``agreeing`` of the last ``of`` looks agree, the newest one among them."""
+    """Return whether ``agreeing`` of the last ``of`` looks agree, the newest one among them."""
     return bool(looks) and looks[-1] and sum(list(looks)[-of:]) >= agreeing
 
 
 def split(windows: Iterable[Window], neighbour: str) -> list[tuple[list[LoadPoint], list[LoadPoint]]]:
     """Return quiet and disturbed windows that differ in this neighbour alone: same model, same others."""
     groups: defaultdict[object, tuple[list[LoadPoint], list[LoadPoint]]] = defaultdict(lambda: ([], []))
-    for one in windows:
-        quiet, disturbed = groups[one.revision, one.beside - {neighbour}]
-        (disturbed if neighbour in one.beside else quiet).append(one.point)
+    for window in windows:
+        quiet, disturbed = groups[window.revision, window.beside - {neighbour}]
+        (disturbed if neighbour in window.beside else quiet).append(window.point)
     return [group for group in groups.values() if all(group)]
 
 
@@ -152,23 +152,23 @@ def compare(groups: Iterable[tuple[Sequence[LoadPoint], Sequence[LoadPoint]]]) -
         quiet_p95_s=median(quiet.p95_s for quiet, _ in pairs),
         disturbed_p95_s=median(disturbed.p95_s for _, disturbed in pairs),
         ratio=math.exp(median(effects)),
-        p=_signed_rank(effects),
+        p=_test_signed_rank(effects),
     )
 
 
 def fair_pairs(quiet: Iterable[LoadPoint], disturbed: Iterable[LoadPoint]) -> list[tuple[LoadPoint, LoadPoint]]:
     """Pair each disturbed window with a quiet one of comparable load, as many as there can be; each is used once."""
-    left, pairs = sorted(quiet), list[tuple[LoadPoint, LoadPoint]]()
+    unpaired, pairs = sorted(quiet), list[tuple[LoadPoint, LoadPoint]]()
     for slow in sorted(disturbed):
-        while left and left[0].load < SAME_LOAD * slow.load:
-            left.pop(0)
-        if left and left[0].load <= MOST_LOAD * slow.load:
-            pairs.append((left.pop(0), slow))
+        while unpaired and unpaired[0].load < SAME_LOAD * slow.load:
+            unpaired.pop(0)
+        if unpaired and unpaired[0].load <= MOST_LOAD * slow.load:
+            pairs.append((unpaired.pop(0), slow))
     return pairs
 
 
 def covered(start: float, end: float, spans: Iterable[tuple[float, float]]) -> float:
-    """Return the share of a time that spans cover, which may overlap."""
+    """Return the share of an interval that spans cover; they may overlap."""
     total, reached = 0.0, start
     for began, ended in sorted(spans):
         total += max(0.0, min(ended, end) - max(began, reached))
@@ -176,7 +176,7 @@ def covered(start: float, end: float, spans: Iterable[tuple[float, float]]) -> f
     return total / (end - start) if end > start else 0.0
 
 
-def _signed_rank(effects: Sequence[float]) -> float:
+def _test_signed_rank(effects: Sequence[float]) -> float:
     from scipy.stats import wilcoxon
 
     if not any(effects):

@@ -1,4 +1,4 @@
-"""How full each CPU is, and which CPUs of an area an instance should take."""
+"""The load of each CPU, and the choice of an instance's CPUs in an area."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Demand(NamedTuple):
 
 
 class Occupancy:
-    """How much of each CPU and node of a machine is taken.
+    """The load of each CPU and node of a machine.
 
     A *layer* says how full a CPU may be: 0 takes what nobody has, 1 shares CPUs with one other instance, and so on.
     """
@@ -76,25 +76,25 @@ class Occupancy:
         return [cpu for cpu in area if self.loads[cpu] <= layer * FULL]
 
     def free_cores(self, area: Iterable[int]) -> list[Core]:
-        return self._whole(self.open(area))
+        return self._find_whole_cores(self.open(area))
 
     def fits(self, area: Sequence[int], whole: int, part: int, layer: int) -> bool:
-        """Say whether so many whole CPUs and a part of another (thousandths) are open in an area."""
+        """Return whether an area has so many open CPUs, and a part of another (thousandths)."""
         spare = len(self.open(area, layer)) - whole
         if spare < 0:
             return False
-        return not part or spare > 0 or any(self.shared_for(area, part, layer))
+        return not part or spare > 0 or any(self.find_shareable(area, part, layer))
 
     def has_memory(self, nodes: Iterable[int], amount: int | None) -> bool:
-        """Say whether nodes have so much memory left; where their size is not known, they do."""
-        left = [self.memory.get(node) for node in nodes]
-        return amount is None or None in left or sum(one or 0 for one in left) >= amount
+        """Return whether nodes have so much free memory; true if a size is not known."""
+        remaining = [self.memory.get(node) for node in nodes]
+        return amount is None or None in remaining or sum(size or 0 for size in remaining) >= amount
 
     def use_memory(self, nodes: Sequence[int], amount: int | None) -> None:
         for node in nodes:
-            left = self.memory.get(node)
-            if left is not None and amount is not None:
-                self.memory[node] = left - amount // len(nodes)
+            remaining = self.memory.get(node)
+            if remaining is not None and amount is not None:
+                self.memory[node] = remaining - amount // len(nodes)
 
     def take(
         self, area: Sequence[int], whole: int, part: int, layer: int, share: int
@@ -104,9 +104,9 @@ class Occupancy:
         ``share``: free cores that this instance may use up before siblings, those of its own cores first.
         """
         chosen: list[int] = []
-        for one in range(layer + 1):
+        for level in range(layer + 1):
             if len(chosen) < whole:
-                pool = [cpu for cpu in self.open(area, one) if cpu not in chosen]
+                pool = [cpu for cpu in self.open(area, level) if cpu not in chosen]
                 chosen += self._choose(pool, min(whole - len(chosen), len(pool)), share)
         if len(chosen) < whole:
             return None
@@ -120,15 +120,15 @@ class Occupancy:
             chosen.append(shared)
         return chosen, shared
 
-    def shared_for(self, area: Iterable[int], part: int, layer: int) -> list[int]:
+    def find_shareable(self, area: Iterable[int], part: int, layer: int) -> list[int]:
         """Return the CPUs that are partly taken and have capacity for this part."""
         return [cpu for cpu in area if self.loads[cpu] % FULL and self.loads[cpu] + part <= (layer + 1) * FULL]
 
     def _place_part(self, area: Sequence[int], part: int, layer: int) -> int | None:
-        for one in range(layer + 1):
-            if shared := self.shared_for(area, part, one):
+        for level in range(layer + 1):
+            if shared := self.find_shareable(area, part, level):
                 return max(shared, key=lambda cpu: (self.loads[cpu], -cpu))
-            if pool := self.open(area, one):
+            if pool := self.open(area, level):
                 return self._choose(pool, 1, 1)[0]
         return None
 
@@ -136,15 +136,15 @@ class Occupancy:
         """Return ``count`` CPUs of ``pool``: of cores that are free as a whole, one each, then their siblings."""
         if not count:
             return []
-        whole = self._whole(pool)
-        wanted = max(ceil(count / self.topology.threads_per_core), min(count, share))
-        cores = pick(self.topology, whole, min(wanted, len(whole)), self._order)
+        whole = self._find_whole_cores(pool)
+        n_cores = max(ceil(count / self.topology.threads_per_core), min(count, share))
+        cores = pick(self.topology, whole, min(n_cores, len(whole)), self._order)
         threads = [self._threads[core.cpus] for core in cores]
-        found = [own[turn] for turn in range(self.topology.threads_per_core) for own in threads if turn < len(own)]
-        rest = [cpu for cpu in cpu_order(self.topology, self._order, pool) if cpu not in found]
-        return (found + rest)[:count]
+        spread = [own[turn] for turn in range(self.topology.threads_per_core) for own in threads if turn < len(own)]
+        rest = [cpu for cpu in cpu_order(self.topology, self._order, pool) if cpu not in spread]
+        return (spread + rest)[:count]
 
-    def _whole(self, pool: Iterable[int]) -> list[Core]:
+    def _find_whole_cores(self, pool: Iterable[int]) -> list[Core]:
         there = set(pool)
         return [
             core
@@ -170,8 +170,8 @@ def areas(topology: Topology) -> list[tuple[tuple[int, ...], int]]:
     by_socket = sockets(topology)
     by_node = [tuple(cpu for cpu in effective if cpu in node.cpus) for node in topology.nodes]
     inner = [tuple(cpu for cpu in socket if cpu in node) for socket in by_socket for node in by_node]
-    found: dict[tuple[int, ...], int] = {}
+    levels: dict[tuple[int, ...], int] = {}
     for level, group in enumerate((inner, by_socket, by_node)):
         for area in filter(None, group):
-            found.setdefault(area, level)
-    return list(found.items())
+            levels.setdefault(area, level)
+    return list(levels.items())

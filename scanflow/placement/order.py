@@ -1,4 +1,4 @@
-"""In which order cores are taken, so that caches are shared by those who gain from it.
+"""The order in which cores are used, so that instances share caches where they gain from it.
 
 Two busy siblings get far less than two cores' worth done (3.5 Gbit/s beside 5.5 for one core and 7.1 for two). So work
 is spread over distinct cores first, and over distinct L2 and L3 caches, as far as it does not share data.
@@ -22,54 +22,54 @@ Order = Literal["apart", "together", "numbered"]
 def cpu_order(topology: Topology, order: Order = "apart", cpus: Iterable[int] | None = None) -> tuple[int, ...]:
     """Return CPUs (default: all that may be used) in the order in which single threads of work should take them."""
     allowed = set(topology.effective_cpus if cpus is None else cpus)
-    threads = [[cpu for cpu in core.cpus if cpu in allowed] for core in _arranged(topology, order)]
+    threads = [[cpu for cpu in core.cpus if cpu in allowed] for core in _order_cores(topology, order)]
     if order != "together":
-        return _in_turn(threads)
+        return _interleave(threads)
     groups: dict[object, list[list[int]]] = defaultdict(list)
     for own in threads:
         if own:
-            groups[_l3(topology, own[0])].append(own)
-    return tuple(cpu for group in groups.values() for cpu in _in_turn(group))
+            groups[_get_l3(topology, own[0])].append(own)
+    return tuple(cpu for group in groups.values() for cpu in _interleave(group))
 
 
 def pick(topology: Topology, cores: Sequence[Core], count: int, order: Order) -> list[Core]:
     """Return ``count`` of these cores for one instance: of one kind and in one L3 if that can be."""
     if count > len(cores):
         raise ValueError(count)
-    same = next((some for some in _by_tier(cores) if len(some) >= count), None)
+    same = next((tier for tier in _group_by_tier(cores) if len(tier) >= count), None)
     pool = sorted(same or cores, key=lambda core: (core.tier, core.socket, core.cpus[0]))
     if order == "numbered":
         return pool[:count]
-    groups = _groups(topology, pool)
-    taken: list[Core] = []
-    while len(taken) < count:
-        group = _best(groups, count - len(taken), order if not taken else "together")
+    groups = _group_by_l3(topology, pool)
+    chosen: list[Core] = []
+    while len(chosen) < count:
+        group = _choose_group(groups, count - len(chosen), order if not chosen else "together")
         groups.remove(group)
-        taken += _spread_l2(topology, group)[: count - len(taken)]
-    return taken
+        chosen += _spread_l2(topology, group)[: count - len(chosen)]
+    return chosen
 
 
-def _best(groups: Sequence[list[Core]], wanted: int, order: Order) -> list[Core]:
-    enough = [group for group in groups if len(group) >= wanted]
+def _choose_group(groups: Sequence[list[Core]], count: int, order: Order) -> list[Core]:
+    enough = [group for group in groups if len(group) >= count]
     if not enough:
         return max(groups, key=len)
     return max(enough, key=len) if order == "apart" else min(enough, key=len)
 
 
-def _groups(topology: Topology, cores: Iterable[Core]) -> list[list[Core]]:
-    found: dict[object, list[Core]] = defaultdict(list)
+def _group_by_l3(topology: Topology, cores: Iterable[Core]) -> list[list[Core]]:
+    groups: dict[object, list[Core]] = defaultdict(list)
     for core in cores:
-        found[_l3(topology, core.cpus[0])].append(core)
-    return list(found.values())
+        groups[_get_l3(topology, core.cpus[0])].append(core)
+    return list(groups.values())
 
 
-def _l3(topology: Topology, cpu: int) -> object:
-    """Return what stands for a CPU's last shared cache; without an L3, its node on its socket does."""
+def _get_l3(topology: Topology, cpu: int) -> object:
+    """Return a key of a CPU's L3; without an L3, its socket and node."""
     shared = topology.cache_group(cpu, 3)
     return shared if shared is not None else (topology.core_of[cpu].socket, topology.node_of[cpu].id)
 
 
-def _l2(topology: Topology, core: Core) -> object:
+def _get_l2(topology: Topology, core: Core) -> object:
     shared = topology.cache_group(core.cpus[0], 2)
     return shared if shared is not None else core.cpus[0]
 
@@ -78,28 +78,28 @@ def _spread_l2(topology: Topology, cores: Sequence[Core]) -> list[Core]:
     """Return cores of one L3 with a core of each L2 in turn, the L2 with most cores left first."""
     shared: dict[object, list[Core]] = defaultdict(list)
     for core in cores:
-        shared[_l2(topology, core)].append(core)
-    return list(_in_turn(sorted(shared.values(), key=len, reverse=True)))
+        shared[_get_l2(topology, core)].append(core)
+    return list(_interleave(sorted(shared.values(), key=len, reverse=True)))
 
 
-def _by_tier(cores: Iterable[Core]) -> list[list[Core]]:
+def _group_by_tier(cores: Iterable[Core]) -> list[list[Core]]:
     tiers: dict[int, list[Core]] = defaultdict(list)
     for core in cores:
         tiers[core.tier].append(core)
     return [tiers[tier] for tier in sorted(tiers)]
 
 
-def _arranged(topology: Topology, order: Order) -> list[Core]:
-    found: list[Core] = []
-    for tier in _by_tier(topology.ordered_cores):
+def _order_cores(topology: Topology, order: Order) -> list[Core]:
+    ordered: list[Core] = []
+    for tier in _group_by_tier(topology.ordered_cores):
         if order == "numbered":
-            found += tier
+            ordered += tier
             continue
-        groups = [_spread_l2(topology, group) for group in _groups(topology, tier)]
-        found += _in_turn(groups) if order == "apart" else [core for group in groups for core in group]
-    return found
+        groups = [_spread_l2(topology, group) for group in _group_by_l3(topology, tier)]
+        ordered += _interleave(groups) if order == "apart" else [core for group in groups for core in group]
+    return ordered
 
 
-def _in_turn(groups: Sequence[Sequence[_T]]) -> tuple[_T, ...]:
+def _interleave(groups: Sequence[Sequence[_T]]) -> tuple[_T, ...]:
     longest = max(map(len, groups), default=0)
     return tuple(group[place] for place in range(longest) for group in groups if place < len(group))

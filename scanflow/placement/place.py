@@ -1,4 +1,4 @@
-"""Which CPUs and memory each instance gets on a real machine: the affinity settings of the thesis, generalised.
+"""Places instances on CPUs and memory of a real machine: the affinity settings of the thesis, generalised.
 
 On a free machine of equal sockets without SMT the result is that of the thesis' equations, number for number where an
 L3 is a socket's. Elsewhere their numbers stand for what is there: cores that are free, siblings when cores run out,
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from scanflow.app.resources import AffinityMode
 from scanflow.errors import InvalidError
-from scanflow.placement.capacity_errors import check_budget, no_socket_fits, too_fragmented
+from scanflow.placement.capacity_errors import check_budget, explain_fragmentation, explain_no_socket_fits
 from scanflow.placement.occupancy import FULL, Demand, Occupancy, areas, sockets, to_milli
 from scanflow.placement.order import Order
 from scanflow.placement.topology import Topology
@@ -47,7 +47,7 @@ class Grant:
 
 
 class _Spot(NamedTuple):
-    """An area for an instance: how wide it had to be looked for, which, and how full it may be."""
+    """An area for an instance, with the level it was found at and the layer of its CPUs."""
 
     level: int
     area: tuple[int, ...]
@@ -67,7 +67,7 @@ def place(
     order: Order = "apart",
     memory_bytes: int | None = None,
 ) -> tuple[Grant, ...]:
-    """Return what each of ``count`` instances is granted, ``cores`` each (a fraction shares a CPU).
+    """Return the grants of ``count`` instances with ``cores`` each (a fraction shares a CPU).
 
     ``any``: all share the first CPUs of every socket, as many as they ask for together (equation 3.2). ``cpu``: CPUs
     of its own, evenly from all sockets (3.3). ``cpumem``: CPUs of its own in one socket, or in its NUMA node if they
@@ -75,7 +75,7 @@ def place(
     CPU; 3.10).
 
     ``taken`` are CPUs that others have as a whole, ``beside`` the grants of instances that stay. ``oversubscribe`` lets
-    instances share the least used CPUs when none are free, as old and new do while a service is cut anew. ``cores``
+    instances share the least used CPUs when none are free, as old and new do while a service is resized. ``cores``
     None: not limited; where CPUs are an instance's own, it is one.
     """
     if count < 0 or count != int(count):
@@ -89,8 +89,8 @@ def place(
         return (Grant(topology.effective_cpus, topology.memory_nodes, cores=everything),) * count
     demand = Demand(count, to_milli(1.0 if cores is None else cores), mode, n_threads, memory_bytes)
     memory = {node.id: node.memory_bytes for node in topology.nodes}
-    occupancy = Occupancy(topology, _loads(taken, beside), order, memory)
-    check_budget(occupancy, demand, oversubscribe, _most)
+    occupancy = Occupancy(topology, _sum_loads(taken, beside), order, memory)
+    check_budget(occupancy, demand, oversubscribe, _count_placeable)
     if mode == "any":
         return _place_any(occupancy, demand, oversubscribe)
     if mode == "cpu":
@@ -98,13 +98,13 @@ def place(
     return _place_near(occupancy, demand, oversubscribe)
 
 
-def _most(occupancy: Occupancy, demand: Demand) -> int:
+def _count_placeable(occupancy: Occupancy, demand: Demand) -> int:
     trial = occupancy.copy()
     for placed in range(demand.instances):
         if demand.mode == "any":
             break
         if demand.mode == "cpu":
-            if _over_sockets(trial, demand.whole, demand.part, 1, False) is None:
+            if _take_over_sockets(trial, demand.whole, demand.part, 1, False) is None:
                 return placed
         elif (spot := _find_spot(trial, demand, False)) is None:
             return placed
@@ -113,7 +113,7 @@ def _most(occupancy: Occupancy, demand: Demand) -> int:
     return demand.instances
 
 
-def _loads(taken: Iterable[int], beside: Iterable[Grant]) -> Counter[int]:
+def _sum_loads(taken: Iterable[int], beside: Iterable[Grant]) -> Counter[int]:
     loads: Counter[int] = Counter(dict.fromkeys(taken, FULL))
     for grant in beside:
         loads.update(grant.loads())
@@ -122,27 +122,27 @@ def _loads(taken: Iterable[int], beside: Iterable[Grant]) -> Counter[int]:
 
 def _place_any(occupancy: Occupancy, demand: Demand, oversubscribe: bool) -> tuple[Grant, ...]:
     pool = min(ceil(demand.instances * demand.milli / FULL), occupancy.topology.effective_count)
-    found = _over_sockets(occupancy, pool, 0, 1, oversubscribe)
-    if found is None:
-        raise InvalidError(too_fragmented(demand))
-    grant = Grant(tuple(sorted(found[0])), occupancy.topology.memory_nodes, cores=demand.cores)
+    allocation = _take_over_sockets(occupancy, pool, 0, 1, oversubscribe)
+    if allocation is None:
+        raise InvalidError(explain_fragmentation(demand))
+    grant = Grant(tuple(sorted(allocation[0])), occupancy.topology.memory_nodes, cores=demand.cores)
     return (grant,) * demand.instances
 
 
 def _place_cpu(occupancy: Occupancy, demand: Demand, oversubscribe: bool) -> tuple[Grant, ...]:
     grants: list[Grant] = []
-    for left in range(demand.instances, 0, -1):
-        found = _over_sockets(occupancy, demand.whole, demand.part, left, oversubscribe)
-        if found is None:
-            raise InvalidError(too_fragmented(demand))
-        grants.append(_grant(demand, *found, memory=occupancy.topology.memory_nodes))
+    for remaining in range(demand.instances, 0, -1):
+        allocation = _take_over_sockets(occupancy, demand.whole, demand.part, remaining, oversubscribe)
+        if allocation is None:
+            raise InvalidError(explain_fragmentation(demand))
+        grants.append(_build_grant(demand, *allocation, memory=occupancy.topology.memory_nodes))
     return tuple(sorted(grants, key=lambda grant: grant.cpus))
 
 
-def _over_sockets(
-    occupancy: Occupancy, whole: int, part: int, left: int, oversubscribe: bool
+def _take_over_sockets(
+    occupancy: Occupancy, whole: int, part: int, remaining: int, oversubscribe: bool
 ) -> tuple[list[int], int | None] | None:
-    """Take CPUs for one of ``left`` instances, as many from each socket as its neighbours; the most open first."""
+    """Take CPUs for one of ``remaining`` instances, as many from each socket as its neighbours; the most open first."""
     parts = [area for area in sockets(occupancy.topology) if area]
     for layer in range(occupancy.layers if oversubscribe else 1):
         if not occupancy.fits(occupancy.topology.effective_cpus, whole, part, layer):
@@ -160,7 +160,7 @@ def _over_sockets(
             shares[best] += 1
         chosen: list[int] = []
         for area, share, free in zip(parts, shares, cores, strict=True):
-            took = occupancy.take(area, share, 0, layer, max(1, free // left))
+            took = occupancy.take(area, share, 0, layer, max(1, free // remaining))
             assert took is not None  # shares were counted against what is open
             chosen += took[0]
         if not part:
@@ -173,25 +173,25 @@ def _over_sockets(
 
 
 def _place_near(occupancy: Occupancy, demand: Demand, oversubscribe: bool) -> tuple[Grant, ...]:
-    """Place with memory affinity: first find how many instances go where, then give each its share of that place."""
+    """Place with memory affinity: first choose an area for each instance, then take its share of that area."""
     trial = occupancy.copy()
     spots: list[_Spot] = []
     first: list[Grant] = []
     for _ in range(demand.instances):
         spot = _find_spot(trial, demand, oversubscribe)
         if spot is None:
-            raise InvalidError(no_socket_fits(occupancy, trial, demand, len(spots), oversubscribe))
+            raise InvalidError(explain_no_socket_fits(occupancy, trial, demand, len(spots), oversubscribe))
         spots.append(spot)
         grant = _take_near(trial, demand, spot, demand.whole)
         assert grant is not None  # the spot was found for it
         first.append(grant)
     order = {area: place for place, (area, _) in enumerate(areas(occupancy.topology))}
     spots.sort(key=lambda spot: (spot.level, order[spot.area]))
-    left = Counter(spot.area for spot in spots)
+    remaining = Counter(spot.area for spot in spots)
     grants: list[Grant] = []
     for spot in spots:
-        share = len(occupancy.free_cores(spot.area)) // left[spot.area]
-        left[spot.area] -= 1
+        share = len(occupancy.free_cores(spot.area)) // remaining[spot.area]
+        remaining[spot.area] -= 1
         grant = _take_near(occupancy, demand, spot, share)
         if grant is None:
             return tuple(first)
@@ -213,12 +213,12 @@ def _find_spot(occupancy: Occupancy, demand: Demand, oversubscribe: bool) -> _Sp
                 and occupancy.has_memory(occupancy.topology.memory_near(area), demand.memory_bytes)
             ]
             if fitting:
-                return _Spot(level, max(fitting, key=lambda area: _openness(occupancy, area, demand)), layer)
+                return _Spot(level, max(fitting, key=lambda area: _rank_area(occupancy, area, demand)), layer)
     return None
 
 
-def _openness(occupancy: Occupancy, area: Sequence[int], demand: Demand) -> tuple[int, ...]:
-    """Return how good a place an area is: its socket or node, whichever is wider, is to be shared evenly first."""
+def _rank_area(occupancy: Occupancy, area: Sequence[int], demand: Demand) -> tuple[int, ...]:
+    """Return a sort key of an area: first its socket or node, whichever is wider, is shared evenly."""
     topology = occupancy.topology
     cores = len(occupancy.free_cores(area))
     socket, node = topology.core_of[area[0]].socket, topology.node_of[area[0]].id
@@ -227,21 +227,21 @@ def _openness(occupancy: Occupancy, area: Sequence[int], demand: Demand) -> tupl
         for cpu in topology.effective_cpus
         if topology.core_of[cpu].socket == socket or topology.node_of[cpu].id == node
     ]
-    started = not demand.whole and bool(occupancy.shared_for(area, demand.part, 0))
+    started = not demand.whole and bool(occupancy.find_shareable(area, demand.part, 0))
     capacity = sum(FULL - occupancy.loads[cpu] for cpu in area)
     return (cores >= demand.whole, started, len(occupancy.free_cores(around)), cores, capacity)
 
 
 def _take_near(occupancy: Occupancy, demand: Demand, spot: _Spot, share: int) -> Grant | None:
-    found = occupancy.take(spot.area, demand.whole, demand.part, spot.layer, share)
-    if found is None:
+    allocation = occupancy.take(spot.area, demand.whole, demand.part, spot.layer, share)
+    if allocation is None:
         return None
-    nodes = occupancy.topology.memory_near(found[0])
+    nodes = occupancy.topology.memory_near(allocation[0])
     occupancy.use_memory(nodes, demand.memory_bytes)
-    return _grant(demand, *found, memory=nodes)
+    return _build_grant(demand, *allocation, memory=nodes)
 
 
-def _grant(demand: Demand, chosen: list[int], part: int | None, *, memory: tuple[int, ...]) -> Grant:
+def _build_grant(demand: Demand, chosen: list[int], part: int | None, *, memory: tuple[int, ...]) -> Grant:
     threads: tuple[int, ...] = ()
     if demand.mode == "cpumempin":
         number = len(chosen) if demand.n_threads is None else demand.n_threads

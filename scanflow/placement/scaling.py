@@ -1,4 +1,4 @@
-"""How many instances a load needs: by the queue that they are, M/M/c, fitted to what was measured. Pure.
+"""The number of instances a load needs, by an M/M/c queue fitted to measurements. Pure.
 
 Source: Erlang's delay formula, by the recurrence of his blocking formula; the share that takes longer than a time is in
 Kleinrock, Queueing Systems I, chapter 3. The stabilization window is that of Kubernetes' HorizontalPodAutoscaler.
@@ -27,7 +27,7 @@ LEAST_FACTOR = 0.5
 
 
 class Load(Model):
-    """What a service was measured at, all its instances together."""
+    """The measured load of a service, all its instances together."""
 
     rate: float
     """Requests a second that came."""
@@ -43,7 +43,7 @@ class Load(Model):
 
 
 class Recommendation(NamedTuple):
-    """How many instances were found to be right, at a moment in seconds."""
+    """The recommended number of instances, at a time in seconds."""
 
     at: float
     instances: int
@@ -61,35 +61,38 @@ def recommend(
     most: int,
     tolerance: float,
 ) -> Recommendation:
-    """Return with how many instances 95 of 100 requests take at most ``target_p95_s``; ``most``: with none up to that.
+    """Recommend the instances with which 95 of 100 requests take at most ``target_p95_s``; ``most`` if none suffice.
 
     It is ``instances`` where that many are right for a load within half the ``tolerance`` of what was measured. What an
     instance takes is estimated from the mean latency; the factor that corrects the 95th percentile for services of
     other kinds is the median of those in ``past``. Where an idle instance takes longer than the target, instances are
     only kept from being busy all the time.
     """
-    service_rate = _service_rate(load.done, load.ready, load.mean_s)
-    seen = load.p95_s / _p95(load.done, load.ready, service_rate)
-    factor = max(LEAST_FACTOR, median([seen, *(one.factor for one in past if one.factor is not None)]))
+    service_rate = _fit_service_rate(load.done, load.ready, load.mean_s)
+    seen = load.p95_s / _compute_p95(load.done, load.ready, service_rate)
+    factor = max(
+        LEAST_FACTOR,
+        median([seen, *(recommendation.factor for recommendation in past if recommendation.factor is not None)]),
+    )
     idle_p95_s = factor * math.log(20) / service_rate
     goal = math.inf if idle_p95_s > target_p95_s else max(HEADROOM * target_p95_s, LEAST_WAIT * idle_p95_s)
 
-    def needed(rate: float) -> int:
+    def count_needed(rate: float) -> int:
         first = math.floor(rate / service_rate / MOST_BUSY) + 1
-        fitting = (n for n in range(first, most) if factor * _p95(rate, n, service_rate) <= goal)
+        fitting = (n for n in range(first, most) if factor * _compute_p95(rate, n, service_rate) <= goal)
         return next(fitting, most)
 
-    least, enough = needed(load.rate * (1 - tolerance / 2)), needed(load.rate * (1 + tolerance / 2))
-    return Recommendation(now, instances if least <= instances <= enough else needed(load.rate), seen)
+    least, enough = count_needed(load.rate * (1 - tolerance / 2)), count_needed(load.rate * (1 + tolerance / 2))
+    return Recommendation(now, instances if least <= instances <= enough else count_needed(load.rate), seen)
 
 
 def stabilised(instances: int, past: Sequence[Recommendation]) -> int:
-    """Return how many instances there should be: more by the last recommendation alone, fewer by all in the window."""
-    wanted = past[-1].instances
-    return wanted if wanted >= instances else min(instances, max(one.instances for one in past))
+    """Return the instances to scale to: up by the last recommendation alone, down by all in the window."""
+    latest = past[-1].instances
+    return latest if latest >= instances else min(instances, max(recommendation.instances for recommendation in past))
 
 
-def _waiting(rate: float, instances: int, service_rate: float) -> float:
+def _compute_waiting_share(rate: float, instances: int, service_rate: float) -> float:
     """Return the share of requests that find no idle instance."""
     offered, blocked = rate / service_rate, 1.0
     for busy in range(1, instances + 1):
@@ -97,30 +100,34 @@ def _waiting(rate: float, instances: int, service_rate: float) -> float:
     return blocked / (1 - offered / instances * (1 - blocked))
 
 
-def _mean(rate: float, instances: int, service_rate: float) -> float:
-    return 1 / service_rate + _waiting(rate, instances, service_rate) / (instances * service_rate - rate)
+def _compute_mean(rate: float, instances: int, service_rate: float) -> float:
+    return 1 / service_rate + _compute_waiting_share(rate, instances, service_rate) / (instances * service_rate - rate)
 
 
-def _p95(rate: float, instances: int, service_rate: float) -> float:
-    waiting, left = _waiting(rate, instances, service_rate), instances * service_rate - rate
-    if abs(left - service_rate) < 1e-5 * service_rate:
-        left = service_rate * (1 + 1e-5)
+def _compute_p95(rate: float, instances: int, service_rate: float) -> float:
+    waiting, spare = _compute_waiting_share(rate, instances, service_rate), instances * service_rate - rate
+    if abs(spare - service_rate) < 1e-5 * service_rate:
+        spare = service_rate * (1 + 1e-5)
 
     def enough(t: float) -> bool:
-        served, gone = math.exp(-service_rate * t), math.exp(-left * t)
-        return (1 - waiting) * served + waiting * (left * served - service_rate * gone) / (left - service_rate) <= 0.05
+        served, gone = math.exp(-service_rate * t), math.exp(-spare * t)
+        return (1 - waiting) * served + waiting * (spare * served - service_rate * gone) / (
+            spare - service_rate
+        ) <= 0.05
 
-    return _least(enough, math.log(20) / service_rate)
-
-
-def _service_rate(rate: float, instances: int, mean_s: float) -> float:
-    """Return the requests a second of a busy instance, of which so many answer ``rate`` with that mean latency."""
-    each = rate / instances
-    return each + _least(lambda more: _mean(rate, instances, each + more) <= mean_s, 1e-3 / mean_s)
+    return _find_least(enough, math.log(20) / service_rate)
 
 
-def _least(enough: Callable[[float], bool], start: float) -> float:
-    """Return the least number from ``start`` that is enough, where all larger ones are."""
+def _fit_service_rate(rate: float, instances: int, mean_s: float) -> float:
+    """Fit the service rate of an instance, in requests a second, to a rate and mean latency of all."""
+    instance_rate = rate / instances
+    return instance_rate + _find_least(
+        lambda more: _compute_mean(rate, instances, instance_rate + more) <= mean_s, 1e-3 / mean_s
+    )
+
+
+def _find_least(enough: Callable[[float], bool], start: float) -> float:
+    """Find the least number from ``start`` that is enough, by bisection."""
     low = high = start
     while not enough(high):
         low, high = high, 2 * high

@@ -1,4 +1,4 @@
-"""From cores granted to the sizes of libraries' thread pools.
+"""Sizes the thread pools of libraries by the cores granted.
 
 Left alone, a library starts a thread for each core of the machine, whatever it was granted.
 """
@@ -58,10 +58,10 @@ def thread_variables(cores: float, overrides: Mapping[str, str] | None = None) -
     size, own = pool_size(cores), dict(overrides or {})
     sizes: dict[str, int] = dict.fromkeys(POOLS, size)
     if INTER_OP in own:
-        sizes[INTRA_OP] = max(1, size // _number(own[INTER_OP], INTER_OP))
+        sizes[INTRA_OP] = max(1, size // _parse_threads(own[INTER_OP], INTER_OP))
     else:
         sizes[INTRA_OP] = size
-        sizes[INTER_OP] = max(1, size // _number(own[INTRA_OP], INTRA_OP)) if INTRA_OP in own else 1
+        sizes[INTER_OP] = max(1, size // _parse_threads(own[INTRA_OP], INTRA_OP)) if INTRA_OP in own else 1
     derived = {name: str(number) for name, number in sizes.items()}
     # One arena of memory for each thread that may work, and not eight for each core of the machine.
     derived["MALLOC_ARENA_MAX"] = str(max(2, size))
@@ -69,27 +69,29 @@ def thread_variables(cores: float, overrides: Mapping[str, str] | None = None) -
 
 
 def check_overrides(overrides: Mapping[str, str], cores: float) -> None:
-    """Refuse variables of the user's own that let a pool outgrow the cores granted."""
+    """Reject the user's variables that let a pool outgrow the cores granted."""
     size = pool_size(cores)
     for name in (*POOLS, INTER_OP, INTRA_OP):
         if name in overrides:
-            number = _number(overrides[name], name)
+            number = _parse_threads(overrides[name], name)
             if number > size:
                 raise InvalidError(
-                    f"The variable {name}={overrides[name]} asks for {_threads(number)} on {_cores(cores)}. "
-                    f"Write {name}={size} or less, leave it out (it is then {size}), or grant more cores."
+                    f"The variable {name}={overrides[name]} asks for {_format_threads(number)} "
+                    f"on {_format_cores(cores)}. Write {name}={size} or less, "
+                    f"leave it out (it is then {size}), or grant more cores."
                 )
     if INTER_OP in overrides and INTRA_OP in overrides:
-        inter, intra = _number(overrides[INTER_OP], INTER_OP), _number(overrides[INTRA_OP], INTRA_OP)
+        inter, intra = _parse_threads(overrides[INTER_OP], INTER_OP), _parse_threads(overrides[INTRA_OP], INTRA_OP)
         if inter * intra > size:
             raise InvalidError(
-                f"The variables {INTER_OP}={inter} and {INTRA_OP}={intra} ask for {inter} x {intra} = {inter * intra} "
-                f"threads on {_cores(cores)}. Write {INTRA_OP}={max(1, size // inter)}, or leave one of them out."
+                f"The variables {INTER_OP}={inter} and {INTRA_OP}={intra} ask for {inter} x {intra} = "
+                f"{inter * intra} threads on {_format_cores(cores)}. "
+                f"Write {INTRA_OP}={max(1, size // inter)}, or leave one of them out."
             )
 
 
-def _number(text: str, name: str) -> int:
-    """Return the threads a variable asks for; OpenMP writes levels of nested pools as ``4,2``, which multiply."""
+def _parse_threads(text: str, name: str) -> int:
+    """Parse the number of threads in a variable; OpenMP writes levels of nested pools as ``4,2``, which multiply."""
     parts = text.split(",") if name == "OMP_NUM_THREADS" else [text]
     numbers = [int(part) if part.strip().isdecimal() else 0 for part in parts]
     if not all(numbers):
@@ -98,9 +100,9 @@ def _number(text: str, name: str) -> int:
     return math.prod(numbers)
 
 
-def _threads(number: int) -> str:
+def _format_threads(number: int) -> str:
     return "1 thread" if number == 1 else f"{number} threads"
 
 
-def _cores(cores: float) -> str:
+def _format_cores(cores: float) -> str:
     return "1 core" if cores == 1 else f"{cores:g} cores"

@@ -1,4 +1,4 @@
-"""A machine: sockets, NUMA nodes, cores with their siblings, caches, and what of it may be used.
+"""A machine's topology: sockets, NUMA nodes, cores with their siblings, caches, and the usable part.
 
 A *CPU* is what the kernel numbers; a *core* has one CPU or, with SMT (hyper-threading), several: its siblings.
 """
@@ -81,9 +81,9 @@ class Topology(Model):
     def _check(self) -> Self:
         if not self.cores or not self.nodes:
             raise InvalidError("A machine has at least one core and one node.")
-        _once((core.cpus for core in self.cores), "in two cores")
-        _once((node.cpus for node in self.nodes), "in two nodes")
-        _once(((node.id,) for node in self.nodes), "the number of two nodes")
+        _check_once((core.cpus for core in self.cores), "in two cores")
+        _check_once((node.cpus for node in self.nodes), "in two nodes")
+        _check_once(((node.id,) for node in self.nodes), "the number of two nodes")
         online = set(self.cpus)
         if stray := {cpu for node in self.nodes for cpu in node.cpus} ^ online:
             raise InvalidError(f"CPU {min(stray)} has to be in one of the cores and in one of the nodes.")
@@ -150,29 +150,29 @@ class Topology(Model):
 
     def memory_near(self, cpus: Iterable[int]) -> tuple[int, ...]:
         """Return the nodes whose memory is nearest to these CPUs: their own, or the nearest that has any."""
-        return tuple(sorted({self._nearest(self.node_of[cpu]) for cpu in cpus}))
+        return tuple(sorted({self._find_nearest(self.node_of[cpu]) for cpu in cpus}))
 
-    def _nearest(self, node: NumaNode) -> int:
+    def _find_nearest(self, node: NumaNode) -> int:
         if node.id in self.memory_nodes:
             return node.id
-        distances = dict(zip((one.id for one in self.nodes), node.distances, strict=False))
+        distances = dict(zip((other.id for other in self.nodes), node.distances, strict=False))
         return min(self.memory_nodes, key=lambda other: (distances.get(other, 255), abs(other - node.id), other))
 
     @property
     def memory_bytes(self) -> int | None:
         """Memory that may be used: of all nodes, at most the cgroup's limit; None: neither is known."""
-        known = [node.memory_bytes for node in self.nodes if node.memory_bytes is not None]
-        amounts = [sum(known)] if known else []
+        sizes = [node.memory_bytes for node in self.nodes if node.memory_bytes is not None]
+        amounts = [sum(sizes)] if sizes else []
         if self.memory_limit_bytes is not None:
             amounts.append(self.memory_limit_bytes)
         return min(amounts, default=None)
 
     def whole(self) -> Topology:
-        """Return the same machine with nothing forbidden: for planning as another process."""
+        """Return the same machine without limits, to plan for another process."""
         return self.replace(allowed=None, quota=None, allowed_nodes=None, memory_limit_bytes=None)
 
 
-def _once(groups: Iterable[Sequence[int]], where: str) -> None:
+def _check_once(groups: Iterable[Sequence[int]], where: str) -> None:
     seen: set[int] = set()
     for group in groups:
         if twice := seen & set(group):
@@ -236,9 +236,9 @@ def save(topology: Topology, path: Path) -> None:
 def load(path: Path) -> Topology:
     """Read a description: one that :func:`save` or ``scanflow topology --json`` wrote, or a person did."""
     try:
-        found = json.loads(path.read_bytes())
-        told = found.get("topology", found)
-        return Topology(**told)
+        document = json.loads(path.read_bytes())
+        description = document.get("topology", document)
+        return Topology(**description)
     except OSError as error:
         raise NotFoundError(
             f"The description of a machine {str(path)!r} cannot be read: {error.strerror}. "

@@ -1,4 +1,4 @@
-"""What a planner decides of an MPI job in place of who wrote it (thesis 6.3.1): N_n from the nodes that there are, and
+"""Configures an MPI job in place of its author (thesis 6.3.1): N_n from the nodes that there are, and
 with Algorithm 2 the workers and groups."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def autoconfigured(
     most_nodes: int | None = None,
     measurable: bool = False,
 ) -> MPIWorkload:
-    """Return the job as it is to be cut: over as many nodes as there are, its workers left to Algorithm 2.
+    """Return the job spread over the available nodes, its workers chosen by Algorithm 2.
 
     Args:
         workload: The job as it was written.
@@ -28,20 +28,20 @@ def autoconfigured(
         policy: The administrator's; None: the workload's own.
         profile: What bounds the program; None: what the workload says.
         most_nodes: Nodes at most.
-        measurable: Whether a profile that nobody knows can be measured, before the job.
+        measurable: Whether an unknown profile can be measured before the job.
 
     Raises:
         InvalidError: there is no node.
     """
     if not nodes:
         raise InvalidError(f"There is no node to put {workload.name!r} on.")
-    chosen, known = policy or workload.policy, profile or workload.profile
-    if known is None and measurable and chosen != "none":
-        known = "auto"
-    cut = known is not None and chosen != "none"
+    effective_policy, effective_profile = policy or workload.policy, profile or workload.profile
+    if effective_profile is None and measurable and effective_policy != "none":
+        effective_profile = "auto"
+    cut = effective_profile is not None and effective_policy != "none"
     return workload.replace(
         n_nodes=min(len(nodes), workload.n_tasks, most_nodes or len(nodes)),
         n_workers=None if cut else workload.n_workers,
-        policy=chosen,
-        profile=known,
+        policy=effective_policy,
+        profile=effective_profile,
     )

@@ -46,7 +46,7 @@ class _MemoryNode(NamedTuple):
     beside: list[Neighbour]
 
 
-def cpus_beside(
+def choose_cpus_beside(
     topology: Topology,
     *,
     cores: float,
@@ -54,7 +54,7 @@ def cpus_beside(
     neighbours: Iterable[Neighbour],
     oversubscribe: bool = False,
 ) -> CpuChoice:
-    """Return the CPUs that a job may have.
+    """Choose the CPUs of a job beside its neighbours.
 
     Those of others are taken only where it has not enough without them; a job whose tasks may share cores then has what
     is free instead. A sibling of a service's CPU counts as free where cores are short.
@@ -67,75 +67,77 @@ def cpus_beside(
         oversubscribe: Whether its tasks may share cores.
     """
     everything = topology.effective_cpus
-    others = [one for one in neighbours if set(one.cpus) & set(everything)]
+    others = [neighbour for neighbour in neighbours if set(neighbour.cpus) & set(everything)]
     if not others:
         return CpuChoice(everything)
-    held = {cpu for one in others for cpu in one.cpus}
-    wanted, names = max(1, ceil(cores - 1e-9)), _names(others)
-    free = [cpu for cpu in everything if cpu not in held]
-    if not free or (len(free) < wanted and not oversubscribe):
-        has = f"{counted(len(free), 'core')} of {wanted} that it asks for {'is' if len(free) == 1 else 'are'} free"
+    occupied = {cpu for neighbour in others for cpu in neighbour.cpus}
+    n_cores, names = max(1, ceil(cores - 1e-9)), _format_names(others)
+    free = [cpu for cpu in everything if cpu not in occupied]
+    if not free or (len(free) < n_cores and not oversubscribe):
+        has = f"{counted(len(free), 'core')} of {n_cores} that it asks for {'is' if len(free) == 1 else 'are'} free"
         return CpuChoice(everything, f"{has}: it shares cores with {names}")
-    if len(free) < wanted:
+    if len(free) < n_cores:
         return CpuChoice(tuple(free), f"its tasks share {numbered('CPU', free)}, which {names} leave free")
-    served = {cpu for one in others if one.service for cpu in one.cpus}
+    served = {cpu for neighbour in others if neighbour.service for cpu in neighbour.cpus}
     whole = [cpu for cpu in free if served.isdisjoint(topology.core_of[cpu].cpus)]
-    free = whole if len(whole) >= wanted else free
+    free = whole if len(whole) >= n_cores else free
     nodes = [
         _MemoryNode(
             node.id,
             [cpu for cpu in free if cpu in node.cpus],
-            [one for one in others if set(one.cpus) & set(node.cpus)],
+            [neighbour for neighbour in others if set(neighbour.cpus) & set(node.cpus)],
         )
         for node in topology.nodes
     ]
     nodes = [node for node in nodes if node.free]
-    chosen, why = _chosen(nodes, wanted, profile)
+    chosen, why = _choose_nodes(nodes, n_cores, profile)
     return CpuChoice(tuple(sorted(cpu for node in chosen for cpu in node.free)), why)
 
 
-def _chosen(nodes: Sequence[_MemoryNode], wanted: int, profile: MPIProfile | None) -> tuple[Sequence[_MemoryNode], str]:
+def _choose_nodes(
+    nodes: Sequence[_MemoryNode], n_cores: int, profile: MPIProfile | None
+) -> tuple[Sequence[_MemoryNode], str]:
     if profile == "cpu":
-        return _packed(nodes, wanted)
+        return _pack(nodes, n_cores)
     if profile == "network":
-        return _together(nodes, wanted)
-    return _spread(nodes, wanted, "memory bounds it" if profile == "memory" else "what bounds it is not known")
+        return _keep_together(nodes, n_cores)
+    return _spread(nodes, n_cores, "memory bounds it" if profile == "memory" else "what bounds it is not known")
 
 
-def _spread(nodes: Sequence[_MemoryNode], wanted: int, why: str) -> tuple[Sequence[_MemoryNode], str]:
-    quiet = [node for node in nodes if not any(one.shares_badly for one in node.beside)]
-    if sum(len(node.free) for node in quiet) >= wanted:
-        return quiet, f"{why}: spread over {_places(quiet)}, away from {_beside(nodes, but=quiet)}"
+def _spread(nodes: Sequence[_MemoryNode], n_cores: int, why: str) -> tuple[Sequence[_MemoryNode], str]:
+    quiet = [node for node in nodes if not any(neighbour.shares_badly for neighbour in node.beside)]
+    if sum(len(node.free) for node in quiet) >= n_cores:
+        return quiet, f"{why}: spread over {_format_nodes(quiet)}, away from {_name_neighbours(nodes, but=quiet)}"
     there = "there is one memory node" if len(nodes) == 1 else "no others have the cores"
-    return nodes, f"{why}, and {there}: it shares memory with {_beside(nodes)}, on cores of its own"
+    return nodes, f"{why}, and {there}: it shares memory with {_name_neighbours(nodes)}, on cores of its own"
 
 
-def _packed(nodes: Sequence[_MemoryNode], wanted: int) -> tuple[Sequence[_MemoryNode], str]:
+def _pack(nodes: Sequence[_MemoryNode], n_cores: int) -> tuple[Sequence[_MemoryNode], str]:
     chosen: list[_MemoryNode] = []
     for node in sorted(nodes, key=lambda node: (not node.beside, len(node.free), node.id)):
-        if sum(len(one.free) for one in chosen) < wanted:
+        if sum(len(chosen_node.free) for chosen_node in chosen) < n_cores:
             chosen.append(node)
-    left = [node for node in nodes if node not in chosen]
-    leaves = f", which leaves {_places(left)} to others" if left else ""
-    return chosen, f"the CPU bounds it: packed onto the free cores of {_places(chosen)}{leaves}"
+    others = [node for node in nodes if node not in chosen]
+    leaves = f", which leaves {_format_nodes(others)} to others" if others else ""
+    return chosen, f"the CPU bounds it: packed onto the free cores of {_format_nodes(chosen)}{leaves}"
 
 
-def _together(nodes: Sequence[_MemoryNode], wanted: int) -> tuple[Sequence[_MemoryNode], str]:
-    fitting = [node for node in nodes if len(node.free) >= wanted]
+def _keep_together(nodes: Sequence[_MemoryNode], n_cores: int) -> tuple[Sequence[_MemoryNode], str]:
+    fitting = [node for node in nodes if len(node.free) >= n_cores]
     if not fitting:
-        short = f"no memory node has {counted(wanted, 'free core')}"
-        return nodes, f"the network bounds it, and {short}: on {_places(nodes)}"
+        short = f"no memory node has {counted(n_cores, 'free core')}"
+        return nodes, f"the network bounds it, and {short}: on {_format_nodes(nodes)}"
     best = min(fitting, key=lambda node: (len(node.beside), len(node.free), node.id))
-    return [best], f"the network bounds it: together on {_places([best])}"
+    return [best], f"the network bounds it: together on {_format_nodes([best])}"
 
 
-def _names(neighbours: Iterable[Neighbour]) -> str:
-    return ", ".join(sorted({repr(one.name) for one in neighbours}))
+def _format_names(neighbours: Iterable[Neighbour]) -> str:
+    return ", ".join(sorted({repr(neighbour.name) for neighbour in neighbours}))
 
 
-def _beside(nodes: Iterable[_MemoryNode], *, but: Sequence[_MemoryNode] = ()) -> str:
-    return _names(one for node in nodes if node not in but for one in node.beside) or "others"
+def _name_neighbours(nodes: Iterable[_MemoryNode], *, but: Sequence[_MemoryNode] = ()) -> str:
+    return _format_names(neighbour for node in nodes if node not in but for neighbour in node.beside) or "others"
 
 
-def _places(nodes: Iterable[_MemoryNode]) -> str:
+def _format_nodes(nodes: Iterable[_MemoryNode]) -> str:
     return numbered("memory node", sorted(node.id for node in nodes))

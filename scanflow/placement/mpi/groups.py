@@ -56,7 +56,7 @@ def node_score(group: int, node: str, *, bound: Sequence[str], group_size: int, 
         group_size: Workers in the group, which adds the same to each node.
         groups_on_node: The groups that are on the node.
     """
-    return sum(one == node for one in bound) + group_size - sum(other != group for other in groups_on_node)
+    return sum(name == node for name in bound) + group_size - sum(other != group for other in groups_on_node)
 
 
 def place_groups(
@@ -73,17 +73,17 @@ def place_groups(
         bound: Counter[int] = Counter()
         for index in members:
             worker = workers[index]
-            found = placing.best(worker, bound)
-            if found is None:
-                raise InvalidError(_fits_nowhere(worker, nodes, placing))
-            placing.take(found, worker, group)
-            bound[found] += 1
-            placed[index] = found
+            chosen = placing.find_best(worker, bound)
+            if chosen is None:
+                raise InvalidError(_explain_no_fit(worker, nodes, placing))
+            placing.take(chosen, worker, group)
+            bound[chosen] += 1
+            placed[index] = chosen
     return tuple(nodes[placed[worker.index]].name for worker in workers)
 
 
 class _Placing:
-    """What is free of each node, and how many groups are on it."""
+    """The free resources of each node, and the groups on it."""
 
     def __init__(self, nodes: Sequence[ClusterNode]) -> None:
         self.cores = [node.cores for node in nodes]
@@ -92,37 +92,39 @@ class _Placing:
         self._fewest = [(0, place) for place in range(len(nodes))]  # in order, so it is a heap
 
     def fits(self, place: int, worker: MPIWorker) -> bool:
-        memory, wanted = self.memory[place], worker.memory_bytes
-        enough = memory is None or wanted is None or wanted <= memory
+        memory, needed = self.memory[place], worker.memory_bytes
+        enough = memory is None or needed is None or needed <= memory
         return enough and worker.cores <= self.cores[place] + _EPSILON
 
-    def best(self, worker: MPIWorker, bound: Counter[int]) -> int | None:
+    def find_best(self, worker: MPIWorker, bound: Counter[int]) -> int | None:
         """Return the node with the highest score. On those of its own group the other groups count less by one."""
         candidates = [place for place in bound if self.fits(place, worker)]
-        if (other := self._fewest_groups(worker, bound)) is not None:
+        if (other := self._find_fewest_groups(worker, bound)) is not None:
             candidates.append(other)
         if not candidates:
             return None
-        return min(candidates, key=lambda place: (self._others(place, place in bound) - bound[place], place))
+        return min(
+            candidates, key=lambda place: (self._count_other_groups(place, place in bound) - bound[place], place)
+        )
 
-    def _others(self, place: int, own: bool) -> int:
+    def _count_other_groups(self, place: int, own: bool) -> int:
         return len(self._groups[place]) - own
 
-    def _fewest_groups(self, worker: MPIWorker, bound: Counter[int]) -> int | None:
+    def _find_fewest_groups(self, worker: MPIWorker, bound: Counter[int]) -> int | None:
         """Return the first node outside ``bound`` that has room and the fewest groups."""
         aside: list[tuple[int, int]] = []
-        found = None
-        while self._fewest and found is None:
+        first = None
+        while self._fewest and first is None:
             entry = heapq.heappop(self._fewest)
             count, place = entry
             if count != len(self._groups[place]):
                 continue  # it was noted before a group came
             aside.append(entry)
             if place not in bound and self.fits(place, worker):
-                found = place
+                first = place
         for entry in aside:
             heapq.heappush(self._fewest, entry)
-        return found
+        return first
 
     def take(self, place: int, worker: MPIWorker, group: int) -> None:
         self.cores[place] -= worker.cores
@@ -134,13 +136,13 @@ class _Placing:
             heapq.heappush(self._fewest, (len(self._groups[place]), place))
 
 
-def _fits_nowhere(worker: MPIWorker, nodes: Sequence[ClusterNode], placing: _Placing) -> str:
+def _explain_no_fit(worker: MPIWorker, nodes: Sequence[ClusterNode], placing: _Placing) -> str:
     if not nodes:
         return "There is no node to place an MPI job on."
     largest = max(nodes, key=lambda node: node.cores)
-    wanted = f"{worker.cores:g} cores" + ("" if worker.memory_bytes is None else f" and {worker.memory_bytes:,} bytes")
+    needed = f"{worker.cores:g} cores" + ("" if worker.memory_bytes is None else f" and {worker.memory_bytes:,} bytes")
     return (
-        f"Worker {worker.index} needs {wanted}, and no node has them free: the largest, {largest.name!r}, has "
+        f"Worker {worker.index} needs {needed}, and no node has them free: the largest, {largest.name!r}, has "
         f"{largest.cores:g} cores, and at most {max(placing.cores):g} are left on one. Ask for fewer tasks or cores, "
         "or let tasks share cores: oversubscribe=True."
     )

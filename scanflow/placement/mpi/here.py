@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from scanflow.app.mpi import MPIWorkload
-from scanflow.placement.mpi.beside import Neighbour, cpus_beside
+from scanflow.placement.mpi.beside import Neighbour, choose_cpus_beside
 from scanflow.placement.mpi.groups import ClusterNode
 from scanflow.placement.mpi.plan import MPIPlan, plan_job
 from scanflow.placement.sysfs import read_topology
@@ -21,27 +21,27 @@ _LATER: Final = (
 
 
 def node_of(topology: Topology) -> ClusterNode:
-    """Return this machine as the one node of its cluster."""
+    """Return this machine as the only node of its cluster."""
     return ClusterNode(name=HERE, cores=topology.effective_count, memory_bytes=topology.memory_bytes)
 
 
 def plan_here(
     workload: MPIWorkload, topology: Topology | None = None, *, neighbours: Iterable[Neighbour] = ()
 ) -> MPIPlan:
-    """Return the plan of a job on this machine; ``topology`` is read if it is not given.
+    """Plan a job on this machine; ``topology`` is read if it is not given.
 
     With ``profile="auto"`` it is that of a program of which nothing is known. With ``neighbours`` it has the CPUs that
-    suit what bounds it beside them (:func:`~scanflow.placement.mpi.beside.cpus_beside`).
+    suit what bounds it beside them (:func:`~scanflow.placement.mpi.beside.choose_cpus_beside`).
     """
     here = topology or read_topology()
-    known = workload.replace(profile=None) if workload.profile == "auto" else workload
-    assert known.profile != "auto"
-    cores = known.n_tasks * (known.resources_per_task.cores or 1.0)
-    cpus, why = cpus_beside(
-        here, cores=cores, profile=known.profile, neighbours=neighbours, oversubscribe=known.oversubscribe
+    planned = workload.replace(profile=None) if workload.profile == "auto" else workload
+    assert planned.profile != "auto"
+    cores = planned.n_tasks * (planned.resources_per_task.cores or 1.0)
+    cpus, why = choose_cpus_beside(
+        here, cores=cores, profile=planned.profile, neighbours=neighbours, oversubscribe=planned.oversubscribe
     )
     if why is not None:
         here = here.replace(allowed=cpus)
-    plan = plan_job(known, [node_of(here)], topologies={HERE: here})
+    plan = plan_job(planned, [node_of(here)], topologies={HERE: here})
     more = (why, _LATER if workload.profile == "auto" else None)
-    return replace(plan, reasons=(*plan.reasons, *(one for one in more if one is not None)))
+    return replace(plan, reasons=(*plan.reasons, *(reason for reason in more if reason is not None)))

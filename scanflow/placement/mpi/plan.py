@@ -1,4 +1,4 @@
-"""The plan of an MPI job, which every launcher carries out: how it is cut; each rank's worker, node and CPUs. Pure."""
+"""Plans an MPI job for every launcher: its granularity, and each rank's worker, node and CPUs. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scanflow.errors import InvalidError
 from scanflow.placement.cpulist import numbered
 from scanflow.placement.mpi.granularity import Granularity, select_granularity
 from scanflow.placement.mpi.groups import ClusterNode, build_groups, place_groups
-from scanflow.placement.mpi.tasks import MPIWorker, make_workers, ranks_of
+from scanflow.placement.mpi.tasks import MPIWorker, make_workers, number_ranks
 from scanflow.placement.place import Grant, place
 from scanflow.placement.topology import Topology
 
@@ -47,7 +47,7 @@ class MPIPlan:
     """Whether a core has more than one task."""
 
     reasons: tuple[str, ...]
-    """Why it is so, a line each."""
+    """Explanations of the plan, a line each."""
 
     @property
     def ranks_by_node(self) -> dict[str, int]:
@@ -56,16 +56,16 @@ class MPIPlan:
 
     def lines(self) -> list[str]:
         """Return the map rank -> worker -> node -> CPUs, for people; ranks that are alike are one line."""
-        found: list[str] = []
+        lines: list[str] = []
         for worker, ranks in groupby(self.ranks, key=lambda rank: rank.worker):
             own = list(ranks)
             where = f"worker {worker} on {own[0].node}"
             if len({rank.cpus for rank in own}) == 1:
                 alike = numbered("rank", (rank.rank for rank in own))
-                found.append(f"{alike} -> {where} -> {_cpus(own[0].cpus)}")
+                lines.append(f"{alike} -> {where} -> {_format_cpus(own[0].cpus)}")
             else:
-                found += [f"rank {rank.rank} -> {where} -> {_cpus(rank.cpus)}" for rank in own]
-        return found
+                lines += [f"rank {rank.rank} -> {where} -> {_format_cpus(rank.cpus)}" for rank in own]
+        return lines
 
 
 def plan_job(
@@ -75,13 +75,13 @@ def plan_job(
     topologies: Mapping[str, Topology] | None = None,
     placing: Placing = place_groups,
 ) -> MPIPlan:
-    """Return the plan of a job on these nodes.
+    """Plan a job on these nodes.
 
     Args:
-        workload: What is to run.
-        nodes: What is free, in the order of preference.
+        workload: The job.
+        nodes: The free resources, in order of preference.
         topologies: Of those nodes whose CPUs are known; elsewhere ranks are not bound to numbered CPUs.
-        placing: Who chooses nodes: Algorithms 4 and 5, or what stands for another scheduler.
+        placing: Chooses nodes: Algorithms 4 and 5, or a model of another scheduler.
 
     Raises:
         InvalidError: it does not fit, or what bounds it has still to be measured.
@@ -92,7 +92,7 @@ def plan_job(
             "machine: scanflow mpi plan --measure; then write what it prints: profile='cpu', 'memory' or 'network'."
         )
     per_task = workload.resources_per_task
-    granularity = _granularity(workload, len(nodes))
+    granularity = _choose_granularity(workload, len(nodes))
     free = sum(node.cores for node in nodes)
     wanted = workload.n_tasks * (1.0 if per_task.cores is None else per_task.cores)
     crowded = wanted > free + 1e-9
@@ -107,19 +107,19 @@ def plan_job(
     workers = make_workers(workload.n_tasks, granularity.workers, cores=cores, memory_bytes=memory)
     groups = build_groups(workers, min(granularity.groups, len(workers)))
     placed = placing(workers, groups, nodes)
-    bound = _bindings(workload, workers, placed, topologies or {})
-    group_of = {index: number for number, members in enumerate(groups) for index in members}
+    bound = _bind_workers(workload, workers, placed, topologies or {})
+    group_by_worker = {index: number for number, members in enumerate(groups) for index in members}
     ranks: list[PlacedRank] = []
-    for worker, own in zip(workers, ranks_of(workers), strict=True):
+    for worker, own in zip(workers, number_ranks(workers), strict=True):
         grant = bound.get(worker.index)
         for place_in_worker, rank in enumerate(own):
             ranks.append(
                 PlacedRank(
                     rank=rank,
                     worker=worker.index,
-                    group=group_of[worker.index],
+                    group=group_by_worker[worker.index],
                     node=placed[worker.index],
-                    cpus=() if grant is None else _cpus_of(grant, place_in_worker),
+                    cpus=() if grant is None else _select_cpus(grant, place_in_worker),
                     memory_nodes=() if grant is None else grant.memory_nodes,
                 )
             )
@@ -130,11 +130,11 @@ def plan_job(
         workers=workers,
         ranks=tuple(ranks),
         oversubscribed=crowded,
-        reasons=_reasons(workload, granularity, wanted, cores),
+        reasons=_explain_plan(workload, granularity, wanted, cores),
     )
 
 
-def _granularity(workload: MPIWorkload, there: int) -> Granularity:
+def _choose_granularity(workload: MPIWorkload, there: int) -> Granularity:
     nodes = max(1, min(there, workload.n_nodes))
     if workload.n_workers is not None or workload.profile is None or workload.profile == "auto":
         return select_granularity(
@@ -144,22 +144,22 @@ def _granularity(workload: MPIWorkload, there: int) -> Granularity:
 
 
 def _check_memory(workload: MPIWorkload, memory: int | None, nodes: Sequence[ClusterNode]) -> None:
-    known = [node.memory_bytes for node in nodes if node.memory_bytes is not None]
-    if memory is not None and len(known) == len(nodes) and memory > sum(known):
+    sizes = [node.memory_bytes for node in nodes if node.memory_bytes is not None]
+    if memory is not None and len(sizes) == len(nodes) and memory > sum(sizes):
         raise InvalidError(
             f"{workload.name!r} needs {round_memory(memory)} for its {workload.n_tasks} tasks, and "
-            f"{round_memory(sum(known))} are there. Start fewer tasks, or ask for less memory for each."
+            f"{round_memory(sum(sizes))} are there. Start fewer tasks, or ask for less memory for each."
         )
 
 
-def _bindings(
+def _bind_workers(
     workload: MPIWorkload, workers: Sequence[MPIWorker], placed: Sequence[str], topologies: Mapping[str, Topology]
 ) -> dict[int, Grant]:
-    """Return what each worker is granted on the nodes whose CPUs are known: equations 3.13 to 3.23."""
-    found: dict[int, Grant] = {}
+    """Return each worker's grant on the nodes whose CPUs are known: equations 3.13 to 3.23."""
+    grant_by_worker: dict[int, Grant] = {}
     for node, topology in topologies.items():
         here = [worker for worker in workers if placed[worker.index] == node]
-        given: list[Grant] = []
+        node_grants: list[Grant] = []
         for size in sorted({(worker.cores, worker.n_tasks) for worker in here}, reverse=True):
             alike = [worker for worker in here if (worker.cores, worker.n_tasks) == size]
             grants = place(
@@ -167,21 +167,21 @@ def _bindings(
                 len(alike),
                 size[0],
                 workload.mode,
-                beside=given,
+                beside=node_grants,
                 oversubscribe=workload.oversubscribe,
                 n_threads=size[1] if workload.mode == "cpumempin" else None,
                 order="numbered",
             )
-            given += grants
-            found |= {worker.index: grant for worker, grant in zip(alike, grants, strict=True)}
-    return found
+            node_grants += grants
+            grant_by_worker |= {worker.index: grant for worker, grant in zip(alike, grants, strict=True)}
+    return grant_by_worker
 
 
-def _cpus_of(grant: Grant, place_in_worker: int) -> tuple[int, ...]:
+def _select_cpus(grant: Grant, place_in_worker: int) -> tuple[int, ...]:
     return (grant.thread_cpus[place_in_worker],) if grant.thread_cpus else grant.cpus
 
 
-def _reasons(workload: MPIWorkload, granularity: Granularity, wanted: float, cores: float) -> tuple[str, ...]:
+def _explain_plan(workload: MPIWorkload, granularity: Granularity, wanted: float, cores: float) -> tuple[str, ...]:
     workers, nodes = counted(granularity.workers, "worker"), counted(granularity.nodes, "node")
     if workload.n_workers is not None:
         why = "as n_workers says"
@@ -191,13 +191,13 @@ def _reasons(workload: MPIWorkload, granularity: Granularity, wanted: float, cor
         why = "the network bounds the program, so its tasks stay together"
     else:
         why = f"the {workload.profile} bounds the program, and the policy is {workload.policy!r}"
-    found = [f"{workload.n_tasks} tasks in {workers} on {nodes}: {why} (Algorithm 2)"]
+    reasons = [f"{workload.n_tasks} tasks in {workers} on {nodes}: {why} (Algorithm 2)"]
     if wanted > cores + 1e-9:
-        found.append(
+        reasons.append(
             f"{wanted:g} cores were asked for and {cores:g} are there: tasks share cores, and yield while they wait"
         )
-    return tuple(found)
+    return tuple(reasons)
 
 
-def _cpus(cpus: tuple[int, ...]) -> str:
+def _format_cpus(cpus: tuple[int, ...]) -> str:
     return numbered("CPU", cpus) if cpus else "any CPU"

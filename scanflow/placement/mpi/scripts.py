@@ -27,14 +27,14 @@ def mpirun_script(plan: MPIPlan, argv: Sequence[str]) -> str:
     """Return a shell script that starts the job with Open MPI on the plan's nodes."""
     bound = all(rank.cpus for rank in plan.ranks)
     hosts = hostfile(plan.ranks_by_node.items())
-    lines = [*_head("#!/bin/sh", plan), "set -e", "folder=$(mktemp -d)", "trap 'rm -rf \"$folder\"' EXIT"]
+    lines = [*_build_header("#!/bin/sh", plan), "set -e", "folder=$(mktemp -d)", "trap 'rm -rf \"$folder\"' EXIT"]
     lines += ["cat >\"$folder/hostfile\" <<'EOF'", hosts.rstrip("\n"), "EOF"]
     options = ["--hostfile", '"$folder/hostfile"']
     if bound and plan.affinity != "any":
         lines += ["cat >\"$folder/rankfile\" <<'EOF'", rankfile(plan).rstrip("\n"), "EOF"]
         options += ["--rankfile", '"$folder/rankfile"', "--mca", "rmaps_rank_file_physical", "1"]
     else:
-        options += ["--map-by", "node" if plan.granularity.nodes > 1 else "slot", "--bind-to", _binding(plan)]
+        options += ["--map-by", "node" if plan.granularity.nodes > 1 else "slot", "--bind-to", _choose_binding(plan)]
     if plan.oversubscribed:
         options += ["--oversubscribe", "--mca", "mpi_yield_when_idle", "1"]
     return "\n".join([*lines, f"mpirun -np {len(plan.ranks)} {' '.join(options)} {shlex.join(argv)}", ""])
@@ -52,27 +52,27 @@ def sbatch_script(plan: MPIPlan, workload: MPIWorkload, argv: Sequence[str]) -> 
         "ntasks-per-node": per_node,
         "cpus-per-task": max(1, math.ceil(cores)),
         "mem-per-cpu": None if memory is None else f"{math.ceil(memory / max(1, math.ceil(cores)) / 2**20)}M",
-        "time": None if workload.timeout_s is None else _clock(workload.timeout_s),
+        "time": None if workload.timeout_s is None else _format_clock(workload.timeout_s),
         "overcommit": "" if plan.oversubscribed else None,
     }
-    given = {name: value for name, value in options.items() if value is not None}
-    directives = [f"#SBATCH --{name}" + (f"={value}" if value != "" else "") for name, value in given.items()]
-    bind = {"none": "none", "core": "cores"}[_binding(plan)]
+    chosen = {name: value for name, value in options.items() if value is not None}
+    directives = [f"#SBATCH --{name}" + (f"={value}" if value != "" else "") for name, value in chosen.items()]
+    bind = {"none": "none", "core": "cores"}[_choose_binding(plan)]
     distribution = "cyclic" if plan.granularity.workers > plan.granularity.nodes else "block"
     run = f"srun --cpu-bind={bind} --distribution={distribution} {shlex.join(argv)}"
-    shebang, *comments = _head("#!/bin/bash", plan)
+    shebang, *comments = _build_header("#!/bin/bash", plan)
     return "\n".join([shebang, *directives, *comments, run, ""])
 
 
-def _head(shebang: str, plan: MPIPlan) -> list[str]:
+def _build_header(shebang: str, plan: MPIPlan) -> list[str]:
     return [shebang, *(f"# {reason}" for reason in plan.reasons)]
 
 
-def _binding(plan: MPIPlan) -> str:
+def _choose_binding(plan: MPIPlan) -> str:
     return "none" if plan.affinity == "any" or plan.oversubscribed else "core"
 
 
-def _clock(seconds: float) -> str:
+def _format_clock(seconds: float) -> str:
     """Return Slurm's ``HH:MM:SS``."""
     whole = math.ceil(seconds)
     return f"{whole // 3600:02d}:{whole % 3600 // 60:02d}:{whole % 60:02d}"

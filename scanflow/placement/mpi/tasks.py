@@ -63,11 +63,11 @@ def machinefile(hosts: Iterable[tuple[str, int]]) -> str:
     return "".join(f"{host}:{slots}\n" for host, slots in hosts)
 
 
-def ranks_of(workers: Sequence[MPIWorker]) -> tuple[tuple[int, ...], ...]:
+def number_ranks(workers: Sequence[MPIWorker]) -> tuple[tuple[int, ...], ...]:
     """Return the ranks of each worker: numbered through, worker after worker, as ``mpirun`` fills slots."""
-    found: list[tuple[int, ...]] = []
+    numbered: list[tuple[int, ...]] = []
     first = 0
     for worker in workers:
-        found.append(tuple(range(first, first + worker.n_tasks)))
+        numbered.append(tuple(range(first, first + worker.n_tasks)))
         first += worker.n_tasks
-    return tuple(found)
+    return tuple(numbered)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import scanflow as sf
-from scanflow.placement.mpi.beside import Neighbour, cpus_beside
+from scanflow.placement.mpi.beside import Neighbour, choose_cpus_beside
 from scanflow.placement.mpi.here import plan_here
 from scanflow.placement.topology import uniform
 
@@ -19,7 +19,7 @@ PROFILES = ("cpu", "memory", "network", None)
 
 
 def chosen(profile: Any, *neighbours: Neighbour, cores: float = 2, **more: Any) -> tuple[tuple[int, ...], str | None]:
-    return cpus_beside(TWO, cores=cores, profile=profile, neighbours=neighbours, **more)
+    return choose_cpus_beside(TWO, cores=cores, profile=profile, neighbours=neighbours, **more)
 
 
 def test_alone_a_job_has_all_cpus() -> None:
@@ -68,8 +68,8 @@ def test_cores_of_others_are_taken_only_where_tasks_may_not_share_their_own() ->
 def test_siblings_of_a_services_cpus_come_last() -> None:
     smt = uniform(cores_per_socket=2, smt=2)  # cores 0,2 and 1,3
     serve = Neighbour(name="serve", cpus=(0,))
-    assert cpus_beside(smt, cores=2, profile="cpu", neighbours=[serve]).cpus == (1, 3)
-    assert cpus_beside(smt, cores=3, profile="cpu", neighbours=[serve]).cpus == (1, 2, 3)
+    assert choose_cpus_beside(smt, cores=2, profile="cpu", neighbours=[serve]).cpus == (1, 3)
+    assert choose_cpus_beside(smt, cores=3, profile="cpu", neighbours=[serve]).cpus == (1, 2, 3)
 
 
 @given(
@@ -82,7 +82,9 @@ def test_a_job_gets_enough_and_nothing_of_others_while_that_is_possible(
     held: list[set[int]], profile: Any, cores: int, oversubscribe: bool
 ) -> None:
     neighbours = [Neighbour(name=f"n{place}", cpus=tuple(sorted(cpus))) for place, cpus in enumerate(held)]
-    cpus, why = cpus_beside(TWO, cores=cores, profile=profile, neighbours=neighbours, oversubscribe=oversubscribe)
+    cpus, why = choose_cpus_beside(
+        TWO, cores=cores, profile=profile, neighbours=neighbours, oversubscribe=oversubscribe
+    )
     taken = set().union(*held)
     assert cpus == tuple(sorted(set(cpus) & set(TWO.effective_cpus)))
     assert (why is None) == (not held)

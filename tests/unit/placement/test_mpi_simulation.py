@@ -154,7 +154,7 @@ def test_a_worker_gets_the_cores_of_one_socket_where_one_has_enough() -> None:
     spread = machines.take("node0", 3)
     assert spread == (3, 6, 7)
     assert machines.ranks("node0", spread).sockets == ((0, 1), (1, 2))
-    machines.give_back("node0", first)
+    machines.release("node0", first)
     assert machines.nodes[0].cores == 3
     with pytest.raises(ValueError, match="node0 has 3 cores, and 4 were placed on it"):
         machines.take("node0", 4)

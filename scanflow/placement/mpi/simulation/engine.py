@@ -84,10 +84,10 @@ class Simulation:
 
     def running_times(self) -> dict[str, float]:
         """Return the mean running time of each program, in seconds."""
-        found: dict[str, list[float]] = {}
+        times_by_program: dict[str, list[float]] = {}
         for job in self.jobs:
-            found.setdefault(job.program, []).append(job.running_s)
-        return {program: sum(times) / len(times) for program, times in found.items()}
+            times_by_program.setdefault(job.program, []).append(job.running_s)
+        return {program: sum(times) / len(times) for program, times in times_by_program.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ def simulate(
     cluster: SimulatedCluster | None = None,
     seed: int = 0,
 ) -> Simulation:
-    """Return what becomes of these jobs. The same arguments give the same result.
+    """Simulate these jobs. The same arguments give the same result.
 
     Raises:
         InvalidError: a job fits not even the empty cluster.
@@ -125,7 +125,7 @@ class _Running:
     rate: float = field(default=1.0)
 
     @property
-    def left_s(self) -> float:
+    def time_left_s(self) -> float:
         return self.remaining_s / self.rate
 
 
@@ -151,9 +151,9 @@ class _Simulator:
         for job in jobs:
             self._schedule(job.submitted_s, "submit", job)
         while self._events or self._running:
-            first = min(self._running, key=lambda one: one.left_s, default=None)
-            if first is not None and (not self._events or self._now + first.left_s <= self._events[0][0]):
-                self._advance(self._now + first.left_s)
+            first = min(self._running, key=lambda job: job.time_left_s, default=None)
+            if first is not None and (not self._events or self._now + first.time_left_s <= self._events[0][0]):
+                self._advance(self._now + first.time_left_s)
                 self._end(first)
             else:
                 self._take_next_event()
@@ -176,57 +176,60 @@ class _Simulator:
             self._waiting.append((what, self._scenario.workload(what)))
         elif isinstance(what, _Running):
             for worker in what.workers:
-                self._machines.give_back(worker.node, worker.cores)
+                self._machines.release(worker.node, worker.cores)
         self._start_what_fits()
 
     def _advance(self, to: float) -> None:
-        for one in self._running:
-            one.remaining_s -= (to - self._now) * one.rate
+        for running in self._running:
+            running.remaining_s -= (to - self._now) * running.rate
         self._now = to
 
     def _set_rates(self) -> None:
-        slowed = slowdowns([(one.job.program, one.places) for one in self._running], self._contention)
-        for one, slowdown in zip(self._running, slowed, strict=True):
-            one.rate = 1 / slowdown
+        slowed = slowdowns([(running.job.program, running.places) for running in self._running], self._contention)
+        for running, slowdown in zip(self._running, slowed, strict=True):
+            running.rate = 1 / slowdown
 
-    def _end(self, one: _Running) -> None:
-        self._running.remove(one)
+    def _end(self, running: _Running) -> None:
+        self._running.remove(running)
         released = self._now + self._scenario.release_s
         self._done.append(
             SimulatedJob(
-                name=one.job.name,
-                program=one.job.program.name,
-                submitted_s=one.job.submitted_s,
-                started_s=one.started_s,
+                name=running.job.name,
+                program=running.job.program.name,
+                submitted_s=running.job.submitted_s,
+                started_s=running.started_s,
                 ended_s=self._now,
                 released_s=released,
-                workers=one.workers,
+                workers=running.workers,
             )
         )
-        self._schedule(released, "release", one)
+        self._schedule(released, "release", running)
         self._set_rates()
 
     def _start_what_fits(self) -> None:
         if not self._scenario.in_order:
             self._random.shuffle(self._waiting)
-        left: list[tuple[SubmittedJob, MPIWorkload]] = []
+        waiting: list[tuple[SubmittedJob, MPIWorkload]] = []
         for job, workload in self._waiting:
             try:
                 self._start(job, self._plan(workload))
             except InvalidError:
-                left.append((job, workload))
-        self._waiting = left
+                waiting.append((job, workload))
+        self._waiting = waiting
 
     def _plan(self, workload: MPIWorkload) -> MPIPlan:
         return plan_job(workload, self._machines.nodes, placing=self._placing)
 
     def _start(self, job: SubmittedJob, plan: MPIPlan) -> None:
-        node_of = {rank.worker: rank.node for rank in plan.ranks}
+        node_by_worker = {rank.worker: rank.node for rank in plan.ranks}
         workers = tuple(
-            PlacedWorker(node=node_of[worker.index], cores=self._machines.take(node_of[worker.index], worker.n_tasks))
+            PlacedWorker(
+                node=node_by_worker[worker.index],
+                cores=self._machines.take(node_by_worker[worker.index], worker.n_tasks),
+            )
             for worker in plan.workers
         )
         started = self._now + self._scenario.start_s + len(workers) * self._scenario.start_worker_s
         places = group_alike([self._machines.ranks(worker.node, worker.cores) for worker in workers])
-        one = _Running(job=job, started_s=started, remaining_s=job.program.seconds, workers=workers, places=places)
-        self._schedule(started, "start", one)
+        running = _Running(job=job, started_s=started, remaining_s=job.program.seconds, workers=workers, places=places)
+        self._schedule(started, "start", running)

@@ -46,7 +46,7 @@ class Machines:
             raise ValueError(f"{node} has {len(taken)} cores, and {count} were placed on it")
         return tuple(taken)
 
-    def give_back(self, node: str, cores: Sequence[int]) -> None:
+    def release(self, node: str, cores: Sequence[int]) -> None:
         free = self._free[self.names.index(node)]
         for core in cores:
             free[core // self._per_socket].append(core)
