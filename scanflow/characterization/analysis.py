@@ -1,4 +1,4 @@
-"""What runs on more and more cores, and with less and less memory, say of a program. Pure."""
+"""Analyses a program's runs on more and more cores, and with less and less memory. Pure."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class Saturation:
 
 
 def saturation(seconds: Mapping[int, Sequence[float]]) -> Saturation:
-    """Return how a program's speed follows its cores, from how long it took with each number of them."""
+    """Classify how a program's speed scales with its cores, from its running times with each number of them."""
     if not seconds or not all(seconds.values()):
         raise ValueError("Each number of cores needs a run that succeeded.")
-    took = {cores: statistics.median(found) for cores, found in sorted(seconds.items())}
+    took = {cores: statistics.median(times) for cores, times in sorted(seconds.items())}
     first, most = min(took), max(took)
-    speed = {cores: took[first] / one for cores, one in took.items()}
+    speed = {cores: took[first] / median_s for cores, median_s in took.items()}
     best = max(speed.values())
-    enough = min(cores for cores, one in speed.items() if one >= NEARLY * best)
+    enough = min(cores for cores, ratio in speed.items() if ratio >= NEARLY * best)
     if speed[most] < NEARLY * best:
         kind: Scaling = "collapse"
     elif enough < most:
@@ -67,8 +67,8 @@ class MemoryKnee:
     too_few: int
 
 
-def next_limit(peak_bytes: int, tried: Mapping[int, bool]) -> int | None:
-    """Return the memory limit to try next, in bytes; None: the knee is known as well as it will be.
+def choose_next_limit(peak_bytes: int, tried: Mapping[int, bool]) -> int | None:
+    """Choose the next memory limit to try, in bytes; None: the knee is known precisely enough.
 
     ``tried``: of each limit whether the program succeeded with it. First what it used at its peak, then halves of that,
     until it is killed; then between.
@@ -78,21 +78,21 @@ def next_limit(peak_bytes: int, tried: Mapping[int, bool]) -> int | None:
     good = [limit for limit, fine in tried.items() if fine]
     bad = [limit for limit, fine in tried.items() if not fine]
     if not good:
-        return _whole(peak_bytes * 1.1 if not bad else max(bad) * 1.5)
+        return _round_up(peak_bytes * 1.1 if not bad else max(bad) * 1.5)
     if not bad:
-        below = _whole(min(good) / 2)
-        return below if below < min(good) and min(good) > 2 * _unit(peak_bytes) else None
+        below = _round_up(min(good) / 2)
+        return below if below < min(good) and min(good) > 2 * _choose_unit(peak_bytes) else None
     low, high = max(bad), min(good)
-    middle = _whole(math.sqrt(low * high))
+    middle = _round_up(math.sqrt(low * high))
     return None if high <= PRECISION * low or middle in tried or not low < middle < high else middle
 
 
-def knee(tried: Mapping[int, bool]) -> MemoryKnee | None:
-    """Return between which limits a program begins to be killed; None: it succeeded with none."""
+def find_knee(tried: Mapping[int, bool]) -> MemoryKnee | None:
+    """Return the limits between which a program begins to be killed; None: it succeeded with none."""
     good = [limit for limit, fine in tried.items() if fine]
     if not good:
         return None
-    return MemoryKnee(enough=min(good), too_few=max((one for one, fine in tried.items() if not fine), default=0))
+    return MemoryKnee(enough=min(good), too_few=max((limit for limit, fine in tried.items() if not fine), default=0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ class ResourceRecommendation:
 
 
 class ResourceUse(Protocol):
-    """What a run has used."""
+    """The resources that a run used."""
 
     @property
     def cores(self) -> float:
@@ -120,20 +120,20 @@ class ResourceUse(Protocol):
         ...
 
 
-def recommend(found: Saturation, runs: Sequence[ResourceUse], memory: MemoryKnee | None) -> ResourceRecommendation:
-    """Return what to ask for: the cores with which it is nearly as fast as it gets, or what it uses of them; and its
-    memory, with something to spare. ``runs``: those with so many cores."""
-    used = statistics.median(one.cores for one in runs)
-    cpu = float(found.cores) if used > 0.8 * found.cores else max(0.1, math.ceil(used * 10) / 10)
-    peak = max(one.peak_bytes for one in runs)
+def recommend(scaling: Saturation, runs: Sequence[ResourceUse], memory: MemoryKnee | None) -> ResourceRecommendation:
+    """Recommend resources: the cores with which it is nearly at its fastest, or those it uses of them; and its memory
+    with a margin. ``runs``: those with so many cores."""
+    used = statistics.median(run.cores for run in runs)
+    cpu = float(scaling.cores) if used > 0.8 * scaling.cores else max(0.1, math.ceil(used * 10) / 10)
+    peak = max(run.peak_bytes for run in runs)
     needed = SPARE * (peak if memory is None else memory.enough)
     return ResourceRecommendation(cpu=cpu, memory_bytes=max(1, math.ceil(needed / _UNIT)) * _UNIT)
 
 
-def _unit(peak_bytes: int) -> int:
-    """Return in which steps limits are tried: pages, and a hundredth of what is looked for."""
+def _choose_unit(peak_bytes: int) -> int:
+    """Return the step between limits to try: at least pages, and about a hundredth of the peak."""
     return int(max(2**20, 2 ** int(math.log2(max(2, peak_bytes / 100)))))
 
 
-def _whole(size: float) -> int:
+def _round_up(size: float) -> int:
     return max(2**20, math.ceil(size / 2**16) * 2**16)

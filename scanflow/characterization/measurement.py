@@ -1,4 +1,4 @@
-"""One run of a program, and what it took. Records only."""
+"""The records of a program's run: its placement and the resources it used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Outcome = Literal["succeeded", "failed", "out of memory", "timed out"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramRun:
-    """What a run took, its processes together; None: this machine does not say."""
+    """The resources that a run used, all its processes together; None: this machine does not count it."""
 
     outcome: Outcome
     seconds: float
@@ -48,7 +48,7 @@ class ProgramRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """On which CPUs a program runs."""
+    """The CPUs that a program runs on."""
 
     cpus: tuple[int, ...]
     caches: Literal["", "shared", "separate"] = ""

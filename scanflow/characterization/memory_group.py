@@ -41,7 +41,7 @@ class MemoryGroup:
 
 @contextmanager
 def memory_group(limit_bytes: int | None, *, root: Path = CGROUP, proc: Path = PROC) -> Iterator[MemoryGroup]:
-    """Make a group below this process' own, and remove it afterwards; ``limit_bytes`` None: it only counts.
+    """Create a group below this process' own, and remove it afterwards; ``limit_bytes`` None: it only counts.
 
     Raises:
         UnsupportedError: this machine lets us make none, and why.
@@ -57,14 +57,14 @@ def memory_group(limit_bytes: int | None, *, root: Path = CGROUP, proc: Path = P
         raise UnsupportedError(f"No memory group can be made in {str(parent)!r}: {error.strerror}.") from error
     try:
         if limit_bytes is not None:
-            _limit(folder, second, limit_bytes)
+            _set_limit(folder, second, limit_bytes)
         yield MemoryGroup(folder, second)
     finally:
         with suppress(OSError):  # a process that is not to be ended keeps it
             folder.rmdir()
 
 
-def _limit(folder: Path, second: bool, limit_bytes: int) -> None:
+def _set_limit(folder: Path, second: bool, limit_bytes: int) -> None:
     names = ("memory.max", "memory.swap.max") if second else ("memory.limit_in_bytes", "memory.swappiness")
     try:
         (folder / names[0]).write_text(str(limit_bytes), encoding="ascii")

@@ -30,20 +30,20 @@ _SHOWN = 2000
 
 @cache
 def counters() -> tuple[str, ...]:
-    """Return those of ``perf``'s events that this machine counts."""
+    """Return the ``perf`` events that this machine counts."""
     program = shutil.which("perf")
     if program is None:
         return ()
     with suppress(OSError, subprocess.TimeoutExpired):
         command = [program, "stat", "-x,", "-e", ",".join(EVENTS), "true"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-        return tuple(_counted(done.stderr))
+        return tuple(_parse_counts(done.stderr))
     return ()
 
 
 @cache
 def group_problem() -> str | None:
-    """Return why memory cannot be limited here; None: it can."""
+    """Return the reason why memory cannot be limited here; None: it can."""
     try:
         with memory_group(2**30):
             return None
@@ -82,21 +82,21 @@ def _run(
     output = folder / "output"
     began = time.monotonic()
     with output.open("wb") as file:
-        process = _started(command, where, environ, file.fileno())
-    timer = threading.Timer(timeout_s, _end, [process.pid])
+        process = _start_on_cpus(command, where, environ, file.fileno())
+    timer = threading.Timer(timeout_s, _kill_session, [process.pid])
     timer.start()
     try:
         _, status, used = os.wait4(process.pid, 0)
     except KeyboardInterrupt:
-        _end(process.pid)
+        _kill_session(process.pid)
         os.wait4(process.pid, 0)
         raise
     finally:
         timer.cancel()
     process.returncode = code = os.waitstatus_to_exitcode(status)  # it was waited for here
     seconds = time.monotonic() - began
-    _end(process.pid)  # what it has left behind
-    counted = _counted((folder / "perf").read_text(errors="replace")) if (folder / "perf").exists() else {}
+    _kill_session(process.pid)  # what it has left behind
+    counted = _parse_counts((folder / "perf").read_text(errors="replace")) if (folder / "perf").exists() else {}
     outcome: Outcome = "succeeded" if code == 0 else "failed"
     if group is not None and group.kills:
         outcome = "out of memory"
@@ -120,7 +120,7 @@ def _run(
     )
 
 
-def _started(
+def _start_on_cpus(
     command: Sequence[str], where: Placement, environ: Mapping[str, str], output: int
 ) -> subprocess.Popen[bytes]:
     """Start a program on some CPUs: it inherits those of the thread that starts it."""
@@ -134,12 +134,12 @@ def _started(
         os.sched_setaffinity(0, before)
 
 
-def _end(session: int) -> None:
+def _kill_session(session: int) -> None:
     with suppress(ProcessLookupError):
         os.killpg(session, signal.SIGKILL)
 
 
-def _counted(told: str) -> dict[str, int]:
-    """Read what ``perf stat -x,`` has written: a count, a unit, the event's name."""
-    rows = [line.split(",") for line in told.splitlines()]
+def _parse_counts(text: str) -> dict[str, int]:
+    """Parse the output of ``perf stat -x,``: a count, a unit, the event's name."""
+    rows = [line.split(",") for line in text.splitlines()]
     return {row[2]: int(row[0]) for row in rows if len(row) > 2 and row[2] in EVENTS and row[0].isdecimal()}

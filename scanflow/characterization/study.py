@@ -1,4 +1,4 @@
-"""Runs a program on more and more cores and with less and less memory, and says what it needs."""
+"""Characterizes a program: runs it on more and more cores and with less and less memory."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from scanflow.characterization.analysis import (
     MemoryKnee,
     ResourceRecommendation,
     Saturation,
-    knee,
-    next_limit,
+    choose_next_limit,
+    find_knee,
     recommend,
     saturation,
 )
@@ -32,7 +32,7 @@ class RunProgram(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Characterization:
-    """What was measured, and what follows from it."""
+    """The runs of a program, and the conclusions from them."""
 
     runs: Mapping[Placement, tuple[ProgramRun, ...]]
     limits: Mapping[int, ProgramRun]
@@ -54,22 +54,22 @@ def core_counts(machine: Topology) -> list[int]:
 
 
 def placements(machine: Topology, counts: Sequence[int]) -> list[Placement]:
-    """Return where a program runs with so many cores: in one last cache, as far as that has room, and where there are
-    several, in as many of them as can be (Wang et al., Table 4)."""
-    found = []
+    """Choose placements for these numbers of cores: in one last-level cache, as far as it has room, and where there are
+    several, spread over as many as possible (Wang et al., Table 4)."""
+    chosen = []
     for count in counts:
         if not 1 <= count <= machine.effective_count:
             raise InvalidError(f"{count} cores are not there: this machine has {machine.effective_count}. Say others.")
         (near,) = place(machine, 1, count, "cpu", order="together")
-        far = _separate(machine, count)
+        far = _spread_over_caches(machine, count)
         if far is None or set(far) == set(near.cpus):
-            found.append(Placement(cpus=near.cpus))
+            chosen.append(Placement(cpus=near.cpus))
         else:
-            found += [Placement(cpus=near.cpus, caches="shared"), Placement(cpus=far, caches="separate")]
-    return found
+            chosen += [Placement(cpus=near.cpus, caches="shared"), Placement(cpus=far, caches="separate")]
+    return chosen
 
 
-def _separate(machine: Topology, count: int) -> tuple[int, ...] | None:
+def _spread_over_caches(machine: Topology, count: int) -> tuple[int, ...] | None:
     """Return CPUs of different cores, from each last cache in turn; None: there is one cache, or one CPU."""
     groups: dict[int | None, list[int]] = {}
     usable = set(machine.effective_cpus)
@@ -80,7 +80,10 @@ def _separate(machine: Topology, count: int) -> tuple[int, ...] | None:
     if len(groups) < 2 or count < 2:
         return None
     turns = [
-        cpu for row in range(max(map(len, groups.values()))) for one in groups.values() for cpu in one[row : row + 1]
+        cpu
+        for row in range(max(map(len, groups.values())))
+        for group in groups.values()
+        for cpu in group[row : row + 1]
     ]
     return tuple(sorted(turns[:count])) if len(turns) >= count else None
 
@@ -99,62 +102,71 @@ def characterize(
     Raises:
         StepFailedError: it fails, or does not end, with all the memory that there is.
     """
-    runs: dict[Placement, list[ProgramRun]] = {one: [] for one in where}
+    runs: dict[Placement, list[ProgramRun]] = {placement: [] for placement in where}
     for turn in range(rounds):
-        for one in rotate(where, turn):
-            observe(f"round {turn + 1} of {rounds}: {describe_placement(one)}")
-            found = run(one, None)
-            if found.outcome != "succeeded":
-                raise StepFailedError(_why(found, one))
-            runs[one].append(found)
-    best = _best_of_each(runs)
-    scaling = saturation({count: [each.seconds for each in runs[one]] for count, one in best.items()})
-    mine = runs[best[scaling.cores]]
-    limits = _limits(run, best[scaling.cores], mine, observe) if search_memory else {}
-    bound = knee({limit: one.outcome == "succeeded" for limit, one in limits.items()})
+        for placement in rotate(where, turn):
+            observe(f"round {turn + 1} of {rounds}: {describe_placement(placement)}")
+            measurement = run(placement, None)
+            if measurement.outcome != "succeeded":
+                raise StepFailedError(_explain_failure(measurement, placement))
+            runs[placement].append(measurement)
+    best = _select_quickest(runs)
+    scaling = saturation(
+        {count: [program_run.seconds for program_run in runs[placement]] for count, placement in best.items()}
+    )
+    best_runs = runs[best[scaling.cores]]
+    limits = _search_memory_limits(run, best[scaling.cores], best_runs, observe) if search_memory else {}
+    bound = find_knee({limit: program_run.outcome == "succeeded" for limit, program_run in limits.items()})
     return Characterization(
-        runs={one: tuple(several) for one, several in runs.items()},
+        runs={placement: tuple(program_runs) for placement, program_runs in runs.items()},
         limits=limits,
         saturation=scaling,
         knee=bound,
-        recommendation=recommend(scaling, mine, bound),
+        recommendation=recommend(scaling, best_runs, bound),
         missing=tuple(missing),
     )
 
 
 def rotate(measured: Sequence[T], turn: int) -> list[T]:
-    """Return what is measured in turn with another one first each time, so that what drifts falls on each."""
+    """Rotate what is measured by the turn, so that drift falls on each equally."""
     shift = turn % len(measured)
     return [*measured[shift:], *measured[:shift]]
 
 
-def describe_placement(one: Placement) -> str:
+def describe_placement(placement: Placement) -> str:
     """Return ``2 cores, separate caches``."""
-    return f"{counted(len(one.cpus), 'core')}{f', {one.caches} caches' if one.caches else ''}"
+    return f"{counted(len(placement.cpus), 'core')}{f', {placement.caches} caches' if placement.caches else ''}"
 
 
-def _best_of_each(runs: Mapping[Placement, Sequence[ProgramRun]]) -> dict[int, Placement]:
-    """Return the placement that is quickest, by number of cores."""
-    found: dict[int, Placement] = {}
-    for one in sorted(runs, key=lambda one: statistics.median(each.seconds for each in runs[one])):
-        found.setdefault(len(one.cpus), one)
-    return dict(sorted(found.items()))
+def _select_quickest(runs: Mapping[Placement, Sequence[ProgramRun]]) -> dict[int, Placement]:
+    """Select the quickest placement for each number of cores."""
+    quickest: dict[int, Placement] = {}
+    for placement in sorted(
+        runs, key=lambda placement: statistics.median(program_run.seconds for program_run in runs[placement])
+    ):
+        quickest.setdefault(len(placement.cpus), placement)
+    return dict(sorted(quickest.items()))
 
 
-def _limits(
+def _search_memory_limits(
     run: RunProgram, where: Placement, free: Sequence[ProgramRun], observe: Callable[[str], None]
 ) -> dict[int, ProgramRun]:
-    peak = max(one.peak_bytes for one in free)
-    found: dict[int, ProgramRun] = {}
-    while (limit := next_limit(peak, {one: ran.outcome == "succeeded" for one, ran in found.items()})) is not None:
+    peak = max(program_run.peak_bytes for program_run in free)
+    runs: dict[int, ProgramRun] = {}
+    while (
+        limit := choose_next_limit(
+            peak, {tried_limit: program_run.outcome == "succeeded" for tried_limit, program_run in runs.items()}
+        )
+    ) is not None:
         observe(f"with {limit / 2**20:.0f} MiB of memory")
-        found[limit] = run(where, limit)
-    return dict(sorted(found.items(), reverse=True))
+        runs[limit] = run(where, limit)
+    return dict(sorted(runs.items(), reverse=True))
 
 
-def _why(found: ProgramRun, one: Placement) -> str:
-    if found.outcome == "timed out":
-        took = f"{found.seconds:.0f} s"
-        return f"The program did not end within {took} on {describe_placement(one)}. Give it longer: --timeout 1h"
-    last = f" It wrote last: {found.last_lines}" if found.last_lines else ""
-    return f"The program {found.outcome} on {describe_placement(one)}, exit code {found.exit_code}.{last}"
+def _explain_failure(measurement: ProgramRun, placement: Placement) -> str:
+    if measurement.outcome == "timed out":
+        took = f"{measurement.seconds:.0f} s"
+        return f"The program did not end within {took} on {describe_placement(placement)}. Give it longer: --timeout 1h"
+    where = describe_placement(placement)
+    last = f" It wrote last: {measurement.last_lines}" if measurement.last_lines else ""
+    return f"The program {measurement.outcome} on {where}, exit code {measurement.exit_code}.{last}"

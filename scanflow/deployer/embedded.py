@@ -20,7 +20,7 @@ from scanflow.deployer.port import Deployer, InstanceLogs, RunRequest, TaskLog
 from scanflow.deployer.service_client import client_of
 from scanflow.errors import NotFoundError, ScanflowError, UnsupportedError
 from scanflow.knowledge import open_knowledge
-from scanflow.knowledge.step_environment import prepared_environment, step_environment, tagged
+from scanflow.knowledge.step_environment import add_run_tags, prepared_environment, step_environment
 from scanflow.loading import load_application, refuse_while_loading
 from scanflow.names import RunName
 from scanflow.plugins import load_plugin
@@ -250,7 +250,7 @@ class EmbeddedDeployer(Deployer):
             return lambda _tags: {}
         if (own := self.backend.tracker(app)) is not None:
             known = step_environment(own, app=app.name, team=app.team)
-            return lambda tags: tagged(known, tags)
+            return lambda tags: add_run_tags(known, tags)
         uri = app.tracker.uri or self._settings.tracker_uri
         home = self._settings.home.expanduser().absolute()
         variables = prepared_environment(home, app.name, app.team, tracker_uri=uri)
@@ -260,7 +260,7 @@ class EmbeddedDeployer(Deployer):
             began = time.monotonic()
             variables = open_knowledge(home, uri).prepare(app.name, app.team)
             observe(EnvironmentReady(run=nobody, what="the tracker", seconds=time.monotonic() - began))
-        return lambda tags: tagged(variables, tags)
+        return lambda tags: add_run_tags(variables, tags)
 
 
 def _read_again(record: RunRecord) -> Application | None:

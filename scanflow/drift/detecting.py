@@ -60,7 +60,7 @@ def detect(
 ) -> None:
     """See :func:`scanflow.drift.workflows.detection`."""
     models.quiet()
-    address, model_uri = model_uri, models.pinned(model_uri)
+    address, model_uri = model_uri, models.pin_version(model_uri)
     app, team, run = (os.environ.get(f"SCANFLOW_{name}", "") for name in ("APP", "TEAM", "RUN"))
     folder, generator, tracker = output_dir(), np.random.default_rng(seed), step_tracker()
     data = TrainingData.load(tracker, app, team, model_name)
@@ -118,7 +118,7 @@ def detect(
     for key, value in {**figures, **_estimate_accuracy(model, data, probabilities)}.items():
         output(key, value)
     output("model_uri", address)
-    output("model_version", models.version_of(model_uri))
+    output("model_version", models.resolve_version(model_uri))
     output("same_drift", int(same))
     output("regimes", {} if scores.drifted else dict(zip(known_regimes, scores.regimes, strict=False)))
     output("columns", [asdict(column) for column in scores.columns[:MOST_COLUMNS]])
@@ -150,7 +150,7 @@ def load_user_function(locator: str) -> Any:
 
 def load_learnt_points(tracker: KnowledgeBase, model_uri: str) -> list[dict[str, Any]]:
     """Return the labelled points a model version was trained on; none for a first model."""
-    labels = models.tags_of(model_uri).get(OF_LABELS)
+    labels = models.get_version_tags(model_uri).get(OF_LABELS)
     return read_json(tracker, labels, LABELS_FILE) if labels else []
 
 

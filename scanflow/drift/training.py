@@ -90,7 +90,7 @@ def retrain(
     ]
     before, after = (_compute_accuracy(slices[0], who) for who in ("champion", "challenger"))
     metrics = {"champion_accuracy": before, "challenger_accuracy": after}
-    version = models.version_of(evaluate) if evaluate else None
+    version = models.resolve_version(evaluate) if evaluate else None
     if version is None:
         version = models.register(
             challenger.native,
@@ -100,7 +100,7 @@ def retrain(
             params={"learnt_from": len(y), "newly_labelled": len(labelled.train), "seed": seed},
             metrics=metrics,
         )
-    outputs = {"version": version, "champion_version": models.version_of(address), "labels": labels}
+    outputs = {"version": version, "champion_version": models.resolve_version(address), "labels": labels}
     for name, value in {**metrics, **outputs, "n_left_out": len(labelled.wrong)}.items():
         output(name, value)
     output("slices", [asdict(part) for part in slices])

@@ -1,4 +1,4 @@
-"""Which names and values the knowledge base takes: the same in every adapter, refused before anything is stored.
+"""Validates names and values for the knowledge base: the same in every adapter, before anything is stored.
 
 The limits are MLflow's, made strict where MLflow itself would cut a value short or take a name that it cannot find
 again.
@@ -34,15 +34,15 @@ def check_environment(app: str, team: str) -> str:
 
 
 def check_artifact_name(name: str) -> str:
-    return _printable(name, "Artifacts cannot be saved as", ".")
+    return _check_printable(name, "Artifacts cannot be saved as", ".")
 
 
 def check_run_name(name: str) -> str:
-    return _printable(name, "A run cannot be called", ", or leave it out.")
+    return _check_printable(name, "A run cannot be called", ", or leave it out.")
 
 
 def check_model_name(name: str) -> str:
-    """Refuse names that ``models:/<name>@<alias>`` could not be read back with."""
+    """Reject names that ``models:/<name>@<alias>`` cannot carry."""
     if len(name) <= MAX_KEY and _MODEL.fullmatch(name):
         return name
     better = re.sub(r"[^\w.+\-]+", "-", name).strip("-. ")[:MAX_KEY]
@@ -89,7 +89,7 @@ def check_params(params: Mapping[str, object] | None) -> dict[str, str]:
 
 
 def check_metrics(metrics: Mapping[str, float] | None) -> dict[str, float]:
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for key, value in (metrics or {}).items():
         _check_key(key, "metric")
         try:
@@ -101,15 +101,15 @@ def check_metrics(metrics: Mapping[str, float] | None) -> dict[str, float]:
             raise InvalidError(
                 f"The metric {key!r} is {number}; only finite numbers can be searched. Log it as a tag instead."
             )
-        found[key] = number
-    return found
+        numbers[key] = number
+    return numbers
 
 
 def check_times(started_at: datetime | None, ended_at: datetime | None, *, now: datetime) -> tuple[datetime, datetime]:
-    """Return when a run began and ended, in UTC and whole milliseconds; what is not given is ``now``."""
-    begun = None if started_at is None else _in_utc(started_at)
-    ended = max(_in_utc(now), begun or _in_utc(now)) if ended_at is None else _in_utc(ended_at)
-    begun = begun or min(_in_utc(now), ended)
+    """Return a run's start and end, in UTC and whole milliseconds; missing times are ``now``."""
+    begun = None if started_at is None else _to_utc(started_at)
+    ended = max(_to_utc(now), begun or _to_utc(now)) if ended_at is None else _to_utc(ended_at)
+    begun = begun or min(_to_utc(now), ended)
     if begun > ended:
         raise InvalidError(f"The run would have ended at {ended}, before it began at {begun}. Check the two times.")
     return begun, ended
@@ -129,22 +129,22 @@ def check_path(path: str) -> str:
     return "" if normal == "." else normal
 
 
-def check_owner(environment: str, owner: tuple[str, str], wanted: tuple[str, str]) -> None:
-    """Refuse to let two applications share an environment, which ``a-b`` of ``c`` and ``a`` of ``b-c`` would."""
-    if owner != wanted:
+def check_owner(environment: str, owner: tuple[str, str], requested: tuple[str, str]) -> None:
+    """Reject an application that would share another's environment, as ``a-b`` of ``c`` and ``a`` of ``b-c`` would."""
+    if owner != requested:
         raise InvalidError(
-            f"Application {wanted[0]!r} of team {wanted[1]!r} would share the environment {environment!r} with "
+            f"Application {requested[0]!r} of team {requested[1]!r} would share the environment {environment!r} with "
             f"application {owner[0]!r} of team {owner[1]!r}, which was here first. Rename one of the two."
         )
 
 
-def unknown_path(run_id: str, path: str, known: Iterable[str]) -> NotFoundError:
+def build_unknown_path_error(run_id: str, path: str, names: Iterable[str]) -> NotFoundError:
     if not path:
         return NotFoundError(f"The run {run_id!r} has no artifacts.")
-    return NotFoundError(f"The run {run_id!r} has no artifact {path!r}.{did_you_mean(path, set(known))}")
+    return NotFoundError(f"The run {run_id!r} has no artifact {path!r}.{did_you_mean(path, set(names))}")
 
 
-def _printable(name: str, refused: str, otherwise: str) -> str:
+def _check_printable(name: str, refused: str, otherwise: str) -> str:
     if 1 <= len(name) <= MAX_KEY and name.isprintable():
         return name
     raise InvalidError(f"{refused} {name!r:.80}: write 1 to {MAX_KEY} printable characters{otherwise}")
@@ -157,7 +157,7 @@ def _check_length(key: str, what: str, text: str, most: int) -> None:
         )
 
 
-def _in_utc(time: datetime) -> datetime:
+def _to_utc(time: datetime) -> datetime:
     if time.tzinfo is None:
         raise InvalidError(f"The time {time} has no time zone, so it could be any. Write datetime.now(UTC).")
     return datetime.fromtimestamp(int(time.timestamp() * 1000) / 1000, UTC)

@@ -1,4 +1,4 @@
-"""Files on their way into the knowledge base and out of it: checked going in, all or nothing coming out."""
+"""Files that are saved to and fetched from the knowledge base: validated on save, atomic on fetch."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def check_source(source: Path) -> dict[str, Path]:
         beside = [path.name for path in source.parent.iterdir()] if source.parent.is_dir() else []
         raise NotFoundError(f"There is no file or folder {str(source)!r} to save.{did_you_mean(source.name, beside)}")
     try:
-        found = {source.name: source} if source.is_file() else dict(_walk(source))
+        files = {source.name: source} if source.is_file() else dict(_walk(source))
     except OSError as error:
         raise UnavailableError(f"{str(source)!r} could not be read: {error}.") from error
-    if not found:
+    if not files:
         raise InvalidError(f"{str(source)!r} holds no file, so there is nothing to save. Put something into it first.")
-    for name, path in found.items():
+    for name, path in files.items():
         _check_file(name, path)
-    return found
+    return files
 
 
 @contextmanager
 def arriving(destination: Path) -> Generator[Path, None, None]:
-    """Give an empty folder that becomes ``destination`` when the block ends well, and vanishes when it does not."""
+    """Yield an empty folder that becomes ``destination`` when the block succeeds, and is removed when it fails."""
     target = destination.absolute()
     if target.is_symlink() or (target.exists() and not (target.is_dir() and not any(target.iterdir()))):
         raise InvalidError(
@@ -58,7 +58,7 @@ def arriving(destination: Path) -> Generator[Path, None, None]:
 
 
 def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
-    for root, folders, names in os.walk(folder, onerror=_give_up):
+    for root, folders, names in os.walk(folder, onerror=_reraise):
         here = Path(root)
         for name in sorted(names):
             yield (here / name).relative_to(folder).as_posix(), here / name
@@ -70,7 +70,7 @@ def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
                 )
 
 
-def _give_up(error: OSError) -> None:
+def _reraise(error: OSError) -> None:
     raise error
 
 

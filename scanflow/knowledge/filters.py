@@ -57,9 +57,9 @@ def parse_filter(text: str) -> tuple[Clause, ...]:
         if clauses:
             joint = _AND.match(text, at)
             if joint is None:
-                raise _refused(text, at, "clauses are joined by 'and'")
+                raise _build_error(text, at, "clauses are joined by 'and'")
             at = joint.end()
-        clause, at = _clause(text, at)
+        clause, at = _parse_clause(text, at)
         clauses.append(clause)
     return tuple(clauses)
 
@@ -72,51 +72,51 @@ def matches(
 
 
 def to_mlflow(clauses: tuple[Clause, ...]) -> str:
-    """Return the clauses as MLflow writes them, less those that its parser cannot carry, such as quotes in a text.
+    """Format the clauses for MLflow, without those that its parser cannot carry, such as quotes in a text.
 
-    What is left out narrows nothing wrongly: the caller checks each run that comes back with :func:`matches`.
+    Omitting a clause only widens the search: the caller checks each run with :func:`matches`.
     """
-    return " and ".join(written for clause in clauses if (written := _written(clause)))
+    return " and ".join(written for clause in clauses if (written := _format_clause(clause)))
 
 
-def _written(clause: Clause) -> str:
+def _format_clause(clause: Clause) -> str:
     subject = f"{clause.kind}.`{clause.key}` {clause.comparison}"
     if not isinstance(clause.value, str):
         return f"{subject} {clause.value!r}"
     return f"{subject} '{clause.value}'" if re.fullmatch(r"[\w .,:;/@+=()\-]*", clause.value) else ""
 
 
-def _clause(text: str, at: int) -> tuple[Clause, int]:
+def _parse_clause(text: str, at: int) -> tuple[Clause, int]:
     subject = _SUBJECT.match(text, at)
     if subject is None:
-        raise _refused(text, at, "a clause begins with tags.KEY, params.KEY or metrics.KEY")
+        raise _build_error(text, at, "a clause begins with tags.KEY, params.KEY or metrics.KEY")
     comparison = _COMPARISON.match(text, subject.end())
     if comparison is None:
-        raise _refused(text, subject.end(), "a comparison is one of = != < <= > >=")
-    kind = _kind(subject["kind"])
+        raise _build_error(text, subject.end(), "a comparison is one of = != < <= > >=")
+    kind = _parse_kind(subject["kind"])
     key = subject["quoted"] or subject["plain"]
     op, start = comparison["op"], comparison.end()
     if kind == "metrics":
         number = _NUMBER.match(text, start)
         if number is None or not math.isfinite(float(number[0])):
-            raise _refused(text, start, "a metric is compared with a finite number")
+            raise _build_error(text, start, "a metric is compared with a finite number")
         return Clause(kind=kind, key=key, comparison=op, value=float(number[0])), number.end()
     if op not in {"=", "!="}:
-        raise _refused(text, subject.end(), f"{kind} are text, which is compared with = or !=")
+        raise _build_error(text, subject.end(), f"{kind} are text, which is compared with = or !=")
     quoted = _TEXT.match(text, start)
     if quoted is None:
-        raise _refused(text, start, f"{kind} are compared with text in quotes")
+        raise _build_error(text, start, f"{kind} are compared with text in quotes")
     value = quoted["single"] if quoted["single"] is not None else quoted["double"]
     return Clause(kind=kind, key=key, comparison=op, value=value), quoted.end()
 
 
-def _kind(word: str) -> Literal["tags", "params", "metrics"]:
+def _parse_kind(word: str) -> Literal["tags", "params", "metrics"]:
     if word.startswith("t"):
         return "tags"
     return "params" if word.startswith("p") else "metrics"
 
 
-def _refused(text: str, at: int, why: str) -> UnsupportedError:
+def _build_error(text: str, at: int, why: str) -> UnsupportedError:
     rest = text[at:].strip()
     return UnsupportedError(
         f"The filter {text!r:.200} cannot be used from {rest!r:.40} on: {why}. Write clauses such as {_EXAMPLE!r}."

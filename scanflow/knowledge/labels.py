@@ -1,4 +1,4 @@
-"""Labelled points, as the knowledge base has them: a JSON list in a file of a tracked run."""
+"""Labelled points in the knowledge base: a JSON list in a file of a tracked run."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ OF_LABELS = "scanflow.labels"
 
 
 def read_json(tracker: KnowledgeBase, run_id: str, name: str) -> list[dict[str, Any]]:
-    """Return the list that a file of a tracked run holds."""
+    """Read a JSON list from a file of a tracked run."""
     with tempfile.TemporaryDirectory() as folder:
         file = tracker.fetch_run_artifacts(run_id, Path(folder) / "files", path=name) / Path(name).name
         if not file.is_file():
             raise NotFoundError(f"The tracked run {run_id!r} has no file {name!r}.")
         try:
-            found = json.loads(file.read_bytes())
+            points = json.loads(file.read_bytes())
         except ValueError as error:
             raise InvalidError(f"The file {name!r} of the tracked run {run_id!r} is no JSON: {error}.") from error
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+    if not isinstance(points, list) or not all(isinstance(point, dict) for point in points):
         raise InvalidError(f"The file {name!r} of the tracked run {run_id!r} holds no list of points.")
-    return found
+    return points

@@ -1,4 +1,4 @@
-"""A knowledge base in this process' memory: for tests, and to read what the port's contract comes down to."""
+"""A knowledge base in memory: for tests, and as the simplest implementation of the port."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from scanflow.knowledge import checks
 from scanflow.knowledge.files import check_source
 from scanflow.knowledge.filters import Clause, matches
-from scanflow.knowledge.port import Kept, KnowledgeBase, NewRun
+from scanflow.knowledge.port import KnowledgeBase, NewRun, SaveKey
 from scanflow.knowledge.records import ModelVersion, SavedVersion, TrackedRun
 
 Files = Mapping[str, bytes]
@@ -35,7 +35,7 @@ class MemoryKnowledge(KnowledgeBase):
     def prepare(self, app: str, team: str) -> dict[str, str]:
         """Return no variables: no other process can log to this one's memory."""
         with self._lock:
-            self._store.own(app, team)
+            self._store.claim_environment(app, team)
         return {}
 
 
@@ -50,40 +50,40 @@ class _MemoryStore:
     def __init__(self) -> None:
         self._ids = itertools.count(1)
         self._owners: dict[str, tuple[str, str]] = {}
-        self._saves: dict[Kept, dict[str, tuple[SavedVersion, Files]]] = {}
+        self._saves: dict[SaveKey, dict[str, tuple[SavedVersion, Files]]] = {}
         self._models: dict[str, _Model] = {}
         self._runs: dict[str, tuple[TrackedRun, Files]] = {}
 
-    def own(self, app: str, team: str) -> str:
+    def claim_environment(self, app: str, team: str) -> str:
         environment = checks.check_environment(app, team)
         checks.check_owner(environment, self._owners.setdefault(environment, (app, team)), (app, team))
         return environment
 
-    def save(self, kept: Kept, source: Path, now: datetime) -> SavedVersion:
-        self.own(kept.app, kept.team)
+    def save(self, key: SaveKey, source: Path, now: datetime) -> SavedVersion:
+        self.claim_environment(key.app, key.team)
         version = f"v{next(self._ids)}"
-        uri = f"runs:/{version}/{kept.path}"
-        saved = SavedVersion(version=version, app=kept.app, team=kept.team, saved_at=now, uri=uri)
-        self._saves.setdefault(kept, {})[version] = saved, _load(source)
+        uri = f"runs:/{version}/{key.path}"
+        saved = SavedVersion(version=version, app=key.app, team=key.team, saved_at=now, uri=uri)
+        self._saves.setdefault(key, {})[version] = saved, _load(source)
         return saved
 
-    def saves(self, kept: Kept) -> Iterator[SavedVersion]:
-        return (saved for saved, _ in reversed(self._saves.get(kept, {}).values()))
+    def saves(self, key: SaveKey) -> Iterator[SavedVersion]:
+        return (saved for saved, _ in reversed(self._saves.get(key, {}).values()))
 
     def artifact_names(self, app: str, team: str) -> Iterable[str]:
-        return (kept.name for kept in self._saves if (kept.app, kept.team, kept.kind) == (app, team, "artifacts"))
+        return (key.name for key in self._saves if (key.app, key.team, key.kind) == (app, team, "artifacts"))
 
-    def save_at(self, kept: Kept, version: str) -> Files:
-        return self._saves[kept][version][1]
+    def save_at(self, key: SaveKey, version: str) -> Files:
+        return self._saves[key][version][1]
 
     def add_version(self, name: str, source: Path, run_id: str | None, tags: Mapping[str, str], now: datetime) -> int:
-        self.own(tags["scanflow.app"], tags["scanflow.team"])
+        self.claim_environment(tags["scanflow.app"], tags["scanflow.team"])
         files = _load(source)
         model = self._models.setdefault(name, _Model())
         number = len(model.versions) + 1
         uri = f"models:/{name}/{number}"
-        made = ModelVersion(name=name, version=number, tags=tags, run_id=run_id, uri=uri, created_at=now)
-        model.versions.append(made)
+        version = ModelVersion(name=name, version=number, tags=tags, run_id=run_id, uri=uri, created_at=now)
+        model.versions.append(version)
         model.files.append(files)
         return number
 
@@ -93,8 +93,10 @@ class _MemoryStore:
     def versions(self, name: str) -> list[ModelVersion]:
         model = self._models.get(name, _Model())
         return [
-            one.replace(aliases=tuple(sorted(alias for alias, named in model.aliases.items() if named == one.version)))
-            for one in reversed(model.versions)
+            version.replace(
+                aliases=tuple(sorted(alias for alias, named in model.aliases.items() if named == version.version))
+            )
+            for version in reversed(model.versions)
         ]
 
     def set_alias(self, name: str, alias: str, number: int) -> None:
@@ -108,7 +110,7 @@ class _MemoryStore:
         return self._models[name].files[number - 1]
 
     def log(self, app: str, team: str, run: NewRun) -> str:
-        environment = self.own(app, team)
+        environment = self.claim_environment(app, team)
         files = {} if run.source is None else _load(run.source)
         run_id = f"r{next(self._ids)}"
         logged = TrackedRun(
@@ -131,21 +133,21 @@ class _MemoryStore:
 
     def runs(self, app: str, team: str, clauses: tuple[Clause, ...]) -> Iterator[TrackedRun]:
         environment = checks.check_environment(app, team)
-        ours = self._owners.get(environment) == (app, team)
+        is_owner = self._owners.get(environment) == (app, team)
         # Last in, first out; the sort by time is stable, so runs begun at the same instant keep that order.
-        runs = [run for run, _ in reversed(self._runs.values()) if ours and run.environment == environment]
-        found = [run for run in runs if matches(clauses, tags=run.tags, params=run.params, metrics=run.metrics)]
-        return iter(sorted(found, key=lambda run: run.started_at, reverse=True))
+        runs = [run for run, _ in reversed(self._runs.values()) if is_owner and run.environment == environment]
+        matching = [run for run in runs if matches(clauses, tags=run.tags, params=run.params, metrics=run.metrics)]
+        return iter(sorted(matching, key=lambda run: run.started_at, reverse=True))
 
     def run_at(self, run_id: str, path: str) -> Files:
         files = self._runs[run_id][1]
         if path in files:
             return {path.rpartition("/")[2]: files[path]}
         below = f"{path}/" if path else ""
-        inside = {name.removeprefix(below): data for name, data in files.items() if name.startswith(below)}
-        if not inside:
-            raise checks.unknown_path(run_id, path, {name.partition("/")[0] for name in files})
-        return inside
+        below_path = {name.removeprefix(below): data for name, data in files.items() if name.startswith(below)}
+        if not below_path:
+            raise checks.build_unknown_path_error(run_id, path, {name.partition("/")[0] for name in files})
+        return below_path
 
     def download(self, place: Files, staging: Path) -> None:
         for name, data in place.items():

@@ -1,4 +1,4 @@
-"""Versions of registered models, fetched once into the home folder, and what is remembered of them."""
+"""Caches versions of registered models in the home folder, and remembers how they were served."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ModelCache:
         self._registry = registry
 
     def fetch(self, uri: str) -> ModelFiles:
-        """Return the version that ``uri`` names at this moment, with its files on this machine's disk."""
+        """Return the version that ``uri`` names now, with its files on this machine's disk."""
         name, wanted = split_model_uri(uri)
         version = self._registry().get_model(name, wanted)
         path = self._path(version)
@@ -52,7 +52,7 @@ class ModelCache:
         return ModelFiles(name=version.name, version=version.version, path=str(path))
 
     def find(self, uri: str) -> ModelFiles:
-        """Return the version that ``uri`` names at this moment, without files: nothing is fetched."""
+        """Return the version that ``uri`` names now, without fetching its files."""
         version = self._registry().get_model(*split_model_uri(uri))
         return ModelFiles(name=version.name, version=version.version, path="")
 
@@ -66,8 +66,8 @@ class ModelCache:
     def _path(self, version: ModelVersion) -> Path:
         # A home folder outlives a registry that is made anew, and may see several: their first versions are not the
         # same.
-        made = f"{version.name}/{version.version}/{version.created_at.isoformat()}/{version.run_id}"
-        return self._folder / version.name / f"{version.version}-{hashlib.sha256(made.encode()).hexdigest()[:8]}"
+        identity = f"{version.name}/{version.version}/{version.created_at.isoformat()}/{version.run_id}"
+        return self._folder / version.name / f"{version.version}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
 
     def _download(self, version: ModelVersion, path: Path) -> None:
         try:

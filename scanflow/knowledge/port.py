@@ -1,6 +1,6 @@
-"""The port of the knowledge base: what scanflow remembers of applications, runs and models.
+"""The port of the knowledge base: records of applications, runs and models.
 
-:class:`KnowledgeBase` checks what it is asked, once for all stores. :class:`KnowledgeStore` is what an adapter brings:
+:class:`KnowledgeBase` validates arguments, once for all stores. :class:`KnowledgeStore` is what an adapter implements:
 :mod:`scanflow.knowledge.mlflow` (a server, a database, or SQLite in the home folder) and
 :mod:`scanflow.knowledge.memory` (tests). ``scanflow.testing.knowledge`` holds the suite that every adapter passes.
 """
@@ -31,8 +31,8 @@ _DESCRIPTION = "application.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """What is saved of an application: its description, or artifacts of a name."""
+class SaveKey:
+    """Identifies what is saved of an application: its description, or artifacts of a name."""
 
     app: str
     team: str
@@ -41,7 +41,7 @@ class Kept:
 
     @property
     def path(self) -> str:
-        """Where its files are in a save: a file, or a folder."""
+        """The path of its files in a save: a file, or a folder."""
         return _DESCRIPTION if self.kind == "application" else "files"
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ class Kept:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewRun:
-    """What a run will hold."""
+    """The contents of a new run."""
 
     name: str | None
     began: datetime
@@ -71,20 +71,20 @@ class NewRun:
 
 
 class KnowledgeStore(Protocol[Place]):
-    """What keeps the records, opened for one operation. All that it is given was checked; it knows what is there.
+    """The storage of records, opened for one operation. Its arguments were validated before.
 
     A ``Place`` says where files are; it is good as long as the store is open.
     """
 
-    def save(self, kept: Kept, source: Path, now: datetime) -> SavedVersion: ...
+    def save(self, key: SaveKey, source: Path, now: datetime) -> SavedVersion: ...
 
-    def saves(self, kept: Kept) -> Iterator[SavedVersion]:
+    def saves(self, key: SaveKey) -> Iterator[SavedVersion]:
         """Return the saves, the newest first; none if the environment is another application's."""
         ...
 
     def artifact_names(self, app: str, team: str) -> Iterable[str]: ...
 
-    def save_at(self, kept: Kept, version: str) -> Place: ...
+    def save_at(self, key: SaveKey, version: str) -> Place: ...
 
     def add_version(self, name: str, source: Path, run_id: str | None, tags: Mapping[str, str], now: datetime) -> int:
         """Make the files the next version of a model, which they may be the first of, and return its number. ``tags``
@@ -112,7 +112,7 @@ class KnowledgeStore(Protocol[Place]):
         ...
 
     def run_at(self, run_id: str, path: str) -> Place:
-        """Return where ``path`` of a run that is there lies, or raise a ``NotFoundError``."""
+        """Return the place of ``path`` in an existing run, or raise a ``NotFoundError``."""
         ...
 
     def download(self, place: Place, staging: Path) -> None: ...
@@ -145,37 +145,37 @@ class KnowledgeBase(ABC):
 
     @abstractmethod
     def _open(self, doing: str, /) -> AbstractContextManager[KnowledgeStore[Any]]:
-        """Give the store for one operation; ``doing`` completes "could not ..." in errors."""
+        """Open the store for one operation; ``doing`` completes "could not ..." in errors."""
 
     @abstractmethod
     def prepare(self, app: str, team: str) -> dict[str, str]:
-        """Make the environment exist, and return the variables with which a step's own code logs to it.
+        """Create the environment if needed, and return the variables with which a step's own code logs to it.
 
         Idempotent, and safe in several processes at once. Other operations do not need it.
         """
 
     def save_application(self, application: Application) -> SavedVersion:
-        """Keep the application's description as the newest version of it."""
+        """Save the application's description as its newest version."""
         with tempfile.TemporaryDirectory(prefix="scanflow-") as folder:
             source = Path(folder, _DESCRIPTION)
             source.write_text(dump_json(application), encoding="utf-8")
-            return self._save(Kept(application.name, application.team), source)
+            return self._save(SaveKey(application.name, application.team), source)
 
     def get_application(self, app: str, team: str, *, version: str | None = None) -> Application:
         """Return the newest description that was saved, or the one of ``version``."""
         with tempfile.TemporaryDirectory(prefix="scanflow-") as folder:
-            saved = self._fetch(Kept(app, team), Path(folder, "saved"), version, "read the application")
+            saved = self._fetch(SaveKey(app, team), Path(folder, "saved"), version, "read the application")
             return load_json((saved / _DESCRIPTION).read_text(encoding="utf-8"))
 
     def save_artifacts(self, app: str, team: str, name: str, source: Path) -> SavedVersion:
-        """Keep a file or folder under ``name``, as the newest version of it. Any text of 1 to 250 characters is a
+        """Save a file or folder under ``name``, as its newest version. Any text of 1 to 250 characters is a
         name."""
-        return self._save(Kept(app, team, "artifacts", checks.check_artifact_name(name)), source)
+        return self._save(SaveKey(app, team, "artifacts", checks.check_artifact_name(name)), source)
 
     def fetch_artifacts(self, app: str, team: str, name: str, destination: Path, *, version: str | None = None) -> Path:
         """Write the newest save of ``name``, or the one of ``version``, into ``destination``."""
-        kept = Kept(app, team, "artifacts", checks.check_artifact_name(name))
-        return self._fetch(kept, destination, version, f"fetch the artifacts {name!r}")
+        key = SaveKey(app, team, "artifacts", checks.check_artifact_name(name))
+        return self._fetch(key, destination, version, f"fetch the artifacts {name!r}")
 
     def register_model(
         self,
@@ -187,7 +187,7 @@ class KnowledgeBase(ABC):
         run_id: str | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> ModelVersion:
-        """Keep the files as the next version of the model; ``run_id`` says which run made them.
+        """Register the files as the next version of the model; ``run_id`` is the run that made them.
 
         Versions count from 1, and the model exists from its first version on.
         """
@@ -197,14 +197,14 @@ class KnowledgeBase(ABC):
         check_source(source)
         with self._open(f"register the model {name!r}") as store:
             if run_id is not None:
-                _run(store, run_id)
+                _get_run(store, run_id)
             number = store.add_version(name, source, run_id, owned, self._clock())
-            return _version(store, name, number)
+            return _get_version(store, name, number)
 
     def get_model(self, name: str, version: int | str = LATEST) -> ModelVersion:
         """Return the version of that number or alias, or the latest."""
         with self._open(f"read the model {name!r}") as store:
-            return _version(store, name, version)
+            return _get_version(store, name, version)
 
     def list_models(self) -> list[str]:
         """Return the names of the models of all teams, in order."""
@@ -214,28 +214,28 @@ class KnowledgeBase(ABC):
     def list_model_versions(self, name: str) -> list[ModelVersion]:
         """Return every version, the highest number first."""
         with self._open(f"list the versions of the model {name!r}") as store:
-            return _versions(store, name)
+            return _list_versions(store, name)
 
     def set_model_alias(self, name: str, alias: str, version: int) -> ModelVersion:
-        """Let ``alias`` name this version, and no other of the model; return the version as it then is."""
+        """Move ``alias`` to this version of the model; return the updated version."""
         checks.check_alias(alias)
         with self._open(f"set the alias {alias!r} of the model {name!r}") as store:
-            number = _version(store, name, version).version
+            number = _get_version(store, name, version).version
             store.set_alias(name, alias, number)
-            return _version(store, name, number)
+            return _get_version(store, name, number)
 
     def set_model_tags(self, name: str, version: int, tags: Mapping[str, str]) -> ModelVersion:
-        """Set these tags, keep the others; return the version as it then is."""
-        given = checks.check_tags(tags)
+        """Set these tags, keep the others; return the updated version."""
+        checked_tags = checks.check_tags(tags)
         with self._open(f"tag the model {name!r}") as store:
-            number = _version(store, name, version).version
-            store.set_tags(name, number, given)
-            return _version(store, name, number)
+            number = _get_version(store, name, version).version
+            store.set_tags(name, number, checked_tags)
+            return _get_version(store, name, number)
 
     def fetch_model(self, name: str, destination: Path, *, version: int | str = LATEST) -> Path:
         """Write the files of a version into ``destination``."""
         with self._open(f"fetch the model {name!r}") as store:
-            number = _version(store, name, version).version
+            number = _get_version(store, name, version).version
             return _download(store, store.version_at(name, number), destination)
 
     def log_run(
@@ -253,7 +253,7 @@ class KnowledgeBase(ABC):
         started_at: datetime | None = None,
         ended_at: datetime | None = None,
     ) -> TrackedRun:
-        """Keep one run that is over. Parameters are kept as text; metrics are finite numbers; times default to now."""
+        """Log a finished run. Parameters are kept as text; metrics are finite numbers; times default to now."""
         checks.check_environment(app, team)
         began, _ = checks.check_times(started_at, ended_at, now=self._clock())
         run = NewRun(
@@ -271,13 +271,13 @@ class KnowledgeBase(ABC):
             check_source(artifacts)
         with self._open("log the run") as store:
             if parent is not None:
-                _run(store, parent)
-            return _run(store, store.log(app, team, run))
+                _get_run(store, parent)
+            return _get_run(store, store.log(app, team, run))
 
     def get_run(self, run_id: str) -> TrackedRun:
         """Return one run."""
         with self._open("read the run") as store:
-            return _run(store, run_id)
+            return _get_run(store, run_id)
 
     def search_runs(self, app: str, team: str, filter_text: str = "", *, limit: int = 100) -> list[TrackedRun]:
         """Return the runs that match, also those that still run; none if the environment does not exist.
@@ -298,64 +298,66 @@ class KnowledgeBase(ABC):
         """Write a run's artifacts, or those under ``path``, into ``destination``."""
         wanted = checks.check_path(path)
         with self._open("fetch the run's artifacts") as store:
-            _run(store, run_id)
+            _get_run(store, run_id)
             return _download(store, store.run_at(run_id, wanted), destination)
 
-    def _save(self, kept: Kept, source: Path) -> SavedVersion:
-        checks.check_environment(kept.app, kept.team)
+    def _save(self, key: SaveKey, source: Path) -> SavedVersion:
+        checks.check_environment(key.app, key.team)
         check_source(source)
-        with self._open(f"save {kept.name!r}") as store:
-            now, newest = self._clock(), next(store.saves(kept), None)
+        with self._open(f"save {key.name!r}") as store:
+            now, newest = self._clock(), next(store.saves(key), None)
             if newest is not None:  # a clock that was set back must not make this save the older one
                 now = max(now, newest.saved_at + timedelta(milliseconds=1))
-            return store.save(kept, source, now)
+            return store.save(key, source, now)
 
-    def _fetch(self, kept: Kept, destination: Path, version: str | None, doing: str) -> Path:
-        checks.check_environment(kept.app, kept.team)
+    def _fetch(self, key: SaveKey, destination: Path, version: str | None, doing: str) -> Path:
+        checks.check_environment(key.app, key.team)
         with self._open(doing) as store:
-            saves = list(store.saves(kept))
+            saves = list(store.saves(key))
             if not saves:
-                raise _never_saved(store, kept)
-            found = next((one for one in saves if version in {None, one.version}), None)
-            if found is None:
-                near = did_you_mean(str(version), [one.version for one in saves])
-                raise NotFoundError(f"{kept} has no version {version!r}.{near} Leave it out for the newest.")
-            return _download(store, store.save_at(kept, found.version), destination)
+                raise _build_not_saved_error(store, key)
+            saved = next((save for save in saves if version in {None, save.version}), None)
+            if saved is None:
+                near = did_you_mean(str(version), [save.version for save in saves])
+                raise NotFoundError(f"{key} has no version {version!r}.{near} Leave it out for the newest.")
+            return _download(store, store.save_at(key, saved.version), destination)
 
 
-def _never_saved(store: KnowledgeStore[Any], kept: Kept) -> NotFoundError:
-    whose = f"Application {kept.app!r} of team {kept.team!r}"
-    if kept.kind == "application":
+def _build_not_saved_error(store: KnowledgeStore[Any], key: SaveKey) -> NotFoundError:
+    whose = f"Application {key.app!r} of team {key.team!r}"
+    if key.kind == "application":
         return NotFoundError(f"{whose} was never saved here. Save it first, or check both names and the tracker.")
-    advice = did_you_mean(kept.name, set(store.artifact_names(kept.app, kept.team))) or " Save some first."
-    return NotFoundError(f"{whose} has no artifacts {kept.name!r}.{advice}")
+    advice = did_you_mean(key.name, set(store.artifact_names(key.app, key.team))) or " Save some first."
+    return NotFoundError(f"{whose} has no artifacts {key.name!r}.{advice}")
 
 
-def _versions(store: KnowledgeStore[Any], name: str) -> list[ModelVersion]:
-    found = store.versions(checks.check_model_name(name))
-    if not found:
+def _list_versions(store: KnowledgeStore[Any], name: str) -> list[ModelVersion]:
+    versions = store.versions(checks.check_model_name(name))
+    if not versions:
         advice = did_you_mean(name, store.model_names()) or " Register a version of it first."
         raise NotFoundError(f"There is no model {name!r}.{advice}")
-    return found
+    return versions
 
 
-def _version(store: KnowledgeStore[Any], name: str, version: int | str) -> ModelVersion:
-    versions = _versions(store, name)
-    for one in versions:
-        if version == LATEST or version == one.version or version in one.aliases:
-            return one
-    known = [str(one.version) for one in versions[:6]][::-1] + [alias for one in versions for alias in one.aliases]
+def _get_version(store: KnowledgeStore[Any], name: str, version: int | str) -> ModelVersion:
+    versions = _list_versions(store, name)
+    for model_version in versions:
+        if version == LATEST or version == model_version.version or version in model_version.aliases:
+            return model_version
+    names = [str(model_version.version) for model_version in versions[:6]][::-1] + [
+        alias for model_version in versions for alias in model_version.aliases
+    ]
     if isinstance(version, str):
-        raise NotFoundError(f"Model {name!r} has no version with the alias {version!r}.{did_you_mean(version, known)}")
+        raise NotFoundError(f"Model {name!r} has no version with the alias {version!r}.{did_you_mean(version, names)}")
     # Numbers that look alike are not near each other, so they are listed rather than guessed at.
-    raise NotFoundError(f"Model {name!r} has no version {version}. Known: {', '.join(known)}.")
+    raise NotFoundError(f"Model {name!r} has no version {version}. Known: {', '.join(names)}.")
 
 
-def _run(store: KnowledgeStore[Any], run_id: str) -> TrackedRun:
-    found = store.run(run_id)
-    if found is None:
+def _get_run(store: KnowledgeStore[Any], run_id: str) -> TrackedRun:
+    run = store.run(run_id)
+    if run is None:
         raise NotFoundError(f"There is no run {run_id!r} here. Search the environment's runs for its id.")
-    return found
+    return run
 
 
 def _download(store: KnowledgeStore[Place], place: Place, destination: Path) -> Path:

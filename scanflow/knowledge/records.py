@@ -1,4 +1,4 @@
-"""What the knowledge base hands back: frozen records, the same from every adapter."""
+"""The records of the knowledge base: frozen, the same from every adapter."""
 
 from __future__ import annotations
 

@@ -40,20 +40,20 @@ class RegistrySubprocess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def fetch(self, uri: str) -> ModelFiles:
-        return decode(ModelFiles, self._ask("fetch", uri))
+        return decode(ModelFiles, self._request("fetch", uri))
 
     def find(self, uri: str) -> ModelFiles:
-        return decode(ModelFiles, self._ask("find", uri))
+        return decode(ModelFiles, self._request("find", uri))
 
     def remember(self, name: str, version: int, shape: str) -> None:
-        self._ask("remember", name, version, shape)
+        self._request("remember", name, version, shape)
 
     def recall(self, name: str, version: int) -> str | None:
-        text: str | None = self._ask("recall", name, version)
+        text: str | None = self._request("recall", name, version)
         return text
 
-    def _ask(self, what: str, *arguments: object) -> Any:
-        process = self._started()
+    def _request(self, what: str, *arguments: object) -> Any:
+        process = self._ensure_process()
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -69,10 +69,10 @@ class RegistrySubprocess:
             raise InternalError(f"The process that asks the registry ended with {process.wait()}.")
         answer = json.loads(line)
         if "error" in answer:
-            raise _error(answer["error"], answer["text"])
+            raise _build_error(answer["error"], answer["text"])
         return answer["found"]
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _ensure_process(self) -> subprocess.Popen[bytes]:
         if self._process is None:
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
@@ -88,20 +88,20 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         pass
 
 
-def _error(name: str, text: str) -> ScanflowError:
+def _build_error(name: str, text: str) -> ScanflowError:
     kind = getattr(errors, name, InternalError) if name in errors.__all__ else InternalError
     error: ScanflowError = kind(text)
     return error
 
 
-def _answer(models: ModelCache, line: bytes) -> dict[str, Any]:
+def _handle_request(models: ModelCache, line: bytes) -> dict[str, Any]:
     what, *arguments = json.loads(line)
     does: Callable[..., Any] = getattr(models, {name: name for name in _NAMES}[what])
     try:
-        found = does(*arguments)
+        value = does(*arguments)
     except ScanflowError as error:
         return {"error": type(error).__name__, "text": str(error)}
-    return {"found": asdict(found) if isinstance(found, ModelFiles) else found}
+    return {"found": asdict(value) if isinstance(value, ModelFiles) else value}
 
 
 def main(home: str, uri: str | None = None) -> None:
@@ -110,7 +110,7 @@ def main(home: str, uri: str | None = None) -> None:
     folder = Path(home)
     models = ModelCache(folder / "models", lambda: open_knowledge(folder, uri))
     for line in sys.stdin.buffer:
-        answers.write(json.dumps(_answer(models, line)).encode() + b"\n")
+        answers.write(json.dumps(_handle_request(models, line)).encode() + b"\n")
         answers.flush()
 
 

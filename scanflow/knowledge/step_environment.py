@@ -1,5 +1,4 @@
-"""Which environments are known to be prepared, told without MLflow: importing that takes seconds, a run should start
-in one.
+"""Remembers prepared environments without MLflow: importing that takes seconds, and a run should start in one.
 
 :func:`prepared_environment` is what ``scanflow run`` asks first. Only when it has no answer does the adapter's
 ``prepare`` load MLflow and make the environment, after which :func:`remember` writes the answer down. A note is
@@ -29,7 +28,7 @@ _SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrackerPlace:
-    """Where a tracker is, and where we note what we know of it."""
+    """The address of a tracker, and the folder of our notes on it."""
 
     tracking_uri: str
     artifact_root: Path | None
@@ -39,7 +38,7 @@ class TrackerPlace:
 
     @property
     def digest(self) -> str:
-        """By what files are named that tell of it: its address may hold a password."""
+        """Names the files about the tracker: its address may hold a password."""
         return hashlib.sha256(self.tracking_uri.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
@@ -100,13 +99,12 @@ def step_environment(tracking_uri: str, *, app: str, team: str, experiment_id: s
     }
 
 
-def tagged(environment: Mapping[str, str], tags: Mapping[str, str]) -> dict[str, str]:
-    """Return ``environment`` so that runs begun by plain MLflow carry ``tags`` too, such as the run's and step's
-    names."""
+def add_run_tags(environment: Mapping[str, str], tags: Mapping[str, str]) -> dict[str, str]:
+    """Add ``tags``, such as the run's and step's names, to runs that plain MLflow starts in an environment."""
     if not environment:
         return {}
-    known: dict[str, str] = json.loads(environment.get("MLFLOW_RUN_CONTEXT", "{}"))
-    return {**environment, "MLFLOW_RUN_CONTEXT": json.dumps({**known, **tags})}
+    context_tags: dict[str, str] = json.loads(environment.get("MLFLOW_RUN_CONTEXT", "{}"))
+    return {**environment, "MLFLOW_RUN_CONTEXT": json.dumps({**context_tags, **tags})}
 
 
 def prepared_environment(home: Path, app: str, team: str, *, tracker_uri: str | None = None) -> dict[str, str] | None:
@@ -115,27 +113,27 @@ def prepared_environment(home: Path, app: str, team: str, *, tracker_uri: str | 
 
 
 def known_environment(place: TrackerPlace, app: str, team: str) -> dict[str, str] | None:
-    note = _read(_note(place, check_environment(app, team)))
+    note = _read_note(_get_note_path(place, check_environment(app, team)))
     if note is None or (note.get("app"), note.get("team"), note.get("mlflow")) != (app, team, _installed_mlflow()):
         return None
     experiment_id = str(note.get("experiment_id"))
     path = sqlite_path(place.tracking_uri)
-    if path is not None and not _agrees(path, experiment_id, app, team, note.get("schema")):
+    if path is not None and not _matches_database(path, experiment_id, app, team, note.get("schema")):
         return None
     return step_environment(place.tracking_uri, app=app, team=team, experiment_id=experiment_id)
 
 
 def remember(place: TrackerPlace, *, app: str, team: str, experiment_id: str) -> None:
-    """Note that the environment is prepared. A note that cannot be written is done without: it only saves time."""
+    """Note that the environment is prepared. Failing to write the note is no error: it only saves time."""
     path = sqlite_path(place.tracking_uri)
     note = {
         "app": app,
         "team": team,
         "experiment_id": experiment_id,
         "mlflow": _installed_mlflow(),
-        "schema": None if path is None else _schema(path),
+        "schema": None if path is None else _read_schema(path),
     }
-    target = _note(place, check_environment(app, team))
+    target = _get_note_path(place, check_environment(app, team))
     with suppress(OSError):
         private_folder(target.parent)
         draft = target.with_name(f".{target.name}.{os.getpid()}")
@@ -143,16 +141,16 @@ def remember(place: TrackerPlace, *, app: str, team: str, experiment_id: str) ->
         draft.replace(target)
 
 
-def _note(place: TrackerPlace, environment: str) -> Path:
+def _get_note_path(place: TrackerPlace, environment: str) -> Path:
     return place.notes / f"{environment}.{place.digest}.json"
 
 
-def _read(note: Path) -> dict[str, Any] | None:
+def _read_note(note: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads(note.read_text(encoding="utf-8"))
+        content = json.loads(note.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return content if isinstance(content, dict) else None
 
 
 def _installed_mlflow() -> str | None:
@@ -162,7 +160,7 @@ def _installed_mlflow() -> str | None:
         return None
 
 
-def _agrees(path: Path, experiment_id: str, app: str, team: str, schema: object) -> bool:
+def _matches_database(path: Path, experiment_id: str, app: str, team: str, schema: object) -> bool:
     """Ask the database, by its tables: where MLflow has changed them there is no answer, and MLflow itself is asked."""
     query = (
         "SELECT (SELECT version_num FROM alembic_version),"
@@ -170,15 +168,15 @@ def _agrees(path: Path, experiment_id: str, app: str, team: str, schema: object)
         " (SELECT value FROM experiment_tags t WHERE t.experiment_id = e.experiment_id AND t.key = 'scanflow.team')"
         " FROM experiments e WHERE e.experiment_id = ? AND e.name = ? AND e.lifecycle_stage = 'active'"
     )
-    return _ask(path, query, (experiment_id, check_environment(app, team))) == (schema, app, team)
+    return _query(path, query, (experiment_id, check_environment(app, team))) == (schema, app, team)
 
 
-def _schema(path: Path) -> str | None:
-    row = _ask(path, "SELECT version_num FROM alembic_version", ())
+def _read_schema(path: Path) -> str | None:
+    row = _query(path, "SELECT version_num FROM alembic_version", ())
     return str(row[0]) if row else None
 
 
-def _ask(path: Path, query: str, values: tuple[str, ...]) -> tuple[Any, ...] | None:
+def _query(path: Path, query: str, values: tuple[str, ...]) -> tuple[Any, ...] | None:
     try:
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=1.0)) as connection:
             row: tuple[Any, ...] | None = connection.execute(query, values).fetchone()

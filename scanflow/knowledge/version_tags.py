@@ -1,4 +1,4 @@
-"""What is kept with a model version about its use: tags that agents and people write alike."""
+"""Tags of a model version about its use, written by agents and people."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ _LONGEST = 1000
 
 
 def rejected(tags: Mapping[str, str]) -> str | None:
-    """Return why a version was rejected, if it was."""
+    """Return the reason of a version's rejection; None if it was not rejected."""
     text = tags.get(PROMOTION, "")
     return text.removeprefix(_REJECTED) if text.startswith(_REJECTED) else None
 
 
 def version_before(tags: Mapping[str, str]) -> int | None:
-    """Return the version that was in use before, if that is known."""
+    """Return the version that was in use before; None if unknown."""
     number = tags.get(BEFORE, "")
     return int(number) if number.isdecimal() else None
 
 
 def rejection(why: str) -> str:
-    """Return the tag's value for a version that is not to be tried again."""
+    """Format the tag of a rejected version."""
     return _REJECTED + one_line(why, _LONGEST)

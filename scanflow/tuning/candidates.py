@@ -1,4 +1,4 @@
-"""What may be tried: how a budget of cores is cut into instances, where they run, their threads and their batches."""
+"""The search space: how a budget of cores is divided into instances, their affinity, threads and batches."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Candidate:
     """Requests that an instance answers in one call at most; None: as the workflow says."""
 
 
-Placed = tuple[object, ...]
+PlacementKey = tuple[object, ...]
 """What of a candidate makes a difference: two that are placed alike are one."""
 
 Options = Callable[[Candidate], list[Candidate]]
@@ -56,34 +56,41 @@ class SearchSpace:
 
     affinities: tuple[AffinityMode, ...] = AFFINITIES
 
-    _known: dict[Candidate, Placed | None] = field(default_factory=dict, repr=False, compare=False)
+    _placements: dict[Candidate, PlacementKey | None] = field(default_factory=dict, repr=False, compare=False)
 
-    def placed(self, one: Candidate) -> Placed | None:
-        """Return what a candidate's instances are granted; None: it has no room, or cannot be cut so."""
-        if one not in self._known:
-            self._known[one] = self._place(one)
-        return self._known[one]
+    def placed(self, candidate: Candidate) -> PlacementKey | None:
+        """Return the placement of a candidate's instances; None if they do not fit."""
+        if candidate not in self._placements:
+            self._placements[candidate] = self._place(candidate)
+        return self._placements[candidate]
 
-    def _place(self, one: Candidate) -> Placed | None:
-        threads = one.threads or max(1, round(one.cores))
-        pinned = threads if one.affinity == "cpumempin" else None
+    def _place(self, candidate: Candidate) -> PlacementKey | None:
+        threads = candidate.threads or max(1, round(candidate.cores))
+        pinned = threads if candidate.affinity == "cpumempin" else None
         try:
-            grants = place(self.topology, one.instances, one.cores, one.affinity, beside=self.beside, n_threads=pinned)
+            grants = place(
+                self.topology,
+                candidate.instances,
+                candidate.cores,
+                candidate.affinity,
+                beside=self.beside,
+                n_threads=pinned,
+            )
         except InvalidError:
             return None
         # Memory from all nodes is memory from anywhere, and threads that have one CPU are pinned to it already.
         nodes = frozenset(self.topology.memory_nodes)
         granted = sorted((grant.cpus, () if nodes <= {*grant.memory_nodes} else grant.memory_nodes) for grant in grants)
-        return (tuple(granted), pinned if one.cores > 1 else None, threads, one.batch)
+        return (tuple(granted), pinned if candidate.cores > 1 else None, threads, candidate.batch)
 
     @property
     def dimensions(self) -> tuple[Options, ...]:
         """In order of what they are worth by the thesis (4.4): granularity, affinity, threads, then batches."""
-        return (self._granularities, self._affinities, self._threads, self._batches)
+        return (self._vary_granularity, self._vary_affinity, self._vary_threads, self._vary_batch)
 
-    def _granularities(self, like: Candidate) -> list[Candidate]:
+    def _vary_granularity(self, like: Candidate) -> list[Candidate]:
         """Equation 4.1: the budget divided evenly, as a service's instances are alike. Threads follow the cores."""
-        return self._possible(
+        return self._filter_possible(
             replace(like, instances=count, cores=cut(count, cores=self.cores)[0].cores, threads=None)
             for count in range(1, self.cores + 1)
             if self.cores % count == 0
@@ -91,50 +98,54 @@ class SearchSpace:
 
     def neighbours(self, like: Candidate) -> list[Candidate]:
         """Return the next coarser and the next finer granularity, with all else as it is."""
-        granularities = self._granularities(like)
-        counts = sorted({one.instances for one in granularities} | {like.instances})
+        granularities = self._vary_granularity(like)
+        counts = sorted({candidate.instances for candidate in granularities} | {like.instances})
         place = counts.index(like.instances)
         near = {*counts[max(0, place - 1) : place], *counts[place + 1 : place + 2]}
-        return [one for one in granularities if one.instances in near]
+        return [candidate for candidate in granularities if candidate.instances in near]
 
-    def _affinities(self, like: Candidate) -> list[Candidate]:
-        return self._possible(replace(like, affinity=affinity) for affinity in self.affinities)
+    def _vary_affinity(self, like: Candidate) -> list[Candidate]:
+        return self._filter_possible(replace(like, affinity=affinity) for affinity in self.affinities)
 
-    def _threads(self, like: Candidate) -> list[Candidate]:
+    def _vary_threads(self, like: Candidate) -> list[Candidate]:
         """One for each core, and half as many: hyper-threads share what computes."""
         halves = [int(like.cores) // 2] if like.cores >= 2 else []
-        return self._possible(replace(like, threads=threads) for threads in (None, *halves))
+        return self._filter_possible(replace(like, threads=threads) for threads in (None, *halves))
 
-    def _batches(self, like: Candidate) -> list[Candidate]:
-        return self._possible(replace(like, batch=batch) for batch in ((None, *self.batches) if self.batches else ()))
+    def _vary_batch(self, like: Candidate) -> list[Candidate]:
+        return self._filter_possible(
+            replace(like, batch=batch) for batch in ((None, *self.batches) if self.batches else ())
+        )
 
-    def _possible(self, candidates: Iterable[Candidate]) -> list[Candidate]:
-        """Return those that have room, each once: of two that are placed alike the first."""
-        found: dict[Placed, Candidate] = {}
-        for one in candidates:
-            if (placed := self.placed(one)) is not None:
-                found.setdefault(placed, one)
-        return list(found.values())
+    def _filter_possible(self, candidates: Iterable[Candidate]) -> list[Candidate]:
+        """Return the candidates that fit, and of several with the same placement the first."""
+        possible: dict[PlacementKey, Candidate] = {}
+        for candidate in candidates:
+            if (placement := self.placed(candidate)) is not None:
+                possible.setdefault(placement, candidate)
+        return list(possible.values())
 
     @cached_property
     def whole(self) -> list[Candidate]:
         """Every candidate: what an exhaustive search would measure."""
-        found = [Candidate(instances=1, cores=float(self.cores))]
+        candidates = [Candidate(instances=1, cores=float(self.cores))]
         for options in self.dimensions:
-            found = self._possible([*found, *(two for one in found for two in options(one))])
-        return found
+            candidates = self._filter_possible(
+                [*candidates, *(option for candidate in candidates for option in options(candidate))]
+            )
+        return candidates
 
 
 def candidate_of(shape: Shape, cores: float) -> Candidate:
-    """Return a service as it is. ``cores``: what its instances may use together where its shape does not say."""
+    """Build the candidate of a deployed service. ``cores``: of all its instances, where its shape has none."""
     count = max(1, shape.instances)
     each = cores / count if shape.cores is None else shape.cores
     return Candidate(instances=count, cores=each, affinity=shape.affinity, threads=shape.pool_threads)
 
 
-def describe(one: Candidate) -> str:
+def describe(candidate: Candidate) -> str:
     """Return ``2 × 1 core, cpu``."""
-    cores = f"{one.cores:g} core{'' if one.cores == 1 else 's'}"
-    threads = "" if one.threads is None else f", {counted(one.threads, 'thread')}"
-    batch = "" if one.batch is None else f", batches of {one.batch}"
-    return f"{one.instances} × {cores}, {one.affinity}{threads}{batch}"
+    cores = f"{candidate.cores:g} core{'' if candidate.cores == 1 else 's'}"
+    threads = "" if candidate.threads is None else f", {counted(candidate.threads, 'thread')}"
+    batch = "" if candidate.batch is None else f", batches of {candidate.batch}"
+    return f"{candidate.instances} × {cores}, {candidate.affinity}{threads}{batch}"

@@ -1,4 +1,4 @@
-"""Whether one way to serve is better than another beyond the machine's noise: from pairs measured one after the other.
+"""Whether one configuration is better than another beyond noise: from pairs measured one after the other.
 
 What changes slowly (neighbours, clocks, temperature) is in both of a pair, and cancels in their ratio. The mean of the
 ratios' logarithms has Student's t-distribution; the interval is the ratios' again.
@@ -36,12 +36,12 @@ class PairedComparison:
 
 
 def compare(ratios: Sequence[float]) -> PairedComparison:
-    """Return what ratios of pairs tell together; of a single one, that nobody knows.
+    """Compare by the ratios of pairs; of a single pair, with an infinite interval.
 
     Raises:
         ValueError: there is none, or one is not above 0.
     """
-    logs = [math.log(one) for one in ratios]
+    logs = [math.log(ratio) for ratio in ratios]
     middle = statistics.fmean(logs)
     if len(logs) < 2:
         return PairedComparison(ratio=math.exp(middle), low=0.0, high=math.inf, pairs=len(logs))

@@ -1,4 +1,4 @@
-"""What a service did under load, and what of it is wanted."""
+"""Measurements of a service under load, and the goals of a search."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GOALS: tuple[GoalName, ...] = ("throughput", "latency", "cost")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What a service did under load; latencies in seconds."""
+    """A measurement of a service under load; latencies in seconds."""
 
     rate: float
     """Requests a second that succeeded."""
@@ -41,12 +41,16 @@ class Goal:
     p99_s: float | None = None
     """The bound that has to be kept."""
 
-    def value(self, one: Candidate, found: Measurement) -> float:
-        """Return what is to be as large as possible; above 0."""
+    def value(self, candidate: Candidate, measurement: Measurement) -> float:
+        """Return the value to maximise; above 0."""
         if self.name == "latency":
-            return 1 / found.p90_s
-        return found.rate / (one.instances * one.cores) if self.name == "cost" else found.rate
+            return 1 / measurement.p90_s
+        return measurement.rate / (candidate.instances * candidate.cores) if self.name == "cost" else measurement.rate
 
-    def excess(self, found: Sequence[Measurement]) -> float:
-        """Return how many times the bound the latency is; at most 1: it is kept."""
-        return 1.0 if self.p99_s is None else statistics.median(one.p99_s for one in found) / self.p99_s
+    def excess(self, measurements: Sequence[Measurement]) -> float:
+        """Return the latency as a multiple of its bound; at most 1: it is kept."""
+        return (
+            1.0
+            if self.p99_s is None
+            else statistics.median(measurement.p99_s for measurement in measurements) / self.p99_s
+        )

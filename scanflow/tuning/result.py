@@ -1,4 +1,4 @@
-"""What a search has measured, and what follows from it. Pure."""
+"""The trials and result of a search. Pure."""
 
 from __future__ import annotations
 
@@ -22,21 +22,23 @@ class Trial:
     measured: tuple[Measurement, ...]
 
     @classmethod
-    def of(cls, found: Mapping[str, Any]) -> Self:
-        """Return a trial that was kept as JSON."""
-        measured = {name: tuple(Measurement(**one) for one in found[name]) for name in ("default", "measured")}
-        return cls(candidate=Candidate(**found["candidate"]), **measured)
+    def of(cls, record: Mapping[str, Any]) -> Self:
+        """Build a trial from its JSON record."""
+        measured = {
+            name: tuple(Measurement(**measurement) for measurement in record[name]) for name in ("default", "measured")
+        }
+        return cls(candidate=Candidate(**record["candidate"]), **measured)
 
     @property
     def failed(self) -> int:
-        return sum(one.failed for one in self.measured)
+        return sum(measurement.failed for measurement in self.measured)
 
     def ratios(self, goal: Goal, default: Candidate) -> list[float]:
         pairs = zip(self.default, self.measured, strict=True)
         return [goal.value(self.candidate, own) / goal.value(default, other) for other, own in pairs]
 
     def score(self, goal: Goal, default: Candidate) -> float:
-        """Return by which factor it is better; below 0 where requests failed or the bound is not kept: by how much."""
+        """Return the factor by which it is better; below 0 if requests failed, or by how much the bound is exceeded."""
         if self.failed:
             return -math.inf
         excess = goal.excess(self.measured)
@@ -83,7 +85,7 @@ class TuningResult:
     @property
     def next_history(self) -> TuningHistory:
         """What a later search may begin from."""
-        scores = {one.candidate: one.score(self.goal, self.default) for one in self.trials}
+        scores = {trial.candidate: trial.score(self.goal, self.default) for trial in self.trials}
         ranking = rank_candidates(self.default, self.winner, scores)
         earlier = self.history if self.is_history_valid and self.history and self.history.complete else None
         trials = len(self.trials) if earlier is None else earlier.trials
@@ -98,7 +100,7 @@ class TuningResult:
     @property
     def defaults(self) -> list[Measurement]:
         """All measurements of the service as it is that the trials have."""
-        return [one for trial in self.trials for one in trial.default]
+        return [measurement for trial in self.trials for measurement in trial.default]
 
     @property
     def comparison(self) -> PairedComparison | None:
@@ -107,10 +109,10 @@ class TuningResult:
     @property
     def winner(self) -> Candidate | None:
         """What is better than the service as it is, beyond noise, and keeps the bound."""
-        found = self.comparison
-        if found is None or self.fresh is None or self.goal.excess(self.fresh.measured) > 1:
+        comparison = self.comparison
+        if comparison is None or self.fresh is None or self.goal.excess(self.fresh.measured) > 1:
             return None
-        return self.best if found.is_better or self.default_misses else None
+        return self.best if comparison.is_better or self.default_misses else None
 
     @property
     def default_misses(self) -> bool:
@@ -120,9 +122,9 @@ class TuningResult:
     @property
     def nearest(self) -> tuple[Candidate, float] | None:
         """Return what comes nearest to the bound, and how many times that its latency is; None: something keeps it."""
-        found = {self.default: self.goal.excess(self.defaults)} if self.defaults else {}
-        found |= {one.candidate: self.goal.excess(one.measured) for one in self.trials if not one.failed}
-        if not found or min(found.values()) <= 1:
+        excesses = {self.default: self.goal.excess(self.defaults)} if self.defaults else {}
+        excesses |= {trial.candidate: self.goal.excess(trial.measured) for trial in self.trials if not trial.failed}
+        if not excesses or min(excesses.values()) <= 1:
             return None
-        nearest = min(found, key=lambda one: found[one])
-        return nearest, found[nearest]
+        nearest = min(excesses, key=lambda candidate: excesses[candidate])
+        return nearest, excesses[nearest]

@@ -1,4 +1,4 @@
-"""What to measure next: one dimension after the other, each from the best that was found. Pure.
+"""Chooses the next candidate: one dimension after the other, each from the best so far. Pure.
 
 A candidate that was measured is never measured again. From the same scores follows the same next one, so that a search
 that was cut short goes on from its scores alone.
@@ -21,27 +21,27 @@ Scores = Mapping[Candidate, float]
 as it is too."""
 
 
-def next_candidate(space: SearchSpace, default: Candidate, scores: Scores) -> Candidate | None:
-    """Return what to measure next, given what was measured; None: the search is over."""
-    known = _by_place(space, default, scores)
+def choose_next_candidate(space: SearchSpace, default: Candidate, scores: Scores) -> Candidate | None:
+    """Choose the next candidate to measure, by the scores so far; None: the search is complete."""
+    score_by_placement = _index_by_placement(space, default, scores)
     best = default
     for _ in range(PASSES):
         before = best
         for options in space.dimensions:
-            found = options(best)
-            for one in found:
-                if space.placed(one) not in known:
-                    return one
-            best = max([best, *found], key=lambda one: known[space.placed(one)])
+            candidates = options(best)
+            for candidate in candidates:
+                if space.placed(candidate) not in score_by_placement:
+                    return candidate
+            best = max([best, *candidates], key=lambda candidate: score_by_placement[space.placed(candidate)])
         if best == before:
             return None
     return None
 
 
-def best_of(default: Candidate, scores: Scores) -> Candidate:
-    """Return the best that was measured, and the service as it is where nothing was better."""
-    return max([default, *scores], key=lambda one: scores.get(one, 1.0))
+def select_best(default: Candidate, scores: Scores) -> Candidate:
+    """Return the best candidate measured, or the default if none is better."""
+    return max([default, *scores], key=lambda candidate: scores.get(candidate, 1.0))
 
 
-def _by_place(space: SearchSpace, default: Candidate, scores: Scores) -> dict[object, float]:
-    return {space.placed(one): score for one, score in ({default: 1.0} | dict(scores)).items()}
+def _index_by_placement(space: SearchSpace, default: Candidate, scores: Scores) -> dict[object, float]:
+    return {space.placed(candidate): score for candidate, score in ({default: 1.0} | dict(scores)).items()}

@@ -1,4 +1,4 @@
-"""A copy of a service, on which candidates are measured: what serves is never touched."""
+"""A copy of a service to measure candidates on: the serving one is never changed."""
 
 from __future__ import annotations
 
@@ -41,11 +41,10 @@ LoadOf = Callable[[ServiceRecord], LoadPlan]
 
 
 def copy_of(app: Application, workflow: Workflow) -> Application:
-    """Return an application that serves the same graph under another name, alone: nothing is recorded, nobody scales it
-    and nothing stands in for it."""
-    taken = {one.name for one in app.workflows}
+    """Build an application that serves the same graph under another name: without recording, scaling and backup."""
+    names = {other.name for other in app.workflows}
     name = f"{workflow.name}{SUFFIX}"
-    if name in taken:
+    if name in names:
         raise InvalidError(f"{app.name!r} has a workflow {name!r} already, as the copy would be called. Rename it.")
     nodes = [node.replace(scaling=None) if isinstance(node, Service) else node for node in workflow.nodes]
     serving = (workflow.serving or Serving()).replace(port=None, grpc_port=0, record=0.0, backup=None, keep_shape=False)
@@ -73,7 +72,7 @@ class ServiceCopy:
         return self.app.workflows[0].name
 
     def __enter__(self) -> Self:
-        if any(one.name == self.name for one in self.where.services(instances=False)):
+        if any(service.name == self.name for service in self.where.services(instances=False)):
             raise InvalidError(
                 f"The service {self.name!r} is there already: another search is at work, or one was killed. If none "
                 f"is: scanflow delete {self.name}"
@@ -86,47 +85,51 @@ class ServiceCopy:
         with suppress(NotFoundError):
             self.where.delete(self.name)
 
-    def measure(self, one: Candidate) -> Measurement:
-        if one != self._now:
+    def measure(self, candidate: Candidate) -> Measurement:
+        if candidate != self._now:
             self._now = None
-            record = self.where.deploy(self._deployment(one), observe=self.observe)
-            self._now = one
+            record = self.where.deploy(self._build_deployment(candidate), observe=self.observe)
+            self._now = candidate
             plan = replace(self.load(record), requests=LONGEST_WARM_UP, duration_s=WARM_UP_S)
             with LoadGenerator(plan) as load:
                 load.result()
-        return self._measured(self.where.service(self.name))
+        return self._measure_load(self.where.service(self.name))
 
-    def _measured(self, record: ServiceRecord) -> Measurement:
+    def _measure_load(self, record: ServiceRecord) -> Measurement:
         here = is_loopback(record.url)
-        pids = [one.pid for one in record.instances if here and one.pid is not None]
-        before, began = _CpuUse.of(pids), time.monotonic()
+        pids = [instance.pid for instance in record.instances if here and instance.pid is not None]
+        before, began = _CpuUse.read(pids), time.monotonic()
         with LoadGenerator(replace(self.load(record), duration_s=self.seconds)) as load:
             result = load.result()
-        others = _CpuUse.of(pids).others(before, time.monotonic() - began) if pids else 0.0
-        found = result.metrics()
-        reason = max(result.reasons, key=lambda one: result.reasons[one]) if result.reasons else ""
+        others = _CpuUse.read(pids).compute_others(before, time.monotonic() - began) if pids else 0.0
+        metrics = result.metrics()
+        reason = max(result.reasons, key=lambda text: result.reasons[text]) if result.reasons else ""
         return Measurement(
-            rate=found.rate,
-            p50_s=found.p50_s,
-            p90_s=found.p90_s,
-            p99_s=found.p99_s,
-            requests=found.requests,
-            failed=found.failed,
+            rate=metrics.rate,
+            p50_s=metrics.p50_s,
+            p90_s=metrics.p90_s,
+            p99_s=metrics.p99_s,
+            requests=metrics.requests,
+            failed=metrics.failed,
             reason=reason,
             others=others,
         )
 
-    def _deployment(self, one: Candidate) -> Deployment:
-        sizing = Sizing(instances=one.instances, cores=one.cores, affinity=one.affinity, threads=one.threads)
+    def _build_deployment(self, candidate: Candidate) -> Deployment:
+        sizing = Sizing(
+            instances=candidate.instances, cores=candidate.cores, affinity=candidate.affinity, threads=candidate.threads
+        )
         app = self.app
-        if one.batch is not None:
+        if candidate.batch is not None:
             workflow = app.workflows[0]
-            nodes = [_batching(node, one.batch) if isinstance(node, Service) else node for node in workflow.nodes]
+            nodes = [
+                _set_batch_size(node, candidate.batch) if isinstance(node, Service) else node for node in workflow.nodes
+            ]
             app = app.replace(workflows=(workflow.replace(nodes=nodes),))
         return Deployment(app, self.name, sizing=sizing, source=self.source)
 
 
-def _batching(node: Service, size: int) -> Service:
+def _set_batch_size(node: Service, size: int) -> Service:
     return node if node.role != "MODEL" else node.replace(batching=Batching(max_size=size))
 
 
@@ -137,28 +140,28 @@ class _CpuUse:
     whole: float
     """Of everyone; what a hypervisor took is not known to be anyone's."""
 
-    known: float
+    own: float
     """Of the service, and of this process with the load that it made."""
 
     @classmethod
-    def of(cls, pids: Sequence[int]) -> _CpuUse:
-        mine = sum(
+    def read(cls, pids: Sequence[int]) -> _CpuUse:
+        own_seconds = sum(
             used.ru_utime + used.ru_stime
             for used in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
         )
-        return cls(_whole(), mine + sum(map(_of_process, pids)))
+        return cls(_read_busy_seconds(), own_seconds + sum(map(_read_process_seconds, pids)))
 
-    def others(self, before: _CpuUse, seconds: float) -> float:
-        """Return how many cores others used since then."""
-        used = (self.whole - before.whole) - (self.known - before.known)
+    def compute_others(self, before: _CpuUse, seconds: float) -> float:
+        """Compute how many cores other processes used since ``before``."""
+        used = (self.whole - before.whole) - (self.own - before.own)
         return max(0.0, used / seconds) if seconds else math.nan
 
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def _whole() -> float:
-    """Return the CPU seconds that were not idle, of the CPUs that we may use; 0 where the machine does not say."""
+def _read_busy_seconds() -> float:
+    """Read the busy CPU seconds of the CPUs that we may use; 0 if unknown."""
     try:
         lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -172,7 +175,7 @@ def _whole() -> float:
     return busy / _TICKS
 
 
-def _of_process(pid: int) -> float:
+def _read_process_seconds(pid: int) -> float:
     with suppress(OSError):
         return cpu_seconds(stat_fields(pid))
     return 0.0

@@ -1,4 +1,4 @@
-"""The step of a search: it has the program ``scanflow tune`` make it, and leaves what that found as its outputs."""
+"""The step of a search: runs ``scanflow tune``, and writes its result as the step's outputs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def tune(
     seconds: float = 3.0,
     connections: int = 16,
 ) -> None:
-    """Search for the way to serve that reaches a goal best: see :func:`scanflow.tuning.workflow.tuning_workflow`.
+    """Search for the configuration that reaches a goal best: see :func:`scanflow.tuning.workflow.tuning_workflow`.
 
     Raises:
         StepFailedError: the search ended without a result; its own message is in the step's log.
@@ -61,10 +61,10 @@ def tune(
             f"The search for {service!r} ended with the exit status {done.returncode}. Its reason is in the step's "
             "log, on standard error."
         )
-    found = json.loads(done.stdout)
+    result = json.loads(done.stdout)
     for name in OUTPUTS:
-        output(name, found[name])
-    output("trials", len(found["trials"]))
+        output(name, result[name])
+    output("trials", len(result["trials"]))
 
 
 def tune_command(service: str, file: str, folder: Path, options: Mapping[str, object]) -> list[str]:

@@ -1,4 +1,4 @@
-"""A search for the way to serve that reaches a goal best: what is measured, in which order, and what it tells.
+"""A search for the configuration that reaches a goal best: which measurements are taken, and in which order.
 
 Every candidate is measured against the service as it is, in pairs of the order default, candidate, candidate, default,
 so that what drifts steadily cancels. The best of all is then measured anew, as the best of many is partly luck: what
@@ -18,8 +18,8 @@ from scanflow.errors import InvalidError, ScanflowError, UnavailableError, Usage
 from scanflow.tuning.candidates import Candidate, SearchSpace, describe
 from scanflow.tuning.goals import Goal, Measurement
 from scanflow.tuning.result import Trial, TuningResult
-from scanflow.tuning.search import best_of, next_candidate
-from scanflow.tuning.warm_start import TuningHistory, holds, next_after
+from scanflow.tuning.search import choose_next_candidate, select_best
+from scanflow.tuning.warm_start import TuningHistory, choose_next_after, still_holds
 
 SEARCH_PAIRS = 2
 FRESH_PAIRS = 6
@@ -29,16 +29,16 @@ BUSY_CORES = 0.1
 
 
 class Bench(Protocol):
-    """Where candidates are measured."""
+    """Measures candidates."""
 
-    def measure(self, one: Candidate) -> Measurement:
-        """Serve like this, warm up, and measure."""
+    def measure(self, candidate: Candidate) -> Measurement:
+        """Deploy a candidate, warm up, and measure."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchStep:
-    """What is being measured, and how far the search is."""
+    """The candidate being measured, and the progress of the search."""
 
     candidate: Candidate
     number: int
@@ -53,7 +53,7 @@ class SearchStep:
 
 @dataclass
 class Study:
-    """A search at work."""
+    """A running search."""
 
     space: SearchSpace
     default: Candidate
@@ -94,11 +94,11 @@ class Study:
         self._until = self.clock() + self.seconds
         fresh, best, interrupted = None, self.default, False
         try:
-            self._begin()
+            self._measure_baseline()
             self._search()
             best = self._best
             if best != self.default and self._has_time(FRESH_PAIRS):
-                fresh = self._pairs_with(best, FRESH_PAIRS)
+                fresh = self._measure_pairs(best, FRESH_PAIRS)
         except KeyboardInterrupt:
             interrupted = True
         return TuningResult(
@@ -113,28 +113,30 @@ class Study:
             interrupted=interrupted,
             complete=self.complete,
             history=self.history,
-            is_history_valid=self.history is not None and holds(self.space, self.history, self.scores),
+            is_history_valid=self.history is not None and still_holds(self.space, self.history, self.scores),
         )
 
     @property
     def scores(self) -> Mapping[Candidate, float]:
-        excess = self.goal.excess([*self._first, *(one for trial in self.trials for one in trial.default)])
-        found = {self.default: 1.0 if excess <= 1 else -excess}
-        return found | {one.candidate: one.score(self.goal, self.default) for one in self.trials}
+        excess = self.goal.excess(
+            [*self._first, *(measurement for trial in self.trials for measurement in trial.default)]
+        )
+        scores = {self.default: 1.0 if excess <= 1 else -excess}
+        return scores | {trial.candidate: trial.score(self.goal, self.default) for trial in self.trials}
 
     @property
     def _best(self) -> Candidate:
-        return best_of(self.default, self.scores)
+        return select_best(self.default, self.scores)
 
-    def _begin(self) -> None:
-        """Measure the service as it is once, which tells how long a measurement takes."""
-        found = self._measured(self.default)
-        self._first = (found,)
-        if found.failed:
+    def _measure_baseline(self) -> None:
+        """Measure the default once; this also tells how long a measurement takes."""
+        baseline = self._measure(self.default)
+        self._first = (baseline,)
+        if baseline.failed:
             raise InvalidError(
-                f"{found.failed} of {found.requests} requests to the service as it is ({describe(self.default)}) fail "
-                f"under this load: {found.reason}. Nothing can be compared with that. Send what it takes (scanflow "
-                "predict), or use fewer connections: -c 4"
+                f"{baseline.failed} of {baseline.requests} requests to the service as it is "
+                f"({describe(self.default)}) fail under this load: {baseline.reason}. Nothing can be compared with that. "
+                "Send what it takes (scanflow predict), or use fewer connections: -c 4"
             )
         if not self._has_time(SEARCH_PAIRS + FRESH_PAIRS):
             needed = (SEARCH_PAIRS + FRESH_PAIRS) * 2 * statistics.fmean(self._took)
@@ -145,60 +147,67 @@ class Study:
 
     def _search(self) -> None:
         while len(self.trials) < self.most and self._has_time(SEARCH_PAIRS + FRESH_PAIRS):
-            one = self._next()
-            if one is None:
+            candidate = self._choose_next()
+            if candidate is None:
                 self.complete = True
                 return
-            trial = self._pairs_with(one, SEARCH_PAIRS)
+            trial = self._measure_pairs(candidate, SEARCH_PAIRS)
             self.trials.append(trial)
             self.keep(trial)
 
-    def _next(self) -> Candidate | None:
+    def _choose_next(self) -> Candidate | None:
         if self.history is None:
-            return next_candidate(self.space, self.default, self.scores)
-        return next_after(self.space, self.default, self.scores, self.history)
+            return choose_next_candidate(self.space, self.default, self.scores)
+        return choose_next_after(self.space, self.default, self.scores, self.history)
 
-    def _pairs_with(self, one: Candidate, pairs: int) -> Trial:
-        found: dict[Candidate, list[Measurement]] = {self.default: [], one: []}
-        order = (self.default, one, one, self.default)
+    def _measure_pairs(self, candidate: Candidate, pairs: int) -> Trial:
+        measurements: dict[Candidate, list[Measurement]] = {self.default: [], candidate: []}
+        order = (self.default, candidate, candidate, self.default)
         for place in range(2 * pairs):
-            self._tell(one)
+            self._report_step(candidate)
             which = order[place % 4]
-            found[which].append(self._measured(which) if which == self.default else self._tried(which))
-            if found[which][-1].failed and which == one:  # it is out already
-                count = len(found[one])
-                found[self.default] = (found[self.default] * count)[:count]
+            measurements[which].append(self._measure(which) if which == self.default else self._try_to_measure(which))
+            if measurements[which][-1].failed and which == candidate:  # it is out already
+                count = len(measurements[candidate])
+                measurements[self.default] = (measurements[self.default] * count)[:count]
                 break
-        return Trial(candidate=one, default=tuple(found[self.default]), measured=tuple(found[one]))
+        return Trial(
+            candidate=candidate, default=tuple(measurements[self.default]), measured=tuple(measurements[candidate])
+        )
 
-    def _tried(self, one: Candidate) -> Measurement:
+    def _try_to_measure(self, candidate: Candidate) -> Measurement:
         try:
-            return self._measured(one)
+            return self._measure(candidate)
         except ScanflowError as error:  # it cannot be served like this
             nothing = dict.fromkeys(("rate", "p50_s", "p90_s", "p99_s"), math.nan)
             return Measurement(**nothing, requests=0, failed=1, reason=str(error))
 
-    def _measured(self, one: Candidate) -> Measurement:
+    def _measure(self, candidate: Candidate) -> Measurement:
         began = self.clock()
-        found = self.bench.measure(one)
-        if found.others > BUSY_CORES:
+        measurement = self.bench.measure(candidate)
+        if measurement.others > BUSY_CORES:
             self.repeated += 1
-            found = self.bench.measure(one)
-            self.disturbed += found.others > BUSY_CORES
-        if not found.requests - found.failed and not found.failed:
-            raise UnavailableError(f"{describe(one)} answered nothing while it was measured. Measure for longer.")
+            measurement = self.bench.measure(candidate)
+            self.disturbed += measurement.others > BUSY_CORES
+        if not measurement.requests - measurement.failed and not measurement.failed:
+            raise UnavailableError(f"{describe(candidate)} answered nothing while it was measured. Measure for longer.")
         self._took.append(self.clock() - began)
-        return found
+        return measurement
 
     def _has_time(self, pairs: int) -> bool:
         return self.clock() + 2 * pairs * statistics.fmean(self._took) <= self._until
 
-    def _tell(self, one: Candidate) -> None:
+    def _report_step(self, candidate: Candidate) -> None:
         best = self._best
         left_s = max(0.0, self._until - self.clock())
         number = len(self.trials) + 1
         self.observe(
             SearchStep(
-                candidate=one, number=number, most=self.most, best=best, score=self.scores.get(best, 1.0), left_s=left_s
+                candidate=candidate,
+                number=number,
+                most=self.most,
+                best=best,
+                score=self.scores.get(best, 1.0),
+                left_s=left_s,
             )
         )

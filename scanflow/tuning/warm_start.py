@@ -1,4 +1,4 @@
-"""A search that begins from what an earlier one found: its best, what came next to it, and how many trials it took.
+"""Warm start of a search from an earlier one's history: its best, its runners-up, and its number of trials.
 
 The earlier best and the earlier default are measured first. If the best is still better than the default by at least
 half of what it was, the runners-up and the neighbouring granularities follow, in half as many trials as the earlier
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from scanflow.tuning.candidates import Candidate, SearchSpace
-from scanflow.tuning.search import Scores, best_of, next_candidate
+from scanflow.tuning.search import Scores, choose_next_candidate, select_best
 
 MOST_RANKED = 4
 """Candidates that a history has: the best, and the runners-up."""
@@ -23,7 +23,7 @@ SHARE_OF_TRIALS = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningHistory:
-    """What an earlier search found."""
+    """The history of an earlier search."""
 
     ranking: tuple[Candidate, ...]
     """The best first, which may be the default; at least one."""
@@ -72,24 +72,30 @@ def adapt_candidate(candidate: Candidate, space: SearchSpace) -> Candidate:
 def rank_candidates(default: Candidate, winner: Candidate | None, scores: Scores) -> tuple[Candidate, ...]:
     """Return the best candidates first: the winner, or the default where none is, then the others by score."""
     first = default if winner is None else winner
-    others = [one for one in ({default: 1.0} | dict(scores)) if one != first and scores.get(one, 1.0) > 0]
-    others.sort(key=lambda one: scores.get(one, 1.0), reverse=True)
+    others = [
+        candidate
+        for candidate in ({default: 1.0} | dict(scores))
+        if candidate != first and scores.get(candidate, 1.0) > 0
+    ]
+    others.sort(key=lambda candidate: scores.get(candidate, 1.0), reverse=True)
     return (first, *others)[:MOST_RANKED]
 
 
-def holds(space: SearchSpace, history: TuningHistory, scores: Scores) -> bool:
-    """Say whether the earlier best is still better than the earlier default, as far as both were measured."""
-    known = {space.placed(one): score for one, score in scores.items()}
-    best, base = (known.get(space.placed(one)) for one in (history.ranking[0], history.default))
+def still_holds(space: SearchSpace, history: TuningHistory, scores: Scores) -> bool:
+    """Return whether the earlier best is still better than the earlier default, as far as both were measured."""
+    scores_by_placement = {space.placed(candidate): score for candidate, score in scores.items()}
+    best, base = (
+        scores_by_placement.get(space.placed(candidate)) for candidate in (history.ranking[0], history.default)
+    )
     if best is None or base is None or history.ratio <= 1:
         return best is None or best > 0
     return best > 0 and (base <= 0 or best / base >= 1 + (history.ratio - 1) / 2)
 
 
-def next_after(
+def choose_next_after(
     space: SearchSpace, default: Candidate, scores: Mapping[Candidate, float], history: TuningHistory
 ) -> Candidate | None:
-    """Return what to measure next in a search with a history; None: it is over.
+    """Choose the next candidate of a search with a history; None: the search is complete.
 
     Args:
         space: What may be tried.
@@ -97,14 +103,21 @@ def next_after(
         scores: What was measured, the default too: see :data:`~scanflow.tuning.search.Scores`.
         history: Adapted to the space.
     """
-    if not history.ranking or not holds(space, history, scores):
-        return next_candidate(space, default, scores)
+    if not history.ranking or not still_holds(space, history, scores):
+        return choose_next_candidate(space, default, scores)
     best, *runners_up = history.ranking
-    wanted = [best, *([history.default] if history.ratio > 1 else [])]
+    candidates = [best, *([history.default] if history.ratio > 1 else [])]
     if history.complete and len(scores.keys() - {default}) < history.most_trials:
-        wanted += [*runners_up, *space.neighbours(best_of(default, scores))]
-    known = {space.placed(one) for one in (default, *scores)}
-    candidate = next((one for one in wanted if (place := space.placed(one)) is not None and place not in known), None)
+        candidates += [*runners_up, *space.neighbours(select_best(default, scores))]
+    measured = {space.placed(candidate) for candidate in (default, *scores)}
+    candidate = next(
+        (
+            candidate
+            for candidate in candidates
+            if (place := space.placed(candidate)) is not None and place not in measured
+        ),
+        None,
+    )
     if candidate is None and not history.complete:
-        return next_candidate(space, default, scores)
+        return choose_next_candidate(space, default, scores)
     return candidate

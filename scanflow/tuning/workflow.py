@@ -1,4 +1,4 @@
-"""A search as a batch workflow of one step, so that agents can have one made: a run, in a process of its own."""
+"""A search as a batch workflow of one step, so that agents can run it in a process of its own."""
 
 from __future__ import annotations
 

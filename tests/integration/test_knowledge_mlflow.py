@@ -24,7 +24,7 @@ import pytest
 from scanflow.app.application import Application
 from scanflow.errors import MissingExtraError, NotFoundError, UnavailableError, UsageError
 from scanflow.knowledge import open_knowledge
-from scanflow.knowledge.step_environment import prepared_environment, tagged, tracker_place
+from scanflow.knowledge.step_environment import add_run_tags, prepared_environment, tracker_place
 from tests.serving import held_port
 from tests.waiting import patient
 
@@ -126,7 +126,7 @@ def test_plain_mlflow_in_a_step_logs_to_the_environment(home: Path, tmp_path: Pa
     )
     step = tmp_path / "step"
     step.mkdir()
-    _python(code, env=tagged(knowledge.prepare("shop", "data"), tags), cwd=step)
+    _python(code, env=add_run_tags(knowledge.prepare("shop", "data"), tags), cwd=step)
     (run,) = knowledge.search_runs("shop", "data", "tags.`scanflow.step` = 'train' and metrics.accuracy > 0.9")
     assert (run.name, run.status, run.parent) == ("fit", "finished", parent.run_id)
     assert run.params == {"depth": "3"}

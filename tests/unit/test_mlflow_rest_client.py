@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from scanflow.errors import NotFoundError, UnavailableError, UsageError
-from scanflow.knowledge.mlflow.artifacts import inside
+from scanflow.knowledge.mlflow.artifacts import append_path
 from scanflow.knowledge.mlflow.connection import MlflowConnection
 from scanflow.knowledge.mlflow.experiments import items
 from scanflow.knowledge.mlflow.rest_client import LocalFiles, RestClient
@@ -101,7 +101,7 @@ def test_artifacts_are_files_here(tmp_path: Path, name: str) -> None:
     (root / "model" / "below").mkdir(parents=True)
     (root / "model" / "below" / "file").write_text("1")
     for uri in (root.as_uri(), str(root)):
-        files = LocalFiles(inside(uri, "model"))
+        files = LocalFiles(append_path(uri, "model"))
         assert [(one.path, one.is_dir) for one in files.list_artifacts(None)] == [("below", True)]
         assert [(one.path, one.is_dir) for one in files.list_artifacts("below")] == [("below/file", False)]
         assert files.list_artifacts("below/file") == files.list_artifacts("nothing") == []

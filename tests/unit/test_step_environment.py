@@ -13,10 +13,10 @@ import scanflow.knowledge.step_environment as prepared
 from scanflow.errors import InvalidError
 from scanflow.knowledge.step_environment import (
     TrackerPlace,
+    add_run_tags,
     prepared_environment,
     remember,
     step_environment,
-    tagged,
     tracker_place,
 )
 
@@ -141,8 +141,8 @@ def test_a_tracker_or_home_that_cannot_be_used_is_refused(tmp_path: Path, uri: s
 def test_tags_are_added_to_what_runs_will_carry() -> None:
     place = TrackerPlace(tracking_uri="http://127.0.0.1:9", artifact_root=None, notes=Path("notes"))
     base = step_environment(place.tracking_uri, app="shop", team="data", experiment_id="7")
-    both = tagged(base, {"scanflow.step": "train", "scanflow.run": "grüner-otter"})
+    both = add_run_tags(base, {"scanflow.step": "train", "scanflow.run": "grüner-otter"})
     of_step = {"scanflow.step": "train", "scanflow.run": "grüner-otter"}
     assert json.loads(both["MLFLOW_RUN_CONTEXT"]) == {"scanflow.app": "shop", "scanflow.team": "data"} | of_step
     assert both == base | {"MLFLOW_RUN_CONTEXT": both["MLFLOW_RUN_CONTEXT"]}
-    assert tagged({}, {"scanflow.step": "train"}) == {}
+    assert add_run_tags({}, {"scanflow.step": "train"}) == {}

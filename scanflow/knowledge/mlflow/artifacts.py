@@ -1,4 +1,4 @@
-"""Where files lie in MLflow's artifact stores, and how they come back."""
+"""Locates and downloads files in MLflow's artifact stores."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from scanflow.errors import NotFoundError
-from scanflow.knowledge.checks import unknown_path
+from scanflow.knowledge.checks import build_unknown_path_error
 from scanflow.knowledge.mlflow.experiments import items
 from scanflow.knowledge.mlflow.rest_client import Client, artifact_repository, is_local
 
@@ -15,46 +15,46 @@ if TYPE_CHECKING:
     from mlflow.entities import LoggedModel, Run
 
 
-class Found(NamedTuple):
-    """Where files are: the address of a folder, or of the folder with the one file."""
+class ArtifactLocation(NamedTuple):
+    """The location of files: a folder's address, or the folder and the name of one file."""
 
     folder: str
     file: str = ""
 
 
-def find_artifact(client: Client, run: Run, path: str) -> Found:
-    """Return where ``path`` of a run lies: among its artifacts or, as ``mlflow.<flavor>.log_model(model, name=...)``
+def find_artifact(client: Client, run: Run, path: str) -> ArtifactLocation:
+    """Locate ``path`` of a run: among its artifacts or, as ``mlflow.<flavor>.log_model(model, name=...)``
     puts a model, beside them."""
     # Not client.list_artifacts and not runs:/ addresses: those hide every error, so a store that does not answer looks
     # empty.
-    root = artifact_repository(root_of(run), client)
+    root = artifact_repository(get_artifact_root(run), client)
     if root.list_artifacts(path or None):
-        return Found(inside(root_of(run), path))
+        return ArtifactLocation(append_path(get_artifact_root(run), path))
     if not path:
-        raise unknown_path(run.info.run_id, path, ())
+        raise build_unknown_path_error(run.info.run_id, path, ())
     folder, _, name = path.rpartition("/")
     beside = {Path(entry.path).name for entry in root.list_artifacts(folder or None)}
     if name in beside:
-        return Found(inside(root_of(run), folder), file=name)
-    model = _logged_model(client, run, path)
+        return ArtifactLocation(append_path(get_artifact_root(run), folder), file=name)
+    model = _find_logged_model(client, run, path)
     if model is not None:
-        return Found(model.artifact_location)
-    raise unknown_path(run.info.run_id, path, beside)
+        return ArtifactLocation(model.artifact_location)
+    raise build_unknown_path_error(run.info.run_id, path, beside)
 
 
-def download(found: Found, staging: Path, client: Client) -> None:
-    artifact_repository(found.folder, client).download_artifacts(found.file, str(staging))
+def download(location: ArtifactLocation, staging: Path, client: Client) -> None:
+    artifact_repository(location.folder, client).download_artifacts(location.file, str(staging))
     if not any(staging.iterdir()):
         raise NotFoundError(
-            f"There are no files at {found.folder!r}. They were never logged, or removed since: look there."
+            f"There are no files at {location.folder!r}. They were never logged, or removed since: look there."
         )
 
 
-def root_of(run: Run) -> str:
+def get_artifact_root(run: Run) -> str:
     return str(run.info.artifact_uri)
 
 
-def inside(uri: str, path: str) -> str:
+def append_path(uri: str, path: str) -> str:
     if not path:
         return uri
     if is_local(uri):
@@ -64,7 +64,7 @@ def inside(uri: str, path: str) -> str:
     return str(append_to_uri_path(uri, path))
 
 
-def _logged_model(client: Client, run: Run, name: str) -> LoggedModel | None:
+def _find_logged_model(client: Client, run: Run, name: str) -> LoggedModel | None:
     if "'" in name:
         return None
     ask = partial(client.search_logged_models, [run.info.experiment_id], f"name = '{name}'")

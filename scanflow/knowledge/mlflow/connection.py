@@ -1,4 +1,4 @@
-"""Opening MLflow for one operation: loaded late, reached for a bounded time, kept quiet, its errors made ours."""
+"""Opens MLflow for one operation: imported lazily, with a bounded wait, silenced, its errors translated."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class MlflowConnection:
 
     @contextmanager
     def open(self, doing: str) -> Generator[Client, None, None]:
-        """Give the client for one operation; ``doing`` completes "could not ..." in the error.
+        """Open the client for one operation; ``doing`` completes "could not ..." in the error.
 
         The tracker is asked for a sign of life first: MLflow itself would retry for minutes where there is none. One
         that stops answering half-way is retried by MLflow (MLFLOW_HTTP_REQUEST_MAX_RETRIES,
@@ -73,7 +73,7 @@ class MlflowConnection:
         """
         ours = served_url(self.place) if self._served else None
         uri = self.place.tracking_uri if ours is None else ours
-        where = shown(uri)
+        where = mask_password(uri)
         _check_reachable(uri, self._connect_timeout_s if ours is None else _STARTS_S, starts=ours is not None)
         if ours is None:
             _import_mlflow()  # before it is kept quiet: it brings the handlers that would print
@@ -84,8 +84,8 @@ class MlflowConnection:
                         self._clients[uri] = self._load() if ours is None else RestClient(ours)
                 yield self._clients[uri]
             except refusals() as error:
-                raise _translated(error, doing, where) from error
-            except _outside_errors() as error:
+                raise _translate_error(error, doing, where) from error
+            except _get_outside_errors() as error:
                 raise UnavailableError(
                     f"Could not {doing} in {where}: {error}. Try again once that is mended."
                 ) from error
@@ -105,7 +105,7 @@ def _import_mlflow() -> None:
     importlib.import_module("mlflow.exceptions")
 
 
-def shown(uri: str) -> str:
+def mask_password(uri: str) -> str:
     parts = urlsplit(uri)
     if "@" not in parts.netloc:
         return uri
@@ -129,8 +129,8 @@ def _check_reachable(uri: str, timeout_s: float, *, starts: bool = False) -> Non
     except (OSError, HTTPException, ValueError) as error:
         reason = getattr(error, "reason", error)
         raise UnavailableError(
-            f"The tracker at {shown(uri)} does not answer: {reason}. Check that it runs and that the address is right, "
-            "then try again."
+            f"The tracker at {mask_password(uri)} does not answer: {reason}. "
+            "Check that it runs and that the address is right, then try again."
         ) from error
 
 
@@ -159,20 +159,20 @@ def _ask_health(parts: SplitResult, timeout_s: float, *, starts: bool) -> None:
 
 
 def refusals() -> tuple[type[MlflowApiError], ...]:
-    """Return the exceptions with which either client refuses; MLflow's own, which is alike, where it is loaded."""
+    """Return the API errors of both clients; MLflow's own only where it is loaded."""
     loaded = sys.modules.get("mlflow.exceptions")
     return (MlflowApiError,) if loaded is None else (MlflowApiError, loaded.MlflowException)
 
 
-def _outside_errors() -> tuple[type[Exception], ...]:
-    """Return what MLflow lets through of others' errors: requests' are OSErrors, too."""
+def _get_outside_errors() -> tuple[type[Exception], ...]:
+    """Return the errors of other libraries that MLflow lets through: requests' are OSErrors, too."""
     loaded = sys.modules.get("sqlalchemy.exc")
     return (OSError,) if loaded is None else (OSError, loaded.SQLAlchemyError)
 
 
-def _translated(error: MlflowApiError, doing: str, where: str) -> ScanflowError:
+def _translate_error(error: MlflowApiError, doing: str, where: str) -> ScanflowError:
     text = str(error).strip().partition("\n")[0][:2000]
-    said = f"Could not {doing} in {where}: {text}"
+    message = f"Could not {doing} in {where}: {text}"
     if "out-of-date database schema" in text:
         return UsageError(
             f"Could not {doing}: the database {where} was made by another version of MLflow than the one installed. "
@@ -180,24 +180,24 @@ def _translated(error: MlflowApiError, doing: str, where: str) -> ScanflowError:
         )
     match error.error_code:
         case "RESOURCE_DOES_NOT_EXIST" | "NOT_FOUND":
-            return NotFoundError(said)
+            return NotFoundError(message)
         case "INVALID_PARAMETER_VALUE" | "BAD_REQUEST" | "RESOURCE_ALREADY_EXISTS":
-            return InvalidError(said)
+            return InvalidError(message)
         case "PERMISSION_DENIED" | "UNAUTHENTICATED" | "CUSTOMER_UNAUTHORIZED":
             return UsageError(
-                f"{said} Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN."
+                f"{message} Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN."
             )
         case "ENDPOINT_NOT_FOUND":
             return UsageError(
-                f"{said} Something answers there, but not as an MLflow tracking server does: check the address."
+                f"{message} Something answers there, but not as an MLflow tracking server does: check the address."
             )
         case _:
-            return UnavailableError(f"{said} Try again.")
+            return UnavailableError(f"{message} Try again.")
 
 
 @contextmanager
 def _quiet() -> Generator[None, None, None]:
-    """Keep what MLflow logs in this thread meanwhile out of the terminal; it goes to our own log as details."""
+    """Redirect MLflow's log records of this thread from the terminal to our own log, at debug level."""
     thread = threading.get_ident()
 
     def mute(record: logging.LogRecord) -> bool:

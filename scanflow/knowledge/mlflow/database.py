@@ -1,4 +1,4 @@
-"""The SQLite database of a tracker: made whole or not at all, by one process at a time."""
+"""Creates the SQLite database of a tracker atomically, by one process at a time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def check_database(path: Path) -> None:
 
 
 def make_database(path: Path, artifact_root: Path) -> None:
-    """Make the database if it is not there. Safe in several processes at once.
+    """Create the database if it is missing. Safe in several processes at once.
 
     MLflow makes its tables in some fifty steps, each seen by other processes, and two that do it at once fail. So it is
     done beside, under a lock, and put in place when it is whole.
@@ -43,7 +43,7 @@ def make_database(path: Path, artifact_root: Path) -> None:
         return
     try:
         private_folder(path.parent)
-        with _locked(path.with_name(f".{path.name}.lock")):
+        with _hold_lock(path.with_name(f".{path.name}.lock")):
             if not path.exists():
                 _make(path, artifact_root)
     except OSError as error:
@@ -67,7 +67,7 @@ def _make(path: Path, artifact_root: Path) -> None:
 
 
 @contextmanager
-def _locked(lock: Path) -> Generator[None, None, None]:
+def _hold_lock(lock: Path) -> Generator[None, None, None]:
     """Hold the lock file; the kernel gives it up for a process that dies."""
     deadline = time.monotonic() + _MAKING_TAKES_S
     with open_private(lock, "w") as file:

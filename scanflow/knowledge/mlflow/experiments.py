@@ -1,4 +1,4 @@
-"""Environments as MLflow's experiments, and runs written so that nobody sees them before they are whole.
+"""Environments as MLflow's experiments, and runs that are invisible until they are complete.
 
 Each environment has two experiments: ``scanflow-<app>-<team>`` holds the runs that users log, and the same with
 ``.records`` holds what scanflow keeps as runs: applications' descriptions, artifacts, the files of models.
@@ -45,7 +45,7 @@ def find_experiment(client: Client, app: str, team: str, *, records: bool = Fals
 
 
 def make_experiment(client: Client, place: TrackerPlace, app: str, team: str, *, records: bool = False) -> str:
-    """Return the id of the environment's experiment, which is made if need be."""
+    """Return the id of the environment's experiment; create it if it is missing."""
     if records:
         make_experiment(client, place, app, team)  # which settles whose the environment is
     name = _name(app, team, records=records)

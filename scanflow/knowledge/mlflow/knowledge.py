@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING
 
 from scanflow.knowledge.checks import RESERVED
 from scanflow.knowledge.filters import Clause, matches, to_mlflow
-from scanflow.knowledge.mlflow.artifacts import Found, download, find_artifact, inside, root_of
+from scanflow.knowledge.mlflow.artifacts import (
+    ArtifactLocation,
+    append_path,
+    download,
+    find_artifact,
+    get_artifact_root,
+)
 from scanflow.knowledge.mlflow.connection import MlflowConnection, refusals
 from scanflow.knowledge.mlflow.experiments import (
     KIND,
@@ -25,7 +31,7 @@ from scanflow.knowledge.mlflow.experiments import (
     write_run,
 )
 from scanflow.knowledge.mlflow.rest_client import Client
-from scanflow.knowledge.port import Kept, KnowledgeBase, NewRun
+from scanflow.knowledge.port import KnowledgeBase, NewRun, SaveKey
 from scanflow.knowledge.records import LATEST, ModelVersion, RunStatus, SavedVersion, TrackedRun
 from scanflow.knowledge.step_environment import TrackerPlace, known_environment, remember, sqlite_path, step_environment
 from scanflow.names import environment_name
@@ -87,9 +93,9 @@ class MlflowKnowledge(KnowledgeBase):
 
     def prepare(self, app: str, team: str) -> dict[str, str]:
         """See the port. Quick for an environment that was prepared before: then MLflow is not even loaded."""
-        known = known_environment(self._place, app, team)
-        if known is not None:
-            return known
+        variables = known_environment(self._place, app, team)
+        if variables is not None:
+            return variables
         with self._connection.open("prepare the environment") as client:
             experiment_id = make_experiment(client, self._place, app, team)
         remember(self._place, app=app, team=team, experiment_id=experiment_id)
@@ -101,21 +107,25 @@ class _MlflowStore:
     client: Client
     tracker: TrackerPlace
 
-    def save(self, kept: Kept, source: Path, now: datetime) -> SavedVersion:
-        tags = {KIND: kept.kind, _LABEL: _digest(kept.name), _NAME: kept.name}
-        below = kept.path if kept.kind == "artifacts" else None
-        return _saved(self._write(kept.app, kept.team, kept.name, tags, source, below, now), kept)
+    def save(self, key: SaveKey, source: Path, now: datetime) -> SavedVersion:
+        tags = {KIND: key.kind, _LABEL: _compute_digest(key.name), _NAME: key.name}
+        below = key.path if key.kind == "artifacts" else None
+        return _to_saved_version(self._write(key.app, key.team, key.name, tags, source, below, now), key)
 
-    def saves(self, kept: Kept) -> Iterator[SavedVersion]:
-        clause = f" and tags.`{_LABEL}` = '{_digest(kept.name)}'"
-        return (_saved(run, kept) for run in self._records(kept.app, kept.team, kept.kind, clause))
+    def saves(self, key: SaveKey) -> Iterator[SavedVersion]:
+        clause = f" and tags.`{_LABEL}` = '{_compute_digest(key.name)}'"
+        return (_to_saved_version(run, key) for run in self._records(key.app, key.team, key.kind, clause))
 
     def artifact_names(self, app: str, team: str) -> Iterable[str]:
         return (run.data.tags.get(_NAME, "") for run in self._records(app, team, "artifacts"))
 
-    def save_at(self, kept: Kept, version: str) -> Found:
-        root = root_of(self.client.get_run(version))
-        return Found(root, kept.path) if kept.kind == "application" else Found(inside(root, kept.path))
+    def save_at(self, key: SaveKey, version: str) -> ArtifactLocation:
+        root = get_artifact_root(self.client.get_run(version))
+        return (
+            ArtifactLocation(root, key.path)
+            if key.kind == "application"
+            else ArtifactLocation(append_path(root, key.path))
+        )
 
     def add_version(self, name: str, source: Path, run_id: str | None, tags: Mapping[str, str], now: datetime) -> int:
         app, team = tags["scanflow.app"], tags["scanflow.team"]
@@ -127,7 +137,7 @@ class _MlflowStore:
                 raise
         # Where the files are, and not models:/<model id>: MLflow's registry looks that up in whatever tracker the
         # process has set as its global one, which need not be ours.
-        address, owned = inside(root_of(holder), _MODEL), {**tags, _MADE_BY: run_id or ""}
+        address, owned = append_path(get_artifact_root(holder), _MODEL), {**tags, _MADE_BY: run_id or ""}
         return int(self.client.create_model_version(name, address, run_id=holder.info.run_id, tags=owned).version)
 
     def model_names(self) -> Iterable[str]:
@@ -142,18 +152,18 @@ class _MlflowStore:
             if error.error_code == "RESOURCE_DOES_NOT_EXIST":
                 return []
             raise
-        found = items(partial(self.client.search_model_versions, f"name = '{name}'", max_results=200))
+        records = items(partial(self.client.search_model_versions, f"name = '{name}'", max_results=200))
         versions = [
             ModelVersion(
-                name=one.name,
-                version=int(one.version),
-                aliases=tuple(sorted(alias for alias, named in aliases.items() if int(named) == int(one.version))),
-                tags={key: value for key, value in one.tags.items() if not key.startswith(RESERVED)},
-                run_id=one.tags.get(_MADE_BY, one.run_id) or None,
-                uri=f"models:/{one.name}/{one.version}",
-                created_at=_time(one.creation_timestamp),
+                name=record.name,
+                version=int(record.version),
+                aliases=tuple(sorted(alias for alias, named in aliases.items() if int(named) == int(record.version))),
+                tags={key: value for key, value in record.tags.items() if not key.startswith(RESERVED)},
+                run_id=record.tags.get(_MADE_BY, record.run_id) or None,
+                uri=f"models:/{record.name}/{record.version}",
+                created_at=_to_datetime(record.creation_timestamp),
             )
-            for one in found
+            for record in records
         ]
         return sorted(versions, key=lambda version: version.version, reverse=True)
 
@@ -164,8 +174,8 @@ class _MlflowStore:
         for key, value in tags.items():
             self.client.set_model_version_tag(name, str(number), key, value)
 
-    def version_at(self, name: str, number: int) -> Found:
-        return Found(self.client.get_model_version_download_uri(name, str(number)))
+    def version_at(self, name: str, number: int) -> ArtifactLocation:
+        return ArtifactLocation(self.client.get_model_version_download_uri(name, str(number)))
 
     def log(self, app: str, team: str, run: NewRun) -> str:
         tags = run.tags if run.parent is None else {**run.tags, _PARENT: run.parent}
@@ -181,22 +191,22 @@ class _MlflowStore:
             raise
         if run.info.lifecycle_stage != "active" or run.data.tags.keys() & {KIND, WRITING}:
             return None
-        return _tracked(run, self.client.get_experiment(run.info.experiment_id).name)
+        return _to_tracked_run(run, self.client.get_experiment(run.info.experiment_id).name)
 
     def runs(self, app: str, team: str, clauses: tuple[Clause, ...]) -> Iterator[TrackedRun]:
         experiment_id = find_experiment(self.client, app, team)
         # MLflow narrows the search; whether a run matches is decided here, so that it means the same everywhere.
-        found = () if experiment_id is None else find_runs(self.client, experiment_id, to_mlflow(clauses))
+        candidates = () if experiment_id is None else find_runs(self.client, experiment_id, to_mlflow(clauses))
         return (
-            _tracked(run, environment_name(app, team))
-            for run in found
+            _to_tracked_run(run, environment_name(app, team))
+            for run in candidates
             if matches(clauses, tags=run.data.tags, params=run.data.params, metrics=run.data.metrics)
         )
 
-    def run_at(self, run_id: str, path: str) -> Found:
+    def run_at(self, run_id: str, path: str) -> ArtifactLocation:
         return find_artifact(self.client, self.client.get_run(run_id), path)
 
-    def download(self, place: Found, staging: Path) -> None:
+    def download(self, place: ArtifactLocation, staging: Path) -> None:
         download(place, staging, self.client)
 
     def _write(
@@ -213,13 +223,13 @@ class _MlflowStore:
         )
 
 
-def _saved(run: Run, kept: Kept) -> SavedVersion:
-    run_id, at = run.info.run_id, _time(run.info.start_time)
-    return SavedVersion(version=run_id, app=kept.app, team=kept.team, saved_at=at, uri=f"runs:/{run_id}/{kept.path}")
+def _to_saved_version(run: Run, key: SaveKey) -> SavedVersion:
+    run_id, at = run.info.run_id, _to_datetime(run.info.start_time)
+    return SavedVersion(version=run_id, app=key.app, team=key.team, saved_at=at, uri=f"runs:/{run_id}/{key.path}")
 
 
-def _tracked(run: Run, environment: str) -> TrackedRun:
-    """Return a run as ours. MLflow's own tags are kept, less those that are fields."""
+def _to_tracked_run(run: Run, environment: str) -> TrackedRun:
+    """Convert a run to our record. MLflow's own tags are kept, except those that are fields."""
     hidden = {_PARENT, "mlflow.runName"}
     return TrackedRun(
         run_id=run.info.run_id,
@@ -230,14 +240,14 @@ def _tracked(run: Run, environment: str) -> TrackedRun:
         metrics=dict(run.data.metrics),
         tags={key: value for key, value in run.data.tags.items() if key not in hidden and not key.startswith(RESERVED)},
         parent=run.data.tags.get(_PARENT),
-        started_at=_time(run.info.start_time),
-        ended_at=None if run.info.end_time is None else _time(run.info.end_time),
+        started_at=_to_datetime(run.info.start_time),
+        ended_at=None if run.info.end_time is None else _to_datetime(run.info.end_time),
     )
 
 
-def _time(milliseconds: int) -> datetime:
+def _to_datetime(milliseconds: int) -> datetime:
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
-def _digest(label: str) -> str:
+def _compute_digest(label: str) -> str:
     return hashlib.sha256(label.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Models in MLflow, as a training reads and writes them. Importing this costs nothing; each function imports MLflow."""
+"""Loads and registers models in MLflow for trainings. Each function imports MLflow, the module does not."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TRUSTED = ("sklearn.", "numpy.", "scipy.")
-"""Where a type comes from that a model of scikit-learn may hold."""
+"""The modules whose types a model of scikit-learn may hold."""
 
 _BATCH = 256
 
 
 @dataclass(frozen=True, slots=True)
 class FittedModel:
-    """A model as its own library has it: scikit-learn's, Keras', or any with ``predict``."""
+    """A model of its own library: scikit-learn, Keras, or any with ``predict``."""
 
     native: Any
 
     def predict(self, x: Any) -> NDArray[Any]:
-        """Return what it says of samples: labels, or numbers (n,)."""
-        found = self._raw(x)
-        return found if found.ndim == 1 else found.argmax(axis=1) if found.shape[1] > 1 else found[:, 0]
+        """Return the predictions for samples: labels, or numbers (n,)."""
+        outputs = self._predict_raw(x)
+        return outputs if outputs.ndim == 1 else outputs.argmax(axis=1) if outputs.shape[1] > 1 else outputs[:, 0]
 
     def probabilities(self, x: Any) -> NDArray[Any] | None:
-        """Return the probabilities of the classes (n, classes); None: it does not say."""
+        """Return the probabilities of the classes (n, classes); None if the model gives none."""
         import numpy as np
 
         if hasattr(self.native, "predict_proba"):
             return np.asarray(self.native.predict_proba(x))
-        found = None if _is_sklearn(self.native) else self._raw(x)
-        if found is None or found.ndim != 2 or found.shape[1] < 2 or found.min() < 0:
+        scores = None if _is_sklearn(self.native) else self._predict_raw(x)
+        if scores is None or scores.ndim != 2 or scores.shape[1] < 2 or scores.min() < 0:
             return None
-        return found if np.allclose(found.sum(axis=1), 1, atol=1e-3) else None
+        return scores if np.allclose(scores.sum(axis=1), 1, atol=1e-3) else None
 
-    def _raw(self, x: Any) -> NDArray[Any]:
+    def _predict_raw(self, x: Any) -> NDArray[Any]:
         import numpy as np
 
         if _is_keras(self.native):
             return np.asarray(self.native.predict(x, batch_size=_BATCH, verbose=0))
         takes_context = "context" in inspect.signature(self.native.predict).parameters  # a PythonModel, not yet saved
-        found = np.asarray(self.native.predict(None, x) if takes_context else self.native.predict(x))
-        return found.reshape(-1) if found.ndim == 2 and found.shape[1] == 1 else found
+        outputs = np.asarray(self.native.predict(None, x) if takes_context else self.native.predict(x))
+        return outputs.reshape(-1) if outputs.ndim == 2 and outputs.shape[1] == 1 else outputs
 
 
 def load(uri: str) -> FittedModel:
-    """Return the model at an address, such as ``models:/NAME@champion``.
+    """Load the model at an address, such as ``models:/NAME@champion``.
 
     Raises:
         NotFoundError: there is none.
@@ -71,8 +71,8 @@ def load(uri: str) -> FittedModel:
     return FittedModel(mlflow.pyfunc.load_model(uri))
 
 
-def version_of(uri: str) -> int | None:
-    """Return the version that ``models:/NAME/VERSION`` or ``models:/NAME@ALIAS`` stands for; None: it is neither."""
+def resolve_version(uri: str) -> int | None:
+    """Resolve ``models:/NAME/VERSION`` or ``models:/NAME@ALIAS`` to a version; None for other addresses."""
     from mlflow.exceptions import MlflowException
 
     mlflow = _mlflow()
@@ -89,7 +89,7 @@ def version_of(uri: str) -> int | None:
 def register(
     model: Any, name: str, *, x: Any, tags: Mapping[str, str], params: Mapping[str, Any], metrics: Mapping[str, float]
 ) -> int:
-    """Log a model with the signature that a few samples give it, and return its new version in the registry.
+    """Log a model with a signature inferred from a few samples, and return its new version in the registry.
 
     It is the version that this step of this run registered before it was interrupted, if it did.
 
@@ -99,15 +99,15 @@ def register(
     mlflow = _mlflow()
     client = mlflow.MlflowClient()
     own = {key: tags.get(key, "") for key in ("scanflow.run", "scanflow.step")}
-    known = client.search_model_versions(f"name='{name}'") if own["scanflow.run"] else []
-    if before := [version for version in known if own.items() <= version.tags.items()]:
+    versions = client.search_model_versions(f"name='{name}'") if own["scanflow.run"] else []
+    if before := [version for version in versions if own.items() <= version.tags.items()]:
         return int(before[0].version)
     with mlflow.start_run(run_name=own["scanflow.step"] or name):
         mlflow.set_tags(dict(tags))
         mlflow.log_params(dict(params))
         mlflow.log_metrics(dict(metrics))
-        signature = mlflow.models.infer_signature(x, FittedModel(model)._raw(x))
-        address = _log(model, signature).model_uri
+        signature = mlflow.models.infer_signature(x, FittedModel(model)._predict_raw(x))
+        address = _log_model(model, signature).model_uri
         return int(mlflow.register_model(address, name, tags=dict(tags)).version)
 
 
@@ -117,28 +117,30 @@ def _mlflow() -> Any:
     return mlflow
 
 
-def _log(model: Any, signature: Any) -> Any:
+def _log_model(model: Any, signature: Any) -> Any:
     mlflow = _mlflow()
-    given = {"name": "model", "signature": signature}
+    options = {"name": "model", "signature": signature}
     if _is_keras(model):
         import keras
         import numpy as np
         import tensorflow as tf
 
-        libraries = [f"{one.__name__}=={one.__version__}" for one in (tf, keras, np)]
-        return mlflow.keras.log_model(model, pip_requirements=libraries, **given)
+        libraries = [f"{module.__name__}=={module.__version__}" for module in (tf, keras, np)]
+        return mlflow.keras.log_model(model, pip_requirements=libraries, **options)
     if _is_sklearn(model):
-        return mlflow.sklearn.log_model(model, **given, **_sklearn_format(model), pip_requirements=_sklearn_libraries())
+        return mlflow.sklearn.log_model(
+            model, **options, **_choose_sklearn_format(model), pip_requirements=_list_sklearn_libraries()
+        )
     if isinstance(model, mlflow.pyfunc.PythonModel):
-        return mlflow.pyfunc.log_model(python_model=model, **given)
+        return mlflow.pyfunc.log_model(python_model=model, **options)
     raise InvalidError(
         f"fit() returned a {type(model).__module__}.{type(model).__qualname__}, and such a model is not known. Return "
         "one of scikit-learn or Keras, or wrap it in an mlflow.pyfunc.PythonModel."
     )
 
 
-def _sklearn_format(model: Any) -> dict[str, Any]:
-    """Return how to save a model of scikit-learn: without pickles where all it holds is of libraries that we know.
+def _choose_sklearn_format(model: Any) -> dict[str, Any]:
+    """Choose the format to save a scikit-learn model in: without pickles where it holds trusted types only.
 
     Left to itself, MLflow refuses trees, whose types skops does not trust.
     """
@@ -150,48 +152,48 @@ def _sklearn_format(model: Any) -> dict[str, Any]:
         types = skops.io.get_untrusted_types(data=skops.io.dumps(model))
     except Exception:  # noqa: BLE001  whatever it cannot save, cloudpickle may
         return {"serialization_format": "cloudpickle"}
-    if not all(one.startswith(TRUSTED) for one in types):
+    if not all(name.startswith(TRUSTED) for name in types):
         return {"serialization_format": "cloudpickle"}
     return {"serialization_format": "skops", "skops_trusted_types": types}
 
 
-def _sklearn_libraries() -> list[str]:
+def _list_sklearn_libraries() -> list[str]:
     from importlib.metadata import PackageNotFoundError, version
 
-    found = []
-    for one in ("scikit-learn", "numpy", "pandas", "skops", "cloudpickle"):
+    libraries = []
+    for library in ("scikit-learn", "numpy", "pandas", "skops", "cloudpickle"):
         try:
-            found.append(f"{one}=={version(one)}")
+            libraries.append(f"{library}=={version(library)}")
         except PackageNotFoundError:
             continue
-    return found
+    return libraries
 
 
 def _is_keras(model: Any) -> bool:
-    return any(one.__module__.startswith("keras.") for one in type(model).__mro__)
+    return any(base.__module__.startswith("keras.") for base in type(model).__mro__)
 
 
 def _is_sklearn(model: Any) -> bool:
-    return any(one.__module__.startswith("sklearn.") for one in type(model).__mro__)
+    return any(base.__module__.startswith("sklearn.") for base in type(model).__mro__)
 
 
 def quiet() -> None:
-    """Have TensorFlow and MLflow say only what went wrong; to be called before either is imported."""
+    """Limit TensorFlow's and MLflow's logs to errors; call it before either is imported."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "ERROR")
 
 
-def pinned(uri: str) -> str:
-    """Return the address of the version that an address stands for now: an alias may move."""
-    number = version_of(uri)
+def pin_version(uri: str) -> str:
+    """Return the address with its alias resolved to the present version: an alias may move."""
+    number = resolve_version(uri)
     return uri if number is None else f"{uri.partition('@')[0].removesuffix(f'/{number}')}/{number}"
 
 
-def tags_of(uri: str) -> dict[str, str]:
-    """Return the tags of the version that an address stands for."""
+def get_version_tags(uri: str) -> dict[str, str]:
+    """Return the tags of the version at an address."""
     import mlflow
 
-    number = version_of(uri)
+    number = resolve_version(uri)
     if number is None:
         return {}
     name = uri.removeprefix("models:/").partition("@")[0].partition("/")[0]

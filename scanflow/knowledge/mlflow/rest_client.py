@@ -42,7 +42,7 @@ class Param:
 
 
 class Page(list[Any]):
-    """What MLflow lists at once."""
+    """A page of a listing."""
 
     token: str | None
     """Asks for the next page; None: this is the last."""
@@ -58,18 +58,18 @@ class RestClient:
     # -- experiments
 
     def get_experiment(self, experiment_id: str) -> Any:
-        return _experiment(self._api.get("/experiments/get", {"experiment_id": experiment_id})["experiment"])
+        return _to_experiment(self._api.get("/experiments/get", {"experiment_id": experiment_id})["experiment"])
 
     def get_experiment_by_name(self, name: str) -> Any:
         try:
-            return _experiment(self._api.get("/experiments/get-by-name", {"experiment_name": name})["experiment"])
+            return _to_experiment(self._api.get("/experiments/get-by-name", {"experiment_name": name})["experiment"])
         except MlflowApiError as error:
             if error.error_code == "RESOURCE_DOES_NOT_EXIST":
                 return None
             raise
 
     def create_experiment(self, name: str, location: str | None, tags: Mapping[str, str]) -> str:
-        body = {"name": name, "artifact_location": location, "tags": _pairs(tags)}
+        body = {"name": name, "artifact_location": location, "tags": _to_pairs(tags)}
         return str(self._api.post("/experiments/create", body)["experiment_id"])
 
     def set_experiment_tag(self, experiment_id: str, key: str, value: str) -> None:
@@ -79,7 +79,7 @@ class RestClient:
     # -- runs
 
     def get_run(self, run_id: str) -> Any:
-        return _run(self._api.get("/runs/get", {"run_id": run_id})["run"])
+        return _to_run(self._api.get("/runs/get", {"run_id": run_id})["run"])
 
     def search_runs(
         self,
@@ -91,15 +91,15 @@ class RestClient:
         page_token: str | None,
     ) -> Page:
         body = {"experiment_ids": experiment_ids, "filter": filter_string, "order_by": order_by}
-        found = self._api.post("/runs/search", {**body, "max_results": max_results, "page_token": page_token})
-        return _page(found, "runs", _run)
+        response = self._api.post("/runs/search", {**body, "max_results": max_results, "page_token": page_token})
+        return _to_page(response, "runs", _to_run)
 
     def create_run(self, experiment_id: str, *, start_time: int, tags: Mapping[str, str], run_name: str | None) -> Any:
-        body = {"experiment_id": experiment_id, "start_time": start_time, "tags": _pairs(tags), "run_name": run_name}
-        return _run(self._api.post("/runs/create", body)["run"])
+        body = {"experiment_id": experiment_id, "start_time": start_time, "tags": _to_pairs(tags), "run_name": run_name}
+        return _to_run(self._api.post("/runs/create", body)["run"])
 
     def log_batch(self, run_id: str, *, params: Sequence[Param] = (), metrics: Sequence[Metric] = ()) -> None:
-        body = {"params": [vars(one) for one in params], "metrics": [vars(one) for one in metrics]}
+        body = {"params": [vars(entity) for entity in params], "metrics": [vars(entity) for entity in metrics]}
         self._api.post("/runs/log-batch", {"run_id": run_id, **body})
 
     def set_terminated(self, run_id: str, status: str, end_time: int) -> None:
@@ -112,19 +112,19 @@ class RestClient:
         self._api.post("/runs/delete", {"run_id": run_id})
 
     def log_artifact(self, run_id: str, local_path: str, artifact_path: str | None) -> None:
-        self._artifacts(run_id).log_artifact(local_path, artifact_path)
+        self._open_artifacts(run_id).log_artifact(local_path, artifact_path)
 
     def log_artifacts(self, run_id: str, local_dir: str, artifact_path: str | None) -> None:
-        self._artifacts(run_id).log_artifacts(local_dir, artifact_path)
+        self._open_artifacts(run_id).log_artifacts(local_dir, artifact_path)
 
-    def _artifacts(self, run_id: str) -> ArtifactRepository | LocalFiles:
+    def _open_artifacts(self, run_id: str) -> ArtifactRepository | LocalFiles:
         return artifact_repository(self.get_run(run_id).info.artifact_uri, self)
 
     def search_logged_models(
         self, experiment_ids: Sequence[str], filter_string: str, *, page_token: str | None
     ) -> Page:
         body = {"experiment_ids": experiment_ids, "filter": filter_string, "page_token": page_token}
-        return _page(self._api.post("/logged-models/search", body), "models", _logged_model)
+        return _to_page(self._api.post("/logged-models/search", body), "models", _to_logged_model)
 
     # -- registered models
 
@@ -132,35 +132,35 @@ class RestClient:
         self._api.post("/registered-models/create", {"name": name})
 
     def get_registered_model(self, name: str) -> Any:
-        found = self._api.get("/registered-models/get", {"name": name})["registered_model"]
-        aliases = {one["alias"]: one["version"] for one in found.get("aliases", ())}
-        return SimpleNamespace(name=found["name"], aliases=aliases)
+        model = self._api.get("/registered-models/get", {"name": name})["registered_model"]
+        aliases = {alias["alias"]: alias["version"] for alias in model.get("aliases", ())}
+        return SimpleNamespace(name=model["name"], aliases=aliases)
 
     def search_registered_models(self, *, max_results: int, page_token: str | None) -> Page:
-        given = {"max_results": max_results, "page_token": page_token}
-        return _page(self._api.get("/registered-models/search", given), "registered_models", _registered_model)
+        query = {"max_results": max_results, "page_token": page_token}
+        return _to_page(self._api.get("/registered-models/search", query), "registered_models", _to_registered_model)
 
     def set_registered_model_alias(self, name: str, alias: str, version: str) -> None:
         self._api.post("/registered-models/alias", {"name": name, "alias": alias, "version": version})
 
     def create_model_version(self, name: str, source: str, *, run_id: str, tags: Mapping[str, str]) -> Any:
-        body = {"name": name, "source": source, "run_id": run_id, "tags": _pairs(tags)}
-        return _version(self._api.post("/model-versions/create", body)["model_version"])
+        body = {"name": name, "source": source, "run_id": run_id, "tags": _to_pairs(tags)}
+        return _to_version(self._api.post("/model-versions/create", body)["model_version"])
 
     def search_model_versions(self, filter_string: str, *, max_results: int, page_token: str | None) -> Page:
-        given: dict[str, str | int | None] = {"filter": filter_string, "max_results": max_results}
-        given["page_token"] = page_token
-        return _page(self._api.get("/model-versions/search", given), "model_versions", _version)
+        query: dict[str, str | int | None] = {"filter": filter_string, "max_results": max_results}
+        query["page_token"] = page_token
+        return _to_page(self._api.get("/model-versions/search", query), "model_versions", _to_version)
 
     def set_model_version_tag(self, name: str, version: str, key: str, value: str) -> None:
         self._api.post("/model-versions/set-tag", {"name": name, "version": version, "key": key, "value": value})
 
     def get_model_version_download_uri(self, name: str, version: str) -> str:
-        given = {"name": name, "version": version}
-        found = str(self._api.get("/model-versions/get-download-uri", given)["artifact_uri"])
-        model = found.removeprefix("models:/")  # as training logs one, kept beside its run
-        if model == found:
-            return found
+        query = {"name": name, "version": version}
+        address = str(self._api.get("/model-versions/get-download-uri", query)["artifact_uri"])
+        model = address.removeprefix("models:/")  # as training logs one, kept beside its run
+        if model == address:
+            return address
         return str(self._api.get(f"/logged-models/{model}", {})["model"]["info"]["artifact_uri"])
 
 
@@ -171,25 +171,25 @@ class LocalFiles:
         self.root = local_path(uri)
 
     def log_artifact(self, local_path: str, artifact_path: str | None) -> None:
-        shutil.copy(local_path, _made(self.root, artifact_path))
+        shutil.copy(local_path, _make_folder(self.root, artifact_path))
 
     def log_artifacts(self, local_dir: str, artifact_path: str | None) -> None:
-        shutil.copytree(local_dir, _made(self.root, artifact_path), dirs_exist_ok=True)
+        shutil.copytree(local_dir, _make_folder(self.root, artifact_path), dirs_exist_ok=True)
 
     def list_artifacts(self, path: str | None) -> list[Any]:
         folder = self.root if path is None else self.root / path
         if not folder.is_dir():  # as MLflow has it, a file holds nothing
             return []
         below = sorted(folder.iterdir())
-        return [SimpleNamespace(path=one.relative_to(self.root).as_posix(), is_dir=one.is_dir()) for one in below]
+        return [SimpleNamespace(path=entry.relative_to(self.root).as_posix(), is_dir=entry.is_dir()) for entry in below]
 
     def download_artifacts(self, path: str, destination: str) -> None:
         """Copy a file, or all that is in a folder, below ``destination``; what is not there is not."""
-        found = self.root / path
-        if found.is_dir():
-            shutil.copytree(found, Path(destination, path), dirs_exist_ok=True)
-        elif found.is_file():
-            shutil.copy(found, _made(Path(destination), str(PurePosixPath(path).parent)))
+        source = self.root / path
+        if source.is_dir():
+            shutil.copytree(source, Path(destination, path), dirs_exist_ok=True)
+        elif source.is_file():
+            shutil.copy(source, _make_folder(Path(destination), str(PurePosixPath(path).parent)))
 
 
 def artifact_repository(uri: str, client: Client) -> ArtifactRepository | LocalFiles:
@@ -211,56 +211,56 @@ def local_path(uri: str) -> Path:
     return Path(url2pathname(parts.path) if parts.scheme else uri)
 
 
-def _made(root: Path, path: str | None) -> Path:
+def _make_folder(root: Path, path: str | None) -> Path:
     folder = root / path if path else root
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
-def _page(found: Mapping[str, Any], name: str, of: Callable[[Mapping[str, Any]], SimpleNamespace]) -> Page:
-    page = Page(of(one) for one in found.get(name, ()))
-    page.token = found.get("next_page_token") or None
+def _to_page(response: Mapping[str, Any], name: str, convert: Callable[[Mapping[str, Any]], SimpleNamespace]) -> Page:
+    page = Page(convert(entry) for entry in response.get(name, ()))
+    page.token = response.get("next_page_token") or None
     return page
 
 
-def _pairs(tags: Mapping[str, str]) -> list[dict[str, str]]:
+def _to_pairs(tags: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"key": key, "value": value} for key, value in tags.items()]
 
 
-def _mapping(pairs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    return {one["key"]: one.get("value", "") for one in pairs}
+def _from_pairs(pairs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {pair["key"]: pair.get("value", "") for pair in pairs}
 
 
-def _experiment(found: Mapping[str, Any]) -> SimpleNamespace:
-    return SimpleNamespace(**{**found, "tags": _mapping(found.get("tags", ()))})
+def _to_experiment(fields: Mapping[str, Any]) -> SimpleNamespace:
+    return SimpleNamespace(**{**fields, "tags": _from_pairs(fields.get("tags", ()))})
 
 
-def _run(found: Mapping[str, Any]) -> SimpleNamespace:
-    info, data = found["info"], found.get("data", {})
+def _to_run(fields: Mapping[str, Any]) -> SimpleNamespace:
+    info, data = fields["info"], fields.get("data", {})
     times = {"start_time": int(info["start_time"]), "end_time": int(info["end_time"]) if "end_time" in info else None}
-    metrics = {key: float(value) for key, value in _mapping(data.get("metrics", ())).items()}
+    metrics = {key: float(value) for key, value in _from_pairs(data.get("metrics", ())).items()}
     return SimpleNamespace(
         info=SimpleNamespace(**{"run_name": None, **info, **times}),
         data=SimpleNamespace(
-            metrics=metrics, params=_mapping(data.get("params", ())), tags=_mapping(data.get("tags", ()))
+            metrics=metrics, params=_from_pairs(data.get("params", ())), tags=_from_pairs(data.get("tags", ()))
         ),
     )
 
 
-def _registered_model(found: Mapping[str, Any]) -> SimpleNamespace:
-    return SimpleNamespace(name=found["name"], latest_versions=found.get("latest_versions", ()))
+def _to_registered_model(fields: Mapping[str, Any]) -> SimpleNamespace:
+    return SimpleNamespace(name=fields["name"], latest_versions=fields.get("latest_versions", ()))
 
 
-def _logged_model(found: Mapping[str, Any]) -> SimpleNamespace:
-    info = found["info"]
+def _to_logged_model(fields: Mapping[str, Any]) -> SimpleNamespace:
+    info = fields["info"]
     return SimpleNamespace(source_run_id=info.get("source_run_id"), artifact_location=info["artifact_uri"])
 
 
-def _version(found: Mapping[str, Any]) -> SimpleNamespace:
+def _to_version(fields: Mapping[str, Any]) -> SimpleNamespace:
     return SimpleNamespace(
-        name=found["name"],
-        version=found["version"],
-        run_id=found.get("run_id"),
-        creation_timestamp=int(found["creation_timestamp"]),
-        tags=_mapping(found.get("tags", ())),
+        name=fields["name"],
+        version=fields["version"],
+        run_id=fields.get("run_id"),
+        creation_timestamp=int(fields["creation_timestamp"]),
+        tags=_from_pairs(fields.get("tags", ())),
     )

@@ -10,8 +10,8 @@ from scanflow.characterization.analysis import (
     MOST_LIMITS,
     PRECISION,
     MemoryKnee,
-    knee,
-    next_limit,
+    choose_next_limit,
+    find_knee,
     recommend,
     saturation,
 )
@@ -62,19 +62,19 @@ def test_without_runs_nothing_is_said(seconds: dict[int, list[float]]) -> None:
 def test_the_knee_is_found_wherever_it_is(peak: int, share: float) -> None:
     needs = int(peak * share)
     tried: dict[int, bool] = {}
-    while (limit := next_limit(peak, tried)) is not None:
+    while (limit := choose_next_limit(peak, tried)) is not None:
         assert limit not in tried
         tried[limit] = limit >= needs
     assert len(tried) <= MOST_LIMITS
-    found = knee(tried)
+    found = find_knee(tried)
     assert found is not None
     assert found.too_few < needs <= found.enough
     assert found.enough <= PRECISION**2 * needs + 2 * MIB + peak / 40
 
 
 def test_a_program_that_never_succeeds_has_no_knee() -> None:
-    assert knee({100: False, 200: False}) is None
-    assert next_limit(100 * MIB, dict.fromkeys(range(MOST_LIMITS), False)) is None
+    assert find_knee({100: False, 200: False}) is None
+    assert choose_next_limit(100 * MIB, dict.fromkeys(range(MOST_LIMITS), False)) is None
 
 
 def test_what_is_asked_for_is_what_is_used_with_something_to_spare() -> None:

@@ -13,7 +13,7 @@ from scanflow.tuning.candidates import Candidate, SearchSpace
 from scanflow.tuning.comparison import compare
 from scanflow.tuning.goals import Goal, Measurement
 from scanflow.tuning.result import Trial, TuningResult
-from scanflow.tuning.search import next_candidate
+from scanflow.tuning.search import choose_next_candidate
 from scanflow.tuning.study import FRESH_PAIRS, Study
 from tests.unit.tuning.conftest import SimulatedBench
 
@@ -69,8 +69,8 @@ def test_nothing_is_measured_twice_and_a_search_goes_on_where_it_was_cut_short()
 
 def test_the_same_scores_lead_to_the_same_next_one() -> None:
     scores = {DEFAULT: 1.0}
-    first = next_candidate(SPACE, DEFAULT, scores)
-    assert first == next_candidate(SPACE, DEFAULT, dict(scores)) == Candidate(instances=2, cores=8.0)
+    first = choose_next_candidate(SPACE, DEFAULT, scores)
+    assert first == choose_next_candidate(SPACE, DEFAULT, dict(scores)) == Candidate(instances=2, cores=8.0)
 
 
 def test_what_is_said_of_the_best_comes_from_pairs_of_its_own() -> None:

@@ -15,7 +15,7 @@ from scanflow.tuning.candidates import Candidate, SearchSpace
 from scanflow.tuning.goals import Goal
 from scanflow.tuning.result import TuningResult
 from scanflow.tuning.study import Study
-from scanflow.tuning.warm_start import MOST_RANKED, TuningHistory, adapt_candidate, next_after
+from scanflow.tuning.warm_start import MOST_RANKED, TuningHistory, adapt_candidate, choose_next_after
 from tests.unit.tuning.conftest import SimulatedBench
 from tests.unit.tuning.test_search import DEFAULT, SPACE, gains
 
@@ -131,7 +131,7 @@ def test_a_search_with_a_history_ends_and_measures_nothing_twice(
 ) -> None:
     history = TuningHistory(ranking=tuple(ranking), default=DEFAULT, ratio=ratio, trials=trials)
     scores = {DEFAULT: 1.0}
-    while (one := next_after(SPACE, DEFAULT, scores, history)) is not None:
+    while (one := choose_next_after(SPACE, DEFAULT, scores, history)) is not None:
         assert SPACE.placed(one) not in {SPACE.placed(other) for other in scores}
         scores[one] = drawn.uniform(-1, 2)
         assert len(scores) <= len(SPACE.whole)
