@@ -1,4 +1,4 @@
-"""An application's agents as they are described, and what ties a function to such a description."""
+"""Descriptions of an application's agents, and functions declared as their sensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Annotated, Any, Generic, Literal, ParamSpec, Self, TypeVar
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from scanflow.app.model import Model, as_tuple, first_doubled, short
+from scanflow.app.model import Model, as_tuple, find_duplicate, short
 from scanflow.app.parameters import Fixed, Parameters
 from scanflow.app.quantities import Seconds
 from scanflow.app.resources import Resources
@@ -96,7 +96,7 @@ class Agent(Model):
         who = f"Agent {self.name!r}"
         if self.template is None and not self.sensors and not self.modules:
             raise InvalidError(f"{who} would do nothing. Give it a 'template', 'sensors' or 'modules'.")
-        if doubled := first_doubled(sensor.name for sensor in self.sensors):
+        if doubled := find_duplicate(sensor.name for sensor in self.sensors):
             raise InvalidError(f"{who} has two sensors named {doubled!r}. Rename one.")
         return self
 
@@ -168,14 +168,14 @@ def declared_sensor(
     agent: str | None = None,
     **limits: Any,
 ) -> SensorFunction[P, R]:
-    """Return ``function`` as a sensor, and add it to what the agent that is being loaded declares.
+    """Declare ``function`` as a sensor of the agent that is being loaded.
 
     ``limits`` are its ``limit_s``, ``grace_s`` and ``misfire``: see :class:`Sensor`.
     """
-    given: Any = function
-    if not callable(given) or isinstance(given, SensorFunction | type):
-        raise InvalidError(f"A sensor is made of a function; {short(given)} is not one.")
-    own = str(name or getattr(given, "__name__", type(given).__name__))
+    candidate: Any = function
+    if not callable(candidate) or isinstance(candidate, SensorFunction | type):
+        raise InvalidError(f"A sensor is made of a function; {short(candidate)} is not one.")
+    own = str(name or getattr(candidate, "__name__", type(candidate).__name__))
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidError(f"The sensor {own!r} yields. Return one value instead, such as a list.")
     if own == "<lambda>":
@@ -187,24 +187,24 @@ def declared_sensor(
         filter_string=filter_string,
         **limits,
     )
-    made = SensorFunction(function=function, sensor=described, timed=trigger is not None, agent=agent)
-    declare(made)
-    return made
+    sensor = SensorFunction(function=function, sensor=described, timed=trigger is not None, agent=agent)
+    declare(sensor)
+    return sensor
 
 
 @contextmanager
 def collecting() -> Iterator[list[Any]]:
-    """Collect what is declared inside. An inner collection does not add to an outer one."""
-    found: list[Any] = []
-    token = _collection.set(found)
+    """Collect the declarations made in the block. An inner collection does not add to an outer one."""
+    collected: list[Any] = []
+    token = _collection.set(collected)
     try:
-        yield found
+        yield collected
     finally:
         _collection.reset(token)
 
 
 def declare(thing: object) -> None:
-    """Add to what the agent that is being loaded declares; where none is, do nothing."""
-    found = _collection.get()
-    if found is not None:
-        found.append(thing)
+    """Add a declaration to the agent that is being loaded; without one, do nothing."""
+    collected = _collection.get()
+    if collected is not None:
+        collected.append(thing)

@@ -1,4 +1,4 @@
-"""What one team ships."""
+"""The application of a team: workflows and agents."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from scanflow.app.agents import Agent
-from scanflow.app.model import Model, Whole, as_tuple, first_doubled, short
+from scanflow.app.model import Model, Whole, as_tuple, find_duplicate, short
 from scanflow.app.webhook import Webhook
 from scanflow.app.workflow import Workflow
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
@@ -62,7 +62,7 @@ class Application(Model):
                 f"Kubernetes allows {MAX_NAME}: shorten the name or the team by {len(self.environment) - MAX_NAME}."
             )
         for what, named in (("workflows", self.workflows), ("agents", self.agents)):
-            if doubled := first_doubled(thing.name for thing in named):
+            if doubled := find_duplicate(thing.name for thing in named):
                 raise InvalidError(f"{who} has two {what} named {doubled!r}. Rename one of them.")
         self._check_online(who)
         nodes = {node.name for workflow in self.workflows for node in workflow.nodes}
@@ -77,16 +77,21 @@ class Application(Model):
 
     def _repr_html_(self) -> str:
         rows: list[tuple[str, ...]]
-        rows = [(one.type, one.name, ", ".join(node.name for node in one.nodes)) for one in self.workflows]
-        rows += [("agent", one.name, ", ".join(filter(None, [one.template, *one.modules]))) for one in self.agents]
+        rows = [
+            (workflow.type, workflow.name, ", ".join(node.name for node in workflow.nodes))
+            for workflow in self.workflows
+        ]
+        rows += [
+            ("agent", agent.name, ", ".join(filter(None, [agent.template, *agent.modules]))) for agent in self.agents
+        ]
         return html_table(f"Application {self.name} of team {self.team}", ("kind", "name", "made of"), rows)
 
     def _check_online(self, who: str) -> None:
-        """Check what names online workflows of the application: backups, and what steps keep off."""
+        """Check the references to online workflows of the application: backups, and services that steps avoid."""
         online = {workflow.name for workflow in self.workflows if workflow.type == "online"}
         for workflow in self.workflows:
             for step in workflow.steps if online else ():  # what a run keeps of its application has none
-                if unknown := [one for one in step.avoid_services if one not in online]:
+                if unknown := [name for name in step.avoid_services if name not in online]:
                     raise InvalidError(
                         f"{who}: the step {step.name!r} keeps apart from {unknown[0]!r}, which is no online workflow "
                         f"of it.{did_you_mean(unknown[0], online)}"

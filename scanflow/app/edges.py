@@ -89,6 +89,6 @@ def _advice(target: object) -> str:
     return f"'>>' links nodes, and {short(target)} is not one. Write a >> b, or a >> [b, c]."
 
 
-def _join(left: Chain, right: Chain) -> Chain:
-    between = tuple(Dependency(dependee=tail, depender=head) for tail in left.tails for head in right.heads)
-    return Chain((*left, *between, *right), left.heads, right.tails)
+def _join(first: Chain, second: Chain) -> Chain:
+    between = tuple(Dependency(dependee=tail, depender=head) for tail in first.tails for head in second.heads)
+    return Chain((*first, *between, *second), first.heads, second.tails)

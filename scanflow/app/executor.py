@@ -44,7 +44,7 @@ class Target(str):
         return target
 
 
-def _target(value: Any) -> Target | None:
+def _to_target(value: Any) -> Target | None:
     if value is None or isinstance(value, Target):
         return value
     return Target(check_locator(value, "function"))
@@ -74,29 +74,29 @@ class Retry(Model):
             return longest
 
 
-def _reference(value: Any) -> Any:
+def _to_reference(value: Any) -> Any:
     return value.output if isinstance(value, Executor) else read_reference(value)
 
 
-def _items(value: Any) -> Any:
+def _check_items(value: Any) -> Any:
     if value is None:
         return None
-    if isinstance(ref := _reference(value), Ref):
+    if isinstance(ref := _to_reference(value), Ref):
         return ref
     if not isinstance(value, list | tuple | range):
         raise InvalidError(
             f"for_each cannot be {short(value)}. Give it a list, a step that returns one, or "
             "an output that is one: load['files']."
         )
-    return tuple(plain(value, "an item of for_each", special=_reference))
+    return tuple(plain(value, "an item of for_each", special=_to_reference))
 
 
-def _written(value: Any) -> Any:
+def _serialize_reference(value: Any) -> Any:
     """Left to itself, pydantic tries the reference's serializer on a list too, and writes its text."""
     return value.model_dump(mode="json") if isinstance(value, Ref) else value
 
 
-def _retry(value: Any) -> Any:
+def _to_retry(value: Any) -> Any:
     if isinstance(value, Retry | Mapping):
         return value
     if isinstance(value, bool) or not isinstance(value, int):
@@ -104,7 +104,7 @@ def _retry(value: Any) -> Any:
     return Retry(limit=value)
 
 
-def _requirements(value: Any) -> Any:
+def _check_requirements(value: Any) -> Any:
     texts = value if isinstance(value, list | tuple) else [value]
     if value is not None and not all(isinstance(text, str) and text.strip() for text in texts):
         raise InvalidError(
@@ -113,7 +113,7 @@ def _requirements(value: Any) -> Any:
     return value
 
 
-def _cache(value: Any) -> Any:
+def _check_cache(value: Any) -> Any:
     if isinstance(value, bool) or (isinstance(value, str) and value):
         return value
     raise InvalidError(f"cache cannot be {short(value)}. Write True, False, or a version as text: cache='v2'.")
@@ -134,17 +134,19 @@ class Executor(Linkable):
     mainfile: str | None = None
     """A script, relative to the application's folder."""
 
-    function: Annotated[str | None, PlainValidator(_target)] = None
+    function: Annotated[str | None, PlainValidator(_to_target)] = None
     """``file.py:name`` or ``package.module:name``; made by ``@sf.step``."""
 
     parameters: Annotated[
         Mapping[str, Any],
-        BeforeValidator(lambda value: plain_mapping(value, special=_reference)),
+        BeforeValidator(lambda value: plain_mapping(value, special=_to_reference)),
         AfterValidator(Fixed),
     ] = Field(default_factory=Fixed)
     """Plain values, or references to earlier steps' outputs (``other["accuracy"]``)."""
 
-    requirements: Annotated[str | Sequence[str] | None, BeforeValidator(_requirements), AfterValidator(as_tuple)] = None
+    requirements: Annotated[
+        str | Sequence[str] | None, BeforeValidator(_check_requirements), AfterValidator(as_tuple)
+    ] = None
     """A file, or a list, of requirements: the step runs in a cached environment of its own."""
 
     image: str | None = None
@@ -154,19 +156,21 @@ class Executor(Linkable):
     resources: Resources = Resources()
     affinity: Annotated[Affinity | str | None, BeforeValidator(Affinity.coerce)] = None
 
-    retries: Annotated[Retry | int, BeforeValidator(_retry)] = Retry(limit=0)
+    retries: Annotated[Retry | int, BeforeValidator(_to_retry)] = Retry(limit=0)
     """Tries after the first failed one; a number, or a :class:`Retry` with waits."""
 
     timeout: Duration = None
     """The longest one try may take; then its whole process group is ended."""
 
-    for_each: Annotated[Ref | Sequence[Any] | None, BeforeValidator(_items), PlainSerializer(_written)] = None
+    for_each: Annotated[
+        Ref | Sequence[Any] | None, BeforeValidator(_check_items), PlainSerializer(_serialize_reference)
+    ] = None
     """A list, or a reference to one: the step runs once for each item, which ``sf.item`` stands for."""
 
     when: Annotated[Condition | None, BeforeValidator(read_condition)] = None
     """The step runs only if this holds; else it is skipped."""
 
-    cache: Annotated[bool | str, BeforeValidator(_cache)] = False
+    cache: Annotated[bool | str, BeforeValidator(_check_cache)] = False
     """Reuse an earlier run's outputs if code, parameters and input files are the same. Text is a version to change."""
 
     in_process: bool = False
@@ -222,7 +226,7 @@ class Executor(Linkable):
 
     @property
     def target(self) -> Target | None:
-        return _target(self.function)
+        return _to_target(self.function)
 
     @property
     def avoid_services(self) -> Sequence[str]:

@@ -15,53 +15,53 @@ _DEEP = "This file is nested deeper than any application is. Look for a bracket 
 
 
 def dump_json(app: Application) -> str:
-    return json.dumps(_document(app), indent=2, ensure_ascii=False)
+    return json.dumps(_to_document(app), indent=2, ensure_ascii=False)
 
 
 def dump_yaml(app: Application) -> str:
     from scanflow.app.yaml_text import write_yaml
 
-    return write_yaml(_document(app))
+    return write_yaml(_to_document(app))
 
 
 def load_json(text: str) -> Application:
     """Return the application that ``text`` describes, or raise an InvalidError."""
     try:
-        document = json.loads(text.removeprefix("\ufeff"), object_pairs_hook=_once)
+        document = json.loads(text.removeprefix("\ufeff"), object_pairs_hook=_check_keys_unique)
     except json.JSONDecodeError as error:
         raise InvalidError(f"This is not JSON: {error}.") from error
     except RecursionError:
         raise InvalidError(_DEEP) from None
-    return _application(document)
+    return _from_document(document)
 
 
 def load_yaml(text: str) -> Application:
     """Return the application that ``text`` describes, or raise an InvalidError."""
     from scanflow.app.yaml_text import read_yaml  # here, since most runs never see any YAML
 
-    return _application(read_yaml(text))
+    return _from_document(read_yaml(text))
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+def _check_keys_unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         keys = [key for key, _ in pairs]
         doubled = next(key for key in keys if keys.count(key) > 1)
         raise InvalidError(f"An object has the key {doubled!r} twice. Keep one of the two.")
-    return found
+    return mapping
 
 
-def _document(app: Application) -> dict[str, Any]:
+def _to_document(app: Application) -> dict[str, Any]:
     return {"schema": SCHEMA, **app.model_dump(mode="json", exclude_defaults=True)}
 
 
-def _application(document: Any) -> Application:
+def _from_document(document: Any) -> Application:
     if not isinstance(document, Mapping):
         raise InvalidError(
             f"An application is a mapping that begins with 'schema: {SCHEMA}'; this is {short(document)}."
         )
     schema = document.get("schema")
     if schema != SCHEMA:
-        found = "has no 'schema'" if schema is None else f"has the schema {short(schema)}"
-        raise InvalidError(f"This file {found}; this version of scanflow reads {SCHEMA!r}. Write 'schema: {SCHEMA}'.")
+        problem = "has no 'schema'" if schema is None else f"has the schema {short(schema)}"
+        raise InvalidError(f"This file {problem}; this version of scanflow reads {SCHEMA!r}. Write 'schema: {SCHEMA}'.")
     return Application(**{str(key): value for key, value in document.items() if key != "schema"})

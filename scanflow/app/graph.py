@@ -10,12 +10,12 @@ from scanflow.errors import InvalidError
 _MOST_SHOWN = 20
 
 
-def parents_of(names: Iterable[str], edges: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
-    """Return, for each name, those it waits for, once each, in the order of the edges."""
-    found: dict[str, dict[str, None]] = {name: {} for name in names}
+def collect_parents(names: Iterable[str], edges: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
+    """Return the names that each name waits for, once each, in the order of the edges."""
+    parents: dict[str, dict[str, None]] = {name: {} for name in names}
     for before, after in edges:
-        found[after][before] = None
-    return {name: tuple(parents) for name, parents in found.items()}
+        parents[after][before] = None
+    return {name: tuple(before) for name, before in parents.items()}
 
 
 def levels(parents: Mapping[str, Sequence[str]]) -> tuple[tuple[str, ...], ...]:
@@ -42,11 +42,11 @@ def levels(parents: Mapping[str, Sequence[str]]) -> tuple[tuple[str, ...], ...]:
 
 
 def ancestors(parents: Mapping[str, Sequence[str]], name: str) -> frozenset[str]:
-    found: set[str] = set()
-    left = list(parents[name])
-    while left:
-        one = left.pop()
-        if one not in found:
-            found.add(one)
-            left.extend(parents[one])
-    return frozenset(found)
+    ancestor_names: set[str] = set()
+    remaining = list(parents[name])
+    while remaining:
+        parent = remaining.pop()
+        if parent not in ancestor_names:
+            ancestor_names.add(parent)
+            remaining.extend(parents[parent])
+    return frozenset(ancestor_names)

@@ -17,12 +17,12 @@ Parents = Mapping[str, Sequence[str]]
 
 
 def check_inference(who: str, services: Sequence[Service], parents: Parents) -> None:
-    """Refuse a graph where a node takes what it cannot, a request is answered twice, or two nodes decide on scaling."""
-    children = children_of(parents)
+    """Reject a graph where a node has too many parents, a request gets two answers, or two nodes have a scaling."""
+    children = collect_children(parents)
     for service in services:
         _check_node(who, service, parents[service.name], children[service.name])
     routers = {service.name for service in services if service.role == "ROUTER"}
-    if (twice := _answered_twice(parents, children, routers)) is not None:
+    if (twice := _find_double_answer(parents, children, routers)) is not None:
         first, second = twice
         raise InvalidError(
             f"{who}: {first!r} and {second!r} would both answer the same request, since nothing comes after either. "
@@ -36,17 +36,17 @@ def check_inference(who: str, services: Sequence[Service], parents: Parents) -> 
         )
 
 
-def children_of(parents: Parents) -> dict[str, tuple[str, ...]]:
-    found: dict[str, list[str]] = {name: [] for name in parents}
+def collect_children(parents: Parents) -> dict[str, tuple[str, ...]]:
+    children: dict[str, list[str]] = {name: [] for name in parents}
     for name, before in parents.items():
-        for one in before:
-            found[one].append(name)
-    return {name: tuple(after) for name, after in found.items()}
+        for parent in before:
+            children[parent].append(name)
+    return {name: tuple(after) for name, after in children.items()}
 
 
 def answers(parents: Parents) -> tuple[str, ...]:
-    """Return the nodes whose result is the answer to a request: one, except below a ROUTER."""
-    return tuple(name for name, after in children_of(parents).items() if not after)
+    """Return the output nodes of the graph: one, except below a ROUTER."""
+    return tuple(name for name, after in collect_children(parents).items() if not after)
 
 
 def _check_node(who: str, service: Service, parents: Sequence[str], children: Sequence[str]) -> None:
@@ -62,12 +62,12 @@ def _check_node(who: str, service: Service, parents: Sequence[str], children: Se
         )
     if len(parents) > 1 and service.role != "COMBINER":
         raise InvalidError(
-            f"{who}: {service.name!r} would take the results of {_listed(parents)}, but a {service.role} takes one. "
-            "Join them with a COMBINER before it, or give it that role."
+            f"{who}: {service.name!r} would take the results of {_format_names(parents)}, "
+            f"but a {service.role} takes one. Join them with a COMBINER before it, or give it that role."
         )
 
 
-def _answered_twice(
+def _find_double_answer(
     parents: Parents, children: Mapping[str, Sequence[str]], routers: set[str]
 ) -> tuple[str, str] | None:
     """Return two nodes that may answer one request, if there are two.
@@ -76,39 +76,41 @@ def _answered_twice(
     ways. All pairs of paths are walked at once, the one that is behind in the order of the graph first, so that two
     paths through one node are there at the same time.
     """
-    ends = [name for name, after in children.items() if not after]
-    if len(ends) < 2:
+    outputs = [name for name, after in children.items() if not after]
+    if len(outputs) < 2:
         return None
     rank = {name: place for place, name in enumerate(chain.from_iterable(levels(parents)))}
-    left = [*combinations_with_replacement([name for name, before in parents.items() if not before], 2)]
-    seen = set(left)
-    while left:
-        one, other = left.pop()
-        if not children[one] and not children[other]:
-            if one != other:
-                return one, other
+    remaining = [*combinations_with_replacement([name for name, before in parents.items() if not before], 2)]
+    seen = set(remaining)
+    while remaining:
+        first, second = remaining.pop()
+        if not children[first] and not children[second]:
+            if first != second:
+                return first, second
             continue
-        for pair in _next(one, other, children, rank, routers):
+        for pair in _advance(first, second, children, rank, routers):
             if pair not in seen:
                 seen.add(pair)
-                left.append(pair)
+                remaining.append(pair)
     return None
 
 
-def _next(
-    one: str, other: str, children: Mapping[str, Sequence[str]], rank: Mapping[str, int], routers: set[str]
+def _advance(
+    first: str, second: str, children: Mapping[str, Sequence[str]], rank: Mapping[str, int], routers: set[str]
 ) -> Iterable[tuple[str, str]]:
-    if one == other:
-        together = children[one]
+    if first == second:
+        children_of_both = children[first]
         pairs: Iterable[tuple[str, str]] = (
-            ((child, child) for child in together) if one in routers else product(together, together)
+            ((child, child) for child in children_of_both)
+            if first in routers
+            else product(children_of_both, children_of_both)
         )
-    elif not children[other] or (children[one] and rank[one] < rank[other]):
-        pairs = ((child, other) for child in children[one])
+    elif not children[second] or (children[first] and rank[first] < rank[second]):
+        pairs = ((child, second) for child in children[first])
     else:
-        pairs = ((one, child) for child in children[other])
+        pairs = ((first, child) for child in children[second])
     return ((a, b) if rank[a] <= rank[b] else (b, a) for a, b in pairs)
 
 
-def _listed(names: Sequence[str]) -> str:
+def _format_names(names: Sequence[str]) -> str:
     return " and ".join([", ".join(map(repr, names[:-1])), repr(names[-1])])

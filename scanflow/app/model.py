@@ -1,4 +1,4 @@
-"""The base of everything a user describes: frozen, checked when made, with errors that name node and field."""
+"""The base of the user's descriptions: frozen, validated, with errors that name node and field."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ class Model(BaseModel):
             try:
                 super().__init__(**data)
             except ValidationError as error:
-                raise InvalidError(_describe(type(self), data, error)) from error
+                raise InvalidError(_describe_errors(type(self), data, error)) from error
 
         def __setattr__(self, name: str, value: Any) -> None:
             raise InvalidError(
-                f"{_subject(type(self), self.__dict__)} cannot be changed. Make a changed copy: .replace({name}=...)."
+                f"{_format_subject(type(self), self.__dict__)} cannot be changed. "
+                f"Make a changed copy: .replace({name}=...)."
             )
 
     def replace(self, **changes: Any) -> Self:
@@ -53,7 +54,7 @@ class Model(BaseModel):
         return {"kind": kind, **written} if kind is not None and isinstance(written, dict) else written
 
 
-def first_doubled(names: Iterable[str]) -> str | None:
+def find_duplicate(names: Iterable[str]) -> str | None:
     return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
@@ -69,14 +70,14 @@ def short(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _no_truth(value: Any, info: ValidationInfo) -> Any:
+def _refuse_booleans(value: Any, info: ValidationInfo) -> Any:
     if isinstance(value, bool):
         raise InvalidError(f"{info.field_name} cannot be {value!r}: it should be a number.")
     return value
 
 
-Whole = Annotated[int, BeforeValidator(_no_truth)]
-Number = Annotated[float, BeforeValidator(_no_truth)]
+Whole = Annotated[int, BeforeValidator(_refuse_booleans)]
+Number = Annotated[float, BeforeValidator(_refuse_booleans)]
 
 
 # pydantic's own words name types of Python's and of its own.
@@ -96,21 +97,21 @@ _REASONS = {
 }
 
 
-def _describe(model: type[BaseModel], data: Mapping[str, Any], error: ValidationError) -> str:
-    subject = _subject(model, data)
-    return "\n".join(dict.fromkeys(_line(model, subject, detail) for detail in error.errors(include_url=False)))
+def _describe_errors(model: type[BaseModel], data: Mapping[str, Any], error: ValidationError) -> str:
+    subject = _format_subject(model, data)
+    return "\n".join(dict.fromkeys(_format_error(model, subject, detail) for detail in error.errors(include_url=False)))
 
 
-def _subject(model: type[BaseModel], data: Mapping[str, Any]) -> str:
+def _format_subject(model: type[BaseModel], data: Mapping[str, Any]) -> str:
     name = data.get("name")
     return model.__name__ + (f" {short(name)}" if isinstance(name, str) else "")
 
 
-def _line(model: type[BaseModel], subject: str, detail: ErrorDetails) -> str:
+def _format_error(model: type[BaseModel], subject: str, detail: ErrorDetails) -> str:
     field = ".".join(str(part) for part in detail["loc"])
     match detail["type"]:
         case "extra_forbidden":
-            hint = _elsewhere(model, field) or did_you_mean(field, _fields(model))
+            hint = _suggest_field(model, field) or did_you_mean(field, _list_fields(model))
             return f"{subject} has no field {short(field)}.{hint}"
         case "missing":
             return f"{subject} needs the field {field!r}."
@@ -118,25 +119,25 @@ def _line(model: type[BaseModel], subject: str, detail: ErrorDetails) -> str:
             text = str(cause)
             return text if _names_itself(text, subject) else f"{subject}: {text}"
         case _:
-            return f"{subject}: {field} cannot be {short(detail['input'])}: {_reason(detail)}."
+            return f"{subject}: {field} cannot be {short(detail['input'])}: {_format_reason(detail)}."
 
 
-def _reason(detail: ErrorDetails) -> str:
+def _format_reason(detail: ErrorDetails) -> str:
     context = detail.get("ctx", {})
     if words := _REASONS.get(detail["type"]):
         return words.format(**context)
     return detail["msg"].removeprefix("Value error, ").replace("Input should", "it should")
 
 
-def _elsewhere(model: type[BaseModel], field: str) -> str:
-    """Say where a field belongs that another field's model has: ``memory`` belongs into ``resources``."""
+def _suggest_field(model: type[BaseModel], field: str) -> str:
+    """Suggest the field whose model has a misplaced field: ``memory`` belongs into ``resources``."""
     for name, own in model.model_fields.items():
         if isinstance(own.default, Model) and field in type(own.default).model_fields:
             return f" It belongs in {name}: {name}=sf.{type(own.default).__name__}({field}=...)."
     return ""
 
 
-def _fields(model: type[BaseModel]) -> Sequence[str]:
+def _list_fields(model: type[BaseModel]) -> Sequence[str]:
     return [name for name in model.model_fields if name != "kind"]
 
 

@@ -99,8 +99,8 @@ class MPIWorkload(Linkable):
     @property
     def memory_bytes(self) -> int | None:
         """The memory of all its tasks; None: they say nothing of theirs."""
-        one = self.resources_per_task.memory_bytes
-        return None if one is None else one * self.n_tasks
+        task_bytes = self.resources_per_task.memory_bytes
+        return None if task_bytes is None else task_bytes * self.n_tasks
 
     @property
     def mode(self) -> AffinityMode:

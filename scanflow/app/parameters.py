@@ -1,4 +1,4 @@
-"""Parameters as they are kept: a copy of what JSON can hold, which nobody can change under a frozen model."""
+"""Parameters of frozen models: immutable copies of JSON values."""
 
 from __future__ import annotations
 
@@ -33,24 +33,26 @@ class Fixed(dict[str, Any]):
 
 
 def plain(value: Any, what: str, *, special: Callable[[Any], Any] = lambda _: None, depth: int = 0) -> Any:
-    """Return a copy of ``value`` as JSON can hold it; paths become text, and so do the keys of mappings.
+    """Copy ``value`` as JSON values; paths become text, and so do the keys of mappings.
 
     What ``special`` returns for a part, unless that is None, stands in its place. Errors begin with ``what``.
     """
     if depth > MAX_DEPTH:
         raise InvalidError(f"{what} is nested more than {MAX_DEPTH} levels deep. Write it to a file that a step reads.")
-    if (found := special(value)) is not None:
-        return found
+    if (replacement := special(value)) is not None:
+        return replacement
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        return _text(str.__str__(value), what)
+        return _check_text(str.__str__(value), what)
     if isinstance(value, PurePath):
-        return _text(str(value), what)
+        return _check_text(str(value), what)
     if isinstance(value, int | float):
-        return _number(value, what)
+        return _check_number(value, what)
     if isinstance(value, Mapping):
-        return _keyed({key: plain(inner, what, special=special, depth=depth + 1) for key, inner in value.items()}, what)
+        return _check_keys(
+            {key: plain(inner, what, special=special, depth=depth + 1) for key, inner in value.items()}, what
+        )
     if isinstance(value, list | tuple | range):
         return [plain(inner, what, special=special, depth=depth + 1) for inner in value]
     if hasattr(value, "item") and getattr(value, "shape", None) == ():  # a number of NumPy's
@@ -63,11 +65,11 @@ def plain(value: Any, what: str, *, special: Callable[[Any], Any] = lambda _: No
 
 
 def plain_mapping(value: Any, *, special: Callable[[Any], Any] = lambda _: None) -> Any:
-    """Return a copy of a mapping of parameters; what is no mapping comes back as it is, for its field to refuse."""
+    """Copy a mapping of parameters; other values are returned unchanged, for the field's validation to reject."""
     if not isinstance(value, Mapping):
         return value
     copied = {key: plain(inner, f"the parameter {str(key)!r}", special=special) for key, inner in value.items()}
-    return _keyed(copied, "the mapping of parameters", ours=frozenset())
+    return _check_keys(copied, "the mapping of parameters", reserved=frozenset())
 
 
 def with_article(noun: str) -> str:
@@ -78,7 +80,7 @@ Parameters = Annotated[Mapping[str, Any], BeforeValidator(plain_mapping), AfterV
 Texts = Annotated[Mapping[str, str], AfterValidator(Fixed)]
 
 
-def _variables(env: Mapping[str, str]) -> Mapping[str, str]:
+def _check_variables(env: Mapping[str, str]) -> Mapping[str, str]:
     for key, value in env.items():
         if not key or "=" in key or "\0" in key + value:
             shown = STARS if looks_secret(key) else f"{value!r:.60}"
@@ -88,10 +90,10 @@ def _variables(env: Mapping[str, str]) -> Mapping[str, str]:
     return env
 
 
-Variables = Annotated[Texts, AfterValidator(_variables)]
+Variables = Annotated[Texts, AfterValidator(_check_variables)]
 
 
-def _text(value: str, what: str) -> str:
+def _check_text(value: str, what: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError as error:
@@ -101,7 +103,7 @@ def _text(value: str, what: str) -> str:
     return value
 
 
-def _number(value: float, what: str) -> float:
+def _check_number(value: float, what: str) -> float:
     if isinstance(value, int):
         if value.bit_length() > _MAX_BITS:
             raise InvalidError(
@@ -115,15 +117,15 @@ def _number(value: float, what: str) -> float:
     return float(value)
 
 
-def _keyed(value: Mapping[Any, Any], what: str, *, ours: frozenset[str] = _OURS) -> dict[str, Any]:
+def _check_keys(value: Mapping[Any, Any], what: str, *, reserved: frozenset[str] = _OURS) -> dict[str, Any]:
     keyed: dict[str, Any] = {}
     for key, inner in value.items():
         if isinstance(key, bool) or not isinstance(key, str | int):
             raise InvalidError(f"{what} has the key {key!r:.60}. A key is text: write {str(key)!r:.60} in quotes.")
-        name = _text(str.__str__(key) if isinstance(key, str) else str(key), what)
+        name = _check_text(str.__str__(key) if isinstance(key, str) else str(key), what)
         if name in keyed:
             raise InvalidError(f"{what} has the key {name!r} twice, as text and as a number. Remove one.")
-        if name in ours:
+        if name in reserved:
             raise InvalidError(
                 f"{what} has the key {name!r}, a word of scanflow's own. A reference is {{'$from': 'step.output'}} and "
                 "nothing beside it; rename any other."

@@ -1,4 +1,4 @@
-"""What a workflow would do and take, without doing it."""
+"""Plans a workflow: its steps and the resources they would hold, without running it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class PlannedInstance(BaseModel):
 
 
 class PlannedObject(BaseModel):
-    """What would become of one object of the place where a workflow runs."""
+    """The planned change of one object of the backend."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -97,10 +97,10 @@ def plan_workflow(workflow: Workflow, *, machine_cores: float, machine_memory_by
     for wave, names in enumerate(workflow.levels):
         steps = [_plan_step(workflow, name, wave) for name in names]
         planned += steps
-        wanted = sum(step.cores * (math.inf if step.width is None else step.width) for step in steps)
-        peak_cores = max(peak_cores, min(wanted, machine_cores))
+        requested = sum(step.cores * (math.inf if step.width is None else step.width) for step in steps)
+        peak_cores = max(peak_cores, min(requested, machine_cores))
         largest = max(machine_memory_bytes, *(step.memory_bytes or 0 for step in steps))  # one alone is let through
-        peak_memory = max(peak_memory, min(largest, sum(_memory(step, machine_cores) for step in steps)))
+        peak_memory = max(peak_memory, min(largest, sum(_sum_memory(step, machine_cores) for step in steps)))
     return Plan(
         workflow=workflow.name,
         steps=tuple(planned),
@@ -128,14 +128,14 @@ def plan_graph(
         waves=len(workflow.levels),
         machine_cores=machine_cores,
         machine_memory_bytes=machine_memory_bytes,
-        peak_cores=min(machine_cores, sum(one.cores for one in instances)),
+        peak_cores=min(machine_cores, sum(instance.cores for instance in instances)),
         peak_memory_bytes=(memory_bytes or 0) * len(instances),
         unsized=sum(node.memory_bytes is None for node in nodes),
         instances=instances,
     )
 
 
-def _memory(step: PlannedStep, machine_cores: float) -> int:
+def _sum_memory(step: PlannedStep, machine_cores: float) -> int:
     at_once = max(1, math.floor(machine_cores / step.cores))
     return (step.memory_bytes or 0) * min(at_once, at_once if step.width is None else step.width)
 
@@ -144,7 +144,9 @@ def _plan_step(workflow: Workflow, name: str, wave: int) -> PlannedStep:
     node = workflow.by_name[name]
     assert isinstance(node, Executor)
     runs = node.mainfile or _BY_VALUE.sub("by value: ", str(node.function))
-    return _planned(workflow, node, wave, runs=runs, notes=_notes(node)).model_copy(update={"width": _width(node)})
+    return _build_step(workflow, node, wave, runs=runs, notes=_list_notes(node)).model_copy(
+        update={"width": _count_tasks(node)}
+    )
 
 
 def _plan_node(workflow: Workflow, name: str, wave: int) -> PlannedStep:
@@ -154,10 +156,10 @@ def _plan_node(workflow: Workflow, name: str, wave: int) -> PlannedStep:
     scaling = node.scaling
     scaled = [] if scaling is None else [f"{scaling.min} to {scaling.max} instances by {scaling.metric}"]
     notes = (node.role, *batching, *scaled, *([IMAGE_NOTE] if node.image is not None else []))
-    return _planned(workflow, node, wave, runs=node.implementation or str(node.model), notes=notes)
+    return _build_step(workflow, node, wave, runs=node.implementation or str(node.model), notes=notes)
 
 
-def _planned(
+def _build_step(
     workflow: Workflow, node: Executor | Service, wave: int, *, runs: str, notes: tuple[str, ...]
 ) -> PlannedStep:
     return PlannedStep(
@@ -171,13 +173,13 @@ def _planned(
     )
 
 
-def _width(node: Executor) -> int | None:
+def _count_tasks(node: Executor) -> int | None:
     if node.for_each is None:
         return 1
     return None if isinstance(node.for_each, Ref) else len(node.for_each)
 
 
-def _notes(node: Executor) -> tuple[str, ...]:
+def _list_notes(node: Executor) -> tuple[str, ...]:
     over, retries = node.for_each, node.retry.limit
     notes = (
         "" if over is None else f"for each {over!s}" if isinstance(over, Ref) else f"for each of {len(over)}",

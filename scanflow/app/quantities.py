@@ -1,4 +1,4 @@
-"""Amounts as people write them: cores, bytes and durations, with what to write instead when they are wrong."""
+"""Parses and formats quantities: cores, bytes and durations, with errors that suggest a correction."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _TERM = re.compile(r"([0-9]{1,40}(?:\.[0-9]{1,40})?)(ms|s|m|h|d)")
 
 
 def parse_cpu(value: float | str) -> float:
-    """Return cores: ``2``, ``0.5``, ``"2"``, ``"500m"`` (thousandths of a core)."""
-    number, unit = _split(value, "cpu", "2, 0.5 or '500m'")
+    """Parse a number of cores: ``2``, ``0.5``, ``"2"``, ``"500m"`` (thousandths of a core)."""
+    number, unit = _split_unit(value, "cpu", "2, 0.5 or '500m'")
     if unit not in {"", "m"}:
         raise InvalidError(f"cpu {short(value)} is not a number of cores. Write 2, 0.5 or '500m'.")
     cores = number / 1000 if unit == "m" else number
@@ -40,8 +40,8 @@ def parse_cpu(value: float | str) -> float:
 
 
 def parse_memory(value: float | str, *, what: str = "memory", least: int = MIN_MEMORY) -> int:
-    """Return bytes, rounded up: ``"1Gi"`` (powers of 1024), ``"5G"`` (of 1000), a number. Messages call it ``what``."""
-    number, unit = _split(value, what, "'512Mi' or '4Gi'")
+    """Parse bytes, rounded up: ``"1Gi"`` (powers of 1024), ``"5G"`` (of 1000), a number. Errors call it ``what``."""
+    number, unit = _split_unit(value, what, "'512Mi' or '4Gi'")
     if unit not in _MEMORY_UNITS:
         raise InvalidError(f"{what} {short(value)} has the unknown unit {unit!r}. {_memory_advice(number, unit)}")
     size = math.ceil(number * _MEMORY_UNITS[unit])
@@ -56,7 +56,7 @@ def parse_memory(value: float | str, *, what: str = "memory", least: int = MIN_M
 
 
 def format_memory(size: int) -> str:
-    """Return an exact spelling of ``size`` bytes: ``"1Gi"``, ``"512Mi"``, ``"1500"``."""
+    """Format ``size`` bytes exactly: ``"1Gi"``, ``"512Mi"``, ``"1500"``."""
     for unit, factor in reversed(_BINARY.items()):
         if size % factor == 0:
             return f"{size // factor}{unit}"
@@ -64,24 +64,24 @@ def format_memory(size: int) -> str:
 
 
 def round_memory(size: int) -> str:
-    """Return ``size`` bytes for people, to a tenth: ``"4Gi"``, ``"23.5Gi"``, ``"295Mi"``."""
+    """Format ``size`` bytes for people, to a tenth: ``"4Gi"``, ``"23.5Gi"``, ``"295Mi"``."""
     exponent = min(4, max(0, (size.bit_length() - 1) // 10))
     return f"{round(size / 1024**exponent, 1):g}{['', 'Ki', 'Mi', 'Gi', 'Ti'][exponent]}"
 
 
 def format_cpu(cores: float) -> str:
-    """Return cores as Kubernetes has them: ``"2"``, ``"500m"``."""
+    """Format cores as a Kubernetes quantity: ``"2"``, ``"500m"``."""
     return f"{round(cores * 1000)}m" if cores % 1 else str(int(cores))
 
 
 def parse_duration(value: float | str | timedelta, *, what: str = "duration", zero: bool = False) -> float:
-    """Return seconds: ``90``, ``"90s"``, ``"1h30m"``, ``"250ms"``, a ``timedelta``. Messages call it ``what``."""
+    """Parse seconds: ``90``, ``"90s"``, ``"1h30m"``, ``"250ms"``, a ``timedelta``. Errors call it ``what``."""
     if isinstance(value, timedelta):
         seconds = Fraction(value.total_seconds())
     elif isinstance(value, str) and not _NUMBER.fullmatch(value):
-        seconds = _sum_of_terms(value, what)
+        seconds = _parse_terms(value, what)
     else:
-        number, unit = _split(value, what, "90, '90s' or '1h30m'")
+        number, unit = _split_unit(value, what, "90, '90s' or '1h30m'")
         if unit and unit not in _TIME_UNITS:
             raise InvalidError(
                 f"{what} {short(value)} has the unknown unit {unit!r}. Write 90, '90s', '15m' or '1h30m'."
@@ -95,12 +95,12 @@ def parse_duration(value: float | str | timedelta, *, what: str = "duration", ze
     return float(seconds)
 
 
-def _seconds(value: Any, info: ValidationInfo) -> float:
+def _parse_seconds(value: Any, info: ValidationInfo) -> float:
     return parse_duration(value, what=info.field_name or "duration")
 
 
-Seconds = Annotated[float | str | timedelta, BeforeValidator(_seconds)]
-Duration = Annotated[float | str, BeforeValidator(_seconds)] | None
+Seconds = Annotated[float | str | timedelta, BeforeValidator(_parse_seconds)]
+Duration = Annotated[float | str, BeforeValidator(_parse_seconds)] | None
 """None: without limit."""
 
 
@@ -118,7 +118,7 @@ Size = Annotated[
 
 
 def format_duration(seconds: float) -> str:
-    """Return a duration for people: ``"0.25 s"``, ``"12.3 s"``, ``"2m 05s"``, ``"1h 02m"``."""
+    """Format a duration for people: ``"0.25 s"``, ``"12.3 s"``, ``"2m 05s"``, ``"1h 02m"``."""
     if seconds < 10:
         return f"{seconds:.2f} s"
     if seconds < 60:
@@ -131,12 +131,12 @@ def format_duration(seconds: float) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return ``"1 step"``, ``"2 steps"`` or ``"3 strategies"``."""
+    """Format a count with its noun: ``"1 step"``, ``"2 steps"`` or ``"3 strategies"``."""
     plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
     return f"{number:,} {noun if number == 1 else plural}"
 
 
-def _split(value: float | str, what: str, example: str) -> tuple[Fraction, str]:
+def _split_unit(value: float | str, what: str, example: str) -> tuple[Fraction, str]:
     wrong = isinstance(value, bool) or not isinstance(value, int | float | str)
     if wrong or (isinstance(value, float) and not math.isfinite(value)):
         raise InvalidError(f"{what} cannot be {short(value)}. Write {example}.")
@@ -148,7 +148,7 @@ def _split(value: float | str, what: str, example: str) -> tuple[Fraction, str]:
     return Fraction(match[1]), match[2]
 
 
-def _sum_of_terms(text: str, what: str) -> Fraction:
+def _parse_terms(text: str, what: str) -> Fraction:
     compact = text.replace(" ", "")
     terms = _TERM.findall(compact)
     if not terms or "".join(number + unit for number, unit in terms) != compact:

@@ -27,7 +27,7 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
     "<=": operator.le,
     ">": operator.gt,
     ">=": operator.ge,
-    "in": lambda left, right: left in right,
+    "in": lambda value, values: value in values,
 }
 
 
@@ -49,8 +49,8 @@ class Ref(Model):
     def _read(cls, data: Any) -> Any:
         if not (isinstance(data, Mapping) and set(data) == {_FROM}):
             return data
-        found = _parse(data[_FROM])
-        return {"step": found.step, "output": found.output}
+        ref = _parse_reference(data[_FROM])
+        return {"step": ref.step, "output": ref.output}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -136,7 +136,7 @@ def _parse_condition(text: str) -> dict[str, Any]:
     return {"left": {_FROM: match["left"]}, "op": match["op"], "right": right}
 
 
-def _compared(value: Any) -> Any:
+def _check_operand(value: Any) -> Any:
     if isinstance(value, Ref | Linkable):
         other = str(value) if isinstance(value, Ref) else value.name
         raise InvalidError(
@@ -155,7 +155,7 @@ class Condition(Model):
 
     left: Ref
     op: Literal["==", "!=", "<", "<=", ">", ">=", "in"]
-    right: Annotated[Any, BeforeValidator(_compared)]
+    right: Annotated[Any, BeforeValidator(_check_operand)]
 
     @model_validator(mode="before")
     @classmethod
@@ -191,7 +191,7 @@ class Condition(Model):
         )
 
     def holds(self, value: object) -> bool:
-        """Say whether the condition is true of ``value``; InvalidError: it cannot be compared (text with a number)."""
+        """Return whether the condition holds for ``value``; InvalidError: not comparable (text with a number)."""
         try:
             return bool(_OPERATORS[self.op](value, self.right))
         except TypeError as error:
@@ -201,9 +201,9 @@ class Condition(Model):
 
 
 def read_reference(value: Any) -> Ref | None:
-    """Return a reference, or ``{"$from": ...}`` as one; None for anything else."""
+    """Convert ``{"$from": ...}`` to a reference; return references unchanged, None for anything else."""
     if isinstance(value, Mapping) and set(value) == {_FROM}:
-        return _parse(value[_FROM])
+        return _parse_reference(value[_FROM])
     return value if isinstance(value, Ref) else None
 
 
@@ -219,7 +219,7 @@ def read_condition(value: Any) -> Any:
     return value
 
 
-def _parse(text: Any) -> Ref:
+def _parse_reference(text: Any) -> Ref:
     if text == "item":
         return Ref(step=None, output="")
     match = _REF.fullmatch(text) if isinstance(text, str) else None

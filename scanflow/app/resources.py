@@ -1,4 +1,4 @@
-"""What a node may use and where it may run."""
+"""The resources of a node, and where it may run."""
 
 from __future__ import annotations
 

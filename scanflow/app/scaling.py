@@ -1,4 +1,4 @@
-"""How many instances a service has, and what decides it."""
+"""The scaling of a service: its number of instances, and the metric that decides it."""
 
 from __future__ import annotations
 

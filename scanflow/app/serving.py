@@ -1,4 +1,4 @@
-"""How an online workflow meets its callers: its address, its limits, what it records and who stands in for it."""
+"""The serving options of an online workflow: address, limits, recording and backup."""
 
 from __future__ import annotations
 

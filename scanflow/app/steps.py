@@ -45,7 +45,7 @@ class Step(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function here and now; nodes and references are refused, since they have no value yet."""
-        if any(isinstance(one, Executor | Ref) for one in (*args, *kwargs.values())):
+        if any(isinstance(argument, Executor | Ref) for argument in (*args, *kwargs.values())):
             name = self.function.__name__
             raise InvalidError(
                 f"{name}(...) runs the step at once, but a node has no value yet. Write {name}.bind(...)."
@@ -54,11 +54,11 @@ class Step(Generic[P, R]):
 
     def options(self, **fields: Any) -> Step[P, R]:
         """Return the same step with other fields of the executor: ``train.options(name="cnn1", retries=2)``."""
-        known = set(Executor.model_fields) - {"kind", "mainfile", "function", "parameters"}
+        option_names = set(Executor.model_fields) - {"kind", "mainfile", "function", "parameters"}
         for name in fields:
-            if name not in known:
+            if name not in option_names:
                 raise InvalidError(
-                    f"The step {self.function.__name__!r} has no option {name!r}.{did_you_mean(name, known)}"
+                    f"The step {self.function.__name__!r} has no option {name!r}.{did_you_mean(name, option_names)}"
                 )
         return Step(self.function, {**self.fields, **fields})
 
@@ -68,7 +68,7 @@ class Step(Generic[P, R]):
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
             raise InvalidError(f"The step {self.function.__name__!r}: {error}. It is {self}.") from None
-        return self._node(self._spread(bound))
+        return self._build_node(self._collect_parameters(bound))
 
     def map(self, over: Executor | Ref | Sequence[Any], *args: Any, **kwargs: Any) -> Executor:
         """Return a node that runs once for each item of ``over``, a list or an output that will be one.
@@ -103,17 +103,17 @@ class Step(Generic[P, R]):
             signature = self.signature
         return f"{self.function.__name__}{signature}"
 
-    def _node(self, parameters: Mapping[str, Any]) -> Executor:
+    def _build_node(self, parameters: Mapping[str, Any]) -> Executor:
         name = self.fields.get("name") or slug(self.function.__name__)
         fields: dict[str, Any] = {**self.fields, "name": name}
         node = Executor(function=self.target, parameters=parameters, **fields)
         check_parameters(self.function, node.parameters, who=f"Step {name!r}")
-        for one in node.for_each if isinstance(node.for_each, tuple) and not references_in(node.for_each) else ():
-            each = {key: one if value == item else value for key, value in node.parameters.items()}
-            check_parameters(self.function, each, who=f"Step {name!r}")
+        for element in node.for_each if isinstance(node.for_each, tuple) and not references_in(node.for_each) else ():
+            task_parameters = {key: element if value == item else value for key, value in node.parameters.items()}
+            check_parameters(self.function, task_parameters, who=f"Step {name!r}")
         return node
 
-    def _spread(self, bound: inspect.BoundArguments) -> dict[str, Any]:
+    def _collect_parameters(self, bound: inspect.BoundArguments) -> dict[str, Any]:
         parameters: dict[str, Any] = {}
         for name, value in bound.arguments.items():
             kind = self.signature.parameters[name].kind
@@ -142,47 +142,47 @@ def step(
 
 
 def check_parameters(function: Callable[..., Any], parameters: Mapping[str, Any], *, who: str) -> dict[str, Any]:
-    """Return the parameters as the annotations want them, references as they are; InvalidError: one does not fit."""
-    signature, hints = _shape(function)
-    takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in signature.parameters.values())
+    """Validate the parameters by the annotations; references are not checked. InvalidError: one does not fit."""
+    signature, hints = _get_signature(function)
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in signature.parameters.values())
     checked: dict[str, Any] = {}
     for name, value in parameters.items():
         if name not in signature.parameters and not takes_any:
             raise InvalidError(f"{who} has no parameter {name!r}.{did_you_mean(name, signature.parameters)}")
         if not references_in(value):
-            value = _fit(value, hints.get(name, Any), f"{who}: the parameter {name!r}", secret=looks_secret(name))
+            value = _validate(value, hints.get(name, Any), f"{who}: the parameter {name!r}", secret=looks_secret(name))
         checked[name] = value
-    for name, one in signature.parameters.items():
-        plain = one.kind not in {inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL}
-        if plain and one.default is inspect.Parameter.empty and name not in parameters:
+    for name, parameter in signature.parameters.items():
+        plain = parameter.kind not in {inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL}
+        if plain and parameter.default is inspect.Parameter.empty and name not in parameters:
             raise InvalidError(f"{who} needs the parameter {name!r}.")
     return checked
 
 
-def defaults_of(function: Callable[..., Any]) -> dict[str, Any]:
+def get_defaults(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the defaults of a function's parameters, as far as JSON can hold them."""
-    found = {}
-    for name, one in _shape(function)[0].parameters.items():
-        if one.default is not inspect.Parameter.empty and _is_json(one.default):
-            found[name] = one.default
-    return found
+    defaults = {}
+    for name, parameter in _get_signature(function)[0].parameters.items():
+        if parameter.default is not inspect.Parameter.empty and _is_json(parameter.default):
+            defaults[name] = parameter.default
+    return defaults
 
 
 def _is_json(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return all(map(_is_json, value))
     if isinstance(value, dict):
-        return all(isinstance(key, str) and _is_json(one) for key, one in value.items())
+        return all(isinstance(key, str) and _is_json(inner) for key, inner in value.items())
     return value is None or isinstance(value, bool | int | float | str)
 
 
 def check_result(function: Callable[..., Any], value: Any, *, who: str) -> Any:
-    """Return what a function returned; InvalidError: it is not what its annotation says."""
-    return _fit(value, _shape(function)[1].get("return", Any), f"{who}: its result")
+    """Validate what a function returned; InvalidError: it does not fit its annotation."""
+    return _validate(value, _get_signature(function)[1].get("return", Any), f"{who}: its result")
 
 
-def _fit(value: Any, hint: Any, what: str, *, secret: bool = False) -> Any:
-    adapter = None if hint is Any else _adapter(hint)
+def _validate(value: Any, hint: Any, what: str, *, secret: bool = False) -> Any:
+    adapter = None if hint is Any else _build_adapter(hint)
     if adapter is None:
         return value
     try:
@@ -194,7 +194,7 @@ def _fit(value: Any, hint: Any, what: str, *, secret: bool = False) -> Any:
 
 
 @lru_cache(maxsize=256)
-def _adapter(hint: Any) -> TypeAdapter[Any] | None:
+def _build_adapter(hint: Any) -> TypeAdapter[Any] | None:
     """Types that pydantic does not know are checked by isinstance; None: not at all."""
     try:
         return TypeAdapter(hint, config=None if _is_model(hint) else ConfigDict(arbitrary_types_allowed=True))
@@ -203,7 +203,7 @@ def _adapter(hint: Any) -> TypeAdapter[Any] | None:
 
 
 @lru_cache(maxsize=256)
-def _shape(function: Callable[..., Any]) -> tuple[inspect.Signature, Mapping[str, Any]]:
+def _get_signature(function: Callable[..., Any]) -> tuple[inspect.Signature, Mapping[str, Any]]:
     plain = getattr(function, "function", function)
     try:
         hints = get_type_hints(plain)

@@ -113,7 +113,7 @@ def cron_fields(expression: str) -> CronFields:
             "weekday. Write '0 * * * *' for every full hour."
         )
     minutes, hours, days, months, weekdays = (
-        frozenset(value for part in text.split(",") for value in _cron_values(expression, part, *field))
+        frozenset(value for part in text.split(",") for value in _parse_cron_part(expression, part, *field))
         for text, field in zip(texts, _CRON_FIELDS, strict=True)
     )
     either = not texts[2].startswith("*") and not texts[4].startswith("*")
@@ -134,25 +134,27 @@ class EventTrigger(Model):
     match: Parameters = Field(default_factory=Fixed)
 
 
-def _checked(triggers: Sequence[Trigger]) -> Sequence[Trigger]:
-    if _depth(triggers) > MAX_NESTING:
+def _check_depth(triggers: Sequence[Trigger]) -> Sequence[Trigger]:
+    if _compute_depth(triggers) > MAX_NESTING:
         raise InvalidError(f"Triggers are nested more than {MAX_NESTING} deep. Name the inner ones beside each other.")
-    found: Sequence[Trigger] = as_tuple(triggers)
-    return found
+    checked: Sequence[Trigger] = as_tuple(triggers)
+    return checked
 
 
-def _depth(triggers: Sequence[Trigger]) -> int:
-    return 1 + max((_depth(one.triggers) for one in triggers if isinstance(one, AllOf | AnyOf)), default=0)
+def _compute_depth(triggers: Sequence[Trigger]) -> int:
+    return 1 + max(
+        (_compute_depth(trigger.triggers) for trigger in triggers if isinstance(trigger, AllOf | AnyOf)), default=0
+    )
 
 
 class AllOf(Model):
     kind: Literal["all_of"] = "all_of"
-    triggers: Annotated[Sequence[Trigger], AfterValidator(_checked), Field(min_length=1)]
+    triggers: Annotated[Sequence[Trigger], AfterValidator(_check_depth), Field(min_length=1)]
 
 
 class AnyOf(Model):
     kind: Literal["any_of"] = "any_of"
-    triggers: Annotated[Sequence[Trigger], AfterValidator(_checked), Field(min_length=1)]
+    triggers: Annotated[Sequence[Trigger], AfterValidator(_check_depth), Field(min_length=1)]
 
 
 Trigger = Annotated[Interval | Date | Cron | CallReceive | EventTrigger | AllOf | AnyOf, Field(discriminator="kind")]
@@ -165,16 +167,16 @@ def every(
     *, seconds: float = 0, minutes: float = 0, hours: float = 0, days: float = 0, jitter: float = 0.0
 ) -> Interval:
     """Return a trigger that fires at this interval: ``every(hours=1)``."""
-    given: Mapping[str, tuple[Any, int]] = {
+    amounts: Mapping[str, tuple[Any, int]] = {
         "seconds": (seconds, 1),
         "minutes": (minutes, 60),
         "hours": (hours, 3600),
         "days": (days, 86_400),
     }
-    for unit, (value, _) in given.items():
+    for unit, (value, _) in amounts.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_DURATION_S:
             raise InvalidError(f"every({unit}={short(value)}) is no interval. Write a number, as in every(minutes=5).")
-    return Interval(seconds=sum(value * size for value, size in given.values()), jitter=jitter)
+    return Interval(seconds=sum(value * size for value, size in amounts.values()), jitter=jitter)
 
 
 def at(when: datetime) -> Date:
@@ -207,8 +209,8 @@ def any_of(*triggers: Trigger) -> AnyOf:
     return AnyOf(triggers=triggers)
 
 
-def _cron_values(expression: str, part: str, name: str, low: int, high: int, words: Sequence[str]) -> range:
-    """Return the values that a part of a cron field stands for, as ``1-5`` or ``*/15``."""
+def _parse_cron_part(expression: str, part: str, name: str, low: int, high: int, words: Sequence[str]) -> range:
+    """Parse a part of a cron field, such as ``1-5`` or ``*/15``, into its values."""
     match = re.fullmatch(r"(\*|[0-9]{1,4}|[a-z]+)(?:-([0-9]{1,4}|[a-z]+))?(?:/([0-9]{1,4}))?", part.lower())
     problem = f"The cron expression {short(expression)}: {short(part)} cannot be a {name}."
     if match is None or (match[1] == "*" and match[2] is not None):

@@ -1,4 +1,4 @@
-"""Where people are told of what needs them."""
+"""Webhooks that notify people of what needs their attention."""
 
 from __future__ import annotations
 

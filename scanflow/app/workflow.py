@@ -10,9 +10,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 
 from scanflow.app.edges import Chain, Dependency, Linkable
 from scanflow.app.executor import Executor
-from scanflow.app.graph import levels, parents_of
+from scanflow.app.graph import collect_parents, levels
 from scanflow.app.inference import check_inference
-from scanflow.app.model import Model, as_tuple, first_doubled, short
+from scanflow.app.model import Model, as_tuple, find_duplicate, short
 from scanflow.app.mpi import MPIWorkload
 from scanflow.app.parameters import with_article
 from scanflow.app.resources import Affinity
@@ -32,22 +32,22 @@ _KIND_OF: Mapping[WorkflowType, type[Executor | Service | MPIWorkload]] = {
 
 
 def _flatten(edges: Any) -> list[Dependency]:
-    found: list[Dependency] = []
+    dependencies: list[Dependency] = []
     for edge in edges if isinstance(edges, list | tuple) else [edges]:
         if isinstance(edge, Chain):
-            found += edge
+            dependencies += edge
         elif isinstance(edge, Dependency):
-            found.append(edge)
+            dependencies.append(edge)
         elif isinstance(edge, Mapping) and edge is not edges:
-            found.append(Dependency(**{str(key): value for key, value in edge.items()}))
+            dependencies.append(Dependency(**{str(key): value for key, value in edge.items()}))
         else:
             raise InvalidError(
                 f"edges cannot be {short(edge)}. Write a >> b, or a list: [sf.Dependency(dependee='a', depender='b')]."
             )
-    return found
+    return dependencies
 
 
-def _bound(nodes: Any) -> Any:
+def _check_nodes_bound(nodes: Any) -> Any:
     for node in nodes if isinstance(nodes, list | tuple) else ():
         if callable(getattr(node, "bind", None)):
             raise InvalidError(f"{node!s} is a function, not a node. Make a node of it: .bind(...).")
@@ -63,7 +63,7 @@ class Workflow(Model):
     """A graph that cannot be wrong once made: no cycle, no unknown or doubled name, no node of another kind."""
 
     name: Annotated[str, AfterValidator(lambda name: check_name(name, "workflow"))]
-    nodes: Annotated[Sequence[Node], BeforeValidator(_bound), AfterValidator(as_tuple), Field(min_length=1)]
+    nodes: Annotated[Sequence[Node], BeforeValidator(_check_nodes_bound), AfterValidator(as_tuple), Field(min_length=1)]
     edges: Annotated[Sequence[Dependency | Chain] | Chain, BeforeValidator(_flatten), AfterValidator(as_tuple)] = ()
     """Order beyond what references imply: ``load >> [cnn1, cnn2] >> best``, or a list of ``sf.Dependency``."""
 
@@ -114,14 +114,14 @@ class Workflow(Model):
         return self
 
     def _check_nodes(self, who: str) -> None:
-        wanted = _KIND_OF[self.type]
+        node_type = _KIND_OF[self.type]
         for node in self.nodes:
-            if not isinstance(node, wanted):
+            if not isinstance(node, node_type):
                 raise InvalidError(
-                    f"{who} is of type {self.type!r}, whose nodes are {wanted.__name__}s, but {node.name!r} is "
+                    f"{who} is of type {self.type!r}, whose nodes are {node_type.__name__}s, but {node.name!r} is "
                     f"{with_article(type(node).__name__)}. Give it a workflow of its own."
                 )
-        if doubled := first_doubled(node.name for node in self.nodes):
+        if doubled := find_duplicate(node.name for node in self.nodes):
             raise InvalidError(f"{who} has two nodes named {doubled!r}. Rename one of them.")
         if self.type == "mpi" and len(self.nodes) > 1:
             raise InvalidError(f"{who} is of type 'mpi', which has one node, but {len(self.nodes)} are given.")
@@ -148,7 +148,7 @@ class Workflow(Model):
             for ref in node.references
             if ref.step is not None
         ]
-        return parents_of(self.by_name, [(edge.dependee, edge.depender) for edge in self.dependencies] + implied)
+        return collect_parents(self.by_name, [(edge.dependee, edge.depender) for edge in self.dependencies] + implied)
 
     @cached_property
     def levels(self) -> tuple[tuple[str, ...], ...]:
@@ -177,12 +177,14 @@ class Workflow(Model):
             hits = [
                 (node.name, own)
                 for node in nodes.values()
-                for own in _settable(node)
+                for own in _list_settable(node)
                 if key in {own, f"{node.name}.{own}"}
             ]
             if not hits:
-                known = {name for node in self.nodes for own in _settable(node) for name in (own, f"{node.name}.{own}")}
-                raise NotFoundError(f"Workflow {self.name!r} has no parameter {key!r}.{did_you_mean(str(key), known)}")
+                names = {
+                    name for node in self.nodes for own in _list_settable(node) for name in (own, f"{node.name}.{own}")
+                }
+                raise NotFoundError(f"Workflow {self.name!r} has no parameter {key!r}.{did_you_mean(str(key), names)}")
             for name, own in hits:
                 nodes[name] = nodes[name].replace(parameters={**nodes[name].parameters, own: value})
         return self.replace(nodes=tuple(nodes.values()))
@@ -204,5 +206,5 @@ class Workflow(Model):
         return self.replace(nodes=changed)
 
 
-def _settable(node: Executor | Service | MPIWorkload) -> Sequence[str]:
+def _list_settable(node: Executor | Service | MPIWorkload) -> Sequence[str]:
     return node.settable if isinstance(node, Executor) else tuple(node.parameters)

@@ -31,7 +31,7 @@ def read_yaml(text: str) -> Any:
         _check_depth(text)
         loader = _Loader(text)
         node = loader.get_single_node()
-        _size(node, {})
+        _count_values(node, {})
         return None if node is None else loader.construct_document(node)
     except yaml.YAMLError as error:
         raise InvalidError(f"This is not YAML: {error}.") from error
@@ -57,17 +57,17 @@ def _check_depth(text: str) -> None:
             depth -= 1
 
 
-def _size(node: yaml.Node | None, known: dict[int, int]) -> int:
+def _count_values(node: yaml.Node | None, sizes: dict[int, int]) -> int:
     """Count the values with a copy for every alias; refuse what is said twice or has no end."""
     if not isinstance(node, yaml.MappingNode | yaml.SequenceNode):
         return 1
-    if id(node) not in known:
-        known[id(node)] = 0
+    if id(node) not in sizes:
+        sizes[id(node)] = 0
         if isinstance(node, yaml.MappingNode):
             _check_keys(node)
         inner = node.value if isinstance(node, yaml.SequenceNode) else [value for _, value in node.value]
-        known[id(node)] = 1 + sum(_size(one, known) for one in inner)
-    size = known[id(node)]
+        sizes[id(node)] = 1 + sum(_count_values(child, sizes) for child in inner)
+    size = sizes[id(node)]
     if size == 0:
         raise InvalidError("An alias (*name) stands inside what it names, so that it would have no end. Write it out.")
     if size > MAX_VALUES:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from scanflow.app.application import Application
 from scanflow.app.executor import Executor
 from scanflow.app.files import dump_json
-from scanflow.app.steps import defaults_of
+from scanflow.app.steps import get_defaults
 from scanflow.app.workflow import Workflow
 from scanflow.deployer.functions import with_functions_kept
 
@@ -45,6 +45,6 @@ def _with_defaults(workflow: Workflow) -> Workflow:
     nodes = []
     for node in workflow.nodes:
         call = node.target.call if isinstance(node, Executor) and node.target is not None else None
-        more = {} if call is None else {k: v for k, v in defaults_of(call).items() if k not in node.parameters}
+        more = {} if call is None else {k: v for k, v in get_defaults(call).items() if k not in node.parameters}
         nodes.append(node.replace(parameters={**node.parameters, **more}) if more else node)
     return workflow.replace(nodes=tuple(nodes))

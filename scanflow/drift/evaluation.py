@@ -70,7 +70,7 @@ def split_by_window(windows: Sequence[str], learnt: Collection[str], newest: str
     slices = {CURRENT: np.flatnonzero([window in current for window in windows])}
     for window in dict.fromkeys(windows):
         if window not in current:
-            slices[format_window_name(window)] = np.flatnonzero([window == window for window in windows])
+            slices[format_window_name(window)] = np.flatnonzero([name == window for name in windows])
     return slices
 
 

@@ -1,4 +1,4 @@
-"""What every agent backend does: subclass :class:`AgentsContract`, and give it one."""
+"""The contract of agent backends: subclass :class:`AgentsContract`, and give it one."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ class AgentsContract(ABC):
         """Return a backend that hosts none of the contract's agents yet."""
 
     def agent(self, version: str = "1 http://server") -> HostedAgent:
-        """Return what is hosted. Its program, as the backend has it, prints its name and goes on until it is ended."""
+        """Return the agent to host. Its program prints its name and runs until it is ended."""
         import json
 
         app = Application(name="shop", team="red", agents=[Agent(name="watcher", template="tracker")])
         document = json.loads(dump_json(app))
         return HostedAgent(*KEY, document=document, version=version, code="c0de", environment={"PATH": "/usr/bin"})
 
-    def until(self, so: Callable[[], bool], what: str) -> None:
-        """Wait until it is so."""
+    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait until a condition holds."""
         give_up = time.monotonic() + self.patience_s
-        while not so():
+        while not condition():
             assert time.monotonic() < give_up, f"Waited in vain until {what}."
             time.sleep(0.05)
 
-    def started(self, agents: AgentBackend, agent: HostedAgent) -> AgentProcess:
-        """Want an agent until it runs as it is wanted."""
+    def start(self, agents: AgentBackend, agent: HostedAgent) -> AgentProcess:
+        """Start an agent, and wait until it runs in the requested version."""
 
         def runs() -> bool:
             agents.start(agent)
             now = agents.show(*KEY)
             return now.started and now.version == agent.version
 
-        self.until(runs, "it runs")
+        self.wait_until(runs, "it runs")
         return agents.show(*KEY)
 
     def test_one_that_never_was_is_not_alive_and_has_no_log(self, agents: AgentBackend) -> None:
@@ -60,26 +60,26 @@ class AgentsContract(ABC):
             agents.logs(*KEY)
 
     def test_one_that_is_wanted_runs_once_and_is_listed(self, agents: AgentBackend) -> None:
-        first = self.started(agents, self.agent())
+        first = self.start(agents, self.agent())
         assert (first.alive, first.version, first.code, first.failure) == (True, "1 http://server", "c0de", None)
         assert not agents.start(self.agent())
         assert agents.show(*KEY).pid == first.pid
-        assert [(one.app, one.team, one.name) for one in agents.agents()] == [KEY]
+        assert [(process.app, process.team, process.name) for process in agents.agents()] == [KEY]
         reader = agents.logs(*KEY)
         try:
-            self.until(lambda: any(b"watcher" in part.data for part in reader.read().parts), "it wrote its name")
+            self.wait_until(lambda: any(b"watcher" in part.data for part in reader.read().parts), "it wrote its name")
         finally:
             reader.close()
 
     def test_another_version_replaces_the_one_that_runs(self, agents: AgentBackend) -> None:
-        self.started(agents, self.agent())
-        second = self.started(agents, replace(self.agent(), version="2 http://server", code="0ther"))
+        self.start(agents, self.agent())
+        second = self.start(agents, replace(self.agent(), version="2 http://server", code="0ther"))
         assert (second.version, second.code) == ("2 http://server", "0ther")
 
     def test_one_that_is_stopped_ends_and_may_be_started_again(self, agents: AgentBackend) -> None:
-        self.started(agents, self.agent())
+        self.start(agents, self.agent())
         agents.stop(*KEY)
-        self.until(lambda: not agents.show(*KEY).alive, "it has ended")
+        self.wait_until(lambda: not agents.show(*KEY).alive, "it has ended")
         assert agents.agents() == []
         agents.stop(*KEY)
-        self.started(agents, self.agent())
+        self.start(agents, self.agent())

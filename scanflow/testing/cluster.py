@@ -1,4 +1,4 @@
-"""A cluster in memory: what tests hand to code that speaks to a :class:`~scanflow.backends.kubernetes.cluster.Cluster`.
+"""A cluster in memory, for tests of code that uses a :class:`~scanflow.backends.kubernetes.cluster.Cluster`.
 
 It keeps objects as an API server does (server-side apply, versions, watches, selectors, finalizers, owners) and runs
 nothing: what controllers would do, a test plays.
@@ -35,7 +35,7 @@ Key = tuple[str, str, str]
 
 
 class ApiCall(NamedTuple):
-    """What was asked of the cluster."""
+    """A recorded call of the cluster."""
 
     verb: Verb
     kind: str
@@ -95,7 +95,7 @@ class MemoryCluster(Cluster):
     # What a test says
 
     def refuse(self, refusal: Refusal) -> None:
-        """Ask this first from now on: it plays a quota, a webhook or a lack of rights."""
+        """Add a refusal that is checked before each call: it simulates a quota, a webhook or missing rights."""
         self._refusals.append(refusal)
 
     def play(self, kind: str, player: Player) -> None:
@@ -109,13 +109,13 @@ class MemoryCluster(Cluster):
         return self._merge(kind, name, namespace, patch, Manager(manager, "Update"))
 
     def forget(self) -> None:
-        """Let watches from any earlier version be refused, as too old."""
+        """Expire the history: watches from earlier versions are refused as too old."""
         with self._changed:
             self._oldest = self._version
             self._history.clear()
 
     def event(self, about: Manifest, reason: str, message: str, *, type: str = "Warning") -> None:
-        """Say something about an object, as the scheduler and the kubelets do."""
+        """Create an event about an object, as the scheduler and the kubelets do."""
         metadata = about["metadata"]
         self.create(
             {
@@ -132,60 +132,60 @@ class MemoryCluster(Cluster):
                 "message": message,
                 "type": type,
                 "count": 1,
-                "lastTimestamp": _now(),
+                "lastTimestamp": _format_now(),
             }
         )
 
     # What a cluster does
 
     def apply(self, manifest: Manifest, *, force: bool = False, dry_run: bool = False) -> Manifest:
-        key = _key(manifest)
+        key = _build_key(manifest)
         with self._changed:
-            self._ask("apply", manifest["kind"], key[1] or None, key[2], manifest)
+            self._record_call("apply", manifest["kind"], key[1] or None, key[2], manifest)
             live = self._objects.get(key)
             self._check_version(manifest, live)
             if live is None:
                 self._check_namespace(key)
             after, owners, conflicts = server_side_apply.apply(
-                live or _bare(manifest),
+                live or _build_bare(manifest),
                 self._owners.get(key, {}),
-                server_side_apply.sent(manifest),
+                server_side_apply.prepare(manifest),
                 Manager(MANAGER, "Apply"),
                 force=force,
             )
             if conflicts:
-                listed = ", ".join(str(one) for one in conflicts)
+                listed = ", ".join(str(conflict) for conflict in conflicts)
                 plural = "s" if len(conflicts) > 1 else ""
                 raise ConflictError(f"Apply failed with {len(conflicts)} conflict{plural}: {listed}")
             return self._store(key, after, owners, dry_run=dry_run)
 
     def create(self, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
         if "name" not in manifest["metadata"]:
-            made = f"{manifest['metadata'].get('generateName', '')}{next(self._numbers):05x}"
-            manifest = {**manifest, "metadata": {**manifest["metadata"], "name": made}}
-        key = _key(manifest)
+            name = f"{manifest['metadata'].get('generateName', '')}{next(self._numbers):05x}"
+            manifest = {**manifest, "metadata": {**manifest["metadata"], "name": name}}
+        key = _build_key(manifest)
         with self._changed:
-            self._ask("create", manifest["kind"], key[1] or None, key[2], manifest)
+            self._record_call("create", manifest["kind"], key[1] or None, key[2], manifest)
             if manifest["kind"] == "SelfSubjectAccessReview":
                 return self._review(manifest)
             if key in self._objects:
-                raise ConflictError(f'{_resource(key[0])} "{key[2]}" already exists')
+                raise ConflictError(f'{_format_resource(key[0])} "{key[2]}" already exists')
             self._check_namespace(key)
-            sent = server_side_apply.sent(manifest)
-            owners = server_side_apply.written_by({}, sent, {}, Manager(MANAGER, "Update"))
-            return self._store(key, {**_bare(sent), **sent}, owners, dry_run=dry_run)
+            sent = server_side_apply.prepare(manifest)
+            owners = server_side_apply.compute_owners({}, sent, {}, Manager(MANAGER, "Update"))
+            return self._store(key, {**_build_bare(sent), **sent}, owners, dry_run=dry_run)
 
     def get(self, kind: str, name: str, namespace: str | None = None) -> Manifest | None:
         with self._changed:
-            self._ask("get", kind, namespace, name, {})
+            self._record_call("get", kind, namespace, name, {})
             return copy.deepcopy(self._objects.get((kind, namespace or "", name)))
 
     def find(
         self, kind: str, namespace: str | None = None, *, labels: str = "", fields: str = ""
     ) -> tuple[list[Manifest], str]:
         with self._changed:
-            self._ask("find", kind, namespace, None, {})
-            return self._selected(kind, namespace, labels, fields), str(self._version)
+            self._record_call("find", kind, namespace, None, {})
+            return self._select(kind, namespace, labels, fields), str(self._version)
 
     def has_any(self, kind: str, *, labels: str) -> bool:
         return bool(self.find(kind, labels=labels)[0])
@@ -207,7 +207,7 @@ class MemoryCluster(Cluster):
         version: str | None = None,
     ) -> bool:
         with self._changed:
-            self._ask("delete", kind, namespace, name, {})
+            self._record_call("delete", kind, namespace, name, {})
             key = (kind, namespace or "", name)
             if key not in self._objects:
                 return False
@@ -230,18 +230,20 @@ class MemoryCluster(Cluster):
     ) -> Iterator[WatchEvent]:
         until = time.monotonic() + within_s
         with self._changed:
-            self._ask("watch", kind, namespace, None, {})
+            self._record_call("watch", kind, namespace, None, {})
             seen = int(since) if since else self._version
             if seen < self._oldest:
                 raise ExpiredError(f"too old resource version: {seen} ({self._oldest})")
             first = (
-                [] if since else [WatchEvent("ADDED", one) for one in self._selected(kind, namespace, labels, fields)]
+                []
+                if since
+                else [WatchEvent("ADDED", manifest) for manifest in self._select(kind, namespace, labels, fields)]
             )
         yield from first
         while True:
             with self._changed:
                 if self.down:
-                    self._unanswered()
+                    self._raise_unavailable()
                 if seen < self._oldest:
                     raise ExpiredError(f"too old resource version: {seen} ({self._oldest})")
                 new = [change for change in self._history if change.version > seen]
@@ -251,7 +253,7 @@ class MemoryCluster(Cluster):
                     continue
             for change in new:
                 seen = change.version
-                if event := _event(change, kind, namespace, labels, fields):
+                if event := _build_event(change, kind, namespace, labels, fields):
                     yield event
 
     def log(
@@ -268,17 +270,17 @@ class MemoryCluster(Cluster):
     ) -> Iterator[bytes]:
         """Yield what the test put into ``logs``; with ``timestamps`` each line begins with when it was first seen."""
         with self._changed:
-            self._ask("get", "Pod", namespace, pod, {})
-            self._existing(("Pod", namespace, pod))
+            self._record_call("get", "Pod", namespace, pod, {})
+            self._get_existing(("Pod", namespace, pod))
             lines = self.logs.get((namespace, pod), b"").splitlines(keepends=True)
             stamps = self._stamps.setdefault((namespace, pod), [])
-            stamps += [f"{_now()[:-1]}.{next(self._numbers):09d}Z" for _ in lines[len(stamps) :]]
+            stamps += [f"{_format_now()[:-1]}.{next(self._numbers):09d}Z" for _ in lines[len(stamps) :]]
         for stamp, line in zip(stamps, lines, strict=True):
             yield f"{stamp} ".encode() + line if timestamps else line
 
     def exec(self, pod: str, namespace: str, command: list[str], *, container: str | None = None) -> str:  # noqa: ARG002
         with self._changed:
-            self._ask("get", "Pod", namespace, pod, {})
+            self._record_call("get", "Pod", namespace, pod, {})
         answer = self.executed.get((namespace, pod))
         if answer is None:
             raise UnavailableError(
@@ -288,7 +290,7 @@ class MemoryCluster(Cluster):
 
     def text(self, path: str, *, timeout_s: float | None = None) -> str:  # noqa: ARG002  it answers at once
         if self.down:
-            self._unanswered()
+            self._raise_unavailable()
         if path not in self.documents:
             raise NotFoundError("the server could not find the requested resource")
         return self.documents[path]
@@ -306,13 +308,13 @@ class MemoryCluster(Cluster):
     def _config(self) -> Any:
         raise AssertionError("the double of a cluster reaches no cluster")
 
-    def _unanswered(self) -> NoReturn:
+    def _raise_unavailable(self) -> NoReturn:
         raise UnavailableError(f"The API server {self.address} does not answer. Is it up? Look: kubectl cluster-info")
 
-    def _ask(self, verb: Verb, kind: str, namespace: str | None, name: str | None, manifest: Manifest) -> None:
+    def _record_call(self, verb: Verb, kind: str, namespace: str | None, name: str | None, manifest: Manifest) -> None:
         self.calls.append(ApiCall(verb, kind, namespace, name))
         if self.down:
-            self._unanswered()
+            self._raise_unavailable()
         if kind in self.unknown:
             raise missing_kind(kind)
         for refusal in self._refusals:
@@ -328,26 +330,31 @@ class MemoryCluster(Cluster):
             raise NotFoundError(f'namespaces "{namespace}" not found')
         if "deletionTimestamp" in home["metadata"]:
             raise AccessDeniedError(
-                f'The cluster does not allow it: {_resource(kind)} "{name}" is forbidden: unable to create new content '
-                f"in namespace {namespace} because it is being terminated."
+                f'The cluster does not allow it: {_format_resource(kind)} "{name}" is forbidden: '
+                f"unable to create new content in namespace {namespace} because it is being terminated."
             )
 
     def _check_version(self, manifest: Manifest, live: Manifest | None) -> None:
-        wanted = manifest["metadata"].get("resourceVersion")
-        if wanted and (live is None or wanted != live["metadata"]["resourceVersion"]):
+        required = manifest["metadata"].get("resourceVersion")
+        if required and (live is None or required != live["metadata"]["resourceVersion"]):
             raise ConflictError(
-                f'Operation cannot be fulfilled on {_resource(manifest["kind"])} "{manifest["metadata"]["name"]}": the '
-                "object has been modified; please apply your changes to the latest version and try again"
+                f"Operation cannot be fulfilled on {_format_resource(manifest['kind'])} "
+                f'"{manifest["metadata"]["name"]}": '
+                "the object has been modified; please apply your changes to the latest version and try again"
             )
 
-    def _existing(self, key: Key) -> Manifest:
+    def _get_existing(self, key: Key) -> Manifest:
         if key not in self._objects:
-            raise NotFoundError(f'{_resource(key[0])} "{key[2]}" not found')
+            raise NotFoundError(f'{_format_resource(key[0])} "{key[2]}" not found')
         return self._objects[key]
 
-    def _selected(self, kind: str, namespace: str | None, labels: str, fields: str) -> list[Manifest]:
-        found = [one for key, one in sorted(self._objects.items()) if key[0] == kind and namespace in {None, key[1]}]
-        return [copy.deepcopy(one) for one in found if selectors.selects(one, labels, fields)]
+    def _select(self, kind: str, namespace: str | None, labels: str, fields: str) -> list[Manifest]:
+        manifests = [
+            manifest
+            for key, manifest in sorted(self._objects.items())
+            if key[0] == kind and namespace in {None, key[1]}
+        ]
+        return [copy.deepcopy(manifest) for manifest in manifests if selectors.selects(manifest, labels, fields)]
 
     def _merge(
         self,
@@ -362,23 +369,23 @@ class MemoryCluster(Cluster):
     ) -> Manifest:
         key = (kind, namespace or "", name)
         with self._changed:
-            self._ask("patch", kind, namespace, name, patch)
-            live = self._existing(key)
+            self._record_call("patch", kind, namespace, name, patch)
+            live = self._get_existing(key)
             self._check_version({"kind": kind, "metadata": {"name": name, **patch.get("metadata", {})}}, live)
             if subresource == "status":
                 patch = {"status": patch.get("status")}
             after = server_side_apply.merge(live, patch)
-            owners = server_side_apply.written_by(live, after, self._owners[key], manager)
+            owners = server_side_apply.compute_owners(live, after, self._owners[key], manager)
             return self._store(key, after, owners, dry_run=dry_run)
 
     def _store(self, key: Key, after: Manifest, owners: Owners, *, dry_run: bool) -> Manifest:
-        """Keep an object if it differs from what is kept, and return it."""
+        """Store an object if it changed, and return it."""
         live = self._objects.get(key)
         after = copy.deepcopy(after)
         metadata = after["metadata"]
         if live is None:
-            metadata |= {"uid": f"uid-{next(self._uids)}", "creationTimestamp": _now(), "generation": 1}
-        elif _content(after) != _content(live) and key[0] not in {"ConfigMap", "Secret", "Event"}:
+            metadata |= {"uid": f"uid-{next(self._uids)}", "creationTimestamp": _format_now(), "generation": 1}
+        elif _get_content(after) != _get_content(live) and key[0] not in {"ConfigMap", "Secret", "Event"}:
             metadata["generation"] = live["metadata"]["generation"] + 1
         metadata["managedFields"] = server_side_apply.managed_fields(owners, after["apiVersion"])
         if dry_run or after == live:
@@ -386,16 +393,16 @@ class MemoryCluster(Cluster):
         self._owners[key] = owners
         inhabited = key[0] == "Namespace" and any(other[1] == key[2] for other in self._objects)
         if "deletionTimestamp" in metadata and not metadata.get("finalizers") and not inhabited:
-            self._gone(key)
+            self._remove(key)
             return copy.deepcopy(after)
         self._version += 1
         metadata["resourceVersion"] = str(self._version)
         self._objects[key] = after
-        self._note(_Change(self._version, key[0], live, after))
-        return self._played(key)
+        self._append_change(_Change(self._version, key[0], live, after))
+        return self._run_players(key)
 
-    def _played(self, key: Key) -> Manifest:
-        """Let the controllers act on a change, each once and none on what they change themselves."""
+    def _run_players(self, key: Key) -> Manifest:
+        """Run the players on a change, each once and none on their own changes."""
         before = copy.deepcopy(self._objects[key])
         players = self._players.pop(key[0], [])
         try:
@@ -409,46 +416,46 @@ class MemoryCluster(Cluster):
         return before
 
     def _delete(self, key: Key) -> None:
-        found = copy.deepcopy(self._objects[key])
+        manifest = copy.deepcopy(self._objects[key])
         inside = [other for other in self._objects if key[0] == "Namespace" and other[1] == key[2]]
         for other in inside:
             if other in self._objects:
                 self._delete(other)
-        kept = [other for other in inside if other in self._objects]
-        if found["metadata"].get("finalizers") or kept:
-            found["metadata"].setdefault("deletionTimestamp", _now())
-            self._store(key, found, self._owners[key], dry_run=False)
+        remaining = [other for other in inside if other in self._objects]
+        if manifest["metadata"].get("finalizers") or remaining:
+            manifest["metadata"].setdefault("deletionTimestamp", _format_now())
+            self._store(key, manifest, self._owners[key], dry_run=False)
         else:
-            self._gone(key)
+            self._remove(key)
 
-    def _gone(self, key: Key) -> None:
+    def _remove(self, key: Key) -> None:
         """Remove an object, then what it owned, and its namespace if that waited for it."""
-        found = self._objects.pop(key)
+        manifest = self._objects.pop(key)
         self._owners.pop(key, None)
         self._version += 1
-        self._note(_Change(self._version, key[0], found, None))
-        uid = found["metadata"]["uid"]
-        for other, one in list(self._objects.items()):
-            owners = [owner["uid"] for owner in one["metadata"].get("ownerReferences", [])]
+        self._append_change(_Change(self._version, key[0], manifest, None))
+        uid = manifest["metadata"]["uid"]
+        for other, manifest in list(self._objects.items()):
+            owners = [owner["uid"] for owner in manifest["metadata"].get("ownerReferences", [])]
             if uid in owners and other in self._objects:
                 self._delete(other)
         home = ("Namespace", "", key[1])
         if "deletionTimestamp" in self._objects.get(home, {}).get("metadata", {}) and not any(
             other[1] == key[1] for other in self._objects
         ):
-            self._gone(home)
+            self._remove(home)
 
-    def _note(self, change: _Change) -> None:
+    def _append_change(self, change: _Change) -> None:
         self._history.append(copy.deepcopy(change))
         self._changed.notify_all()
 
     def _review(self, manifest: Manifest) -> Manifest:
-        asked = manifest["spec"]["resourceAttributes"]
-        allowed = (asked["verb"], asked["resource"]) not in self.denied
+        attributes = manifest["spec"]["resourceAttributes"]
+        allowed = (attributes["verb"], attributes["resource"]) not in self.denied
         return {**copy.deepcopy(manifest), "status": {"allowed": allowed}}
 
 
-def _key(manifest: Manifest) -> Key:
+def _build_key(manifest: Manifest) -> Key:
     kind, metadata = manifest["kind"], manifest["metadata"]
     namespaced = KINDS[kind].namespaced
     if manifest["apiVersion"] != KINDS[kind].api_version:
@@ -458,34 +465,34 @@ def _key(manifest: Manifest) -> Key:
     return kind, metadata["namespace"] if namespaced else "", metadata["name"]
 
 
-def _resource(kind: str) -> str:
-    """Return a kind as messages name it: ``pods``, ``workflows.argoproj.io``."""
+def _format_resource(kind: str) -> str:
+    """Format a kind as in messages: ``pods``, ``workflows.argoproj.io``."""
     group, slash, _ = KINDS[kind].api_version.partition("/")
     return f"{KINDS[kind].plural}.{group}" if slash else KINDS[kind].plural
 
 
-def _bare(manifest: Manifest) -> Manifest:
+def _build_bare(manifest: Manifest) -> Manifest:
     names = {name: manifest["metadata"][name] for name in ("name", "namespace") if name in manifest["metadata"]}
     return {"apiVersion": manifest["apiVersion"], "kind": manifest["kind"], "metadata": names}
 
 
-def _content(manifest: Manifest) -> Manifest:
+def _get_content(manifest: Manifest) -> Manifest:
     return {name: value for name, value in manifest.items() if name not in {"metadata", "status"}}
 
 
-def _event(change: _Change, kind: str, namespace: str | None, labels: str, fields: str) -> WatchEvent | None:
-    """Return what a watch sees of a change: an object that is no more selected is gone for it."""
-    either = change.after or change.before
-    if change.kind != kind or either is None or namespace not in {None, either["metadata"].get("namespace")}:
+def _build_event(change: _Change, kind: str, namespace: str | None, labels: str, fields: str) -> WatchEvent | None:
+    """Build the watch event of a change: an object that is no longer selected is deleted for the watch."""
+    manifest = change.after or change.before
+    if change.kind != kind or manifest is None or namespace not in {None, manifest["metadata"].get("namespace")}:
         return None
     was = change.before is not None and selectors.selects(change.before, labels, fields)
     now = change.after is not None and selectors.selects(change.after, labels, fields)
     if not was and not now:
         return None
-    shown = copy.deepcopy(either)
-    shown["metadata"]["resourceVersion"] = str(change.version)
-    return WatchEvent("DELETED" if not now else "MODIFIED" if was else "ADDED", shown)
+    sent = copy.deepcopy(manifest)
+    sent["metadata"]["resourceVersion"] = str(change.version)
+    return WatchEvent("DELETED" if not now else "MODIFIED" if was else "ADDED", sent)
 
 
-def _now() -> str:
+def _format_now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

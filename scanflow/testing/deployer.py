@@ -138,7 +138,7 @@ class RunsContract:
         with pytest.raises(UsageError, match="has succeeded already; there is nothing to stop"):
             deployer.stop(good.name)
         spun = deployer.run(RunRequest(parameters={"values": [5, 6]}, run=good.name, step="total"))
-        assert [one.name for one in deployer.runs(limit=2)] == [spun.name, good.name], "the newest run comes first"
+        assert [run.name for run in deployer.runs(limit=2)] == [spun.name, good.name], "the newest run comes first"
         assert deployer.show("@latest-1").name == good.name
         assert deployer.outputs(spun.name, "total") == {"result": 11}
         assert deployer.outputs(good.name, "total") == {"result": 6}
@@ -159,7 +159,9 @@ class RunsContract:
             "odd": ("succeeded", 1),
             "joined": ("succeeded", 1),
         }
-        retried = [one.retry_in_s for one in events if isinstance(one, TaskEnded) and one.record.state == "failed"]
+        retried = [
+            event.retry_in_s for event in events if isinstance(event, TaskEnded) and event.record.state == "failed"
+        ]
         assert retried == [0.01]
         assert deployer.outputs(record.name, "flaky") == {"result": 7, "attempts": 2}
         assert deployer.outputs(record.name, "joined") == {"result": [None, "odd"]}

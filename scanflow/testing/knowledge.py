@@ -114,8 +114,8 @@ class KnowledgeBaseContract(ModelsContract):
             knowledge.get_application(APP, team)
         folders = ["zweite Fassung ✓", "b", "c"]
         saved = [knowledge.save_application(Application(name=APP, team=team, app_dir=folder)) for folder in folders]
-        found = [knowledge.get_application(APP, team, version=save.version).app_dir for save in saved]
-        assert found == folders
+        loaded = [knowledge.get_application(APP, team, version=save.version).app_dir for save in saved]
+        assert loaded == folders
         assert knowledge.get_application(APP, team) == Application(name=APP, team=team, app_dir="c"), "the newest"
         assert {(save.app, save.team) for save in saved} == {(APP, team)}
         with pytest.raises(NotFoundError, match="no version 'nonesuch'"):
@@ -255,9 +255,9 @@ class KnowledgeBaseContract(ModelsContract):
         assert len(knowledge.search_runs(APP, team)) == 2
 
     def test_a_run_that_cannot_be_kept_whole_is_not_kept(self, knowledge: KnowledgeBase, team: str) -> None:
-        for given, why in REFUSED:
+        for filter_text, why in REFUSED:
             with pytest.raises(InvalidError, match=why):
-                knowledge.log_run(APP, team, **given)
+                knowledge.log_run(APP, team, **filter_text)
         assert knowledge.search_runs(APP, team) == []
 
     def test_an_unknown_run_says_what_to_do(self, knowledge: KnowledgeBase, tmp_path: Path) -> None:

@@ -48,14 +48,14 @@ class ModelsContract:
         self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
     ) -> None:
         sources = [write_folder(tmp_path / str(n), {name: bytes([n]) for name in ODD_NAMES}) for n in (1, 2, 3)]
-        made = [knowledge.register_model(model, source, app=APP, team=team) for source in sources]
-        assert [version.version for version in made] == [1, 2, 3]
+        versions = [knowledge.register_model(model, source, app=APP, team=team) for source in sources]
+        assert [version.version for version in versions] == [1, 2, 3]
         assert model in (names := knowledge.list_models())
         assert names == sorted(names)
-        assert knowledge.list_model_versions(model) == made[::-1]
-        assert knowledge.get_model(model) == made[2]
-        assert knowledge.get_model(model, 2) == made[1]
-        assert made[0].uri == f"models:/{model}/1"
+        assert knowledge.list_model_versions(model) == versions[::-1]
+        assert knowledge.get_model(model) == versions[2]
+        assert knowledge.get_model(model, 2) == versions[1]
+        assert versions[0].uri == f"models:/{model}/1"
         assert knowledge.set_model_alias(model, "champion", 1).aliases == ("champion",)
         knowledge.set_model_alias(model, "backup", 1)
         assert knowledge.get_model(model, "champion").version == 1
@@ -65,7 +65,7 @@ class ModelsContract:
         assert read_folder(tmp_path / "champion") == dict.fromkeys(ODD_NAMES, b"\x01")
         assert knowledge.set_model_alias(model, "champion", 3).aliases == ("champion",)
         assert knowledge.get_model(model, "champion").version == 3
-        assert [one.aliases for one in knowledge.list_model_versions(model)] == [("champion",), (), ("backup",)]
+        assert [version.aliases for version in knowledge.list_model_versions(model)] == [("champion",), (), ("backup",)]
 
     def test_what_is_unknown_names_what_is_known(
         self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
@@ -95,9 +95,9 @@ class ModelsContract:
     ) -> None:
         source = write_folder(tmp_path / "in", {"w": b"1"})
         run_id, tags = knowledge.log_run(APP, team).run_id, {"stage": "ünfertig", "keep": ""}
-        made = knowledge.register_model(model, source, app=APP, team=team, tags=tags, run_id=run_id)
+        version = knowledge.register_model(model, source, app=APP, team=team, tags=tags, run_id=run_id)
         owner = {"scanflow.app": APP, "scanflow.team": team}
-        assert (made.tags, made.run_id) == ({**tags, **owner}, run_id)
+        assert (version.tags, version.run_id) == ({**tags, **owner}, run_id)
         changed = knowledge.set_model_tags(model, 1, {"stage": "done", "new": "1"})
         assert changed.tags == {"stage": "done", "keep": "", "new": "1", **owner}
         assert knowledge.get_model(model, 1) == changed
@@ -111,10 +111,10 @@ class ModelsContract:
         knowledge.register_model(model, source, app=APP, team=team)
         knowledge.set_model_alias(model, "champion", 1)
         cache = ModelCache(tmp_path / "models", lambda: knowledge)
-        found = cache.fetch(f"models:/{model}@champion")
-        assert (found.name, found.version) == (model, 1)
-        assert read_folder(Path(found.path)) == {"MLmodel": b"flavors: {}", "data/wëights": b"1"}
-        assert cache.fetch(f"models:/{model}/1") == found
+        cached = cache.fetch(f"models:/{model}@champion")
+        assert (cached.name, cached.version) == (model, 1)
+        assert read_folder(Path(cached.path)) == {"MLmodel": b"flavors: {}", "data/wëights": b"1"}
+        assert cache.fetch(f"models:/{model}/1") == cached
         assert cache.recall(model, 1) is None
         cache.remember(model, 1, '{"instances":2}')
         assert cache.recall(model, 1) == '{"instances":2}' == knowledge.get_model(model, 1).tags["scanflow.shape"]

@@ -15,8 +15,8 @@ _THERE = re.compile(r"(?P<not>!?)\s*(?P<key>[^\s!=,()]+)")
 
 def selects(manifest: Mapping[str, Any], labels: str, fields: str) -> bool:
     """Return whether an object is selected by a label selector and a field selector; an empty one selects all."""
-    found = manifest["metadata"].get("labels") or {}
-    return all(_holds(part, found) for part in _parts(labels)) and all(
+    values = manifest["metadata"].get("labels") or {}
+    return all(_holds(part, values) for part in _parts(labels)) and all(
         _field_holds(part, manifest) for part in _parts(fields)
     )
 
@@ -26,21 +26,21 @@ def _parts(selector: str) -> list[str]:
 
 
 def _holds(part: str, labels: Mapping[str, str]) -> bool:
-    if found := _SET.fullmatch(part):
-        values = [value.strip() for value in found["values"].split(",")]
-        return (labels.get(found["key"]) in values) is (found["how"] == "in")
-    if found := _EQUAL.fullmatch(part):
-        return (labels.get(found["key"]) == found["value"]) is (found["how"] != "!=")
-    if found := _THERE.fullmatch(part):
-        return (found["key"] in labels) is not bool(found["not"])
+    if match := _SET.fullmatch(part):
+        values = [value.strip() for value in match["values"].split(",")]
+        return (labels.get(match["key"]) in values) is (match["how"] == "in")
+    if match := _EQUAL.fullmatch(part):
+        return (labels.get(match["key"]) == match["value"]) is (match["how"] != "!=")
+    if match := _THERE.fullmatch(part):
+        return (match["key"] in labels) is not bool(match["not"])
     raise InvalidError(f"The cluster refuses it: unable to parse requirement: {part!r}")
 
 
 def _field_holds(part: str, manifest: Mapping[str, Any]) -> bool:
-    found = _EQUAL.fullmatch(part)
-    if found is None:
+    match = _EQUAL.fullmatch(part)
+    if match is None:
         raise InvalidError(f"The cluster refuses it: invalid field selector {part!r}")
     value: Any = manifest
-    for name in found["key"].split("."):
+    for name in match["key"].split("."):
         value = value.get(name, "") if isinstance(value, Mapping) else ""
-    return (str(value) == found["value"]) is (found["how"] != "!=")
+    return (str(value) == match["value"]) is (match["how"] != "!=")

@@ -1,4 +1,4 @@
-"""Who owns which fields of an object, as the API server's server-side apply tells it: enough of it for a double."""
+"""Field ownership as in the API server's server-side apply: as much as the test double needs."""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ class Manager(NamedTuple):
 Owners: TypeAlias = dict[Path, set[Manager]]
 
 
-def sent(manifest: Manifest) -> Manifest:
-    """Return an object as it is kept: without what only a request has."""
-    kept = copy.deepcopy(manifest)
-    kept["metadata"] = {name: value for name, value in kept["metadata"].items() if name not in _SERVED}
-    if kept["kind"] == "Secret":
-        plain = kept.pop("stringData", {})
+def prepare(manifest: Manifest) -> Manifest:
+    """Return an object as it is stored: without the fields that only requests have."""
+    stored = copy.deepcopy(manifest)
+    stored["metadata"] = {name: value for name, value in stored["metadata"].items() if name not in _SERVED}
+    if stored["kind"] == "Secret":
+        plain = stored.pop("stringData", {})
         coded = {name: base64.b64encode(text.encode()).decode() for name, text in plain.items()}
         if coded:
-            kept["data"] = {**kept.get("data", {}), **coded}
-    return kept
+            stored["data"] = {**stored.get("data", {}), **coded}
+    return stored
 
 
 class Conflict(NamedTuple):
@@ -74,18 +74,18 @@ class Conflict(NamedTuple):
     path: Path
 
     def __str__(self) -> str:
-        return f'conflict with "{self.manager.name}": {written(self.path)}'
+        return f'conflict with "{self.manager.name}": {format_path(self.path)}'
 
 
-def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+def iterate_leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     """Yield each field that can be owned, with its value."""
     if isinstance(value, dict) and value:
         for name, inner in value.items():
             if (*path, name) not in _UNOWNED:
-                yield from leaves(inner, (*path, name))
-    elif isinstance(value, list) and value and (key := _key(path)):
+                yield from iterate_leaves(inner, (*path, name))
+    elif isinstance(value, list) and value and (key := _get_merge_key(path)):
         for item in value:
-            yield from leaves(item, (*path, Element(key, str(item[key]))))
+            yield from iterate_leaves(item, (*path, Element(key, str(item[key]))))
     elif path:
         yield path, value
 
@@ -94,31 +94,31 @@ def apply(
     live: Manifest, owners: Owners, manifest: Manifest, manager: Manager, *, force: bool
 ) -> tuple[Manifest, Owners, list[Conflict]]:
     """Return the object and its fields' owners after an apply, and the conflicts for which it is refused."""
-    before, wanted = dict(leaves(live)), dict(leaves(manifest))
+    before, applied = dict(iterate_leaves(live)), dict(iterate_leaves(manifest))
     conflicts = [
         Conflict(other, path)
-        for path, value in wanted.items()
+        for path, value in applied.items()
         if path in before and before[path] != value
         for other in sorted(owners.get(path, set()) - {manager})
     ]
-    after, left = copy.deepcopy(live), {path: set(names) for path, names in owners.items()}
-    for path in [path for path, names in owners.items() if manager in names and path not in wanted]:
-        left[path].discard(manager)
-        if not left[path]:
-            del left[path]
+    after, new_owners = copy.deepcopy(live), {path: set(names) for path, names in owners.items()}
+    for path in [path for path, names in owners.items() if manager in names and path not in applied]:
+        new_owners[path].discard(manager)
+        if not new_owners[path]:
+            del new_owners[path]
             _remove(after, path)
-    for path, value in wanted.items():
+    for path, value in applied.items():
         if path not in before or before[path] != value:
             _set(after, path, copy.deepcopy(value))
-            left[path] = {manager}
+            new_owners[path] = {manager}
         else:
-            left.setdefault(path, set()).add(manager)
-    return after, left, [] if force else conflicts
+            new_owners.setdefault(path, set()).add(manager)
+    return after, new_owners, [] if force else conflicts
 
 
-def written_by(before: Manifest, after: Manifest, owners: Owners, manager: Manager) -> Owners:
+def compute_owners(before: Manifest, after: Manifest, owners: Owners, manager: Manager) -> Owners:
     """Return the fields' owners after a write that is no apply: who changed a field is its only owner."""
-    old, new = dict(leaves(before)), dict(leaves(after))
+    old, new = dict(iterate_leaves(before)), dict(iterate_leaves(after))
     return {
         path: {manager} if path not in old or old[path] != value else set(owners.get(path, set()))
         for path, value in new.items()
@@ -126,7 +126,7 @@ def written_by(before: Manifest, after: Manifest, owners: Owners, manager: Manag
 
 
 def merge(value: Any, patch: Any) -> Any:
-    """Return a value changed by a JSON merge patch (RFC 7396)."""
+    """Apply a JSON merge patch (RFC 7396) to a value."""
     if not isinstance(patch, Mapping):
         return copy.deepcopy(patch)
     merged = dict(value) if isinstance(value, dict) else {}
@@ -147,18 +147,18 @@ def managed_fields(owners: Owners, api_version: str) -> list[Manifest]:
             "operation": manager.operation,
             "apiVersion": api_version,
             "fieldsType": "FieldsV1",
-            "fieldsV1": _tree([path for path, names in owners.items() if manager in names]),
+            "fieldsV1": _build_tree([path for path, names in owners.items() if manager in names]),
         }
         for manager in managers
     ]
 
 
-def written(path: Path) -> str:
-    """Return a path as the API server writes it: ``.spec.containers[name="main"].image``."""
+def format_path(path: Path) -> str:
+    """Format a path as the API server does: ``.spec.containers[name="main"].image``."""
     return "".join(f'[{step.key}="{step.value}"]' if isinstance(step, Element) else f".{step}" for step in path)
 
 
-def _tree(paths: list[Path]) -> Manifest:
+def _build_tree(paths: list[Path]) -> Manifest:
     tree: Manifest = {}
     for path in paths:
         inner = tree
@@ -168,7 +168,7 @@ def _tree(paths: list[Path]) -> Manifest:
     return tree
 
 
-def _key(path: Path) -> str | None:
+def _get_merge_key(path: Path) -> str | None:
     last = path[-1] if path else None
     return _KEYS.get(last) if isinstance(last, str) and "spec" in path else None
 
@@ -176,12 +176,12 @@ def _key(path: Path) -> str | None:
 def _set(value: Any, path: Path, to: Any) -> None:
     first, rest = path[0], path[1:]
     if isinstance(first, Element):
-        found = next((item for item in value if str(item[first.key]) == first.value), None)
-        if found is None:
-            found = {first.key: first.value}
-            value.append(found)
+        element = next((item for item in value if str(item[first.key]) == first.value), None)
+        if element is None:
+            element = {first.key: first.value}
+            value.append(element)
         if rest:
-            _set(found, rest, to)
+            _set(element, rest, to)
     elif not rest:
         value[first] = to
     else:

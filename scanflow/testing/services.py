@@ -1,4 +1,4 @@
-"""What every deployer does with services: one half of ``DeployerContract``.
+"""The contract of deployers for services: one half of ``DeployerContract``.
 
 What is compared is what was promised: a record also says what was measured, which is never twice the same.
 """
@@ -71,15 +71,15 @@ class ServicesContract:
                 deployer.service(f"{self.service}d")
         finally:
             deployer.delete(served.name)
-        assert self._listed(deployer) == []
+        assert self._list_names(deployer) == []
         with pytest.raises(NotFoundError):
             predict(deployer, served.name, [1])
 
     def _responds_and_is_listed(self, deployer: Deployer, served: ServiceRecord) -> None:
         assert (served.name, served.state, served.app, served.team) == (self.service, "ready", "contract", self.team)
-        assert [one.state for one in served.instances] == ["ready"]
+        assert [instance.state for instance in served.instances] == ["ready"]
         assert _only(predict(deployer, self.service, [[1, 2, 3]])) == [[2, 4, 6]]
-        assert self._listed(deployer) == [self.service]
+        assert self._list_names(deployer) == [self.service]
         assert deployer.service(self.service).url == served.url
         with deployer.connect(self.service) as client:
             assert client.document(f"/v2/models/{self.service}")["name"] == self.service
@@ -105,13 +105,15 @@ class ServicesContract:
         seen: list[Progress] = []
         scaled = deployer.change(self.service, ServiceChange(instances=2), observe=seen.append)
         assert scaled.shape.instances == 2
-        assert [one.state for one in scaled.instances] == ["ready", "ready"]
-        assert {one.service for one in seen} == {self.service}
+        assert [instance.state for instance in scaled.instances] == ["ready", "ready"]
+        assert {progress.service for progress in seen} == {self.service}
         smaller = ServiceChange(affinity="any", cores=0.25)
         first, again = (deployer.change(self.service, smaller, key="smaller") for _ in range(2))
         assert first.shape.cores == 0.25
         assert (again.generation, again.settled, again.shape) == (first.generation, first.settled, first.shape)
-        assert [one.instance for one in again.instances] == [one.instance for one in first.instances]
+        assert [instance.instance for instance in again.instances] == [
+            instance.instance for instance in first.instances
+        ]
         assert deployer.change(self.service, ServiceChange(instances=1)).shape.instances == 1
         assert _only(predict(deployer, self.service, [1])) == [2]
 
@@ -122,13 +124,13 @@ class ServicesContract:
         (tmp_path / "contract_model.py").unlink()
         with pytest.raises(UsageError, match=r"contract_model\.py"):
             deployer.deploy(Deployment(_load(source), source=source))
-        assert self._listed(deployer) == []
-        runs = [one.name for one in deployer.runs()]
+        assert self._list_names(deployer) == []
+        runs = [run.name for run in deployer.runs()]
         with pytest.raises(UsageError, match="Deploy it: scanflow deploy"):
             deployer.run(RunRequest(_load(source), self.service))
-        assert [one.name for one in deployer.runs()] == runs
+        assert [run.name for run in deployer.runs()] == runs
 
-    def _listed(self, deployer: Deployer) -> list[str]:
+    def _list_names(self, deployer: Deployer) -> list[str]:
         return [record.name for record in deployer.services() if record.team == self.team]
 
     def _application(self, folder: Path, *, by: int) -> Path:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow.app.graph import ancestors, levels, parents_of
+from scanflow.app.graph import ancestors, collect_parents, levels
 from scanflow.errors import InvalidError
 from tests.unit.app.making import batch, edges_of_dags, message, script
 
@@ -19,7 +19,7 @@ Graph = tuple[list[str], list[tuple[str, str]]]
 @given(edges_of_dags())
 def test_every_node_comes_once_as_early_as_it_may_in_the_order_given(graph: Graph) -> None:
     names, edges = graph
-    parents = parents_of(names, [*edges, *edges])  # an edge given twice counts once
+    parents = collect_parents(names, [*edges, *edges])  # an edge given twice counts once
     assert parents == {name: tuple(before for before, after in edges if after == name) for name in names}
     waves = levels(parents)
     wave_of = {name: index for index, wave in enumerate(waves) for name in wave}
@@ -31,7 +31,7 @@ def test_every_node_comes_once_as_early_as_it_may_in_the_order_given(graph: Grap
 @given(edges_of_dags())
 def test_ancestors_are_all_that_must_have_run_before(graph: Graph) -> None:
     names, edges = graph
-    parents = parents_of(names, edges)
+    parents = collect_parents(names, edges)
     reached = {name: set[str]() for name in names}
     for name in TopologicalSorter(parents).static_order():
         reached[name] = {one for parent in parents[name] for one in (parent, *reached[parent])}
@@ -41,12 +41,12 @@ def test_ancestors_are_all_that_must_have_run_before(graph: Graph) -> None:
 @given(edges_of_dags(), st.data())
 def test_an_edge_back_is_refused_with_a_circle_that_is_really_there(graph: Graph, data: st.DataObject) -> None:
     names, edges = graph
-    parents = parents_of(names, edges)
+    parents = collect_parents(names, edges)
     end = data.draw(st.sampled_from(names))
     start = data.draw(st.sampled_from([end, *sorted(ancestors(parents, end))]))
     edges = [*edges, (end, start)]
     with pytest.raises(InvalidError, match="wait for each other in a circle") as error:
-        levels(parents_of(names, edges))
+        levels(collect_parents(names, edges))
     circle = message(error).partition("circle: ")[2].partition(".")[0].split(" >> ")
     assert circle[0] == circle[-1]
     assert set(itertools.pairwise(circle)) <= set(edges)
@@ -65,6 +65,6 @@ def test_a_circle_is_told_in_the_order_its_steps_would_run() -> None:
 def test_a_circle_of_thousands_is_told_in_few_words() -> None:
     names = [f"n{index}" for index in range(5000)]
     with pytest.raises(InvalidError) as error:
-        levels(parents_of(names, [*itertools.pairwise(names), (names[-1], names[0])]))
+        levels(collect_parents(names, [*itertools.pairwise(names), (names[-1], names[0])]))
     assert "(4982 more)" in message(error)
     assert len(message(error)) < 400

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import scanflow as sf
 from scanflow.app.edges import Chain
-from scanflow.app.inference import answers, children_of
+from scanflow.app.inference import answers, collect_children
 from scanflow.app.service import ServiceRole
 from scanflow.errors import InvalidError
 from tests.unit.app.making import edges_of_dags, made, message, refusal
@@ -41,7 +41,7 @@ def test_graphs_that_give_each_request_one_answer_are_taken() -> None:
 
 def test_children_stand_in_the_order_of_the_nodes_not_of_the_edges() -> None:
     edges = [ROUTER >> B, ROUTER >> A]
-    assert children_of(online(ROUTER, A, B, edges=edges).parents)["choose"] == ("a", "b")
+    assert collect_children(online(ROUTER, A, B, edges=edges).parents)["choose"] == ("a", "b")
 
 
 @pytest.mark.parametrize(

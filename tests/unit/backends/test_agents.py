@@ -31,7 +31,7 @@ class TestLocalAgents(AgentsContract):
         made = LocalAgents(tmp_path / "home", ended=lambda: None, program=[str(tmp_path / "program.py")], grace_s=0.2)
         yield made
         made.stop(*KEY)
-        self.until(lambda: not made.show(*KEY).alive, "it has ended")
+        self.wait_until(lambda: not made.show(*KEY).alive, "it has ended")
 
 
 class TestMemoryAgents(AgentsContract):
