@@ -1,4 +1,4 @@
-"""Who answers callers runs soon, and who prepares something leaves the CPUs to the others.
+"""CPU priorities: processes that serve requests run soon, those that prepare something yield the CPUs.
 
 Standard library only, and cheap: an instance calls it before it imports anything else.
 """

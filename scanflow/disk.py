@@ -1,4 +1,4 @@
-"""What the system refused of a file, a folder or a process, in words that say what to do about it."""
+"""Errors of files, folders and processes, with messages that say what to do about them."""
 
 from __future__ import annotations
 

@@ -32,10 +32,10 @@ def read_settings(
         InvalidError: A variable has no usable value; a secret's is not shown.
     """
     source = os.environ if environ is None else environ
-    found: dict[str, Any] = {field: text for field, name in variables.items() if (text := source.get(name, ""))}
-    known = {field: value for field, value in (given or {}).items() if value not in (None, "")}
+    values: dict[str, Any] = {field: text for field, name in variables.items() if (text := source.get(name, ""))}
+    fixed = {field: value for field, value in (given or {}).items() if value not in (None, "")}
     try:
-        return model.model_validate(found | known)
+        return model.model_validate(values | fixed)
     except ValidationError as error:
         first = error.errors()[0]
         field = str(first["loc"][0])

@@ -64,9 +64,9 @@ class InternalError(ScanflowError):
     """A defect of scanflow itself."""
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, candidates: Iterable[str]) -> str:
     """Return ``" Did you mean 'x'?"`` for the nearest known word, else the known words, else nothing."""
-    words = list(known)
+    words = list(candidates)
     near = difflib.get_close_matches(word, words, n=1, cutoff=0.6)
     if near:
         return f" Did you mean {near[0]!r}?"

@@ -1,4 +1,4 @@
-"""What is worth saying of a failed step: the user's own frames and the root cause."""
+"""The failure of a step: the user's own frames and the root cause."""
 
 from __future__ import annotations
 

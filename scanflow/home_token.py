@@ -45,10 +45,10 @@ def ensure_home_token(home: Path) -> str:
             f"The token {str(path)!r} cannot be kept: {error.strerror}. Fix the folder's owner, or name another home: "
             "SCANFLOW_HOME"
         ) from error
-    found = home_token(home)
-    if found is None:
+    token = home_token(home)
+    if token is None:
         raise UnavailableError(f"The token {str(path)!r} is empty or unreadable. Remove it; another is made then.")
-    return found
+    return token
 
 
 def keep_home_token(home: Path, token: str) -> None:

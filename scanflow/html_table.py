@@ -14,12 +14,12 @@ _LEFT = ' style="text-align:left"'
 
 def html_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *notes: str) -> str:
     """Return a heading, a table (its first 50 rows) and lines below it; None in a cell is nothing."""
-    cells = [[_safe("" if one is None else one) for one in row] for row in rows]
+    cells = [[_safe("" if cell is None else cell) for cell in row] for row in rows]
     below = [*notes] if len(cells) <= MAX_ROWS else [*notes, f"and {len(cells) - MAX_ROWS:,} more"]
-    head = "".join(f"<th{_LEFT}>{_safe(one)}</th>" for one in columns)
-    body = "".join(f"<tr>{''.join(f'<td{_LEFT}>{one}</td>' for one in row)}</tr>" for row in cells[:MAX_ROWS])
+    head = "".join(f"<th{_LEFT}>{_safe(column)}</th>" for column in columns)
+    body = "".join(f"<tr>{''.join(f'<td{_LEFT}>{cell}</td>' for cell in row)}</tr>" for row in cells[:MAX_ROWS])
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>" if cells else ""
-    lines = "".join(f"<div>{_safe(one)}</div>" for one in below)
+    lines = "".join(f"<div>{_safe(line)}</div>" for line in below)
     return f"<div><strong>{_safe(title)}</strong>{table}{lines}</div>"
 
 

@@ -54,23 +54,23 @@ def refuse_request(headers: Headers, *, hosts: Collection[str] = ()) -> Refusal 
     ``hosts``: names beside loopback's under which the program may be reached, in lower case, without ports; ``*`` is
     any, for a program that nobody's loopback leads to.
     """
-    given = [(name, value) for name, value in headers if name in _CHECKED]
-    if sum(name == b"host" for name, _ in given) > 1:
+    checked = [(name, value) for name, value in headers if name in _CHECKED]
+    if sum(name == b"host" for name, _ in checked) > 1:
         return Refusal(400, "More than one Host", "The request has more than one Host header. Send one.")
-    host, origin, site = map(dict(given).get, _CHECKED)
+    host, origin, site = map(dict(checked).get, _CHECKED)
     if host is not None and not _is_allowed(host, hosts):
         return Refusal(
             421,
             "Unknown host",
-            f"This server is not known as {_shown(host)}. Use its address on loopback, or have whoever runs it add "
-            "the name to SCANFLOW_ALLOWED_HOSTS.",
+            f"This server is not known as {_format_bytes(host)}. "
+            "Use its address on loopback, or have whoever runs it add the name to SCANFLOW_ALLOWED_HOSTS.",
         )
     if (site is not None and site not in _OWN_SITES) or (origin is not None and not _is_own(origin, host)):
         return Refusal(
             403,
             "Cross-origin request",
-            f"A page of another origin ({_shown(origin or site or b'')}) sent this request. Only pages of this server, "
-            "and programs that are no browser, are answered.",
+            f"A page of another origin ({_format_bytes(origin or site or b'')}) sent this request. "
+            "Only pages of this server, and programs that are no browser, are answered.",
         )
     return None
 
@@ -79,26 +79,26 @@ def refuse_media(method: str, headers: Headers) -> Refusal | None:
     """Return why a request's body cannot be taken as JSON; None: it is JSON, or there is none."""
     if method not in {"POST", "PUT", "PATCH", "DELETE"}:
         return None
-    found = dict(headers)
-    if found.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in found:
+    header_by_name = dict(headers)
+    if header_by_name.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in header_by_name:
         return None
-    media = found.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    media = header_by_name.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if media == b"application/json" or (media.startswith(b"application/") and media.endswith(b"+json")):
         return None
     return Refusal(
         415,
         "Unsupported media type",
-        f"The body is sent as {_shown(media) if media else 'nothing that is named'}. Send JSON, and say so: "
+        f"The body is sent as {_format_bytes(media) if media else 'nothing that is named'}. Send JSON, and say so: "
         "Content-Type: application/json",
     )
 
 
 def bearer_token(headers: Headers) -> str | None:
     """Return the token of ``Authorization: Bearer …``; None: there is none, or more than one."""
-    found = [value for name, value in headers if name == b"authorization"]
-    if len(found) != 1:
+    values = [value for name, value in headers if name == b"authorization"]
+    if len(values) != 1:
         return None
-    scheme, _, token = found[0].partition(b" ")
+    scheme, _, token = values[0].partition(b" ")
     return token.strip().decode("latin-1") or None if scheme.lower() == b"bearer" else None
 
 
@@ -139,7 +139,7 @@ class RequestGuard:
         json_only: bool = False,
     ) -> None:
         self._app, self._authenticate, self._open, self._json = app, authenticate, frozenset(open_paths), json_only
-        self._hosts = frozenset(one.lower() for one in hosts)
+        self._hosts = frozenset(host.lower() for host in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in {"http", "websocket"}:
@@ -189,5 +189,5 @@ def _is_own(origin: bytes, host: bytes | None) -> bool:
     return bool(separator) and scheme in {b"http", b"https"} and host is not None and place == host.lower()
 
 
-def _shown(text: bytes) -> str:
+def _format_bytes(text: bytes) -> str:
     return repr(text.decode("ascii", "replace")[:80])

@@ -14,7 +14,7 @@ from scanflow.app.files import load_json, load_yaml
 from scanflow.app.workflow import Workflow
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UsageError, did_you_mean
 from scanflow.failures import failure_from_text
-from scanflow.modules import file_being_loaded, load_function, load_module
+from scanflow.modules import get_loading_file, load_function, load_module
 from scanflow.names import slug
 
 __all__ = ["find_file", "load_application", "load_function", "load_module", "refuse_while_loading"]
@@ -39,7 +39,7 @@ def refuse_while_loading() -> None:
     Raises:
         UsageError: this process is loading one.
     """
-    if (path := file_being_loaded()) is not None:
+    if (path := get_loading_file()) is not None:
         raise UsageError(
             f"{path.name} runs a workflow while it is only being loaded. Put that below: if __name__ == '__main__':"
         )
@@ -86,14 +86,14 @@ def _from_python(path: Path) -> Application:
         # Whatever a user's file raises is the user's to see, without our frames around it.
         failure = failure_from_text(traceback.format_exc(), summary="", own_folder=str(Path(__file__).parent))
         raise UsageError("\n  ".join([f"{path.name} cannot be loaded:", *failure.lines()])) from error
-    apps = _made_in(module, Application)
+    apps = _find_objects(module, Application)
     if len(apps) == 1:
         return apps[0]
     if apps:
         raise UsageError(
             f"{path.name} makes {len(apps)} applications: {', '.join(app.name for app in apps)}. Keep one."
         )
-    workflows = _made_in(module, Workflow)
+    workflows = _find_objects(module, Workflow)
     if not workflows:
         raise NotFoundError(
             f"{path.name} makes no sf.Application and no sf.Workflow at its top level. See: scanflow init"
@@ -101,15 +101,15 @@ def _from_python(path: Path) -> Application:
     return Application(name=slug(path.stem) or "app", workflows=workflows)
 
 
-def _made_in(module: ModuleType, kind: type[_T]) -> list[_T]:
+def _find_objects(module: ModuleType, kind: type[_T]) -> list[_T]:
     """Return the objects of a kind at the top level of a module; if it makes some, without those that it imports."""
-    found = list({id(value): value for value in vars(module).values() if isinstance(value, kind)}.values())
-    if len(found) < 2:
-        return found
-    elsewhere = {
+    objects = list({id(value): value for value in vars(module).values() if isinstance(value, kind)}.values())
+    if len(objects) < 2:
+        return objects
+    imported_ids = {
         id(value)
         for other in list(sys.modules.values())
         if other is not module
         for value in list(getattr(other, "__dict__", {}).values())
     }
-    return [value for value in found if id(value) not in elsewhere] or found
+    return [value for value in objects if id(value) not in imported_ids] or objects

@@ -22,19 +22,19 @@ def looks_secret(name: str) -> bool:
     parts = [part.lower() for part in _PARTS.findall(name)]
     if any(pair in _PAIRS for pair in pairwise(parts)):
         return True
-    found = _WORDS.intersection(parts)
-    return bool(found) and not (found <= {"token", "tokens"} and _COUNTS.intersection(parts))
+    words = _WORDS.intersection(parts)
+    return bool(words) and not (words <= {"token", "tokens"} and _COUNTS.intersection(parts))
 
 
 def masked(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _masked(name, value) for name, value in values.items()}
+    return {name: _mask_value(name, value) for name, value in values.items()}
 
 
-def _masked(name: str, value: Any) -> Any:
+def _mask_value(name: str, value: Any) -> Any:
     if looks_secret(str(name)) and value is not None:
         return STARS
     if isinstance(value, Mapping):
         return masked(value)
     if isinstance(value, list | tuple):
-        return [_masked("", one) for one in value]
+        return [_mask_value("", inner) for inner in value]
     return value

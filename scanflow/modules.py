@@ -35,7 +35,7 @@ def load_module(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise InvalidError(f"The file {str(path)!r} is not a Python file.")
-    _make_way(path.parent)
+    _prepend_to_path(path.parent)
     module = importlib.util.module_from_spec(spec)
     vars(module)[_MARK] = True
     sys.modules[name] = module
@@ -57,12 +57,12 @@ def being_loaded(path: Path) -> Iterator[None]:
         _loading.reset(token)
 
 
-def file_being_loaded() -> Path | None:
+def get_loading_file() -> Path | None:
     return _loading.get()
 
 
-def _make_way(folder: Path) -> None:
-    """Put a folder first on the path, and forget modules from other such folders that would hide one of its own."""
+def _prepend_to_path(folder: Path) -> None:
+    """Prepend a folder to the path, and unload modules of other such folders that would hide one of its own."""
     own = {path.stem for path in folder.iterdir()}
     for name, module in list(sys.modules.items()):
         top, file = name.partition(".")[0], getattr(module, "__file__", None)
@@ -89,12 +89,12 @@ def load_function(name: str, file: Path | None) -> Callable[..., Any]:
             module = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
             raise NotFoundError(f"The function {name!r} cannot be found: {error}.") from error
-    found: Any = module
+    value: Any = module
     for part in attribute.split("."):
-        if not hasattr(found, part):
+        if not hasattr(value, part):
             raise NotFoundError(f"{module_name!r} has no {attribute!r}.{did_you_mean(attribute, vars(module))}")
-        found = getattr(found, part)
-    if not callable(found):
+        value = getattr(value, part)
+    if not callable(value):
         raise InvalidError(f"{name!r} is not a function.")
-    function: Callable[..., Any] = found
+    function: Callable[..., Any] = value
     return function

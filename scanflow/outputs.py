@@ -20,16 +20,16 @@ PATH, PICKLE, VALUE = "$path", "$pickle", "$value"
 _folder: ContextVar[Path | None] = ContextVar("scanflow_output_dir", default=None)
 
 
-_kept: ContextVar[dict[str, Any] | None] = ContextVar("scanflow_outputs", default=None)
+_collected: ContextVar[dict[str, Any] | None] = ContextVar("scanflow_outputs", default=None)
 
 
 @contextmanager
 def keep_outputs(outputs: dict[str, Any]) -> Iterator[None]:
-    token = _kept.set(outputs)
+    token = _collected.set(outputs)
     try:
         yield
     finally:
-        _kept.reset(token)
+        _collected.reset(token)
 
 
 def output_dir() -> Path:
@@ -56,8 +56,8 @@ def output(name: str, value: Any) -> None:
     """
     if not re.fullmatch(r"[^./\0][^/\0]{0,199}", name):
         raise ValueError(f"The output name {name!r:.60} cannot be used. Use letters, digits, '_' and '-'.")
-    if (kept := _kept.get()) is not None:
-        kept[name] = value
+    if (collected := _collected.get()) is not None:
+        collected[name] = value
         return
     try:
         text = json.dumps(encode(value, output_dir().absolute(), _number, keys=(str, int, float, type(None))))
@@ -67,7 +67,7 @@ def output(name: str, value: Any) -> None:
 
 
 def write_output(folder: Path, name: str, text: str) -> None:
-    """Keep a named value, already JSON, in that output folder: whole, and for this user only."""
+    """Write a named value, already JSON, to an output folder: atomically, and for this user only."""
     outputs = folder / OUTPUTS_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     outputs.mkdir(0o700, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What other packages add: objects found by name in groups of entry points (``importlib.metadata``).
+"""Plugins of other packages: objects found by name in groups of entry points (``importlib.metadata``).
 
 A package offers a detector, say, in its ``pyproject.toml``::
 
@@ -23,42 +23,42 @@ Group: TypeAlias = Literal["backends", "detectors", "primitives", "templates"]
 
 
 def plugin_names(group: Group) -> tuple[str, ...]:
-    return tuple(sorted({point.name for point in _installed(group, tuple(sys.path))}))
+    return tuple(sorted({point.name for point in _list_entry_points(group, tuple(sys.path))}))
 
 
 def load_plugin(group: Group, name: str) -> Any:
-    found = [point for point in _installed(group, tuple(sys.path)) if point.name == name]
+    points = [point for point in _list_entry_points(group, tuple(sys.path)) if point.name == name]
     what = f"{group.removesuffix('s')} {name!r}"
-    if not found:
+    if not points:
         raise NotFoundError(not_installed(group, name))
-    if len(found) > 1:
-        packages = " and ".join(sorted(_package(point) for point in found))
+    if len(points) > 1:
+        packages = " and ".join(sorted(_format_package(point) for point in points))
         raise UsageError(f"The {what} is offered by {packages}. Uninstall one of them.")
     try:
-        return found[0].load()
+        return points[0].load()
     except (ImportError, AttributeError) as error:
         raise UsageError(
-            f"The {what} of {_package(found[0])} ({found[0].value}) cannot be imported: {error}. Install that package "
-            "again, or uninstall it."
+            f"The {what} of {_format_package(points[0])} ({points[0].value}) cannot be imported: {error}. "
+            "Install that package again, or uninstall it."
         ) from error
 
 
 def not_installed(group: Group, name: str) -> str:
     """Return the error message for a name that no installed package offers, with those that are offered."""
-    known = plugin_names(group)
-    near = hint if (hint := did_you_mean(name, known)).startswith(" Did") else ""
+    names = plugin_names(group)
+    near = hint if (hint := did_you_mean(name, names)).startswith(" Did") else ""
     return (
-        f"There is no {group.removesuffix('s')} {name!r}.{near} Installed: {', '.join(known) or 'none'}. "
+        f"There is no {group.removesuffix('s')} {name!r}.{near} Installed: {', '.join(names) or 'none'}. "
         f"A package adds one by an entry point in the group 'scanflow.{group}'; install it where scanflow is."
     )
 
 
 @lru_cache(maxsize=16)
-def _installed(group: Group, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:  # noqa: ARG001  what is found depends on it
+def _list_entry_points(group: Group, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:  # noqa: ARG001  what is found depends on it
     from importlib.metadata import entry_points
 
     return tuple(entry_points(group=f"scanflow.{group}"))
 
 
-def _package(point: EntryPoint) -> str:
+def _format_package(point: EntryPoint) -> str:
     return "an unnamed package" if point.dist is None else f"{point.dist.name} {point.dist.version}"

@@ -57,7 +57,7 @@ def open_home(path: Path) -> Path:
                 f"The home {str(path)!r} is another user's, who could read and change what runs. "
                 "Name a folder of your own: SCANFLOW_HOME=…"
             ) from error
-        for entry in _below(path):
+        for entry in _walk(path):
             _tighten(entry)
     return path
 
@@ -66,12 +66,12 @@ def _opener(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _below(folder: Path) -> Iterator[os.DirEntry[str]]:
+def _walk(folder: Path) -> Iterator[os.DirEntry[str]]:
     with os.scandir(folder) as entries:
         for entry in entries:
             yield entry
             if entry.is_dir(follow_symlinks=False) and entry.name not in _SHARED_BY_DESIGN:
-                yield from _below(Path(entry.path))
+                yield from _walk(Path(entry.path))
 
 
 def _tighten(entry: os.DirEntry[str]) -> None:

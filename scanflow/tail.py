@@ -1,4 +1,4 @@
-"""Files that grow, read on from where reading stopped."""
+"""Reads growing files from where reading stopped."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Tail:
 def _is_at(path: Path, file: BinaryIO) -> bool:
     opened = os.fstat(file.fileno())
     try:
-        found = path.stat()
+        current = path.stat()
     except FileNotFoundError:
         return True  # moved away, and no new one made yet
-    return (found.st_dev, found.st_ino) == (opened.st_dev, opened.st_ino) and opened.st_size >= file.tell()
+    return (current.st_dev, current.st_ino) == (opened.st_dev, opened.st_ino) and opened.st_size >= file.tell()

@@ -1,4 +1,4 @@
-"""What is worth saying of a traceback: the user's own frames and the root cause, read from its text."""
+"""Summarises tracebacks: the user's own frames and the root cause, read from the text."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def read_text(text: str, *own_folders: str) -> tuple[tuple[str, ...], str]:
     if not starts:  # a script that Python cannot read has no traceback, only the place
         starts = [index - 1 for index, line in enumerate(lines) if _FRAME.fullmatch(line)][-1:]
     if not starts:
-        said = [line.rstrip() for line in lines if line.strip()]
-        return (), "\n".join(_cut_middle(line) for line in said[-_LAST_LINES:])
-    first = _first_of_chain(lines, starts)
+        last_lines = [line.rstrip() for line in lines if line.strip()]
+        return (), "\n".join(_cut_middle(line) for line in last_lines[-_LAST_LINES:])
+    first = _find_chain_start(lines, starts)
     frames, cause = _read_traceback(lines[first:])
     last_cause = _read_traceback(lines[starts[-1] :])[1]
     if not cause:
@@ -52,11 +52,11 @@ def read_text(text: str, *own_folders: str) -> tuple[tuple[str, ...], str]:
     elif last_cause and last_cause != cause:
         cause = [*cause[: MAX_CAUSE_LINES - 1], f"which led to: {last_cause[0]}"]
     users = [frame for file, frame in frames if not _is_foreign(file, own_folders)]
-    told = "\n".join(_cut_middle(line) for line in cause[:MAX_CAUSE_LINES])
-    return tuple(_cut(frame) for frame in users[-MAX_FRAMES:]), told
+    summary = "\n".join(_cut_middle(line) for line in cause[:MAX_CAUSE_LINES])
+    return tuple(_cut(frame) for frame in users[-MAX_FRAMES:]), summary
 
 
-def _first_of_chain(lines: Sequence[str], starts: Sequence[int]) -> int:
+def _find_chain_start(lines: Sequence[str], starts: Sequence[int]) -> int:
     """Return where the last chain of exceptions begins: its first traceback is the root cause."""
     first = starts[-1]
     for before, after in zip(reversed(starts[:-1]), reversed(starts[1:]), strict=False):

@@ -1,4 +1,4 @@
-"""What whoever keeps a SQLite database answered, kept for as long as nobody writes to that.
+"""Caches reads that depend on a SQLite database, until another process writes to it.
 
 Agents look at the tracker and at the server again and again, and mostly nothing happened; to ask takes milliseconds of
 CPU. SQLite tells it in microseconds: ``PRAGMA data_version`` is another number, on a connection that stays
@@ -45,11 +45,11 @@ class UnchangedReads:
                 self._version = version
             if version is not None and key in self._kept:
                 return self._kept[key]  # type: ignore[return-value]  # what this key's ``read`` returned
-        found = read()
+        answer = read()
         with self._lock:
             if version is not None and version == self._version:  # else it may be older than what others keep
-                self._kept[key] = found
-        return found
+                self._kept[key] = answer
+        return answer
 
     def _version_now(self) -> _Version | None:
         """Return None where it cannot be told."""

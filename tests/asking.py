@@ -7,9 +7,9 @@ from typing import Any
 
 import httpx
 
-from scanflow.transport.clients import trusted
+from scanflow.transport.clients import build_tls_context
 
-_NOBODY = trusted("http://")
+_NOBODY = build_tls_context("http://")
 
 
 def http_client(**options: Any) -> httpx.Client:

@@ -1,4 +1,4 @@
-"""Runs that threads of this process drive while it does something else. A program that ends waits for them."""
+"""Runs driven by threads of this process in the background. A program that ends waits for them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scanflow.errors import UnavailableError
 
 
 class BackgroundRun:
-    """One run, driven by a thread of its own. What it tells is kept until somebody waits for it.
+    """A run driven by a thread of its own. Its events are queued until it is waited for.
 
     It is made once the run has told something; what keeps it from being driven at all is raised.
     """
@@ -32,13 +32,13 @@ class BackgroundRun:
         return not self._outcome.done()
 
     def wait(self, name: str, *, timeout_s: float | None, observe: Observer) -> RunRecord:
-        """Return the run once it has ended, or raise what kept it from being driven."""
+        """Wait for the run's end and return it, or raise the error that kept it from being driven."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             try:
                 event = self._events.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
             except queue.Empty:
-                raise goes_on(name, timeout_s) from None
+                raise build_still_running_error(name, timeout_s) from None
             if event is None:
                 self._events.put(None)  # for whoever waits once more
                 return self._outcome.result()
@@ -57,8 +57,8 @@ class BackgroundRun:
         self._told.set()
 
 
-def goes_on(name: str, timeout_s: float | None) -> UnavailableError:
-    """Return the error for a run that was not waited for long enough."""
+def build_still_running_error(name: str, timeout_s: float | None) -> UnavailableError:
+    """Build the error for a run that still goes on after the timeout."""
     return UnavailableError(
         f"The run {name!r} goes on after {timeout_s:g} s. Wait longer, look at it: scanflow show {name}, "
         f"or stop it: scanflow stop {name}"

@@ -15,9 +15,9 @@ from scanflow.app.application import Application
 from scanflow.app.plan import Plan, PlannedObject
 from scanflow.backends.port import Environment, LogPart, LogReader, RunDefinition
 from scanflow.backends.records import EnvironmentReady, Observer, RunRecord, Waiting
-from scanflow.deployer.background import BackgroundRun, goes_on
+from scanflow.deployer.background import BackgroundRun, build_still_running_error
 from scanflow.deployer.port import Deployer, InstanceLogs, RunRequest, TaskLog
-from scanflow.deployer.service_client import client_of
+from scanflow.deployer.service_client import connect_service
 from scanflow.errors import NotFoundError, ScanflowError, UnsupportedError
 from scanflow.knowledge import open_knowledge
 from scanflow.knowledge.step_environment import add_run_tags, prepared_environment, step_environment
@@ -80,7 +80,7 @@ class EmbeddedDeployer(Deployer):
         return app
 
     def environments(self, app: Application) -> EnvironmentBackend:
-        """Return what keeps the environments of the backend that an application is on."""
+        """Return the environments of an application's backend."""
         self._use(app)
         return self.backend.environments()
 
@@ -88,11 +88,11 @@ class EmbeddedDeployer(Deployer):
 
     def plan(self, request: RunRequest) -> Plan:
         app, chosen = self._use(request.application), request.chosen
-        found = (self._online(app) if chosen.type == "online" else self.batch).plan(app, chosen)
-        return found.model_copy(update={"objects": tuple(map(_planned, self.backend.objects(app, chosen)))})
+        plan = (self._online(app) if chosen.type == "online" else self.batch).plan(app, chosen)
+        return plan.model_copy(update={"objects": tuple(map(_to_planned_object, self.backend.objects(app, chosen)))})
 
     def define(self, request: RunRequest) -> RunDefinition:
-        """Return what the requested run is made of. Of an earlier run it is what that was made of, or ``request.app``.
+        """Build the definition of the requested run; of an earlier run, from its own definition or ``request.app``.
 
         Raises:
             UsageError: there is no such workflow, step or parameter, or it is not run.
@@ -105,20 +105,20 @@ class EmbeddedDeployer(Deployer):
                     "Deploy it: scanflow deploy"
                 )
             return RunDefinition(app, chosen, request.parameters, request.source)
-        past, kept = self.batch.show(request.run), self.batch.definition(request.run)
-        app, workflow = request.app or kept.app, kept.workflow
+        past, earlier = self.batch.show(request.run), self.batch.definition(request.run)
+        app, workflow = request.app or earlier.app, earlier.workflow
         if request.app is not None:
-            workflow = app.workflow(workflow.name).with_parameters(kept.parameters)
+            workflow = app.workflow(workflow.name).with_parameters(earlier.parameters)
         if request.step is None:
-            return replace(kept, app=app, workflow=workflow)
+            return replace(earlier, app=app, workflow=workflow)
         step = request.step.partition(".")[0]  # of one task of a fan-out, too
         workflow.node(step)
         changes = {f"{step}.{name.removeprefix(f'{step}.')}": value for name, value in request.parameters.items()}
         return RunDefinition(
             app,
             workflow.with_parameters(changes),
-            {**kept.parameters, **changes},
-            kept.source,
+            {**earlier.parameters, **changes},
+            earlier.source,
             step=request.step,
             past=past.name,
         )
@@ -131,18 +131,18 @@ class EmbeddedDeployer(Deployer):
         return self.batch.drive(name, definition, environment=environment, observe=observe)
 
     def begin(self, request: RunRequest) -> RunRecord:
-        again, definition = self._prepare(request)
+        resumed, definition = self._prepare(request)
         batch = self.batch
-        name = batch.enter(definition).name if again is None else again
+        name = batch.enter(definition).name if resumed is None else resumed
 
         def drive(observe: Observer) -> RunRecord:
             try:
                 environment = self._environment(definition.app, observe)
             except ScanflowError as error:
-                if again is None:
+                if resumed is None:
                     batch.give_up(name, str(error))
                 raise
-            if again is None and (now := batch.show(name)).state == "stopped":
+            if resumed is None and (now := batch.show(name)).state == "stopped":
                 return now  # before it was driven
             return batch.drive(name, definition, environment=environment, observe=observe)
 
@@ -156,17 +156,17 @@ class EmbeddedDeployer(Deployer):
         until = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while record.state == "running":  # another process drives it
             if time.monotonic() >= until:
-                raise goes_on(record.name, timeout_s)
+                raise build_still_running_error(record.name, timeout_s)
             self._sleep(RUN_POLL_S)
             record = self.show(record.name)
         return record
 
     def _prepare(self, request: RunRequest) -> tuple[str | None, RunDefinition]:
-        """Return what is to be run, checked, and the name of the run that it goes on with; None: a new one."""
+        """Check the requested run; return the name of the run to resume, None for a new one, and its definition."""
         refuse_while_loading()
         if request.run is not None:
             past = self.batch.show(request.run)
-            request = replace(request, run=past.name, app=request.app or _read_again(past))
+            request = replace(request, run=past.name, app=request.app or _reload_application(past))
         definition = self.define(request)
         if request.run is not None and request.step is None:
             return request.run, definition
@@ -192,10 +192,10 @@ class EmbeddedDeployer(Deployer):
         return self.batch.outputs(run, step)
 
     def logs(self, of: TaskLog | InstanceLogs, *, follow: bool = False) -> Iterator[LogPart]:
-        return self._parts(self.log_reader(of), follow=follow)
+        return self._read_parts(self.log_reader(of), follow=follow)
 
     def log_reader(self, of: TaskLog | InstanceLogs) -> LogReader:
-        """Return a reader of what was written, to be closed."""
+        """Return a log reader, to be closed by the caller."""
         if isinstance(of, InstanceLogs):
             return self.backend.online().logs(of.service, of.instance)
         return self.batch.logs(of.run, of.task, stream=of.stream, attempt=of.attempt)
@@ -222,7 +222,7 @@ class EmbeddedDeployer(Deployer):
         return self.backend.online().services(instances=instances)
 
     def reconcile(self, record: ServiceRecord, *, observe: ServiceObserver = _ignore) -> ServiceChange | None:
-        """Do what is due for a service, and return what change of it is due: for whoever looks after services."""
+        """Reconcile a service, and return the change of it that is due: for controllers of services."""
         return self.backend.online().reconcile(record, observe=observe)
 
     def service(self, name: str) -> ServiceRecord:
@@ -230,12 +230,12 @@ class EmbeddedDeployer(Deployer):
 
     def connect(self, name: str) -> ServiceClient:
         """Return a client of a service, without a network where the backend has none."""
-        return self.backend.online().client(name) or client_of(self.service(name))
+        return self.backend.online().client(name) or connect_service(self.service(name))
 
     def _online(self, app: Application) -> OnlineBackend:
         return self.backend.online(None if app.tracker is None else app.tracker.uri)
 
-    def _parts(self, reader: LogReader, *, follow: bool) -> Iterator[LogPart]:
+    def _read_parts(self, reader: LogReader, *, follow: bool) -> Iterator[LogPart]:
         with closing(reader):
             while True:
                 page = reader.read()
@@ -249,8 +249,8 @@ class EmbeddedDeployer(Deployer):
         if app.tracker is None:
             return lambda _tags: {}
         if (own := self.backend.tracker(app)) is not None:
-            known = step_environment(own, app=app.name, team=app.team)
-            return lambda tags: add_run_tags(known, tags)
+            own_variables = step_environment(own, app=app.name, team=app.team)
+            return lambda tags: add_run_tags(own_variables, tags)
         uri = app.tracker.uri or self._settings.tracker_uri
         home = self._settings.home.expanduser().absolute()
         variables = prepared_environment(home, app.name, app.team, tracker_uri=uri)
@@ -263,7 +263,7 @@ class EmbeddedDeployer(Deployer):
         return lambda tags: add_run_tags(variables, tags)
 
 
-def _read_again(record: RunRecord) -> Application | None:
+def _reload_application(record: RunRecord) -> Application | None:
     if record.source is None or not Path(record.source).is_file():
         return None
     app, _, _ = load_application(record.source)
@@ -304,6 +304,6 @@ def open_models(home: Path, uri: str | None) -> Models:
     return ModelCache(home / "models", lambda: open_knowledge(home, uri))
 
 
-def _planned(change: ObjectChange) -> PlannedObject:
+def _to_planned_object(change: ObjectChange) -> PlannedObject:
     fields = tuple(str(field) for field in change.fields)
     return PlannedObject(kind=change.kind, name=change.name, change=change.change, fields=fields, why=change.why)

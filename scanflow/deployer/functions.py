@@ -1,4 +1,4 @@
-"""Functions that no file holds, a program's or a notebook's own, on their way to a server: by value, signed there.
+"""Sends functions of a program or a notebook, which are in no file, to a server by value; it signs them.
 
 A server keeps their bytes without loading them; they are loaded where the step runs. See docs/decisions/026.
 """
@@ -23,13 +23,13 @@ _INSTEAD = "put it into a file (in a notebook, begin its cell with: %%writefile 
 
 
 def versions() -> dict[str, str]:
-    """Return what has to be the same on both sides: bytes of another version may load as something else, or not."""
+    """Return the versions that both sides must share: pickles of another version may fail to load."""
     python = f"{platform.python_implementation()} {'.'.join(platform.python_version_tuple()[:2])}"
     return {"python": python, "cloudpickle": version("cloudpickle"), "scanflow": version("scanflow")}
 
 
 def check_versions(theirs: Mapping[str, str]) -> None:
-    """Refuse functions that were pickled by other versions.
+    """Reject functions that were pickled by other versions.
 
     Raises:
         InvalidError: says which, and what to do.
@@ -42,31 +42,35 @@ def check_versions(theirs: Mapping[str, str]) -> None:
             )
 
 
-def with_functions_kept(app: Application, server: ServerClient) -> Application:
-    """Return the application with its functions that no file holds kept on a server, which loads none of them.
+def upload_functions(app: Application, server: ServerClient) -> Application:
+    """Upload an application's functions that are in no file, and return the application that refers to the uploads.
 
     Raises:
         InvalidError: one cannot be sent; or the server has other versions of what makes and reads them.
     """
-    kept: dict[str, str] = {}
+    uploaded: dict[str, str] = {}
 
-    def place_of(target: Target, step: str) -> str:
-        if target not in kept:
-            body = {"pickled": base64.b64encode(_pickled(target.call, step)).decode(), **versions()}
-            kept[target] = server.post("/functions", body)["name"]
-        return kept[target]
+    def upload(target: Target, step: str) -> str:
+        if target not in uploaded:
+            body = {"pickled": base64.b64encode(_pickle(target.call, step)).decode(), **versions()}
+            uploaded[target] = server.post("/functions", body)["name"]
+        return uploaded[target]
 
-    def sent(node: Any) -> Any:
+    def replace_function(node: Any) -> Any:
         target = node.target if isinstance(node, Executor) else None
         module, _, name = (target or "").partition(":")
         if target is None or target.call is None or module != "__main__":
             return node
-        return node.replace(function=Target(f"{place_of(target, node.name)}:{name}", target.call))
+        return node.replace(function=Target(f"{upload(target, node.name)}:{name}", target.call))
 
-    return app.replace(workflows=tuple(one.replace(nodes=tuple(map(sent, one.nodes))) for one in app.workflows))
+    return app.replace(
+        workflows=tuple(
+            workflow.replace(nodes=tuple(map(replace_function, workflow.nodes))) for workflow in app.workflows
+        )
+    )
 
 
-def _pickled(function: Callable[..., Any] | None, step: str) -> bytes:
+def _pickle(function: Callable[..., Any] | None, step: str) -> bytes:
     import pickle
 
     import cloudpickle

@@ -56,7 +56,7 @@ class RunRequest:
         Raises:
             NotFoundError: there is no such workflow, or no such parameter.
         """
-        batches = [one.name for one in self.application.workflows if one.type == "batch"]
+        batches = [workflow.name for workflow in self.application.workflows if workflow.type == "batch"]
         name = batches[0] if self.workflow is None and len(batches) == 1 else self.workflow
         return self.application.workflow(name).with_parameters(self.parameters)
 

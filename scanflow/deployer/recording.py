@@ -1,4 +1,4 @@
-"""Recorded predictions on their way into the knowledge base: what a service's recorder calls for each file."""
+"""Logs recorded predictions to the knowledge base: a service's recorder calls it for each file."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ def log_predictions(
     metrics: Mapping[str, float],
     tags: Mapping[str, str],
 ) -> str:
-    """Keep one file of predictions as a run of the application's environment, and return the run's id.
+    """Log a file of predictions as a run of the application's environment, and return the run's id.
 
     Raises:
         UnavailableError: the tracker does not answer.
     """
     own = {"scanflow.kind": "predictions", "scanflow.service": service}
-    run = _knowledge(home, tracker_uri).log_run(
+    run = _open_knowledge(home, tracker_uri).log_run(
         app, team, name=f"predictions-{service}", metrics=metrics, tags={**tags, **own}, artifacts=file
     )
     return str(run.run_id)
 
 
 @cache
-def _knowledge(home: str, tracker_uri: str | None) -> KnowledgeBase:
+def _open_knowledge(home: str, tracker_uri: str | None) -> KnowledgeBase:
     return open_knowledge(Path(home), tracker_uri, served=True)

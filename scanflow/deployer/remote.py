@@ -1,4 +1,4 @@
-"""The deployer that asks a server over HTTP. The work is done there, and goes on when this process ends."""
+"""The deployer that calls a server over HTTP. The server does the work, also after this process ends."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from scanflow.backends.port import LogPart, ServiceClient
 from scanflow.backends.records import Event, Observer, RunEnded, RunRecord
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import Progress, ServiceObserver, ServiceRecord
-from scanflow.deployer.background import goes_on
+from scanflow.deployer.background import build_still_running_error
 from scanflow.deployer.port import Deployer, InstanceLogs, RunRequest, TaskLog
 from scanflow.deployer.serialization import packed
-from scanflow.deployer.service_client import client_of
+from scanflow.deployer.service_client import connect_service
 from scanflow.errors import NotFoundError, ScanflowError, UnavailableError
 from scanflow.loading import refuse_while_loading
 from scanflow.names import RunName
@@ -40,11 +40,11 @@ _EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="
 
 
 def new_key() -> str:
-    """Return the name of one wish, so that it is acted on once however often it is sent."""
+    """Return a new idempotency key: a request is executed once however often it is sent."""
     return uuid.uuid4().hex
 
 
-def _unseen(_: object) -> None:
+def _ignore(_: object) -> None:
     pass
 
 
@@ -85,27 +85,27 @@ class RemoteDeployer(Deployer):
     # Runs
 
     def plan(self, request: RunRequest) -> Plan:
-        return Plan.model_validate(self._server.post(path_of("runs", "plan"), _new_run(request, self._server)))
+        return Plan.model_validate(self._server.post(path_of("runs", "plan"), _encode_new_run(request, self._server)))
 
-    def run(self, request: RunRequest, *, observe: Observer = _unseen) -> RunRecord:
-        (path, body), key = self._run_request(request), self._keys()
+    def run(self, request: RunRequest, *, observe: Observer = _ignore) -> RunRecord:
+        (path, body), key = self._encode_run_request(request), self._keys()
         try:
-            return self._ended_run(self._submit(path, body, key).name, observe)
+            return self._wait_for_run(self._submit(path, body, key).name, observe)
         except KeyboardInterrupt:
             # The first one stops the run, and its end is waited for; the second is for us. The run may have begun
             # although its name was not heard: asked for with the same key, it is the same one.
             name = self._submit(path, body, key).name
             self.stop(name)
-            return self._ended_run(name, _unseen)
+            return self._wait_for_run(name, _ignore)
 
     def begin(self, request: RunRequest) -> RunRecord:
-        return self._submit(*self._run_request(request), self._keys())
+        return self._submit(*self._encode_run_request(request), self._keys())
 
-    def _run_request(self, request: RunRequest) -> tuple[str, dict[str, Any]]:
-        """Return where a run is asked for, and with what."""
+    def _encode_run_request(self, request: RunRequest) -> tuple[str, dict[str, Any]]:
+        """Return the path and body of a request for a run."""
         refuse_while_loading()
         if request.run is None:
-            path, body = path_of("runs"), _new_run(request, self._server)
+            path, body = path_of("runs"), _encode_new_run(request, self._server)
         elif request.step is None:
             path, body = path_of("runs", request.run, "resume"), packed(request.app, self._server)
         else:
@@ -116,23 +116,25 @@ class RemoteDeployer(Deployer):
     def _submit(self, path: str, body: dict[str, Any], key: str) -> RunRecord:
         return RunRecord.model_validate(self._server.post(path, body, key=key))
 
-    def wait(self, run: str, *, timeout_s: float | None = None, observe: Observer = _unseen) -> RunRecord:
-        return self._ended_run(self.show(run).name, observe, timeout_s)
+    def wait(self, run: str, *, timeout_s: float | None = None, observe: Observer = _ignore) -> RunRecord:
+        return self._wait_for_run(self.show(run).name, observe, timeout_s)
 
     def stop(self, run: str, task: str | None = None) -> RunRecord:
-        whose = ("runs", run) if task is None else ("runs", run, "tasks", task)
-        return RunRecord.model_validate(self._server.post(path_of(*whose, "stop"), key=self._keys()))
+        parts = ("runs", run) if task is None else ("runs", run, "tasks", task)
+        return RunRecord.model_validate(self._server.post(path_of(*parts, "stop"), key=self._keys()))
 
     def show(self, run: str) -> RunRecord:
         return RunRecord.model_validate(self._server.get(path_of("runs", run)))
 
     def runs(self, *, limit: int = 20) -> list[RunRecord]:
-        return [RunRecord.model_validate(one) for one in self._server.get(path_of("runs"), limit=limit)]
+        return [RunRecord.model_validate(record) for record in self._server.get(path_of("runs"), limit=limit)]
 
     def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
-        """Return what a step left for later ones. Values that JSON cannot hold are their texts."""
-        found: dict[str, Any] | list[dict[str, Any]] = self._server.get(path_of("runs", run, "steps", step, "outputs"))
-        return found
+        """Return a step's outputs. Values that JSON cannot hold are returned as text."""
+        outputs: dict[str, Any] | list[dict[str, Any]] = self._server.get(
+            path_of("runs", run, "steps", step, "outputs")
+        )
+        return outputs
 
     def logs(self, of: TaskLog | InstanceLogs, *, follow: bool = False) -> Iterator[LogPart]:
         on = "true" if follow else None
@@ -143,29 +145,29 @@ class RemoteDeployer(Deployer):
         return (LogPart(of.stream, block) for block in blocks)
 
     def _instance_logs(self, of: InstanceLogs, follow: str | None) -> Iterator[LogPart]:
-        told: Counter[str] = Counter()
-        known: dict[str, int] = {}
+        yielded: Counter[str] = Counter()
+        skipped: dict[str, int] = {}
         rest = b""
 
         def restart() -> None:
             nonlocal rest
             rest = b""
-            known.update(told)
+            skipped.update(yielded)
 
         path = path_of("services", of.service, "logs")
         for block in self._server.stream(path, reopened=restart, instance=of.instance, follow=follow):
             *lines, rest = (rest + block).split(b"\n")
-            for who, text in map(_written, filter(None, lines)):
-                before = known.get(who, 0)
-                fresh, known[who] = text[before:], max(0, before - len(text))
+            for who, text in map(_decode_line, filter(None, lines)):
+                before = skipped.get(who, 0)
+                fresh, skipped[who] = text[before:], max(0, before - len(text))
                 if fresh:
-                    told[who] += len(fresh)
+                    yielded[who] += len(fresh)
                     yield LogPart(who, fresh)
 
     # Services
 
     def deploy(
-        self, deployment: Deployment, *, key: str | None = None, observe: ServiceObserver = _unseen
+        self, deployment: Deployment, *, key: str | None = None, observe: ServiceObserver = _ignore
     ) -> ServiceRecord:
         refuse_while_loading()
         name, sizing = deployment.online.name, deployment.sizing
@@ -174,39 +176,39 @@ class RemoteDeployer(Deployer):
             body["sizing"] = sizing.model_dump(mode="json", exclude_none=True)
         if deployment.port is not None:
             body["port"] = deployment.port
-        return self._changed(name, self._server.post(path_of("services"), body, key=key or self._keys()), observe)
+        return self._finish_change(name, self._server.post(path_of("services"), body, key=key or self._keys()), observe)
 
     def change(
-        self, name: str, change: ServiceChange, *, key: str | None = None, observe: ServiceObserver = _unseen
+        self, name: str, change: ServiceChange, *, key: str | None = None, observe: ServiceObserver = _ignore
     ) -> ServiceRecord:
         body = change.model_dump(mode="json", exclude_none=True)
-        begun = self._server.patch(path_of("services", name), body, key=key or self._keys())
-        return self._changed(name, begun, observe)
+        operation = self._server.patch(path_of("services", name), body, key=key or self._keys())
+        return self._finish_change(name, operation, observe)
 
-    def delete(self, name: str, *, observe: ServiceObserver = _unseen) -> None:
-        begun = self._server.delete(path_of("services", name), key=self._keys())
-        self._ended(name, begun["operation"], observe)
+    def delete(self, name: str, *, observe: ServiceObserver = _ignore) -> None:
+        operation = self._server.delete(path_of("services", name), key=self._keys())
+        self._wait_for_operation(name, operation["operation"], observe)
 
     def services(self, *, instances: bool = True) -> list[ServiceRecord]:  # noqa: ARG002  the server watches them
-        return [ServiceRecord.model_validate(one) for one in self._server.get(path_of("services"))]
+        return [ServiceRecord.model_validate(record) for record in self._server.get(path_of("services"))]
 
     def service(self, name: str) -> ServiceRecord:
         return ServiceRecord.model_validate(self._server.get(path_of("services", name)))
 
     def connect(self, name: str) -> ServiceClient:
-        return client_of(self.service(name))
+        return connect_service(self.service(name))
 
-    def _ended_run(self, name: RunName, observe: Observer, timeout_s: float | None = None) -> RunRecord:
+    def _wait_for_run(self, name: RunName, observe: Observer, timeout_s: float | None = None) -> RunRecord:
         last: str | None = None
         nobody: float | None = None
         until = math.inf if timeout_s is None else self._clock() + timeout_s
         while True:
-            left = None if timeout_s is None else until - self._clock()
-            for message in self._server.events(path_of("runs", name, "events"), after=last, timeout_s=left):
+            remaining_s = None if timeout_s is None else until - self._clock()
+            for message in self._server.events(path_of("runs", name, "events"), after=last, timeout_s=remaining_s):
                 nobody, last = None, message.id or last
                 if message.event == "problem":  # it could not be driven at all
-                    raise _problem(message.data)
-                event = _event(message.data)
+                    raise _parse_problem(message.data)
+                event = _parse_event(message.data)
                 if event is not None:
                     observe(event)
                 if isinstance(event, RunEnded):
@@ -220,15 +222,15 @@ class RemoteDeployer(Deployer):
                 if self._clock() - nobody > PATIENCE_S:
                     return record
             if self._clock() >= until:
-                raise goes_on(name, timeout_s)
+                raise build_still_running_error(name, timeout_s)
             self._sleep(AGAIN_S)
 
-    def _changed(self, name: str, begun: dict[str, Any], observe: ServiceObserver) -> ServiceRecord:
-        return ServiceRecord.model_validate(self._ended(name, begun["operation"], observe)["result"])
+    def _finish_change(self, name: str, operation: dict[str, Any], observe: ServiceObserver) -> ServiceRecord:
+        return ServiceRecord.model_validate(self._wait_for_operation(name, operation["operation"], observe)["result"])
 
-    def _ended(self, name: str, operation: str, observe: ServiceObserver) -> dict[str, Any]:
+    def _wait_for_operation(self, name: str, operation: str, observe: ServiceObserver) -> dict[str, Any]:
         try:
-            done = self._watched(name, operation, observe)
+            done = self._watch_operation(name, operation, observe)
         except NotFoundError as error:
             raise UnavailableError(
                 f"The server no longer knows of the change of {name!r} that was begun; it was restarted meanwhile. "
@@ -239,23 +241,23 @@ class RemoteDeployer(Deployer):
         problem = done.get("problem") or {}
         raise error_of(int(problem.get("status", 500)), json.dumps(problem).encode(), who="The server")
 
-    def _watched(self, name: str, operation: str, observe: ServiceObserver) -> dict[str, Any]:
+    def _watch_operation(self, name: str, operation: str, observe: ServiceObserver) -> dict[str, Any]:
         for message in self._server.events(path_of("operations", operation, "events")):
             if message.event == "done":
                 done: dict[str, Any] = json.loads(message.data)
                 return done
             if message.event == "progress":
-                observe(_progress(name, message))
-        found: dict[str, Any] = self._server.get(path_of("operations", operation))
-        if found["state"] == "running":
+                observe(_parse_progress(name, message))
+        status: dict[str, Any] = self._server.get(path_of("operations", operation))
+        if status["state"] == "running":
             raise UnavailableError(
                 f"The server stopped telling of the change of {name!r} before it had ended. "
                 f"See how it went: scanflow services {name}"
             )
-        return found
+        return status
 
 
-def _problem(text: str) -> ScanflowError:
+def _parse_problem(text: str) -> ScanflowError:
     try:
         status = int(json.loads(text)["status"])
     except (ValueError, KeyError, TypeError):
@@ -263,31 +265,31 @@ def _problem(text: str) -> ScanflowError:
     return error_of(status, text.encode(), who="The server")
 
 
-def _event(text: str) -> Event | None:
+def _parse_event(text: str) -> Event | None:
     try:
         return _EVENTS.validate_json(text)
     except ValidationError:  # a newer server tells of more than we know
         return None
 
 
-def _progress(name: str, message: Message) -> Progress:
+def _parse_progress(name: str, message: Message) -> Progress:
     try:
-        found = json.loads(message.data)
+        content = json.loads(message.data)
     except ValueError:
-        found = message.data
-    if isinstance(found, dict):
-        return Progress(service=str(found.get("service", name)), text=str(found.get("text", "")))
-    return Progress(service=name, text=str(found))
+        content = message.data
+    if isinstance(content, dict):
+        return Progress(service=str(content.get("service", name)), text=str(content.get("text", "")))
+    return Progress(service=name, text=str(content))
 
 
-def _written(line: bytes) -> tuple[str, bytes]:
-    found = json.loads(line)
-    return found["who"], base64.b64decode(found["text"])
+def _decode_line(line: bytes) -> tuple[str, bytes]:
+    entry = json.loads(line)
+    return entry["who"], base64.b64decode(entry["text"])
 
 
-def _new_run(request: RunRequest, server: ServerClient) -> dict[str, Any]:
-    """Return what a new run is asked for with, its parameters set on this side: here functions are at hand, and tell
-    which parameters they have, and of which types."""
+def _encode_new_run(request: RunRequest, server: ServerClient) -> dict[str, Any]:
+    """Encode the request for a new run, with its parameters set on this side: functions and the types of their
+    parameters are known here."""
     chosen = request.chosen
     for node in chosen.steps:
         if node.target is not None and node.target.call is not None:

@@ -1,4 +1,4 @@
-"""An application on its way to a server."""
+"""Encodes an application for a server."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from scanflow.app.executor import Executor
 from scanflow.app.files import dump_json
 from scanflow.app.steps import get_defaults
 from scanflow.app.workflow import Workflow
-from scanflow.deployer.functions import with_functions_kept
+from scanflow.deployer.functions import upload_functions
 
 if TYPE_CHECKING:
     from scanflow.transport import ServerClient
 
 
 def packed(app: Application | None, server: ServerClient, source: Path | None = None) -> dict[str, Any]:
-    """Return the part of a request that says which application is meant; nothing for None.
+    """Encode the application of a request; empty for None.
 
     Functions travel by the names of their files, which steps load them from; those that no file holds are kept on the
     server by value first. ``source`` is the file that the application itself came from.
@@ -28,10 +28,11 @@ def packed(app: Application | None, server: ServerClient, source: Path | None = 
     """
     if app is None:
         return {}
-    app = with_functions_kept(app, server)
+    app = upload_functions(app, server)
     # A relative folder is this process' business: the server has a working folder of its own.
     absolute = app.replace(
-        app_dir=str(Path(app.app_dir).absolute()), workflows=tuple(_with_defaults(one) for one in app.workflows)
+        app_dir=str(Path(app.app_dir).absolute()),
+        workflows=tuple(_add_defaults(workflow) for workflow in app.workflows),
     )
     return {
         "application": json.loads(dump_json(absolute)),
@@ -39,9 +40,9 @@ def packed(app: Application | None, server: ServerClient, source: Path | None = 
     }
 
 
-def _with_defaults(workflow: Workflow) -> Workflow:
-    """Return the workflow with what its functions take where nothing is given: their text alone says nothing of it, and
-    who asks the server for a run may set it."""
+def _add_defaults(workflow: Workflow) -> Workflow:
+    """Add the defaults of functions to a workflow's parameters: the server does not know the functions, and clients may
+    set these parameters in a run."""
     nodes = []
     for node in workflow.nodes:
         call = node.target.call if isinstance(node, Executor) and node.target is not None else None

@@ -1,4 +1,4 @@
-"""Calls to a deployed service: made at its own address, with nothing in between."""
+"""Calls a deployed service directly at its own address."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from scanflow.transport import Answer
 
 
-def client_of(record: ServiceRecord) -> ServiceClient:
-    """Return a client of a service, over HTTP."""
+def connect_service(record: ServiceRecord) -> ServiceClient:
+    """Return an HTTP client of a service."""
     from scanflow.transport import HttpServiceClient
 
     return HttpServiceClient(record.url, name=record.name, token=os.environ.get("SCANFLOW_SERVICE_TOKEN"))
@@ -24,7 +24,7 @@ def client_of(record: ServiceRecord) -> ServiceClient:
 def predict(
     where: Deployer, name: str, inputs: Any, *, node: str | None = None, dtype: str | None = None, binary: bool = True
 ) -> Answer:
-    """Return a service's answer to an array, a list, or a mapping of input names to these.
+    """Return a service's prediction for an array, a list, or a mapping of input names to these.
 
     Raises:
         InvalidError: the service refuses the input.
@@ -36,7 +36,7 @@ def predict(
 
 
 def explanation_of(record: ServiceRecord) -> Explanation:
-    """Return why a service has as many instances as it has.
+    """Return the explanation of a service's number of instances.
 
     Raises:
         UnavailableError: nothing has decided on their number yet.

@@ -55,15 +55,15 @@ class RateTrace:
 
         ``poisson``: the seed of a Poisson process of this rate; None: as evenly as the rate allows.
         """
-        counts: Iterator[float] = count() if poisson is None else _exponential_sums(random.Random(poisson))  # noqa: S311 - no secret
+        counts: Iterator[float] = count() if poisson is None else _draw_exponential_sums(random.Random(poisson))  # noqa: S311 - no secret
         due, before = array("d"), 0.0
-        wanted = next(counts)
+        target_area = next(counts)
         for (soon, low), (late, high) in pairwise(self.knots):
             area = (late - soon) * (low + high) / 2
             slope = (high - low) / (late - soon) if late > soon else 0.0
-            while wanted - before < area:
-                due.append(soon + _time_of(wanted - before, low, slope))
-                wanted = next(counts)
+            while target_area - before < area:
+                due.append(soon + _solve_time(target_area - before, low, slope))
+                target_area = next(counts)
             before += area
         return due
 
@@ -115,7 +115,7 @@ def parse_trace(text: str, seconds: float) -> RateTrace:
     """
     kind, _, rest = text.partition(":")
     try:
-        numbers = [float(one) for one in rest.removesuffix("s").split(",")]
+        numbers = [float(number) for number in rest.removesuffix("s").split(",")]
     except ValueError:
         numbers = []
     if kind == "steps" and numbers:
@@ -129,11 +129,11 @@ def parse_trace(text: str, seconds: float) -> RateTrace:
     )
 
 
-def _exponential_sums(random_numbers: random.Random) -> Iterator[float]:
+def _draw_exponential_sums(random_numbers: random.Random) -> Iterator[float]:
     return accumulate(iter(lambda: random_numbers.expovariate(1.0), None))
 
 
-def _time_of(area: float, rate: float, slope: float) -> float:
+def _solve_time(area: float, rate: float, slope: float) -> float:
     """Return after how many seconds so much area lies below a line that begins at ``rate``.
 
     The root of ``rate t + slope t² / 2 = area`` in the form that loses no digits where the slope is small.

@@ -157,12 +157,12 @@ class RequestSender:
             try:
                 await self.connect()
             except OSError as error:
-                self._refused(error)
+                self._record_refusal(error)
                 await asyncio.sleep(PAUSE_S)
             else:
                 return
 
-    def _refused(self, error: OSError) -> None:
+    def _record_refusal(self, error: OSError) -> None:
         reason = f"no connection: {errno.errorcode.get(error.errno or 0, error)}"
         if self._waiting:
             due, number = self._waiting.popleft()
@@ -241,7 +241,7 @@ def _import_protocol(scheme: str) -> Any:
 
 
 async def _make(plan: LoadPlan, folder: Path) -> None:
-    arrivals = _arrivals(folder / ARRIVALS)
+    arrivals = _read_arrivals(folder / ARRIVALS)
     requests = plan.requests if arrivals is None else len(arrivals)
     run = RequestSender(plan, folder, requests=requests, closed=arrivals is None)
     await asyncio.gather(*(run.connect() for _ in range(plan.connections)))
@@ -257,12 +257,12 @@ async def _make(plan: LoadPlan, folder: Path) -> None:
     await run.disconnect()
 
 
-def _arrivals(file: Path) -> array[float] | None:
+def _read_arrivals(file: Path) -> array[float] | None:
     if not file.exists():
         return None
-    found = array("d")
-    found.frombytes(file.read_bytes())
-    return found
+    times = array("d")
+    times.frombytes(file.read_bytes())
+    return times
 
 
 def run_loop(load: Coroutine[Any, Any, None]) -> None:

@@ -8,7 +8,7 @@
         ...
         load.mark("swapped")
         result = load.result()
-    before, during, after = result.around("swap", "swapped")
+    before, during, after = result.split_at_marks("swap", "swapped")
     assert result.failed == 0, result.reasons
 
 With arrivals the loop is open: a request is due at its time whether or not others were answered, and its latency counts
@@ -129,9 +129,9 @@ class LoadResult:
 
     @cached_property
     def _metrics(self) -> LoadMetrics:
-        return self._of(range(len(self.due)))
+        return self._compute_metrics(range(len(self.due)))
 
-    def around(self, begin: str, end: str) -> tuple[LoadMetrics, LoadMetrics, LoadMetrics]:
+    def split_at_marks(self, begin: str, end: str) -> tuple[LoadMetrics, LoadMetrics, LoadMetrics]:
         """Return the metrics before, during and after what happened between two marks.
 
         ``before`` was answered when it began, ``after`` was due when it had ended, and ``during`` is all the rest.
@@ -140,7 +140,11 @@ class LoadResult:
         before = [i for i, due in enumerate(self.due) if due + self.took[i] < first]
         after = [i for i, due in enumerate(self.due) if due >= last]
         apart = {*before, *after}
-        return self._of(before), self._of([i for i in range(len(self.due)) if i not in apart]), self._of(after)
+        return (
+            self._compute_metrics(before),
+            self._compute_metrics([i for i in range(len(self.due)) if i not in apart]),
+            self._compute_metrics(after),
+        )
 
     def slices(self, count: int) -> list[LoadMetrics]:
         """Return the metrics of so many parts of the load, equally long, by when requests were due."""
@@ -149,9 +153,9 @@ class LoadResult:
         parts: list[list[int]] = [[] for _ in range(count)]
         for i, due in enumerate(self.due):
             parts[min(count - 1, int((due - begin) / width))].append(i)
-        return [self._of(part) for part in parts]
+        return [self._compute_metrics(part) for part in parts]
 
-    def _of(self, chosen: Sequence[int]) -> LoadMetrics:
+    def _compute_metrics(self, chosen: Sequence[int]) -> LoadMetrics:
         took = sorted(self.took[i] for i in chosen if 200 <= self.status[i] < 300)
         seconds = 0.0
         if chosen:
@@ -281,10 +285,10 @@ class LoadGenerator:
             columns[name] = array(kind)
             columns[name].frombytes((folder / name).read_bytes())
         rest = json.loads((folder / "rest.json").read_text())
-        summary, told = folder / SUMMARY, None
+        summary, mlperf_summary = folder / SUMMARY, None
         if self._mlperf is not None and summary.exists() and not self._stopped:
-            told = read_summary(summary.read_text(), self._mlperf.scenario)
-        return LoadResult(**columns, **rest, marks=dict(self._marks), mlperf=told)
+            mlperf_summary = read_summary(summary.read_text(), self._mlperf.scenario)
+        return LoadResult(**columns, **rest, marks=dict(self._marks), mlperf=mlperf_summary)
 
     def _errors(self) -> str:
         return (Path(self._folder.name) / "errors").read_text(errors="replace").strip()[-500:] or "it said nothing"

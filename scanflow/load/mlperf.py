@@ -73,12 +73,12 @@ def scaled(
     Raises:
         InvalidError: a value that no load can have.
     """
-    known = TABLE_4_2[scenario]
-    given = {"target_qps": target_qps, "target_latency_s": target_latency_s, "samples_per_query": samples_per_query}
-    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    base = TABLE_4_2[scenario]
+    overrides = {"target_qps": target_qps, "target_latency_s": target_latency_s, "samples_per_query": samples_per_query}
+    changes: dict[str, Any] = {name: value for name, value in overrides.items() if value is not None}
     if not all(math.isfinite(value) and value > 0 for value in (scale, *changes.values())):
         raise InvalidError("The scale and the targets of a scenario are numbers above 0.")
-    return replace(known, queries=max(1, round(known.queries * scale)), scale=scale, **changes)
+    return replace(base, queries=max(1, round(base.queries * scale)), scale=scale, **changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,21 +150,21 @@ class _Queries(RequestSender):
         self._tell(self._ids[number])  # also where it failed: LoadGen has no failures, and would wait
 
 
-def _settings_of(wanted: MlperfSettings, loadgen: Any) -> Any:
-    made = loadgen.TestSettings()
+def _build_settings(settings: MlperfSettings, loadgen: Any) -> Any:
+    test_settings = loadgen.TestSettings()
     names = {"single-stream": "SingleStream", "multi-stream": "MultiStream", "server": "Server", "offline": "Offline"}
-    made.scenario = getattr(loadgen.TestScenario, names[wanted.scenario])
-    made.mode = loadgen.TestMode.PerformanceOnly
-    made.min_duration_ms = 0
-    made.min_query_count = wanted.queries
-    made.multi_stream_samples_per_query = wanted.samples_per_query
-    made.server_target_qps = wanted.target_qps
-    made.server_target_latency_ns = round(wanted.target_latency_s * 1e9)
-    made.offline_expected_qps = wanted.target_qps
-    return made
+    test_settings.scenario = getattr(loadgen.TestScenario, names[settings.scenario])
+    test_settings.mode = loadgen.TestMode.PerformanceOnly
+    test_settings.min_duration_ms = 0
+    test_settings.min_query_count = settings.queries
+    test_settings.multi_stream_samples_per_query = settings.samples_per_query
+    test_settings.server_target_qps = settings.target_qps
+    test_settings.server_target_latency_ns = round(settings.target_latency_s * 1e9)
+    test_settings.offline_expected_qps = settings.target_qps
+    return test_settings
 
 
-async def _make(plan: LoadPlan, wanted: MlperfSettings, folder: Path) -> None:
+async def _make(plan: LoadPlan, settings: MlperfSettings, folder: Path) -> None:
     import mlperf_loadgen as loadgen
 
     loop = asyncio.get_running_loop()
@@ -172,9 +172,9 @@ async def _make(plan: LoadPlan, wanted: MlperfSettings, folder: Path) -> None:
     await asyncio.gather(*(run.connect() for _ in range(plan.connections)))
 
     def issue(samples: Sequence[Any]) -> None:
-        loop.call_soon_threadsafe(run.issue, time.monotonic(), [(one.id, one.index) for one in samples])
+        loop.call_soon_threadsafe(run.issue, time.monotonic(), [(sample.id, sample.index) for sample in samples])
 
-    rows = wanted.queries if wanted.scenario == "offline" else max(len(plan.bodies), wanted.samples_per_query)
+    rows = settings.queries if settings.scenario == "offline" else max(len(plan.bodies), settings.samples_per_query)
     system = loadgen.ConstructSUT(issue, lambda: None)
     library = loadgen.ConstructQSL(rows, rows, lambda _: None, lambda _: None)
     log = loadgen.LogSettings()
@@ -182,7 +182,7 @@ async def _make(plan: LoadPlan, wanted: MlperfSettings, folder: Path) -> None:
     log.log_output.outdir = str(folder)
 
     def test() -> None:
-        loadgen.StartTestWithLogSettings(system, library, _settings_of(wanted, loadgen), log)
+        loadgen.StartTestWithLogSettings(system, library, _build_settings(settings, loadgen), log)
         loop.call_soon_threadsafe(run.stop)
 
     def end() -> None:  # LoadGen itself cannot be stopped
@@ -204,10 +204,10 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
     plan = LoadPlan(**json.loads((folder / "plan.json").read_text()))
-    wanted = MlperfSettings(**json.loads((folder / SETTINGS).read_text()))
+    settings = MlperfSettings(**json.loads((folder / SETTINGS).read_text()))
     take_short_slices(inherited=True)
     try:
-        run_loop(_make(plan, wanted, folder))
+        run_loop(_make(plan, settings, folder))
     except (LoadError, OSError, ModuleNotFoundError) as error:
         sys.stderr.write(f"{error}\n")
         return 1

@@ -28,10 +28,12 @@ def _pool() -> descriptor_pool.DescriptorPool:
 
 @cache
 def message(name: str) -> Any:
-    found = _pool().FindMessageTypeByName(f"inference.{name}")
-    return message_factory.GetMessageClass(found)
+    descriptor = _pool().FindMessageTypeByName(f"inference.{name}")
+    return message_factory.GetMessageClass(descriptor)
 
 
 def methods() -> dict[str, tuple[Any, Any]]:
     service = _pool().FindServiceByName(SERVICE)
-    return {one.name: (message(one.input_type.name), message(one.output_type.name)) for one in service.methods}
+    return {
+        method.name: (message(method.input_type.name), message(method.output_type.name)) for method in service.methods
+    }

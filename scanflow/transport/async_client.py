@@ -38,13 +38,13 @@ class AsyncClient:
         )
 
     async def ask(self, method: str, path: str, body: Any = None, *, key: str | None = None) -> Any:
-        """Return what the answer holds. ``body``: text is JSON already; ``key``: the idempotency key."""
+        """Send a request; return its reply's content. ``body``: text is JSON already; ``key``: the idempotency key."""
         headers = {"content-type": "application/json"} | ({} if key is None else {"idempotency-key": key})
         content = None if body is None else body if isinstance(body, str) else json.dumps(body)
         try:
             reply = await self._client.request(method, path, content=content, headers=headers)
         except httpx.HTTPError as error:
-            raise self._unreachable(error) from error
+            raise self._build_unreachable_error(error) from error
         return read_reply(reply, self.url)
 
     async def stream(
@@ -70,12 +70,12 @@ class AsyncClient:
                 async for block in reply.aiter_bytes():
                     yield parser.feed(block)
         except httpx.HTTPError as error:
-            raise self._unreachable(error) from error
+            raise self._build_unreachable_error(error) from error
 
     async def close(self) -> None:
         await self._client.aclose()
 
-    def _unreachable(self, error: httpx.HTTPError) -> UnavailableError:
+    def _build_unreachable_error(self, error: httpx.HTTPError) -> UnavailableError:
         return UnavailableError(
             f"{self.url} cannot be reached ({type(error).__name__}: {error}). Is it up? See: scanflow status"
         )

@@ -1,4 +1,4 @@
-"""What all clients of ours share: how they connect, when they send a request again, and how they read an answer."""
+"""Shared by all our clients: connection options, retries, and reading of replies."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def client_options(url: str, token: str | None, timeout_s: float) -> dict[str, A
         "timeout": httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
         # A proxy that the environment names cannot reach this machine's own address.
         "trust_env": not is_loopback(url),
-        "verify": trusted(url),
+        "verify": build_tls_context(url),
     }
 
 
-def trusted(url: str) -> ssl.SSLContext:
-    """Return what a server's certificate is checked against: the usual authorities, and those in ``SCANFLOW_TLS_CA``.
+def build_tls_context(url: str) -> ssl.SSLContext:
+    """Build the TLS context for a server: the usual authorities, and those in ``SCANFLOW_TLS_CA``.
 
     Nobody is trusted where the address speaks no TLS: to read the authorities takes longer than a request.
 
@@ -45,11 +45,11 @@ def trusted(url: str) -> ssl.SSLContext:
     """
     if url.startswith("http://"):
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    return authorities(os.environ.get("SCANFLOW_TLS_CA", ""))
+    return load_authorities(os.environ.get("SCANFLOW_TLS_CA", ""))
 
 
 @lru_cache(maxsize=4)
-def authorities(ca: str) -> ssl.SSLContext:
+def load_authorities(ca: str) -> ssl.SSLContext:
     if not ca:
         return httpx.create_ssl_context()
     context = ssl.create_default_context()
@@ -67,7 +67,7 @@ def is_loopback(url: str) -> bool:
 
 
 def read_reply(reply: httpx.Response, who: str) -> Any:
-    """Return what an answer of a scanflow server or agent holds, or raise the error that it tells of."""
+    """Return the content of a reply from a scanflow server or agent, or raise the error in it."""
     if reply.status_code >= 300:
         raise error_of(reply.status_code, reply.content, who=who)
     if not reply.content:
@@ -81,7 +81,7 @@ def read_reply(reply: httpx.Response, who: str) -> Any:
 
 
 def reply_of(url: str, path: str, *, token: str | None, timeout_s: float) -> Any:
-    """Return what a scanflow server or agent answers to one request, or raise the error that it tells of.
+    """Fetch a path from a scanflow server or agent; return the reply's content, or raise the error in it.
 
     Raises:
         UnavailableError: it does not answer.
@@ -93,8 +93,8 @@ def reply_of(url: str, path: str, *, token: str | None, timeout_s: float) -> Any
         raise UnavailableError(f"{url} cannot be reached ({type(error).__name__}: {error}).") from error
 
 
-def retried(call: Callable[[], T], *, on: Callable[[Exception], bool | float], timeout_s: float) -> T:
-    """Return what ``call`` returns; call it again, with growing waits, while it raises what may pass.
+def retry(call: Callable[[], T], *, on: Callable[[Exception], bool | float], timeout_s: float) -> T:
+    """Return what ``call`` returns; retry with exponential backoff while it raises transient errors.
 
     Args:
         call: Sends a request.

@@ -17,7 +17,7 @@ TIMEOUT_S = 60.0
 
 
 class MlflowApiError(Exception):
-    """What MLflow refuses."""
+    """An error response of MLflow."""
 
     def __init__(self, error_code: str, text: str) -> None:
         super().__init__(text)
@@ -36,34 +36,34 @@ class MlflowApi:
         weakref.finalize(self, self._client.close)
 
     def get(self, path: str, parameters: Mapping[str, str | int | None]) -> dict[str, Any]:
-        """Return what it answers; parameters that are None are left out.
+        """Return the response; parameters that are None are left out.
 
         Raises:
             MlflowApiError: it refuses.
             UnavailableError: it does not answer.
         """
-        return self._ask("GET", path, params=_given(parameters))
+        return self._request("GET", path, params=_drop_none(parameters))
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a document, less the fields that are None, and return what it answers. Errors: see :meth:`get`."""
-        return self._ask("POST", path, json=_given(body))
+        """Send a document without the fields that are None, and return the response. Errors: see :meth:`get`."""
+        return self._request("POST", path, json=_drop_none(body))
 
-    def _ask(self, method: str, path: str, **content: Any) -> dict[str, Any]:
+    def _request(self, method: str, path: str, **content: Any) -> dict[str, Any]:
         try:
             reply = self._client.request(method, path, **content)
         except httpx.HTTPError as error:
             reason = f"{type(error).__name__}: {error}"
             raise UnavailableError(f"The tracker at {self.url} does not answer: {reason}. Try again.") from error
         try:
-            found = json.loads(reply.content)
+            answer = json.loads(reply.content)
         except ValueError:
-            found = None
-        if reply.status_code >= 300 or not isinstance(found, dict):
-            told = found if isinstance(found, dict) else {}
-            text = told.get("message") or f"{method} {path}: {reply.status_code} {reply.text[:200]}"
-            raise MlflowApiError(str(told.get("error_code", "INTERNAL_ERROR")), str(text))
-        return found
+            answer = None
+        if reply.status_code >= 300 or not isinstance(answer, dict):
+            problem = answer if isinstance(answer, dict) else {}
+            text = problem.get("message") or f"{method} {path}: {reply.status_code} {reply.text[:200]}"
+            raise MlflowApiError(str(problem.get("error_code", "INTERNAL_ERROR")), str(text))
+        return answer
 
 
-def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_none(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}

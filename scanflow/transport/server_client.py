@@ -1,4 +1,4 @@
-"""Ask our own server: JSON and bytes there and back, and streams that go on when the server was away for a while."""
+"""The client of our own server: JSON and bytes, and streams that resume after the server was away."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ import httpx
 
 from scanflow.errors import InvalidError, ScanflowError, UnavailableError
 from scanflow.problems import error_of
-from scanflow.transport.clients import CONNECT_TIMEOUT_S, client_options, is_loopback, read_reply, retried, trusted
+from scanflow.transport.clients import (
+    CONNECT_TIMEOUT_S,
+    build_tls_context,
+    client_options,
+    is_loopback,
+    read_reply,
+    retry,
+)
 from scanflow.transport.sse import Message, Parser
 
 BASE = "/api/v1"
@@ -35,7 +42,7 @@ _AWAY = frozenset({502, 503, 504})
 
 
 def path_of(*parts: str) -> str:
-    """Return ``/runs/tall-fox`` from its parts; what a part holds cannot become another path."""
+    """Build a path such as ``/runs/tall-fox``; each part is quoted."""
     for part in parts:
         if part in {"", ".", ".."}:
             raise InvalidError(f"{part!r} is no name. Give the name of a run, a service or a step.")
@@ -59,7 +66,7 @@ class ServerClient:
         patience_s: float = PATIENCE_S,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        self.url = _checked(url)
+        self.url = _check_url(url)
         self._patience_s = patience_s
         self._met = False
         if token is not None and not (token.isascii() and token.isprintable() and token.strip() == token and token):
@@ -69,7 +76,7 @@ class ServerClient:
 
     def get(self, path: str, **query: Any) -> Any:
         """Return the document at ``path`` (below ``/api/v1``)."""
-        return self._ask("GET", path, query=query)
+        return self._request("GET", path, query=query)
 
     def post(self, path: str, body: Any = None, *, key: str | None = None) -> Any:
         """Send a document and return the answer.
@@ -77,16 +84,16 @@ class ServerClient:
         ``key`` names this one wish: with it, an answer that was lost on the way is asked for again, and the wish is
         acted on once.
         """
-        return self._ask("POST", path, body={} if body is None else body, key=key)
+        return self._request("POST", path, body={} if body is None else body, key=key)
 
     def patch(self, path: str, body: Any, *, key: str | None = None) -> Any:
-        return self._ask("PATCH", path, body=body, key=key)
+        return self._request("PATCH", path, body=body, key=key)
 
     def put(self, path: str, body: Any) -> Any:
-        return self._ask("PUT", path, body=body)
+        return self._request("PUT", path, body=body)
 
     def delete(self, path: str, *, key: str | None = None) -> Any:
-        return self._ask("DELETE", path, key=key)
+        return self._request("DELETE", path, key=key)
 
     def is_ready(self, *, timeout_s: float = 1.0) -> tuple[bool, str]:
         """Return whether the server says that it is ready, and its words; what cannot be reached is not."""
@@ -105,18 +112,18 @@ class ServerClient:
         where the server numbers nothing, as many as were told are passed over. ``after`` is the id of the last event
         that is known already.
         """
-        told, last = 0, after
+        n_yielded, last = 0, after
         until = math.inf if timeout_s is None else time.monotonic() + timeout_s
-        while (left := until - time.monotonic()) > 0:
+        while (remaining_s := until - time.monotonic()) > 0:
             headers = {"accept": "text/event-stream"} | ({} if last is None else {"last-event-id": last})
-            known, parser = told if last is None else 0, Parser()
+            n_skipped, parser = n_yielded if last is None else 0, Parser()
             try:
-                for block in self._blocks(path, query, headers, min(EVENTS_SILENCE_S, left)):
+                for block in self._read_blocks(path, query, headers, min(EVENTS_SILENCE_S, remaining_s)):
                     for message in parser.feed(block):
-                        if known:
-                            known -= 1
+                        if n_skipped:
+                            n_skipped -= 1
                         elif not _is_past(message.id, last):
-                            told, last = told + 1, message.id if message.id is not None else last
+                            n_yielded, last = n_yielded + 1, message.id if message.id is not None else last
                             yield message
                     if timeout_s is not None and time.monotonic() + EVENTS_SILENCE_S > until:
                         break  # opened anew, for as long as there is left
@@ -131,25 +138,25 @@ class ServerClient:
         With ``reopened``, for bytes that may come in another order the second time, it is called when the connection
         was opened anew, and everything is told again.
         """
-        told = 0
+        n_yielded = 0
         while True:
-            known = told
+            n_skipped = n_yielded
             try:
-                for block in self._blocks(path, query, {}, BYTES_SILENCE_S):
-                    fresh, known = block[known:], max(0, known - len(block))
+                for block in self._read_blocks(path, query, {}, BYTES_SILENCE_S):
+                    fresh, n_skipped = block[n_skipped:], max(0, n_skipped - len(block))
                     if fresh:
-                        told += len(fresh)
+                        n_yielded += len(fresh)
                         yield fresh
                 return
             except httpx.TransportError:
                 if reopened is not None:
-                    told = 0
+                    n_yielded = 0
                     reopened()
 
     def close(self) -> None:
         self._finalizer()
 
-    def _ask(
+    def _request(
         self,
         method: str,
         path: str,
@@ -159,10 +166,10 @@ class ServerClient:
         key: str | None = None,
     ) -> Any:
         headers = {} if key is None else {"idempotency-key": key}
-        content = None if body is None else _encoded(body)
+        content = None if body is None else _encode(body)
         if content is not None:
             headers["content-type"] = "application/json"
-        params, may_repeat = _given(query or {}), method == "GET" or key is not None
+        params, may_repeat = _drop_none(query or {}), method == "GET" or key is not None
 
         def send() -> httpx.Response:
             return self._client.request(method, BASE + path, content=content, headers=headers, params=params)
@@ -177,13 +184,13 @@ class ServerClient:
             return isinstance(error, httpx.TransportError) and lost
 
         try:
-            reply = retried(send, on=may_pass, timeout_s=self._patience_s)
+            reply = retry(send, on=may_pass, timeout_s=self._patience_s)
         except httpx.HTTPError as error:
-            raise self._unreachable(error) from error
+            raise self._build_unreachable_error(error) from error
         self._met = True
         return read_reply(reply, self._who)
 
-    def _blocks(
+    def _read_blocks(
         self, path: str, query: Mapping[str, Any], headers: Mapping[str, str], silence_s: float
     ) -> Generator[bytes, None, None]:
         """Yield what one connection brings. A server that was there before is waited for.
@@ -203,13 +210,13 @@ class ServerClient:
             return isinstance(error, httpx.TransportError) and not isinstance(error, httpx.ReadTimeout) and self._met
 
         try:
-            blocks, block = retried(begin, on=may_pass, timeout_s=self._patience_s)
+            blocks, block = retry(begin, on=may_pass, timeout_s=self._patience_s)
         except _AwayError as error:
             raise error.error from None
         except httpx.ReadTimeout:
             raise
         except httpx.HTTPError as error:
-            raise self._unreachable(error) from error
+            raise self._build_unreachable_error(error) from error
         with closing(blocks):
             while block is not None:
                 yield block
@@ -220,7 +227,7 @@ class ServerClient:
     ) -> Generator[bytes, None, None]:
         timeout = httpx.Timeout(silence_s, connect=CONNECT_TIMEOUT_S)
         with self._client.stream(
-            "GET", BASE + path, params=_given(query), headers=dict(headers), timeout=timeout
+            "GET", BASE + path, params=_drop_none(query), headers=dict(headers), timeout=timeout
         ) as reply:
             if reply.status_code >= 300:
                 error = error_of(reply.status_code, reply.read(), who=self._who)
@@ -232,7 +239,7 @@ class ServerClient:
     def _who(self) -> str:
         return f"The server at {self.url}"
 
-    def _unreachable(self, error: httpx.HTTPError) -> UnavailableError:
+    def _build_unreachable_error(self, error: httpx.HTTPError) -> UnavailableError:
         if isinstance(error, httpx.ReadTimeout):
             words = "did not answer in time. It may be busy: try again, or look: scanflow status"
         else:
@@ -248,7 +255,7 @@ class _AwayError(Exception):
         self.error = error
 
 
-def _checked(url: str) -> str:
+def _check_url(url: str) -> str:
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -261,26 +268,26 @@ def _checked(url: str) -> str:
     return url.rstrip("/").removesuffix(BASE)
 
 
-def _encoded(body: Any) -> bytes:
+def _encode(body: Any) -> bytes:
     try:
         return json.dumps(body, allow_nan=False).encode()
     except (TypeError, ValueError) as error:
         raise InvalidError(f"What is to be sent cannot be written as JSON: {error}. Use plain values.") from error
 
 
-def _given(query: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_none(query: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in query.items() if value is not None}
 
 
 def _is_past(id: str | None, last: str | None) -> bool:
-    """Say whether an event was told before: a server that numbers events may still begin at the first."""
+    """Return whether an event was yielded before: a server that numbers events may still begin at the first."""
     return id is not None and last is not None and id.isdecimal() and last.isdecimal() and int(id) <= int(last)
 
 
 def json_of(url: str, *, timeout_s: float = 2.0) -> Any:
-    """Return what an address answers, as JSON; None where it answers with none, or with an error."""
+    """Fetch JSON from an address; None for other content, or an error."""
     try:
-        reply = httpx.get(url, timeout=timeout_s, trust_env=not is_loopback(url), verify=trusted(url))
+        reply = httpx.get(url, timeout=timeout_s, trust_env=not is_loopback(url), verify=build_tls_context(url))
         return reply.json() if reply.is_success else None
     except (httpx.HTTPError, httpx.InvalidURL, ValueError):
         return None
@@ -288,6 +295,8 @@ def json_of(url: str, *, timeout_s: float = 2.0) -> Any:
 
 def is_reachable(url: str, *, timeout_s: float = 1.0) -> bool:
     try:
-        return httpx.get(url, timeout=timeout_s, trust_env=not is_loopback(url), verify=trusted(url)).is_success
+        return httpx.get(
+            url, timeout=timeout_s, trust_env=not is_loopback(url), verify=build_tls_context(url)
+        ).is_success
     except httpx.HTTPError:
         return False

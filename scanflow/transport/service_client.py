@@ -1,4 +1,4 @@
-"""Ask a deployed service for predictions."""
+"""The client of a deployed service."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from urllib.parse import quote
 import httpx
 
 from scanflow.errors import UnavailableError
-from scanflow.problems import refusal_of
-from scanflow.transport.clients import client_options, retried
+from scanflow.problems import parse_refusal
+from scanflow.transport.clients import client_options, retry
 from scanflow.transport.tensors import as_arrays, decode_answer, encode_request
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ TIMEOUT_S = 60.0  # longer than a service's own deadline, so that it is the one 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a service answered."""
+    """The prediction of a service."""
 
     outputs: Mapping[str, NDArray[Any]]
     instance: str | None
@@ -38,7 +38,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """An answer as it came."""
+    """A raw response."""
 
     content: bytes
     headers: Mapping[str, str]
@@ -97,11 +97,11 @@ class HttpServiceClient:
         """Return the answer to a message of Seldon's protocol, such as ``{"data": {"ndarray": [[1, 2]]}}``."""
         body = json.dumps(message).encode()
         reply = self.post("/api/v1.0/predictions", body, {"content-type": "application/json"})
-        return _object(reply)
+        return _parse_object(reply)
 
     def document(self, path: str) -> dict[str, Any]:
         """Return a JSON document that the service has at ``path``, such as ``/v2/models/<name>``."""
-        return _object(self._send("GET", path, None, {}))
+        return _parse_object(self._send("GET", path, None, {}))
 
     def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> Reply:
         """Send bytes, and return the answer if it is a good one."""
@@ -124,7 +124,7 @@ class HttpServiceClient:
             return reply
 
         try:
-            reply = retried(send, on=_may_pass, timeout_s=RETRY_S)
+            reply = retry(send, on=_may_pass, timeout_s=RETRY_S)
         except _BusyError as error:
             reply = error.reply
         except httpx.TimeoutException as error:
@@ -134,7 +134,7 @@ class HttpServiceClient:
         except httpx.HTTPError as error:
             raise UnavailableError(f"{self._who} cannot be reached ({error}). Look at it: {self._look}") from error
         if reply.status_code >= 300:
-            raise refusal_of(
+            raise parse_refusal(
                 reply.status_code, reply.content, retry_after=reply.headers.get("retry-after"), who=self._who
             )
         return Reply(content=reply.content, headers={name.lower(): value for name, value in reply.headers.items()})
@@ -168,11 +168,11 @@ def _may_pass(error: Exception) -> bool | float:
     return isinstance(error, httpx.RemoteProtocolError) and "without sending a response" in str(error)
 
 
-def _object(reply: Reply) -> dict[str, Any]:
+def _parse_object(reply: Reply) -> dict[str, Any]:
     try:
-        found = json.loads(reply.content)
+        document = json.loads(reply.content)
     except ValueError as error:
         raise UnavailableError(f"What it answered is not JSON: {error}.") from error
-    if not isinstance(found, dict):
-        raise UnavailableError(f"What it answered is no JSON object but {str(found)[:60]!r}.")
-    return found
+    if not isinstance(document, dict):
+        raise UnavailableError(f"What it answered is no JSON object but {str(document)[:60]!r}.")
+    return document

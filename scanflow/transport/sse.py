@@ -43,7 +43,7 @@ class Parser:
                 self._rest = text
                 return []
             text, self._begun = text.removeprefix(_BOM), True
-        lines, self._rest = _lines(text)
+        lines, self._rest = _split_lines(text)
         return [message for line in lines if (message := self._take(line)) is not None]
 
     def _take(self, line: bytes) -> Message | None:
@@ -67,8 +67,8 @@ class Parser:
         return Message(data="\n".join(data), event=event or "message", id=id) if data else None
 
 
-def _lines(text: bytes) -> tuple[list[bytes], bytes]:
-    """Return the lines that have ended, and what is left; a CR at the very end waits for the LF that may follow."""
-    held = b"\r" if text.endswith(b"\r") else b""
+def _split_lines(text: bytes) -> tuple[list[bytes], bytes]:
+    """Split off the complete lines; return them and the rest. A CR at the very end waits for the LF that may follow."""
+    pending = b"\r" if text.endswith(b"\r") else b""
     *lines, rest = text.removesuffix(b"\r").replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-    return lines, rest + held
+    return lines, rest + pending

@@ -29,7 +29,7 @@ _DTYPES = {datatype: dtype for dtype, datatype in _DATATYPES.items()}
 
 
 def as_arrays(inputs: Any, *, dtype: str | None = None) -> dict[str, NDArray[Any]]:
-    """Return what a caller has, an array, a list, or a mapping of names to these, as arrays with names.
+    """Convert a caller's input, an array, a list, or a mapping of names to these, to named arrays.
 
     Raises:
         InvalidError: something in it is no array of numbers, truth values or text.
@@ -37,22 +37,22 @@ def as_arrays(inputs: Any, *, dtype: str | None = None) -> dict[str, NDArray[Any
     named = inputs if isinstance(inputs, Mapping) else {DEFAULT_INPUT: inputs}
     if not named:
         raise InvalidError("There is no input to send. Give an array, or a mapping of input names to arrays.")
-    return {str(name): _array(str(name), value, dtype) for name, value in named.items()}
+    return {str(name): _to_array(str(name), value, dtype) for name, value in named.items()}
 
 
 def encode_request(
     inputs: Mapping[str, NDArray[Any]], *, binary: bool = True, id: str | None = None
 ) -> tuple[bytes, dict[str, str]]:
-    """Return the body of a request and its headers. With ``binary`` the answer is asked for in binary too."""
+    """Encode a request's body and headers. With ``binary`` the response is requested in binary too."""
     described, blocks = [], []
     for name, array in inputs.items():
-        tensor: dict[str, Any] = {"name": name, "shape": list(array.shape), "datatype": _datatype(array)}
+        tensor: dict[str, Any] = {"name": name, "shape": list(array.shape), "datatype": _get_datatype(array)}
         if binary:
             block = _to_bytes(array)
             tensor["parameters"] = {"binary_data_size": len(block)}
             blocks.append(block)
         else:
-            tensor["data"] = _texts(array) if array.dtype.kind in "OSU" else array.ravel().tolist()
+            tensor["data"] = _to_texts(array) if array.dtype.kind in "OSU" else array.ravel().tolist()
         described.append(tensor)
     document: dict[str, Any] = {"inputs": described}
     if id is not None:
@@ -66,7 +66,7 @@ def encode_request(
 
 
 def encode_grpc_request(model: str, inputs: Mapping[str, NDArray[Any]]) -> bytes:
-    """Return a serialized ``ModelInferRequest`` of the Open Inference Protocol, its tensors as raw contents.
+    """Encode a ``ModelInferRequest`` of the Open Inference Protocol, its tensors as raw contents.
 
     Args:
         model: The name of the model, or of a node.
@@ -84,7 +84,7 @@ def encode_grpc_request(model: str, inputs: Mapping[str, NDArray[Any]]) -> bytes
         raise MissingExtraError("gRPC needs the serving extra. Install it: pip install 'scanflow[serving]'") from error
     request = message("ModelInferRequest")(model_name=model)
     for name, array in inputs.items():
-        request.inputs.add(name=name, datatype=_datatype(array), shape=array.shape)
+        request.inputs.add(name=name, datatype=_get_datatype(array), shape=array.shape)
         request.raw_input_contents.append(_to_bytes(array))
     content: bytes = request.SerializeToString()
     return content
@@ -92,33 +92,33 @@ def encode_grpc_request(model: str, inputs: Mapping[str, NDArray[Any]]) -> bytes
 
 def load_arrays(file: BinaryIO, source: str) -> Any:
     """Return the array of a ``.npy`` file, or those of an ``.npz`` file by their names."""
-    np = _numpy()
+    np = _import_numpy()
     try:
-        found = np.load(file, allow_pickle=False)
-        return dict(found) if hasattr(found, "files") else found
+        loaded = np.load(file, allow_pickle=False)
+        return dict(loaded) if hasattr(loaded, "files") else loaded
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise InvalidError(f"{source} holds no array that can be sent: {error} Write it with numpy.save.") from error
 
 
 def decode_answer(body: bytes, header_length: str | None) -> dict[str, NDArray[Any]]:
-    """Return the arrays of an answer; ``header_length`` is its header ``Inference-Header-Content-Length``."""
+    """Decode the arrays of a response; ``header_length`` is its header ``Inference-Header-Content-Length``."""
     size = int(header_length) if header_length and header_length.isdecimal() else len(body)
     try:
         document = json.loads(body[:size])
-        found, place = {}, size
+        arrays, place = {}, size
         for tensor in document["outputs"]:
             length = tensor.get("parameters", {}).get("binary_data_size")
             if length is None:
-                found[tensor["name"]] = _from_list(tensor)
+                arrays[tensor["name"]] = _from_list(tensor)
             else:
-                found[tensor["name"]] = _from_bytes(tensor, body[place : place + length])
+                arrays[tensor["name"]] = _from_bytes(tensor, body[place : place + length])
                 place += length
     except (ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
         raise UnavailableError(f"What it answered is not of the Open Inference Protocol: {error!r:.200}") from error
-    return found
+    return arrays
 
 
-def _numpy() -> Any:
+def _import_numpy() -> Any:
     try:
         import numpy as np
     except ImportError as error:
@@ -128,11 +128,11 @@ def _numpy() -> Any:
     return np
 
 
-def _array(name: str, value: Any, dtype: str | None) -> NDArray[Any]:
-    np = _numpy()
-    wanted = None if dtype is None else _DTYPES.get(dtype.upper(), dtype)
+def _to_array(name: str, value: Any, dtype: str | None) -> NDArray[Any]:
+    np = _import_numpy()
+    numpy_dtype = None if dtype is None else _DTYPES.get(dtype.upper(), dtype)
     try:
-        array: NDArray[Any] = np.asarray(value, dtype=wanted)
+        array: NDArray[Any] = np.asarray(value, dtype=numpy_dtype)
     except (ValueError, TypeError, OverflowError) as error:
         raise InvalidError(f"The input {name!r} is no array: {error}. Give rows of the same length.") from error
     if array.dtype.kind not in "biufOSU" or (array.dtype.kind == "O" and not all(map(_is_text, array.flat))):
@@ -146,7 +146,7 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str | bytes)
 
 
-def _datatype(array: NDArray[Any]) -> str:
+def _get_datatype(array: NDArray[Any]) -> str:
     if array.dtype.kind in "OSU":
         return "BYTES"
     return _DATATYPES[array.dtype.name]
@@ -154,24 +154,24 @@ def _datatype(array: NDArray[Any]) -> str:
 
 def _to_bytes(array: NDArray[Any]) -> bytes:
     if array.dtype.kind in "OSU":
-        blocks = [one.encode() if isinstance(one, str) else bytes(one) for one in array.flat]
+        blocks = [text.encode() if isinstance(text, str) else bytes(text) for text in array.flat]
         return b"".join(part for block in blocks for part in (struct.pack("<I", len(block)), block))
     return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
-def _texts(array: NDArray[Any]) -> list[str]:
-    return [one.decode() if isinstance(one, bytes) else str(one) for one in array.flat]
+def _to_texts(array: NDArray[Any]) -> list[str]:
+    return [text.decode() if isinstance(text, bytes) else str(text) for text in array.flat]
 
 
 def _from_list(tensor: Mapping[str, Any]) -> NDArray[Any]:
-    np = _numpy()
+    np = _import_numpy()
     dtype: Any = _DTYPES.get(tensor["datatype"], object)
     array: NDArray[Any] = np.array(tensor["data"], dtype=dtype)
     return array.reshape(tensor["shape"])
 
 
 def _from_bytes(tensor: Mapping[str, Any], block: bytes) -> NDArray[Any]:
-    np = _numpy()
+    np = _import_numpy()
     if tensor["datatype"] != "BYTES":
         dtype = np.dtype(_DTYPES[tensor["datatype"]]).newbyteorder("<")
         return np.frombuffer(block, dtype=dtype).reshape(tensor["shape"])  # type: ignore[no-any-return]

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from scanflow.errors import InvalidError, UnavailableError
-from scanflow.transport.clients import CONNECT_TIMEOUT_S, is_loopback, retried, trusted
+from scanflow.transport.clients import CONNECT_TIMEOUT_S, build_tls_context, is_loopback, retry
 
 TIMEOUT_S = 5.0
 _MAY_PASS = frozenset({408, 425, 429})
@@ -49,7 +49,7 @@ def post(url: str, body: bytes, *, id: str, at: int, secret: str | None, patienc
                 headers=headers,
                 timeout=timeout,
                 trust_env=not is_loopback(url),
-                verify=trusted(url),
+                verify=build_tls_context(url),
             ) as reply:
                 status = reply.status_code  # what else it says is not read: it could go on for ever
         except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -59,4 +59,4 @@ def post(url: str, body: bytes, *, id: str, at: int, secret: str | None, patienc
         if status >= 300:
             raise InvalidError(f"The webhook at {host!r} refused it with {status}.")
 
-    retried(send, on=lambda error: isinstance(error, UnavailableError), timeout_s=patience_s)
+    retry(send, on=lambda error: isinstance(error, UnavailableError), timeout_s=patience_s)

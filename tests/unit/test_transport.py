@@ -24,9 +24,9 @@ from scanflow.errors import (
     UnavailableError,
     UsageError,
 )
-from scanflow.problems import refusal_of
+from scanflow.problems import parse_refusal
 from scanflow.transport import HttpServiceClient
-from scanflow.transport.clients import trusted
+from scanflow.transport.clients import build_tls_context
 from scanflow.transport.tensors import as_arrays, decode_answer, encode_request
 
 DTYPES = "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64".split()
@@ -141,8 +141,8 @@ def test_a_refusal_is_raised_in_the_words_of_the_service(status: int, kind: type
     ],
 )
 def test_words_are_found_wherever_a_server_puts_them(body: bytes, told: str) -> None:
-    assert str(refusal_of(502, body)) == f"It answered 502: {told}"
-    assert len(str(refusal_of(500, b"x" * 10_000))) < 600
+    assert str(parse_refusal(502, body)) == f"It answered 502: {told}"
+    assert len(str(parse_refusal(500, b"x" * 10_000))) < 600
 
 
 def test_what_speaks_another_language_is_said_to_do_so() -> None:
@@ -239,13 +239,13 @@ def test_a_service_that_stays_busy_is_told_of_in_its_own_words() -> None:
 def test_an_authority_of_one_s_own_is_trusted_beside_the_others_and_no_other_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usual = trusted("https://somewhere")
-    assert usual is trusted("https://elsewhere"), "they are read once"
+    usual = build_tls_context("https://somewhere")
+    assert usual is build_tls_context("https://elsewhere"), "they are read once"
     assert (usual.verify_mode, usual.check_hostname, bool(usual.get_ca_certs())) == (ssl.CERT_REQUIRED, True, True)
-    plain = trusted("http://somewhere")
+    plain = build_tls_context("http://somewhere")
     assert (plain.verify_mode, plain.check_hostname, plain.get_ca_certs()) == (ssl.CERT_REQUIRED, True, [])
     (tmp_path / "text.crt").write_text("no certificate")
     for name in ("none.crt", "text.crt"):
         monkeypatch.setenv("SCANFLOW_TLS_CA", str(tmp_path / name))
         with pytest.raises(UsageError, match=rf"{name}.*SCANFLOW_TLS_CA"):
-            trusted("https://somewhere")
+            build_tls_context("https://somewhere")

@@ -8,7 +8,7 @@ import pytest
 
 from scanflow import errors
 from scanflow.errors import InternalError, NotFoundError, ScanflowError, UnavailableError, UsageError
-from scanflow.problems import error_of, problem_of, status_of
+from scanflow.problems import error_of, get_status, problem_of
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_an_error_arrives_as_itself_with_its_status(kind: type[ScanflowError], s
     _, document = problem_of(kind("The step 'x' failed. Do this."))
     found = error_of(status, json.dumps(document).encode())
     assert (type(found), str(found)) == (kind, "The step 'x' failed. Do this.")
-    assert document["status"] == status_of(kind("no")) == status
+    assert document["status"] == get_status(kind("no")) == status
     assert document["type"] == f"urn:scanflow:error:{kind.__name__}"
     assert document["title"]
 
