@@ -218,7 +218,7 @@ def test_a_point_that_comes_in_several_windows_counts_once_in_a_slice() -> None:
     ]
     found = LabelledPoints.build(x, points, set(), clean, SHARE, None)
     assert {
-        name: part.ravel().tolist() for name, (part, _) in found.slices(set(), "w2").items() if name != "clean"
+        name: part.ravel().tolist() for name, (part, _) in found.group_by_slice(set(), "w2").items() if name != "clean"
     } == {"current": [1.0, 2.0, 3.0]}
-    by_window = found.slices({"w1"}, "w2")
+    by_window = found.group_by_slice({"w1"}, "w2")
     assert [by_window[name][0].ravel().tolist() for name in ("current", "window w1")] == [[1.0, 3.0], [1.0, 2.0]]
