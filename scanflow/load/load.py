@@ -8,7 +8,7 @@
         ...
         load.mark("swapped")
         result = load.result()
-    before, during, after = result.split_at_marks("swap", "swapped")
+    before, during, after = result.split_by_phase("swap", "swapped")
     assert result.failed == 0, result.reasons
 
 With arrivals the loop is open: a request is due at its time whether or not others were answered, and its latency counts
@@ -131,7 +131,7 @@ class LoadResult:
     def _metrics(self) -> LoadMetrics:
         return self._compute_metrics(range(len(self.due)))
 
-    def split_at_marks(self, begin: str, end: str) -> tuple[LoadMetrics, LoadMetrics, LoadMetrics]:
+    def split_by_phase(self, begin: str, end: str) -> tuple[LoadMetrics, LoadMetrics, LoadMetrics]:
         """Return the metrics before, during and after what happened between two marks.
 
         ``before`` was answered when it began, ``after`` was due when it had ended, and ``during`` is all the rest.

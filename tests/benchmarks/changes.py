@@ -111,7 +111,7 @@ def _under_load(
             result = load.result()
     except LoadError as error:
         raise NotMeasuredError(f"{name}: {error}") from error
-    before, during, _ = result.split_at_marks("begin", "end")
+    before, during, _ = result.split_by_phase("begin", "end")
     if result.failed:
         print(f"    {name}: {dict(result.reasons)}", flush=True)
     return {
