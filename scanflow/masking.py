@@ -26,7 +26,7 @@ def looks_secret(name: str) -> bool:
     return bool(words) and not (words <= {"token", "tokens"} and _COUNTS.intersection(parts))
 
 
-def masked(values: Mapping[str, Any]) -> dict[str, Any]:
+def mask_secrets(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _mask_value(name, value) for name, value in values.items()}
 
 
@@ -34,7 +34,7 @@ def _mask_value(name: str, value: Any) -> Any:
     if looks_secret(str(name)) and value is not None:
         return STARS
     if isinstance(value, Mapping):
-        return masked(value)
+        return mask_secrets(value)
     if isinstance(value, list | tuple):
         return [_mask_value("", inner) for inner in value]
     return value

@@ -40,7 +40,7 @@ def load_module(path: Path) -> ModuleType:
     vars(module)[_MARK] = True
     sys.modules[name] = module
     try:
-        with being_loaded(path):
+        with mark_loading(path):
             spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
@@ -49,7 +49,7 @@ def load_module(path: Path) -> ModuleType:
 
 
 @contextmanager
-def being_loaded(path: Path) -> Iterator[None]:
+def mark_loading(path: Path) -> Iterator[None]:
     token = _loading.set(path)
     try:
         yield

@@ -30,7 +30,7 @@ def load_plugin(group: Group, name: str) -> Any:
     points = [point for point in _list_entry_points(group, tuple(sys.path)) if point.name == name]
     what = f"{group.removesuffix('s')} {name!r}"
     if not points:
-        raise NotFoundError(not_installed(group, name))
+        raise NotFoundError(explain_not_installed(group, name))
     if len(points) > 1:
         packages = " and ".join(sorted(_format_package(point) for point in points))
         raise UsageError(f"The {what} is offered by {packages}. Uninstall one of them.")
@@ -43,7 +43,7 @@ def load_plugin(group: Group, name: str) -> Any:
         ) from error
 
 
-def not_installed(group: Group, name: str) -> str:
+def explain_not_installed(group: Group, name: str) -> str:
     """Return the error message for a name that no installed package offers, with those that are offered."""
     names = plugin_names(group)
     near = hint if (hint := did_you_mean(name, names)).startswith(" Did") else ""

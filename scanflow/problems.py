@@ -47,7 +47,7 @@ _PASSING = frozenset({408, 425, 429, 502, 503, 504})
 _MOST_SHOWN = 500
 
 
-def problem_of(error: Exception) -> tuple[int, dict[str, Any]]:
+def build_problem(error: Exception) -> tuple[int, dict[str, Any]]:
     """Build the status and the problem document of an error.
 
     Of foreign errors only the class is included; the message stays in the log, since it may hold secrets.
@@ -66,10 +66,10 @@ def problem_document(status: int, detail: str, *, title: str, type: str = "about
 
 
 def get_status(error: Exception) -> int:
-    return problem_of(error)[0]
+    return build_problem(error)[0]
 
 
-def error_of(status: int, body: bytes, *, who: str = "The server") -> ScanflowError:
+def parse_error(status: int, body: bytes, *, who: str = "The server") -> ScanflowError:
     """Parse the error in a response of our server; an unknown class is mapped by the status."""
     document = _parse_document(body)
     kind, detail = _KINDS.get(str(document.get("type", "")).removeprefix(_TYPE)), document.get("detail")

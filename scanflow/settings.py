@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
-from scanflow.environment_variables import read_settings, variables_of
+from scanflow.environment_variables import name_variables, read_settings
 from scanflow.home_token import home_token
 from scanflow.http_security import host_name, is_loopback_host
 
@@ -62,4 +62,4 @@ class Settings(BaseModel):
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Self:
         """Read the settings from ``environ`` (default: this process' own)."""
-        return read_settings(cls, variables_of(cls, "SCANFLOW_"), environ)
+        return read_settings(cls, name_variables(cls, "SCANFLOW_"), environ)

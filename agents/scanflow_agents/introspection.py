@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from scanflow.agent.records import Sample
 from scanflow.errors import InvalidError, ScanflowError, UsageError
-from scanflow.problems import problem_of
+from scanflow.problems import build_problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +35,7 @@ def main(words: Sequence[str]) -> int:
                 raise UsageError(f"An agent's code is asked for {' or '.join(COMMANDS)}, and not for {words[:1]}.")
             json.dump(command(words[1:]), answer)
         except ScanflowError as error:
-            json.dump(problem_of(error)[1], answer)
+            json.dump(build_problem(error)[1], answer)
             return 1
         except KeyboardInterrupt:
             return 130
@@ -44,10 +44,10 @@ def main(words: Sequence[str]) -> int:
 
 def _list_strategies(words: Sequence[str]) -> dict[str, Any]:
     from scanflow.agent.formatting import build_strategy_documents
-    from scanflow.agent.targets import agents_of
+    from scanflow.agent.targets import select_agents
     from scanflow_agents.templates import load_declared
 
-    application, _, agents = agents_of(words[0] if words else None)
+    application, _, agents = select_agents(words[0] if words else None)
     declared = [(agent.name, load_declared(application, agent)) for agent in agents]
     documents = [
         document for name, agent in declared for document in build_strategy_documents(application.name, name, agent)
@@ -58,7 +58,7 @@ def _list_strategies(words: Sequence[str]) -> dict[str, Any]:
 def _replay(words: Sequence[str]) -> dict[str, Any]:
     from scanflow.agent.decide import Evaluator
     from scanflow.agent.replay import replay
-    from scanflow.agent.targets import agents_of
+    from scanflow.agent.targets import select_agents
     from scanflow_agents.templates import load_declared
 
     file, name = words
@@ -66,7 +66,7 @@ def _replay(words: Sequence[str]) -> dict[str, Any]:
         samples = _SAMPLES.validate_json(sys.stdin.buffer.read())
     except ValidationError as error:
         raise InvalidError(f"The recorded samples cannot be read: {error.errors()[0]['msg']}.") from error
-    application, _, (agent,) = agents_of(f"{file}:{name}")
+    application, _, (agent,) = select_agents(f"{file}:{name}")
     declared = load_declared(application, agent)
     evaluator = Evaluator(declared.strategies, app=application.name, team=application.team, parameters=agent.parameters)
     moments = [moment.model_dump(mode="json") for moment in replay(evaluator, samples)]

@@ -7,7 +7,7 @@ from typing import Any
 
 from scanflow.agent.records import AgentView
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError, did_you_mean
-from scanflow.transport import ServerClient, path_of
+from scanflow.transport import ServerClient, build_path
 
 PAGE_SIZE = 5000  # entries of a journal in one request
 
@@ -40,7 +40,7 @@ def require_one_agent(agents: Sequence[AgentView]) -> AgentView:
 
 def read_journal(server: ServerClient, agent: AgentView, *, advice: str = "") -> Iterator[dict[str, Any]]:
     """Yield the entries of an agent's journal, the oldest first. ``advice`` ends the error if it is unavailable."""
-    path, last_id, size = path_of("agents", agent.app, agent.name, "journal"), 0, PAGE_SIZE
+    path, last_id, size = build_path("agents", agent.app, agent.name, "journal"), 0, PAGE_SIZE
     while size == PAGE_SIZE:
         try:
             entries = server.get(path, after=last_id, limit=PAGE_SIZE)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scanflow.app.mpi import MPIWorkload
-from scanflow.app.quantities import counted
-from scanflow.characterization.analysis import ResourceRecommendation, Saturation, recommend, saturation
+from scanflow.app.quantities import format_count
+from scanflow.characterization.analysis import ResourceRecommendation, Saturation, classify_saturation, recommend
 from scanflow.characterization.study import rotate
 from scanflow.deployer import RunRequest
 from scanflow.errors import InvalidError, StepFailedError, UnsupportedError
@@ -74,7 +74,7 @@ def characterize_service(
     Raises:
         InvalidError: it has no room, or requests fail.
     """
-    from scanflow.tuning.service_copy import ServiceCopy, copy_of
+    from scanflow.tuning.service_copy import ServiceCopy, build_copy
 
     def build_load(record: ServiceRecord) -> LoadPlan:
         return build_load_plan(record, request(record.name), connections=CALLERS * max(1, record.shape.instances))
@@ -82,7 +82,11 @@ def characterize_service(
     by_cores = [Candidate(instances=1, cores=float(count), affinity="cpu") for count in counts]
     by_instances = [Candidate(instances=count, cores=1.0, affinity="cpu") for count in counts if count > 1]
     copy = ServiceCopy(
-        where=deployer, app=copy_of(target.app, target.workflow), load=build_load, source=target.source, seconds=seconds
+        where=deployer,
+        app=build_copy(target.app, target.workflow),
+        load=build_load,
+        source=target.source,
+        seconds=seconds,
     )
     runs: dict[Candidate, list[SizedRun]] = {size: [] for size in (*by_cores, *by_instances)}
     with copy:
@@ -91,7 +95,7 @@ def characterize_service(
                 observe(f"round {number + 1} of {rounds}: {describe(size)}")
                 runs[size].append(_measure_size(copy, size))
     times = {int(size.cores): [run.seconds for run in runs[size]] for size in by_cores}
-    scaling = saturation(times)
+    scaling = classify_saturation(times)
     own = runs[next(size for size in by_cores if int(size.cores) == scaling.cores)]
     return WorkflowCharacterization(
         name=target.workflow.name,
@@ -146,15 +150,15 @@ def characterize_job(
     runs: dict[int, list[SizedRun]] = {count: [] for count in counts}
     for number in range(rounds):
         for count in rotate(list(runs), number):
-            observe(f"round {number + 1} of {rounds}: {counted(count, 'rank')}")
+            observe(f"round {number + 1} of {rounds}: {format_count(count, 'rank')}")
             sized = workflow.replace(nodes=[job.replace(n_tasks=count, n_workers=None)])
             others = tuple(other for other in app.workflows if other.name != workflow.name)
             runs[count].append(_run_job(deployer, app.replace(workflows=(*others, sized)), sized.name))
-    scaling = saturation({count: [run.seconds for run in several] for count, several in runs.items()})
+    scaling = classify_saturation({count: [run.seconds for run in several] for count, several in runs.items()})
     return WorkflowCharacterization(
         name=workflow.name,
         unit="run",
-        runs={counted(count, "rank"): tuple(several) for count, several in runs.items()},
+        runs={format_count(count, "rank"): tuple(several) for count, several in runs.items()},
         saturation=scaling,
         recommendation=recommend(scaling, runs[scaling.cores], None),
     )

@@ -19,7 +19,7 @@ from scanflow.backends.parameters import pick_output
 from scanflow.backends.records import RunRecord
 from scanflow.backends.service_change import CanaryPolicy, Deployment, ServiceChange, Sizing
 from scanflow.deployer import Deployer, EmbeddedDeployer, InstanceLogs, RunRequest, TaskLog
-from scanflow.deployer.service_client import explanation_of, predict
+from scanflow.deployer.service_client import get_explanation, predict
 from scanflow.errors import StepFailedError, UnsupportedError, UsageError
 from scanflow.placement.granularity import cores_and_instances
 from scanflow.printable import printable
@@ -234,7 +234,7 @@ class Client(MeasuringClient):
         workflows = app.workflows if workflow is None else [app.workflow(workflow)]
         settings = Settings.from_environment().model_copy(update={"home": self._home})
         defaults = ImageSettings.from_environment(options=settings.backend_options)
-        images = defaults.with_given({"registry": registry, "builder": builder})
+        images = defaults.with_overrides({"registry": registry, "builder": builder})
         say = _print_line if self._progress else lambda _: None
         return build_application(app, workflows, settings, images, push=push, again=again, say=say)
 
@@ -358,7 +358,7 @@ class Client(MeasuringClient):
 
     def explain(self, name: str) -> Explanation:
         """Explain the number of a service's instances."""
-        return explanation_of(self._deployer.service(name))
+        return get_explanation(self._deployer.service(name))
 
     def service_logs(self, name: str, *, instance: str | None = None) -> str:
         """Return the logs of a service's instances."""

@@ -44,25 +44,25 @@ class ControlClient:
         """Return the agents with the reports of their sensors: all, those of ``APP``, or ``APP:AGENT``."""
         from scanflow_client.agent_client import match_agents
 
-        return match_agents(self.server.get(transport.path_of("agents")), target)
+        return match_agents(self.server.get(transport.build_path("agents")), target)
 
     def start_agents(self, app: Application, *names: str, source: Path | None = None) -> list[AgentView]:
         """Start agents of an application, all if none is named. One that runs already restarts with the new code.
 
         ``source`` is the file of the application.
         """
-        from scanflow.deployer.serialization import packed
+        from scanflow.deployer.serialization import encode_application
 
-        body = packed(resolve_application(app), self.server, source)
+        body = encode_application(resolve_application(app), self.server, source)
         selected = names or tuple(agent.name for agent in app.agents)
         return [
-            AgentView.model_validate(self.server.put(transport.path_of("agents", app.name, name), body))
+            AgentView.model_validate(self.server.put(transport.build_path("agents", app.name, name), body))
             for name in selected
         ]
 
     def stop_agents(self, target: str) -> list[AgentView]:
         """Stop the agents of ``APP``, or ``APP:AGENT``; their state is kept."""
-        paths = [transport.path_of("agents", agent.app, agent.name) for agent in self.agents(target)]
+        paths = [transport.build_path("agents", agent.app, agent.name) for agent in self.agents(target)]
         return [AgentView.model_validate(self.server.delete(path)) for path in paths]
 
     def journal(self, agent: str) -> list[dict[str, Any]]:
@@ -134,7 +134,7 @@ class ControlClient:
             "primitive": primitive,
             "target": target,
         }
-        listed = self.server.get(transport.path_of("intents"), state=state, verdict=verdict, **filters, limit=limit)
+        listed = self.server.get(transport.build_path("intents"), state=state, verdict=verdict, **filters, limit=limit)
         return [Action.model_validate(action) for action in listed]
 
     def approvals(self, *, limit: int = 1000) -> list[Action]:
@@ -149,7 +149,7 @@ class ControlClient:
             if action != "@latest"
             else _require_first(self.intents(limit=1), "No agent has requested an action yet.")
         )
-        return Why.model_validate(self.server.get(transport.path_of("intents", id, "why")))
+        return Why.model_validate(self.server.get(transport.build_path("intents", id, "why")))
 
     def approve(self, action: str = "@latest", *, reason: str = "") -> Action:
         """Approve a pending action, which is then carried out. ``reason`` is recorded with it."""
@@ -170,7 +170,7 @@ class ControlClient:
             id = _require_first(self.intents(state="succeeded", limit=1), "No action can be reverted.")
         else:
             id = _require_first(self.approvals(limit=1), "No action is waiting for approval.")
-        return Action.model_validate(self.server.post(transport.path_of("intents", id, word), {"reason": reason}))
+        return Action.model_validate(self.server.post(transport.build_path("intents", id, word), {"reason": reason}))
 
     # Labels
 
@@ -192,7 +192,7 @@ class ControlClient:
         samples: dict[tuple[str, ...], dict[str, Any]] = {}
         while True:
             size, count = limit or SEARCHED, len(samples)
-            page = self.server.get(transport.path_of("labels"), **query, limit=size, offset=count or None)
+            page = self.server.get(transport.build_path("labels"), **query, limit=size, offset=count or None)
             samples |= {(sample["app"], sample.get("team", ""), sample["id"]): sample for sample in page}
             if limit is not None or len(page) < size or len(samples) == count:
                 return list(samples.values())
@@ -218,7 +218,7 @@ class ControlClient:
         )
         fields = {"labels": pairs, "app": app, "team": team, "replace": replace or None}
         body = {name: value for name, value in fields.items() if value is not None}
-        return list(self.server.patch(transport.path_of("labels"), body)) if pairs else []
+        return list(self.server.patch(transport.build_path("labels"), body)) if pairs else []
 
     # Events
 
@@ -269,7 +269,7 @@ class ControlClient:
 
     def newest_event(self) -> int:
         """Return the number of the newest event; 0: there is none."""
-        event = self.server.get(transport.path_of("events", "newest"))
+        event = self.server.get(transport.build_path("events", "newest"))
         return 0 if event is None else int(event["id"])
 
     def events_so_far(
@@ -278,7 +278,7 @@ class ControlClient:
         """Return all events after a number that the server still keeps, in order."""
         events: list[Event] = []
         while True:
-            page = self.server.get(transport.path_of("events"), after=after, type=type, app=app, limit=SEARCHED)
+            page = self.server.get(transport.build_path("events"), after=after, type=type, app=app, limit=SEARCHED)
             events += map(Event.model_validate, page)
             if len(page) < SEARCHED:
                 return events
@@ -293,7 +293,7 @@ class ControlClient:
         timeout_s: float | None = None,
     ) -> Iterator[Event]:
         """Yield the events after a number as they happen."""
-        path = transport.path_of("events")
+        path = transport.build_path("events")
         for message in self.server.events(path, after=str(number), timeout_s=timeout_s, type=type, app=app):
             yield Event.model_validate_json(message.data)
 
@@ -303,7 +303,7 @@ class ControlClient:
 
     def tell(self, events: Sequence[Event]) -> None:
         """Publish events at the server."""
-        self.server.post(transport.path_of("events"), [event.model_dump(mode="json") for event in events])
+        self.server.post(transport.build_path("events"), [event.model_dump(mode="json") for event in events])
 
     def report(self, app: str | None = None) -> Report:
         """Write the report of an application's agents as a page below the home folder.
@@ -320,11 +320,11 @@ class ControlClient:
 
     def status(self) -> dict[str, Any]:
         """Return the server's version, database, tracker, agents and counts."""
-        return dict(self.server.get(transport.path_of("status")))
+        return dict(self.server.get(transport.build_path("status")))
 
     def tokens(self) -> list[dict[str, Any]]:
         """Return the tokens: name, role, team, and when each was made, revoked or expires."""
-        return list(self.server.get(transport.path_of("tokens")))
+        return list(self.server.get(transport.build_path("tokens")))
 
     def make_token(
         self, name: str, *, role: Role = "editor", team: str | None = None, expires: float | str | None = None
@@ -339,11 +339,11 @@ class ControlClient:
             expires: After how long it is not valid any more: seconds, ``"12h"``, ``"30d"``. None: when it is revoked.
         """
         fields = {"role": role, "team": team, "expires_s": None if expires is None else parse_duration(expires)}
-        return dict(self.server.post(transport.path_of("tokens"), {"name": name, **fields}))
+        return dict(self.server.post(transport.build_path("tokens"), {"name": name, **fields}))
 
     def revoke_token(self, name: str) -> dict[str, Any]:
         """Revoke a token."""
-        return dict(self.server.delete(transport.path_of("tokens", name)))
+        return dict(self.server.delete(transport.build_path("tokens", name)))
 
 
 def raise_no_server(home: Path) -> ServerClient:

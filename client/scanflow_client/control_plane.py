@@ -23,9 +23,9 @@ from scanflow.knowledge.step_environment import tracker_place
 from scanflow.private import open_home, open_private, private_folder
 from scanflow.processes.daemon import Daemon
 from scanflow.processes.files import is_locked, try_lock
-from scanflow.processes.ports import forget_ports, next_port
+from scanflow.processes.ports import forget_ports, reserve_port
 from scanflow.settings import Settings
-from scanflow.transport import ServerClient, is_reachable, path_of
+from scanflow.transport import ServerClient, build_path, is_reachable
 from scanflow_client.shutdown import AgentShutdown
 
 HOST = "127.0.0.1"
@@ -144,7 +144,7 @@ def read_status(settings: Settings) -> dict[str, Any]:
     ready, reason = server.is_ready()
     status = None
     try:
-        status = server.get(path_of("status"))
+        status = server.get(build_path("status"))
     except UnavailableError as error:
         ready, reason = False, str(error)
     pid = running.server.pid if running else None
@@ -183,11 +183,11 @@ def _connect(url: str, settings: Settings) -> ServerClient:
 
 def _choose_port(home: Path, requested: int | None, before: Up | None, notes: list[str]) -> int:
     if requested is not None:
-        if next_port(requested, tried=1, host=HOST, whose=home) is None:
+        if reserve_port(requested, tried=1, host=HOST, whose=home) is None:
             raise UsageError(f"The port {requested} is taken by another program. Name a free one, or none: scanflow up")
         return requested
     usual = PORT if before is None else before.server.port  # clients expect the previous port
-    port = reserve_port(home, usual)
+    port = reserve_home_port(home, usual)
     if port != usual:
         notes.append(f"Port {usual} is taken by another program, so it listens on {port}.")
     return port
@@ -232,7 +232,7 @@ def _wait_until_ready(process: UpProcess, settings: Settings) -> None:
 def _describe_other_process(server: ServerClient, process: UpProcess) -> str | None:
     """Return an error if another process answers at the address, such as another home's server; else None."""
     try:
-        pid = server.get(path_of("status")).get("pid")
+        pid = server.get(build_path("status")).get("pid")
     except ScanflowError as error:
         return f"What answers at {process.url} does not say which process it is: {error}"
     return None if pid == process.pid else f"The process {pid} answers at {process.url}, not {process.pid}."
@@ -249,7 +249,7 @@ def _start_tracker(
         notes.append("There is no tracker: MLflow is not installed. Install it: pip install 'scanflow[local]'")
         return None
     usual = running.server.port + 1 if before is None or before.tracker is None else before.tracker.port
-    port = reserve_port(home, usual)
+    port = reserve_home_port(home, usual)
     return _start_process(home, "tracker", ["scanflow_client.mlflow_server", str(port)], port)
 
 
@@ -268,9 +268,9 @@ def _start_process(home: Path, name: str, command: Sequence[str], port: int) -> 
     return UpProcess(folder=folder, pid=daemon.pid or 0, port=port, url=f"http://{HOST}:{port}", log=str(log))
 
 
-def reserve_port(home: Path, first: int) -> int:
+def reserve_home_port(home: Path, first: int) -> int:
     """Return a free port, from ``first`` on, and reserve it for the home until it is used."""
-    port = next_port(first, tried=_PORT_ATTEMPTS, host=HOST, whose=home)
+    port = reserve_port(first, tried=_PORT_ATTEMPTS, host=HOST, whose=home)
     if port is not None:
         return port
     raise UnavailableError(

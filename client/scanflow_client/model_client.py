@@ -22,7 +22,7 @@ from scanflow.knowledge.version_tags import (
     BY_HAND,
     CHAMPION,
     PROMOTION,
-    rejected,
+    get_rejection,
     rejection,
     version_before,
 )
@@ -185,7 +185,9 @@ class ModelClient:
     def _find_previous(self, version: ModelVersion) -> ModelVersion:
         number = version_before(version.tags)
         versions = self._knowledge.list_model_versions(version.name)
-        previous = next((other for other in versions if other.version == number and rejected(other.tags) is None), None)
+        previous = next(
+            (other for other in versions if other.version == number and get_rejection(other.tags) is None), None
+        )
         if previous is None:
             raise UsageError(
                 f"Version {version.version} of {version.name!r} is in use, and none from before is known that was not "

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from scanflow.app.quantities import counted, format_duration
+from scanflow.app.quantities import format_count, format_duration
 from scanflow.backends import records
 from scanflow.backends.records import Observer, TaskRecord
 from scanflow.names import StepName
@@ -106,8 +106,8 @@ class RunProgress:
     def update(self, event: records.Event) -> list[str]:
         match event:
             case records.RunStarted():
-                reused = f", {counted(event.kept, 'task')} kept" if event.kept else ""
-                head = f"run {event.run}  ({counted(event.steps, 'step')}{reused})"
+                reused = f", {format_count(event.kept, 'task')} kept" if event.kept else ""
+                head = f"run {event.run}  ({format_count(event.steps, 'step')}{reused})"
                 return [head, *(f"  ! {name}" for name in event.ignored)]
             case records.Waiting():
                 self._waiting[event.what] = time.monotonic()

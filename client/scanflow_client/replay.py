@@ -16,12 +16,12 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
-from scanflow.agent.replay import Difference, Moment, Trace, difference, trace_of
+from scanflow.agent.replay import Difference, Moment, Trace, build_trace, compare_moments
 from scanflow.app.application import Application
 from scanflow.app.files import dump_json
 from scanflow.app.quantities import parse_duration
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError, UsageError
-from scanflow.problems import error_of
+from scanflow.problems import parse_error
 from scanflow_client.program import resolve_application
 
 _KINDS = frozenset({"sample", "intent", "call", "error", "decision", "refused"})
@@ -45,7 +45,7 @@ class Replay:
     @property
     def differences(self) -> list[Difference]:
         """The decisions that differ from the recorded ones."""
-        return difference(self.trace.moments, self.moments)
+        return compare_moments(self.trace.moments, self.moments)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -88,7 +88,7 @@ def replay(
 
     ``recorded`` is the application of the journal's agent, if it is known.
     """
-    trace = trace_of(entries).cut(since=since, last=last)
+    trace = build_trace(entries).cut(since=since, last=last)
     samples = json.dumps([sample.model_dump(mode="json") for sample in trace.samples])
     with _provide_file(target) as file:
         reply = _ask("replay", file, agent, stdin=samples.encode())
@@ -129,7 +129,7 @@ def _ask(*arguments: str, stdin: bytes = b"") -> Any:
         ) from None
     if process.returncode == 1:
         status = reply.get("status", 500) if isinstance(reply, dict) else 500
-        raise error_of(int(status), process.stdout, who="The agents' code")
+        raise parse_error(int(status), process.stdout, who="The agents' code")
     return reply
 
 

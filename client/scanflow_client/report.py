@@ -15,7 +15,7 @@ from scanflow.names import environment_name
 from scanflow.reports.event_report import judged_models, report_page
 from scanflow.reports.loop_events import TYPES
 from scanflow.reports.tracker_links import TrackerLinks
-from scanflow.transport import json_of
+from scanflow.transport import fetch_json
 
 if TYPE_CHECKING:
     from scanflow_client.control_client import ControlClient
@@ -83,7 +83,7 @@ def fetch_tracker_links(client: ControlClient, app: str, events: Sequence[Event]
     document = None
     if len(teams) == 1:
         name = quote(environment_name(app, teams.pop()), safe="")
-        document = json_of(f"{address.rstrip('/')}/api/2.0/mlflow/experiments/get-by-name?experiment_name={name}")
+        document = fetch_json(f"{address.rstrip('/')}/api/2.0/mlflow/experiments/get-by-name?experiment_name={name}")
     experiment = document.get("experiment") if isinstance(document, dict) else None
     experiment_id = str(experiment.get("experiment_id") or "") if isinstance(experiment, dict) else ""
     return TrackerLinks(address, experiment_id, next(iter(judged_models(events)), ""))

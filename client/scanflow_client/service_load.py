@@ -306,14 +306,14 @@ def build_mlperf_settings(scenario: str, scale: float, *, rate: float | None, bo
         InvalidError: there is no such scenario, or a value is invalid.
         MissingExtraError: LoadGen is not installed.
     """
-    from scanflow.load.mlperf import TABLE_4_2, scaled
+    from scanflow.load.mlperf import TABLE_4_2, scale_settings
 
     if scenario not in TABLE_4_2:
         scenarios = f"LoadGen has {', '.join(TABLE_4_2)}."
         raise InvalidError(f"There is no scenario {scenario!r}.{did_you_mean(scenario, TABLE_4_2)} {scenarios}")
     if find_spec("mlperf_loadgen") is None:
         raise MissingExtraError("LoadGen is not installed. Install it: pip install 'scanflow[mlperf]'")
-    return scaled(cast("Scenario", scenario), scale, target_qps=rate, target_latency_s=bound_s)
+    return scale_settings(cast("Scenario", scenario), scale, target_qps=rate, target_latency_s=bound_s)
 
 
 def write_files(report: LoadReport, folder: Path, chart: str) -> Sequence[Path]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from scanflow.deployer.remote_home import up_file
 from scanflow.errors import ScanflowError
 from scanflow.processes.daemon import Daemon
-from scanflow.transport import ServerClient, path_of
+from scanflow.transport import ServerClient, build_path
 
 _ENDED = {"stopped", "failed"}
 Agent = tuple[str, str]
@@ -35,14 +35,14 @@ class AgentShutdown:
     def request(self, server: ServerClient) -> None:
         """Request the server to stop each agent; an error for one does not affect the others."""
         try:
-            agents = [agent for agent in server.get(path_of("agents")) if agent.get("state") not in _ENDED]
-            self._services = [service["name"] for service in server.get(path_of("services"))]
+            agents = [agent for agent in server.get(build_path("agents")) if agent.get("state") not in _ENDED]
+            self._services = [service["name"] for service in server.get(build_path("services"))]
         except ScanflowError as error:
             self.record_failure(error)
             return
         for agent in ((agent["app"], agent["name"]) for agent in agents):
             try:
-                server.delete(path_of("agents", *agent))
+                server.delete(build_path("agents", *agent))
             except ScanflowError as error:
                 self._failed.append(([agent], str(error)))
             else:

@@ -17,7 +17,7 @@ from scanflow.app.files import dump_json
 from scanflow.app.workflow import Workflow
 from scanflow.errors import InvalidError, NotFoundError, UnsupportedError, did_you_mean
 from scanflow.knowledge import KnowledgeBase, open_knowledge
-from scanflow.knowledge.files import arriving
+from scanflow.knowledge.files import stage_destination
 from scanflow.knowledge.records import ModelVersion, SavedVersion
 from scanflow.settings import Settings
 
@@ -104,7 +104,7 @@ class ScanflowTrackerClient:
         """Write the description to ``<local_dir>/<app>/<team>/<app>.json``, and return that path."""
         app = self.get_app_meta(app_name, team_name, run_id, fromlocal)
         folder = Path(local_dir, app_name, team_name)
-        with arriving(folder) as staging:
+        with stage_destination(folder) as staging:
             (staging / f"{app_name}.json").write_text(dump_json(app), encoding="utf-8")
         return folder / f"{app_name}.json"
 

@@ -12,11 +12,11 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from scanflow.app.service import Service
-from scanflow.backends.shapes import shape_of
+from scanflow.backends.shapes import compute_shape
 from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, UnavailableError, UsageError
 from scanflow.loading import load_application
 from scanflow.placement.topology import Core, NumaNode, Topology
-from scanflow.tuning.candidates import Candidate, SearchSpace, candidate_of
+from scanflow.tuning.candidates import Candidate, SearchSpace, build_candidate
 from scanflow.tuning.goals import Goal
 from scanflow.tuning.result import Trial, TuningResult
 from scanflow.tuning.study import SearchStep, Study
@@ -89,7 +89,7 @@ class TuningTarget:
     @property
     def shape(self) -> Shape:
         """The shape with which it is served, or would be."""
-        return shape_of(self.workflow) if self.record is None else self.record.shape
+        return compute_shape(self.workflow) if self.record is None else self.record.shape
 
 
 def apply_served_models(workflow: Workflow, record: ServiceRecord) -> Workflow:
@@ -200,8 +200,8 @@ def build_search_space(
             "another service meanwhile."
         )
     space = SearchSpace(topology=machine, cores=budget, beside=tuple(beside), batches=tuple(batches))
-    default = candidate_of(shape, budget)
-    if space.placed(default) is None:
+    default = build_candidate(shape, budget)
+    if space.get_placement(default) is None:
         raise InvalidError(
             f"There is no room for a copy of {target.workflow.name!r} as it is beside the services that run. Delete "
             "or scale down another service meanwhile."
@@ -234,7 +234,7 @@ def build_cluster_space(
     cpus = tuple(range(max(budget, own)))
     pods = Topology(cores=tuple(Core(cpus=(cpu,)) for cpu in cpus), nodes=(NumaNode(cpus=cpus),))
     space = SearchSpace(topology=pods, cores=budget, batches=tuple(batches), affinities=POD_AFFINITIES)
-    return space, candidate_of(shape, budget)
+    return space, build_candidate(shape, budget)
 
 
 def is_remote(target: TuningTarget) -> bool:
@@ -273,7 +273,7 @@ def tune_service(
     from scanflow.placement.sysfs import read_topology
 
     try:
-        from scanflow.tuning.service_copy import ServiceCopy, copy_of
+        from scanflow.tuning.service_copy import ServiceCopy, build_copy
     except ModuleNotFoundError as error:
         raise MissingExtraError(
             "A search needs the serving extra. Install it: pip install 'scanflow[serving]'"
@@ -314,7 +314,7 @@ def tune_service(
     trials = [] if folder is None else load_trials(folder, settings)
     copy = ServiceCopy(
         where=deployer,
-        app=copy_of(target.app, target.workflow),
+        app=build_copy(target.app, target.workflow),
         load=build_load,
         source=target.source,
         seconds=seconds,
@@ -351,10 +351,10 @@ def load_trials(folder: Path, settings: dict[str, Any]) -> list[Trial]:
     if json.loads(first) != settings:
         raise UsageError(f"{file} has the trials of another search: {first}. Name another folder, or search like that.")
     try:
-        return [Trial.of(json.loads(line)) for line in lines]
+        return [Trial.from_json(json.loads(line)) for line in lines]
     except (ValueError, TypeError, KeyError):  # the last one was being written, and the next would be written behind it
         file.write_text("".join(f"{line}\n" for line in (first, *lines[:-1])), encoding="utf-8")
-        return [Trial.of(json.loads(line)) for line in lines[:-1]]
+        return [Trial.from_json(json.loads(line)) for line in lines[:-1]]
 
 
 def append_result(folder: Path, trial: Trial) -> None:

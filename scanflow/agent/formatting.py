@@ -14,7 +14,7 @@ from scanflow.agent.rules import explain, make_rule
 from scanflow.agent.strategy import Strategy
 
 
-def called(name: str, kwargs: Mapping[str, Any], args: Iterable[Any] = ()) -> str:
+def format_call(name: str, kwargs: Mapping[str, Any], args: Iterable[Any] = ()) -> str:
     """Format a call: ``checker.look(5, often=true)``."""
     return f"{name}({', '.join([*map(_plain, args), *(f'{key}={_plain(value)}' for key, value in kwargs.items())])})"
 
@@ -25,8 +25,8 @@ def describe_intent(want: Intent | Call) -> str:
     An intent without the autonomy ``auto`` shows it: ``run_workflow(workflow="training") [approve]``.
     """
     if isinstance(want, Call):
-        return called(f"{want.agent}.{want.sensor}", dict(sorted(want.kwargs.items())), want.args)
-    return called(want.primitive, want.arguments) + ("" if want.autonomy == "auto" else f" [{want.autonomy}]")
+        return format_call(f"{want.agent}.{want.sensor}", dict(sorted(want.kwargs.items())), want.args)
+    return format_call(want.primitive, want.arguments) + ("" if want.autonomy == "auto" else f" [{want.autonomy}]")
 
 
 def build_strategy_documents(app: str, agent: str, declared: Declared) -> list[dict[str, JSON]]:

@@ -31,7 +31,7 @@ class PrimitiveResult:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptApplication:
+class SavedApplication:
     """The current desired state of an application."""
 
     application: Application
@@ -45,11 +45,11 @@ class KeptApplication:
 class Applications(Protocol):
     """Stores the desired state of applications. Thread-safe."""
 
-    def get(self, app: str, team: str) -> KeptApplication:
+    def get(self, app: str, team: str) -> SavedApplication:
         """Return an application; raise ``NotFoundError`` if there is none."""
         ...
 
-    def change(self, app: str, team: str, make: Callable[[Application], Application]) -> KeptApplication:
+    def change(self, app: str, team: str, make: Callable[[Application], Application]) -> SavedApplication:
         """Store what ``make`` returns for the current application, atomically.
 
         An unchanged application gets no new revision. ``make`` must not access this store.
@@ -60,7 +60,7 @@ class Applications(Protocol):
 class Runs(Protocol):
     """Starts runs. The same key starts one run, however often it is requested, also across restarts."""
 
-    def begun(self, key: str) -> RunRecord | None:
+    def find_run(self, key: str) -> RunRecord | None:
         """Return the run that was started for a key; None: there is none."""
         ...
 
@@ -109,11 +109,11 @@ class PrimitiveContext:
     note: Callable[[PrimitiveCall], object] = lambda _: None
     """Records the inverse, before anything is changed."""
 
-    def get_application(self) -> KeptApplication:
+    def get_application(self) -> SavedApplication:
         """Return the application that owns the action."""
         return self.applications.get(self.app, self.team)
 
-    def workflow(self, name: str) -> tuple[KeptApplication, Workflow]:
+    def workflow(self, name: str) -> tuple[SavedApplication, Workflow]:
         """Return the stored application, and one of its workflows."""
         stored = self.get_application()
         return stored, stored.application.workflow(name)

@@ -17,16 +17,16 @@ from typing import Any
 
 from scanflow.agent.records import JSON, Event
 from scanflow.agent.strategy import Strategy
-from scanflow.app.agents import Agent, Sensor, SensorFunction, collecting
+from scanflow.app.agents import Agent, Sensor, SensorFunction, collect_declarations
 from scanflow.app.application import Application
 from scanflow.app.parameters import Fixed
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UsageError, did_you_mean
 from scanflow.failures import failure_from_text
 from scanflow.knowledge.filters import parse_filter
 from scanflow.loading import find_file
-from scanflow.modules import being_loaded, load_function
+from scanflow.modules import load_function, mark_loading
 
-__all__ = ["Declared", "collecting", "load_agent", "load_template"]
+__all__ = ["Declared", "collect_declarations", "load_agent", "load_template"]
 
 _ROOT = "_Root"  # agents' names have no capitals, so none collides with another's second folder
 
@@ -68,9 +68,9 @@ def load_agent(app: Application, agent: Agent | str, *, template: Template | Non
     loader = _Loader(f"_agent_{agent.name.replace('-', '_')}", folder)
     built_in: list[Any] = []
     if template is not None:
-        with collecting() as built_in:
+        with collect_declarations() as built_in:
             template(app, agent)
-    with collecting() as declared:
+    with collect_declarations() as declared:
         for name in agent.modules:
             loader.load(name)
         functions = {
@@ -83,7 +83,7 @@ def load_agent(app: Application, agent: Agent | str, *, template: Template | Non
 
 def load_template(app: Application, agent: Agent, declare: Template) -> Declared:
     """Return the sensors and strategies that a template declares, as :func:`load_agent` does for modules."""
-    with collecting() as declared:
+    with collect_declarations() as declared:
         declare(app, agent)
     return _assemble(app, agent, [declaration for declaration in declared if _belongs_to(declaration, agent)], [], {})
 
@@ -237,7 +237,7 @@ class _Loader:
             raise InvalidError(f"The module {name!r} cannot be loaded: write a file's name that ends in '.py' alone.")
         full = ".".join((self._root(root), *parts))
         try:
-            with being_loaded(path):
+            with mark_loading(path):
                 module = importlib.import_module(full)
         except ScanflowError as error:
             frames = traceback.extract_tb(error.__traceback__)

@@ -97,7 +97,7 @@ class Trace(_Frozen):
         return Trace(samples=tuple(samples), moments=tuple(moment for moment in self.moments if moment.sample in ids))
 
 
-def trace_of(entries: Iterable[Mapping[str, Any]]) -> Trace:
+def build_trace(entries: Iterable[Mapping[str, Any]]) -> Trace:
     """Build a trace from the entries of a journal, the oldest first. Entries without their sample are skipped."""
     samples: list[Sample] = []
     wants: dict[tuple[str, str], list[str]] = {}
@@ -129,7 +129,7 @@ def replay(evaluator: Evaluator, samples: Iterable[Sample]) -> list[Moment]:
     return [_build_moment(sample, evaluation) for sample in samples for evaluation in evaluator.evaluate(sample)]
 
 
-def difference(before: Sequence[Moment], after: Sequence[Moment]) -> list[Difference]:
+def compare_moments(before: Sequence[Moment], after: Sequence[Moment]) -> list[Difference]:
     """Return where two timelines over the same samples differ.
 
     A strategy that is in one timeline only counts as one without actions in the other."""

@@ -11,7 +11,7 @@ from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.loading import load_application
 
 
-def agents_of(target: str | None) -> tuple[Application, Path, Sequence[Agent]]:
+def select_agents(target: str | None) -> tuple[Application, Path, Sequence[Agent]]:
     """Return the application of ``FILE[:AGENT]``, its file, and the selected agents."""
     application, source, name = load_application(target)
     if not application.agents:

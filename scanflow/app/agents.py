@@ -20,7 +20,7 @@ from scanflow.app.resources import Resources
 from scanflow.app.triggers import CallReceive, Trigger
 from scanflow.errors import InvalidError
 from scanflow.names import check_locator, check_name
-from scanflow.plugins import not_installed, plugin_names
+from scanflow.plugins import explain_not_installed, plugin_names
 
 Misfire = Literal["run_once", "skip"]
 """What is done about due times that came while the agent was down: fire once for all of them, or not at all."""
@@ -88,7 +88,7 @@ class Agent(Model):
     @classmethod
     def _check_template(cls, name: str | None) -> str | None:
         if name is not None and name not in plugin_names("templates"):
-            raise InvalidError(not_installed("templates", name))
+            raise InvalidError(explain_not_installed("templates", name))
         return name
 
     @model_validator(mode="after")
@@ -193,7 +193,7 @@ def declared_sensor(
 
 
 @contextmanager
-def collecting() -> Iterator[list[Any]]:
+def collect_declarations() -> Iterator[list[Any]]:
     """Collect the declarations made in the block. An inner collection does not add to an outer one."""
     collected: list[Any] = []
     token = _collection.set(collected)

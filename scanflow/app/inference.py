@@ -44,7 +44,7 @@ def collect_children(parents: Parents) -> dict[str, tuple[str, ...]]:
     return {name: tuple(after) for name, after in children.items()}
 
 
-def answers(parents: Parents) -> tuple[str, ...]:
+def find_outputs(parents: Parents) -> tuple[str, ...]:
     """Return the output nodes of the graph: one, except below a ROUTER."""
     return tuple(name for name, after in collect_children(parents).items() if not after)
 

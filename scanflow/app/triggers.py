@@ -73,7 +73,7 @@ class Cron(Model):
     @field_validator("expression")
     @classmethod
     def _check_expression(cls, expression: str) -> str:
-        fields = cron_fields(expression)
+        fields = parse_cron(expression)
         if len(fields.weekdays) == 7 and min(fields.days) > max(_MONTH_DAYS[month - 1] for month in fields.months):
             raise InvalidError(
                 f"The cron expression {expression!r} never comes: no such month has {min(fields.days)} days."
@@ -105,7 +105,7 @@ class CronFields(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def cron_fields(expression: str) -> CronFields:
+def parse_cron(expression: str) -> CronFields:
     texts = expression.split()
     if len(texts) != len(_CRON_FIELDS):
         raise InvalidError(

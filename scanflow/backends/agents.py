@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from scanflow.backends.port import LogReader
 
 
-def ignored(_text: str) -> None:
+def ignore_message(_text: str) -> None:
     """Do nothing: the default observer."""
 
 
@@ -92,7 +92,7 @@ class AgentBackend(Protocol):
     An agent is identified by its application, its team and its name.
     """
 
-    def start(self, agent: HostedAgent, *, observe: Callable[[str], object] = ignored) -> bool:
+    def start(self, agent: HostedAgent, *, observe: Callable[[str], object] = ignore_message) -> bool:
         """Reconcile an agent with its desired state. Idempotent and fast: callers repeat it in every loop.
 
         An agent of another version is stopped, and a later call starts it. One that died is restarted after a growing

@@ -30,7 +30,7 @@ class KeptDefinition(BaseModel):
     """The step or task of a spin; other outputs are taken from another run."""
 
     @classmethod
-    def of(cls, definition: RunDefinition) -> Self:
+    def from_definition(cls, definition: RunDefinition) -> Self:
         text = dump_json(definition.app.replace(workflows=(definition.workflow,), agents=()))
         return cls(app=text, workflow=definition.workflow.name, parameters=definition.parameters, spun=definition.step)
 
@@ -60,7 +60,7 @@ def enter_run(
         workflow=definition.workflow.name,
         parent=parent,
         source=None if definition.source is None else str(definition.source),
-        definition=KeptDefinition.of(definition).model_dump_json(),
+        definition=KeptDefinition.from_definition(definition).model_dump_json(),
         rng=rng,
         name=name,
         tasks=tasks,
@@ -69,8 +69,8 @@ def enter_run(
 
 def redefine_run(journal: Journal, run: JournalRun, definition: RunDefinition) -> None:
     """Replace a run's definition in the journal."""
-    journal.redefine(run, KeptDefinition.of(definition).model_dump_json())
+    journal.redefine(run, KeptDefinition.from_definition(definition).model_dump_json())
 
 
-def definition_of(run: JournalRun) -> RunDefinition:
+def read_definition(run: JournalRun) -> RunDefinition:
     return KeptDefinition.model_validate_json(run.definition).read(run.record.source)

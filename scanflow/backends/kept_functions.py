@@ -27,7 +27,7 @@ def keep_function(folder: Path, pickled: bytes, key: bytes) -> str:
     return name
 
 
-def functions_named(texts: Iterable[str]) -> set[str]:
+def find_function_names(texts: Iterable[str]) -> set[str]:
     """Return the names of stored functions in JSON definitions of runs and applications."""
     return {name for text in texts for name in _NAME.findall(text)}
 
@@ -36,7 +36,7 @@ def forget_functions(folder: Path, before: float, needed: Collection[str], defin
     """Delete functions that were last stored before a time and that neither ``needed`` nor a definition names; return
     their number. ``definitions`` are read only if a function is that old."""
     old = [path for path in _files(folder) if path.name not in needed and path.stat().st_mtime < before]
-    named = functions_named(definitions) if old else set()
+    named = find_function_names(definitions) if old else set()
     expired = [path for path in old if path.name not in named and path.stat().st_mtime < before]  # or sent meanwhile
     for path in expired:
         path.unlink(missing_ok=True)

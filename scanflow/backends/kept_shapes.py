@@ -13,7 +13,7 @@ Remember = Callable[[str, int, Shape], None]
 """Store a shape with a version of a model."""
 
 
-def if_there(recall: Recall) -> Recall:
+def suppress_registry_errors(recall: Recall) -> Recall:
     """Wrap ``recall``: return None while the registry is unavailable, as the shape known here is as good."""
 
     def recall_if_reachable(model: str, version: int) -> Shape | None:

@@ -31,7 +31,7 @@ class MPIProgram(NamedTuple):
     arguments: list[str]
 
 
-def workload_of(workflow: Workflow) -> MPIWorkload:
+def get_mpi_workload(workflow: Workflow) -> MPIWorkload:
     """Return the workload of an MPI workflow, its only node."""
     [node] = workflow.nodes
     if not isinstance(node, MPIWorkload):
@@ -39,7 +39,7 @@ def workload_of(workflow: Workflow) -> MPIWorkload:
     return node
 
 
-def program_of(app: Application, workflow: Workflow) -> MPIProgram:
+def load_mpi_program(app: Application, workflow: Workflow) -> MPIProgram:
     """Return the program of an MPI workflow.
 
     ``mainfile`` is a program, a Python script, or a YAML file with ``program``, ``args`` and fields of the workload.
@@ -49,7 +49,7 @@ def program_of(app: Application, workflow: Workflow) -> MPIProgram:
         NotFoundError: there is no such file.
         InvalidError: the YAML file cannot be used.
     """
-    workload, files = workload_of(workflow), AppFiles(app, workflow)
+    workload, files = get_mpi_workload(workflow), AppFiles(app, workflow)
     if workload.mainfile.endswith((".yaml", ".yml")):
         workload = _from_yaml(files.find(workload.mainfile, workload.name), workload)
     try:

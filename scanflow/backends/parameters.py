@@ -50,10 +50,10 @@ class StepInputs:
         """Mark a step as skipped, so that references to it resolve to None."""
         self._skipped.add(step)
 
-    def condition_holds(self, node: Executor) -> bool:
+    def is_condition_met(self, node: Executor) -> bool:
         return node.when is None or node.when.holds(self._look_up(node.when.left))
 
-    def tasks_of(self, node: Executor) -> list[tuple[StepName, Any]]:
+    def expand_tasks(self, node: Executor) -> list[tuple[StepName, Any]]:
         """Return a step's tasks, each with its fan-out item.
 
         Raises:

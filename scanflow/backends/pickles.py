@@ -55,11 +55,11 @@ def write_pickle(file: Path, value: Any, key: bytes) -> None:
 def write_signed(file: Path, content: bytes, key: bytes) -> None:
     """Write pickled content, signed."""
     unfinished = file.with_suffix(f".{os.getpid()}.{threading.get_ident()}.part")
-    write_private(unfinished, signed(content, key))
+    write_private(unfinished, add_signature(content, key))
     unfinished.replace(file)
 
 
-def signed(content: bytes, key: bytes) -> bytes:
+def add_signature(content: bytes, key: bytes) -> bytes:
     """Return pickled content with its signature prepended."""
     return hmac.digest(key, content, "sha256") + content
 

@@ -13,7 +13,7 @@ from typing import Final
 from scanflow.app.quantities import format_duration
 from scanflow.backends.records import TaskRecord, TaskState
 from scanflow.backends.tasks import task_name
-from scanflow.placement.cpulist import numbered
+from scanflow.placement.cpulist import format_numbered
 from scanflow.placement.mpi.plan import MPIPlan
 from scanflow.private import private_folder, write_private
 
@@ -71,7 +71,7 @@ def rank_tasks(outputs: Path, job: TaskRecord) -> list[TaskRecord]:
                 state=_state(status, job.state),
                 attempts=job.attempts,
                 exit_code=status,
-                place=f"{rank['node']}, {numbered('CPU', cpus)}" if cpus else rank["node"],
+                place=f"{rank['node']}, {format_numbered('CPU', cpus)}" if cpus else rank["node"],
             )
         )
     return records
@@ -87,7 +87,7 @@ def rank_logs(outputs: Path, rank: int) -> list[tuple[str, Path]]:
     return [(stream, rank_file(outputs / RANKS, rank, stream)) for stream in _ENDINGS]
 
 
-def new_folder(
+def create_rank_folder(
     outputs: Path, plan: MPIPlan, *, name: str = RANKS, notes: Mapping[str, str | None] | None = None
 ) -> Path:
     """Create the folder of a job's ranks, with only their plan and ``notes``."""
@@ -115,7 +115,7 @@ def first_failure(name: str, failed: Iterable[tuple[int, int]], folder: Path) ->
     return None
 
 
-def still_running(
+def describe_running_ranks(
     name: str, n_tasks: int, timeout_s: float, folder: Path, cpu_s: Mapping[int, float] | None = None
 ) -> str:
     """Describe the ranks that had not ended within a job's timeout, with the last output of one of them.
@@ -124,9 +124,9 @@ def still_running(
     """
     subject, why, text = "mpirun", "", ""
     if running := [rank for rank in range(n_tasks) if exit_status(folder, rank) is None]:
-        subject, shown_rank = numbered("rank", running), running[0]
+        subject, shown_rank = format_numbered("rank", running), running[0]
         if idle := _idle({rank: seconds for rank, seconds in (cpu_s or {}).items() if rank in running}):
-            idle_ranks, shown_rank = numbered("Rank", idle), idle[0]
+            idle_ranks, shown_rank = format_numbered("Rank", idle), idle[0]
             why = f" {idle_ranks} used less than a tenth of the CPU time that others did, who may wait for it."
         text = last_lines(folder, shown_rank, f"Last lines of rank {shown_rank}")
     return f"{name!r} did not end within {format_duration(timeout_s)}: {subject} still ran.{why}{text}"

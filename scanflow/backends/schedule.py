@@ -28,7 +28,7 @@ class StepProgress:
         self._outcomes[step] = outcome
         self._sorter.done(step)
 
-    def must_skip(self, step: str) -> bool:
+    def should_skip(self, step: str) -> bool:
         """Return whether all parents of a ready step were skipped, so that it is skipped too."""
         before = self._parents[step]
         return bool(before) and all(self._outcomes.get(parent) == "skipped" for parent in before)

@@ -19,7 +19,7 @@ class Failover:
     healthy: int = 0
 
 
-def look(previous: Failover, *, ready: int, wanted: int, backup: bool, hand_back_after: int) -> Failover:
+def update_failover(previous: Failover, *, ready: int, wanted: int, backup: bool, hand_back_after: int) -> Failover:
     """Return the failover state after one more health check. Pure.
 
     Failover is immediate; failing back waits for ``hand_back_after`` successful checks in a row, so that callers do not
@@ -54,7 +54,7 @@ class RevisionStats:
         return self.seconds / self.timed if self.timed else None
 
 
-def between(before: RevisionStats, after: RevisionStats) -> RevisionStats:
+def subtract_stats(before: RevisionStats, after: RevisionStats) -> RevisionStats:
     """Return the difference of two snapshots; a counter that fell (an instance was killed) counts as zero."""
     return RevisionStats(
         requests=max(0.0, after.requests - before.requests),

@@ -81,10 +81,10 @@ class DesiredState(BaseModel):
             }
         )
 
-    def redeployed(self, spec: ServiceSpec) -> Self:
+    def redeploy(self, spec: ServiceSpec) -> Self:
         """Return the state with a new deployment requested; instances stay if they would see no difference."""
         merged = self.definition.merge_unseen_fields(spec)
-        return self.request_definition(merged or spec.numbered(self.generation + 1), replaces=merged is None)
+        return self.request_definition(merged or spec.with_generation(self.generation + 1), replaces=merged is None)
 
     def serve_only(self, revision: Revision, *, replaces: bool) -> Self:
         """Return the state with a revision requested that gets all requests."""
@@ -99,7 +99,7 @@ class DesiredState(BaseModel):
         newest = list(self.changes.items())[-_KEPT_KEYS:]
         return self.model_copy(update={"changes": {**dict(newest), key: self.generation}})
 
-    def wanted_with(self, key: str | None) -> int:
+    def find_generation(self, key: str | None) -> int:
         """Return the generation requested with a key; None: the newest."""
         return self.generation if key is None else self.changes[key]
 
@@ -121,11 +121,11 @@ class DesiredState(BaseModel):
         restored, generation = self.fallback, self.generation + 1
         if restored.revisions != self.definition.revisions:
             # Instances accept newer generations only, and some may have accepted the one that failed.
-            restored = restored.changed(serves=generation)
+            restored = restored.with_changes(serves=generation)
         return state.model_copy(update={"generation": generation, "definition": restored})
 
 
-def once(
+def make_idempotent(
     key: str | None, make: Callable[[DesiredState | None], DesiredState]
 ) -> Callable[[DesiredState | None], DesiredState]:
     """Return ``make``, which changes nothing if its change was requested with this key before."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from scanflow.app.scaling import ScalingMetric
-from scanflow.backends.service_decisions import RevisionStats, between
+from scanflow.backends.service_decisions import RevisionStats, subtract_stats
 from scanflow.backends.service_records import quantile
 from scanflow.placement.scaling import Load
 
@@ -33,7 +33,7 @@ class Totals:
     recorded: float = 0.0
     dropped: float = 0.0
 
-    def of(self, revision: str) -> RevisionStats:
+    def get_revision(self, revision: str) -> RevisionStats:
         return self.revisions.get(revision, RevisionStats())
 
     @property
@@ -61,13 +61,15 @@ class MetricsWindow:
         while self._looks[0][0] < now - WINDOW_S:
             self._looks.popleft()
 
-    def lately(self, revision: str, window_s: float = WINDOW_S) -> RevisionStats:
-        return between(self._find_window_start(window_s)[1].of(revision), self.totals.of(revision))
+    def compute_recent_stats(self, revision: str, window_s: float = WINDOW_S) -> RevisionStats:
+        return subtract_stats(
+            self._find_window_start(window_s)[1].get_revision(revision), self.totals.get_revision(revision)
+        )
 
     def rps(self, revision: str) -> float | None:
         """Return a revision's recent requests per second; None: there are fewer than two samples."""
         seconds = self._find_window_start(WINDOW_S)[0]
-        return round(self.lately(revision).requests / seconds, 2) if seconds > 0 else None
+        return round(self.compute_recent_stats(revision).requests / seconds, 2) if seconds > 0 else None
 
     def sample(
         self, metric: ScalingMetric, window_s: float, *, queues: Sequence[float], cpu_shares: Sequence[float]
@@ -107,7 +109,7 @@ class MetricsWindow:
         if seconds <= 0:
             return None
         total = RevisionStats()
-        for stats in (self.lately(revision, window_s) for revision in self.totals.revisions):
+        for stats in (self.compute_recent_stats(revision, window_s) for revision in self.totals.revisions):
             total.requests += stats.requests
             total.seconds += stats.seconds
             for limit, count in stats.buckets.items():
@@ -131,7 +133,7 @@ def latest(minute: Load | None, last: Load | None) -> Load | None:
     return last if any(abs(now - before) > 0.2 * before for now, before in pairs) else minute
 
 
-def totals_of(samples: Mapping[SampleKey, float]) -> Totals:
+def compute_totals(samples: Mapping[SampleKey, float]) -> Totals:
     totals = Totals()
     for (name, labels), value in samples.items():
         tags = dict(labels)
@@ -153,7 +155,7 @@ def totals_of(samples: Mapping[SampleKey, float]) -> Totals:
     return totals
 
 
-def parsed(samples: Iterable[Any]) -> Samples:
+def parse_samples(samples: Iterable[Any]) -> Samples:
     """Parse the samples that an instance reports: name, labels and value of each."""
     return {
         (str(name), tuple(sorted((str(label), str(text)) for label, text in labels.items()))): float(value)
@@ -166,7 +168,7 @@ def format_samples(samples: Samples) -> list[list[Any]]:
     return [[name, dict(labels), value] for (name, labels), value in samples.items()]
 
 
-def summed(all_samples: Iterable[Samples]) -> Samples:
+def sum_samples(all_samples: Iterable[Samples]) -> Samples:
     """Return the sums of several instances' samples."""
     sums: Samples = {}
     for samples in all_samples:

@@ -89,28 +89,28 @@ class ServiceSpec(BaseModel):
     def canary(self) -> Revision | None:
         return self.revisions[1] if len(self.revisions) > 1 else None
 
-    def changed(self, **changes: Any) -> Self:
+    def with_changes(self, **changes: Any) -> Self:
         return type(self).model_validate({**{name: getattr(self, name) for name in type(self).model_fields}, **changes})
 
-    def numbered(self, generation: int) -> Self:
+    def with_generation(self, generation: int) -> Self:
         """Return the spec as that generation's deployment, its revision named after it."""
         revision = replace(self.current, id=f"r{generation}")
-        return self.changed(deployment=generation, serves=generation, revisions=(revision,))
+        return self.with_changes(deployment=generation, serves=generation, revisions=(revision,))
 
     def merge_unseen_fields(self, other: ServiceSpec) -> Self | None:
         """Return this spec with the fields of ``other`` that instances do not see; None: they would see a change, or
         nothing differs."""
         shape = self.shape.model_copy(update={"instances": other.shape.instances})
         serving = self.serving.model_copy(update={name: getattr(other.serving, name) for name in _UNSEEN_SERVING})
-        merged = self.changed(shape=shape, serving=serving, **{name: getattr(other, name) for name in _UNSEEN})
+        merged = self.with_changes(shape=shape, serving=serving, **{name: getattr(other, name) for name in _UNSEEN})
         own = {name: getattr(self, name) for name in ("deployment", "serves", "revisions", "policy")}
-        unchanged = other.current.nodes == self.current.nodes and other.changed(**own) == merged
+        unchanged = other.current.nodes == self.current.nodes and other.with_changes(**own) == merged
         return merged if unchanged and merged != self else None
 
     def keep_only_revision(self, revision: Revision, generation: int) -> Self:
         """Return the spec with only this revision."""
         only = replace(revision, weight=1.0, shadow=False)
-        return self.changed(revisions=(only,), policy=None, serves=generation)
+        return self.with_changes(revisions=(only,), policy=None, serves=generation)
 
 
 def fingerprint(folder: Path) -> str:
@@ -136,7 +136,7 @@ def fingerprint(folder: Path) -> str:
     return seen.hexdigest()[:16]
 
 
-def nodes_of(app: Application, workflow: Workflow, fetch: Fetch) -> tuple[Node, ...]:
+def build_nodes(app: Application, workflow: Workflow, fetch: Fetch) -> tuple[Node, ...]:
     """Return the graph's nodes for an instance, with models fetched and files resolved."""
     places = AppFiles(app, workflow)
     positions = {service.name: place for place, service in enumerate(workflow.services)}
@@ -187,7 +187,7 @@ def with_model(definition: ServiceSpec, files: ModelFiles, node: str | None) -> 
     )
 
 
-def scaling_of(workflow: Workflow) -> Scaling | None:
+def find_scaling(workflow: Workflow) -> Scaling | None:
     """Return the scaling of a workflow, which is set at one of its nodes."""
     return next((service.scaling for service in workflow.services if service.scaling is not None), None)
 

@@ -9,7 +9,7 @@ from scanflow.backends.service_change import ServiceChange
 from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_records import ServiceRecord, Shape
 from scanflow.backends.service_spec import ServiceSpec, with_model
-from scanflow.backends.shapes import changed_shape
+from scanflow.backends.shapes import apply_sizing
 from scanflow.errors import NotFoundError, UsageError, did_you_mean
 from scanflow.wire import ModelFiles, Node, Revision
 
@@ -20,7 +20,7 @@ Complete = Callable[[ServiceSpec, Shape], Shape]
 """Derive a shape's thread variables, and check that it fits the machine or the cluster."""
 
 
-def changeable(desired: DesiredState | None, name: str) -> DesiredState:
+def require_changeable(desired: DesiredState | None, name: str) -> DesiredState:
     """Return a service's desired state if it can be changed.
 
     Raises:
@@ -57,15 +57,15 @@ def check_backup(name: str, backup: str, services: Iterable[ServiceRecord]) -> N
         )
 
 
-def answering_for(desired: DesiredState, name: str) -> DesiredState:
+def add_alias(desired: DesiredState, name: str) -> DesiredState:
     """Return the state with an alias: the name of a service whose backup it is."""
     definition = desired.definition
     if name in definition.aliases:
         return desired
-    return desired.request_definition(definition.changed(aliases=(*definition.aliases, name)), replaces=False)
+    return desired.request_definition(definition.with_changes(aliases=(*definition.aliases, name)), replaces=False)
 
 
-def applied(
+def apply_change(
     desired: DesiredState, change: ServiceChange, files: ModelFiles | None, recall: Recall, complete: Complete
 ) -> DesiredState:
     """Return the state with a change requested. ``files`` are those of ``change.model``.
@@ -99,7 +99,7 @@ def _set_canary(desired: DesiredState, change: ServiceChange, nodes: tuple[Node,
     id_ = f"r{generation}" if canary is None else canary.id
     revision = Revision(id=id_, nodes=nodes, weight=1.0 if shadow else weight, shadow=shadow)
     policy = change.policy or (definition.policy if canary else None)
-    changed = definition.changed(revisions=(current, revision), policy=policy, serves=generation)
+    changed = definition.with_changes(revisions=(current, revision), policy=policy, serves=generation)
     return desired.request_definition(changed, replaces=False)
 
 
@@ -130,18 +130,18 @@ def _roll_back(desired: DesiredState, recall: Recall, complete: Complete) -> Des
     model = next((node.model for node in previous.current.nodes if node.model is not None), None)
     shape = (model and recall(model.name, model.version)) or previous.shape
     aliases = desired.definition.aliases  # set by the services whose backup it is
-    changed = previous.changed(serves=desired.generation + 1, shape=complete(previous, shape), aliases=aliases)
+    changed = previous.with_changes(serves=desired.generation + 1, shape=complete(previous, shape), aliases=aliases)
     return desired.request_definition(changed, replaces=True)
 
 
 def _resize(desired: DesiredState, change: ServiceChange, complete: Complete) -> DesiredState:
     definition = desired.definition
     if change.backup is not None:
-        definition = definition.changed(serving=definition.serving.replace(backup=change.backup or None))
+        definition = definition.with_changes(serving=definition.serving.replace(backup=change.backup or None))
     if change.scaling is not None:
         scaling = None if change.scaling == "off" else change.scaling
-        definition = definition.changed(scaling=scaling)
-    shape = definition.shape if change.sizing is None else changed_shape(definition.shape, change.sizing)
+        definition = definition.with_changes(scaling=scaling)
+    shape = definition.shape if change.sizing is None else apply_sizing(definition.shape, change.sizing)
     scaling = definition.scaling
     if scaling is not None and change.instances is None:
         shape = shape.model_copy(update={"instances": min(max(shape.instances, scaling.min), scaling.max)})
@@ -152,4 +152,4 @@ def _resize(desired: DesiredState, change: ServiceChange, complete: Complete) ->
             f"{desired.name!r} has a scaling from {scaling.min} to {scaling.max} instances, so it cannot have "
             f"{shape.instances}. Change the scaling as well, or turn it off."
         )
-    return desired.request_definition(definition.changed(shape=complete(definition, shape)), replaces=False)
+    return desired.request_definition(definition.with_changes(shape=complete(definition, shape)), replaces=False)

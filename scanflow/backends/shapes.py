@@ -11,7 +11,7 @@ from scanflow.backends.service_records import Shape
 _STRICTNESS: tuple[AffinityMode, ...] = ("any", "cpu", "cpumem", "cpumempin")
 
 
-def shape_of(workflow: Workflow) -> Shape:
+def compute_shape(workflow: Workflow) -> Shape:
     """Return the shape an online workflow requests: the sum of its nodes' cores and memory, their maximum number of
     instances and their strictest affinity.
 
@@ -32,7 +32,7 @@ def shape_of(workflow: Workflow) -> Shape:
     )
 
 
-def changed_shape(shape: Shape, sizing: Sizing) -> Shape:
+def apply_sizing(shape: Shape, sizing: Sizing) -> Shape:
     fields = {name: getattr(sizing, name) for name in Sizing.model_fields if getattr(sizing, name) is not None}
     if "threads" in fields:
         fields["pool_threads"] = fields.pop("threads")

@@ -26,7 +26,7 @@ def split_task(task: str) -> tuple[str, int | None]:
     return step, int(index) if index else None
 
 
-def with_pending(workflow: Workflow, records: Iterable[TaskRecord]) -> tuple[TaskRecord, ...]:
+def add_pending_tasks(workflow: Workflow, records: Iterable[TaskRecord]) -> tuple[TaskRecord, ...]:
     """Return all tasks of a run in the order of its graph; steps that were not reached are one pending task each."""
     tasks = list(records)
     steps = {record.step for record in tasks}
@@ -63,7 +63,7 @@ def running_tasks(run: RunRecord, task: str) -> list[TaskRecord]:
     return running
 
 
-def logged_task(run: RunRecord, task: str) -> TaskRecord:
+def find_logged_task(run: RunRecord, task: str) -> TaskRecord:
     """Return the task of that name, which has a log.
 
     Raises:
@@ -79,7 +79,7 @@ def logged_task(run: RunRecord, task: str) -> TaskRecord:
     raise NotFoundError(f"The run {run.name!r} has no log of {task!r}.{hint}")
 
 
-def outputs_kept(run: RunRecord, step: str) -> list[TaskRecord]:
+def find_output_tasks(run: RunRecord, step: str) -> list[TaskRecord]:
     """Return the tasks whose outputs are those of a step or task.
 
     Raises:
@@ -92,7 +92,7 @@ def outputs_kept(run: RunRecord, step: str) -> list[TaskRecord]:
     return tasks
 
 
-def inputs_of_spin(definition: RunDefinition, past: RunRecord) -> list[TaskRecord]:
+def find_spin_inputs(definition: RunDefinition, past: RunRecord) -> list[TaskRecord]:
     """Return the tasks of a past run that a spin, which is cut down already, takes its inputs from.
 
     Raises:

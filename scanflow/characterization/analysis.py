@@ -41,7 +41,7 @@ class Saturation:
     """By number of cores, over that with the fewest."""
 
 
-def saturation(seconds: Mapping[int, Sequence[float]]) -> Saturation:
+def classify_saturation(seconds: Mapping[int, Sequence[float]]) -> Saturation:
     """Classify how a program's speed scales with its cores, from its running times with each number of them."""
     if not seconds or not all(seconds.values()):
         raise ValueError("Each number of cores needs a run that succeeded.")

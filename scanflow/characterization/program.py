@@ -29,7 +29,7 @@ _SHOWN = 2000
 
 
 @cache
-def counters() -> tuple[str, ...]:
+def list_counters() -> tuple[str, ...]:
     """Return the ``perf`` events that this machine counts."""
     program = shutil.which("perf")
     if program is None:
@@ -70,8 +70,8 @@ def run_program(
         command = list(argv)
         if group is not None:
             command = ["/bin/sh", "-c", _JOIN, str(group.members), *command]
-        if counters():
-            command = ["perf", "stat", "-x,", "-o", str(folder / "perf"), "-e", ",".join(counters()), *command]
+        if list_counters():
+            command = ["perf", "stat", "-x,", "-o", str(folder / "perf"), "-e", ",".join(list_counters()), *command]
         return _run(command, where, folder, group, timeout_s)
 
 

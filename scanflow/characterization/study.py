@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from scanflow.app.quantities import counted
+from scanflow.app.quantities import format_count
 from scanflow.characterization.analysis import (
     MemoryKnee,
     ResourceRecommendation,
     Saturation,
     choose_next_limit,
+    classify_saturation,
     find_knee,
     recommend,
-    saturation,
 )
 from scanflow.characterization.measurement import Placement, ProgramRun
 from scanflow.errors import InvalidError, StepFailedError
@@ -45,7 +45,7 @@ class Characterization:
     """What this machine does not count or limit."""
 
 
-def core_counts(machine: Topology) -> list[int]:
+def choose_core_counts(machine: Topology) -> list[int]:
     """Return 1, 2, 4 … and all."""
     most, counts = machine.effective_count, [1]
     while counts[-1] * 2 < most:
@@ -53,7 +53,7 @@ def core_counts(machine: Topology) -> list[int]:
     return sorted({*counts, most})
 
 
-def placements(machine: Topology, counts: Sequence[int]) -> list[Placement]:
+def choose_placements(machine: Topology, counts: Sequence[int]) -> list[Placement]:
     """Choose placements for these numbers of cores: in one last-level cache, as far as it has room, and where there are
     several, spread over as many as possible (Wang et al., Table 4)."""
     chosen = []
@@ -111,7 +111,7 @@ def characterize(
                 raise StepFailedError(_explain_failure(measurement, placement))
             runs[placement].append(measurement)
     best = _select_quickest(runs)
-    scaling = saturation(
+    scaling = classify_saturation(
         {count: [program_run.seconds for program_run in runs[placement]] for count, placement in best.items()}
     )
     best_runs = runs[best[scaling.cores]]
@@ -135,7 +135,7 @@ def rotate(measured: Sequence[T], turn: int) -> list[T]:
 
 def describe_placement(placement: Placement) -> str:
     """Return ``2 cores, separate caches``."""
-    return f"{counted(len(placement.cpus), 'core')}{f', {placement.caches} caches' if placement.caches else ''}"
+    return f"{format_count(len(placement.cpus), 'core')}{f', {placement.caches} caches' if placement.caches else ''}"
 
 
 def _select_quickest(runs: Mapping[Placement, Sequence[ProgramRun]]) -> dict[int, Placement]:

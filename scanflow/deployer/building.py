@@ -10,7 +10,7 @@ from scanflow.app.workflow import Workflow
 from scanflow.deployer.embedded import open_models
 from scanflow.images.builders import Say, find_builder
 from scanflow.images.building import ImageRecord, build_images
-from scanflow.images.recipes import PlannedImage, recipes
+from scanflow.images.recipes import PlannedImage, plan_images
 from scanflow.images.records import BuiltImages
 from scanflow.images.settings import ImageSettings
 from scanflow.settings import Settings
@@ -23,7 +23,7 @@ def wanted_images(
     home = settings.home.expanduser().absolute()
     uri = None if app.tracker is None else app.tracker.uri
     models = open_models(home, uri or settings.tracker_uri)
-    return recipes(app, workflows, images.base, lambda model: Path(models.fetch(model).path))
+    return plan_images(app, workflows, images.base, lambda model: Path(models.fetch(model).path))
 
 
 def build_application(

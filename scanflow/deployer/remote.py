@@ -21,13 +21,13 @@ from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import Progress, ServiceObserver, ServiceRecord
 from scanflow.deployer.background import build_still_running_error
 from scanflow.deployer.port import Deployer, InstanceLogs, RunRequest, TaskLog
-from scanflow.deployer.serialization import packed
+from scanflow.deployer.serialization import encode_application
 from scanflow.deployer.service_client import connect_service
 from scanflow.errors import NotFoundError, ScanflowError, UnavailableError
 from scanflow.loading import refuse_while_loading
 from scanflow.names import RunName
-from scanflow.problems import error_of
-from scanflow.transport import ServerClient, path_of
+from scanflow.problems import parse_error
+from scanflow.transport import ServerClient, build_path
 
 if TYPE_CHECKING:
     from scanflow.transport import Message
@@ -85,7 +85,9 @@ class RemoteDeployer(Deployer):
     # Runs
 
     def plan(self, request: RunRequest) -> Plan:
-        return Plan.model_validate(self._server.post(path_of("runs", "plan"), _encode_new_run(request, self._server)))
+        return Plan.model_validate(
+            self._server.post(build_path("runs", "plan"), _encode_new_run(request, self._server))
+        )
 
     def run(self, request: RunRequest, *, observe: Observer = _ignore) -> RunRecord:
         (path, body), key = self._encode_run_request(request), self._keys()
@@ -105,12 +107,15 @@ class RemoteDeployer(Deployer):
         """Return the path and body of a request for a run."""
         refuse_while_loading()
         if request.run is None:
-            path, body = path_of("runs"), _encode_new_run(request, self._server)
+            path, body = build_path("runs"), _encode_new_run(request, self._server)
         elif request.step is None:
-            path, body = path_of("runs", request.run, "resume"), packed(request.app, self._server)
+            path, body = build_path("runs", request.run, "resume"), encode_application(request.app, self._server)
         else:
-            path = path_of("runs", request.run, "spin")
-            body = packed(request.app, self._server) | {"step": request.step, "parameters": dict(request.parameters)}
+            path = build_path("runs", request.run, "spin")
+            body = encode_application(request.app, self._server) | {
+                "step": request.step,
+                "parameters": dict(request.parameters),
+            }
         return path, body
 
     def _submit(self, path: str, body: dict[str, Any], key: str) -> RunRecord:
@@ -121,18 +126,18 @@ class RemoteDeployer(Deployer):
 
     def stop(self, run: str, task: str | None = None) -> RunRecord:
         parts = ("runs", run) if task is None else ("runs", run, "tasks", task)
-        return RunRecord.model_validate(self._server.post(path_of(*parts, "stop"), key=self._keys()))
+        return RunRecord.model_validate(self._server.post(build_path(*parts, "stop"), key=self._keys()))
 
     def show(self, run: str) -> RunRecord:
-        return RunRecord.model_validate(self._server.get(path_of("runs", run)))
+        return RunRecord.model_validate(self._server.get(build_path("runs", run)))
 
     def runs(self, *, limit: int = 20) -> list[RunRecord]:
-        return [RunRecord.model_validate(record) for record in self._server.get(path_of("runs"), limit=limit)]
+        return [RunRecord.model_validate(record) for record in self._server.get(build_path("runs"), limit=limit)]
 
     def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
         """Return a step's outputs. Values that JSON cannot hold are returned as text."""
         outputs: dict[str, Any] | list[dict[str, Any]] = self._server.get(
-            path_of("runs", run, "steps", step, "outputs")
+            build_path("runs", run, "steps", step, "outputs")
         )
         return outputs
 
@@ -140,7 +145,7 @@ class RemoteDeployer(Deployer):
         on = "true" if follow else None
         if isinstance(of, InstanceLogs):
             return self._instance_logs(of, on)
-        path = path_of("runs", of.run, "tasks", of.task, "logs")
+        path = build_path("runs", of.run, "tasks", of.task, "logs")
         blocks = self._server.stream(path, stream=of.stream, attempt=of.attempt, follow=on)
         return (LogPart(of.stream, block) for block in blocks)
 
@@ -154,7 +159,7 @@ class RemoteDeployer(Deployer):
             rest = b""
             skipped.update(yielded)
 
-        path = path_of("services", of.service, "logs")
+        path = build_path("services", of.service, "logs")
         for block in self._server.stream(path, reopened=restart, instance=of.instance, follow=follow):
             *lines, rest = (rest + block).split(b"\n")
             for who, text in map(_decode_line, filter(None, lines)):
@@ -171,29 +176,31 @@ class RemoteDeployer(Deployer):
     ) -> ServiceRecord:
         refuse_while_loading()
         name, sizing = deployment.online.name, deployment.sizing
-        body = packed(deployment.app, self._server, deployment.source) | {"workflow": name}
+        body = encode_application(deployment.app, self._server, deployment.source) | {"workflow": name}
         if sizing is not None:
             body["sizing"] = sizing.model_dump(mode="json", exclude_none=True)
         if deployment.port is not None:
             body["port"] = deployment.port
-        return self._finish_change(name, self._server.post(path_of("services"), body, key=key or self._keys()), observe)
+        return self._finish_change(
+            name, self._server.post(build_path("services"), body, key=key or self._keys()), observe
+        )
 
     def change(
         self, name: str, change: ServiceChange, *, key: str | None = None, observe: ServiceObserver = _ignore
     ) -> ServiceRecord:
         body = change.model_dump(mode="json", exclude_none=True)
-        operation = self._server.patch(path_of("services", name), body, key=key or self._keys())
+        operation = self._server.patch(build_path("services", name), body, key=key or self._keys())
         return self._finish_change(name, operation, observe)
 
     def delete(self, name: str, *, observe: ServiceObserver = _ignore) -> None:
-        operation = self._server.delete(path_of("services", name), key=self._keys())
+        operation = self._server.delete(build_path("services", name), key=self._keys())
         self._wait_for_operation(name, operation["operation"], observe)
 
     def services(self, *, instances: bool = True) -> list[ServiceRecord]:  # noqa: ARG002  the server watches them
-        return [ServiceRecord.model_validate(record) for record in self._server.get(path_of("services"))]
+        return [ServiceRecord.model_validate(record) for record in self._server.get(build_path("services"))]
 
     def service(self, name: str) -> ServiceRecord:
-        return ServiceRecord.model_validate(self._server.get(path_of("services", name)))
+        return ServiceRecord.model_validate(self._server.get(build_path("services", name)))
 
     def connect(self, name: str) -> ServiceClient:
         return connect_service(self.service(name))
@@ -204,7 +211,7 @@ class RemoteDeployer(Deployer):
         until = math.inf if timeout_s is None else self._clock() + timeout_s
         while True:
             remaining_s = None if timeout_s is None else until - self._clock()
-            for message in self._server.events(path_of("runs", name, "events"), after=last, timeout_s=remaining_s):
+            for message in self._server.events(build_path("runs", name, "events"), after=last, timeout_s=remaining_s):
                 nobody, last = None, message.id or last
                 if message.event == "problem":  # it could not be driven at all
                     raise _parse_problem(message.data)
@@ -239,16 +246,16 @@ class RemoteDeployer(Deployer):
         if done["state"] == "succeeded":
             return done
         problem = done.get("problem") or {}
-        raise error_of(int(problem.get("status", 500)), json.dumps(problem).encode(), who="The server")
+        raise parse_error(int(problem.get("status", 500)), json.dumps(problem).encode(), who="The server")
 
     def _watch_operation(self, name: str, operation: str, observe: ServiceObserver) -> dict[str, Any]:
-        for message in self._server.events(path_of("operations", operation, "events")):
+        for message in self._server.events(build_path("operations", operation, "events")):
             if message.event == "done":
                 done: dict[str, Any] = json.loads(message.data)
                 return done
             if message.event == "progress":
                 observe(_parse_progress(name, message))
-        status: dict[str, Any] = self._server.get(path_of("operations", operation))
+        status: dict[str, Any] = self._server.get(build_path("operations", operation))
         if status["state"] == "running":
             raise UnavailableError(
                 f"The server stopped telling of the change of {name!r} before it had ended. "
@@ -262,7 +269,7 @@ def _parse_problem(text: str) -> ScanflowError:
         status = int(json.loads(text)["status"])
     except (ValueError, KeyError, TypeError):
         status = 500
-    return error_of(status, text.encode(), who="The server")
+    return parse_error(status, text.encode(), who="The server")
 
 
 def _parse_event(text: str) -> Event | None:
@@ -295,4 +302,4 @@ def _encode_new_run(request: RunRequest, server: ServerClient) -> dict[str, Any]
         if node.target is not None and node.target.call is not None:
             check_parameters(node.target.call, node.parameters, who=f"Step {node.name!r}")
     about = {"workflow": chosen.name, "parameters": dict(request.parameters)}
-    return packed(request.application.with_workflow(chosen), server, request.source) | about
+    return encode_application(request.application.with_workflow(chosen), server, request.source) | about

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from scanflow.transport import ServerClient
 
 
-def packed(app: Application | None, server: ServerClient, source: Path | None = None) -> dict[str, Any]:
+def encode_application(app: Application | None, server: ServerClient, source: Path | None = None) -> dict[str, Any]:
     """Encode the application of a request; empty for None.
 
     Functions travel by the names of their files, which steps load them from; those that no file holds are kept on the

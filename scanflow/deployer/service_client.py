@@ -35,7 +35,7 @@ def predict(
         return answer
 
 
-def explanation_of(record: ServiceRecord) -> Explanation:
+def get_explanation(record: ServiceRecord) -> Explanation:
     """Return the explanation of a service's number of instances.
 
     Raises:

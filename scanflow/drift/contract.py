@@ -62,7 +62,7 @@ class TrainingOutputs:
     slices: tuple[Slice, ...]
 
 
-def outputs_of_detection(outputs: Mapping[str, Any]) -> DetectionOutputs:
+def parse_detection_outputs(outputs: Mapping[str, Any]) -> DetectionOutputs:
     """Parse the outputs of a detection run; only ``drifted`` is required.
 
     Raises:
@@ -100,7 +100,7 @@ def outputs_of_detection(outputs: Mapping[str, Any]) -> DetectionOutputs:
     )
 
 
-def outputs_of_training(outputs: Mapping[str, Any]) -> TrainingOutputs | None:
+def parse_training_outputs(outputs: Mapping[str, Any]) -> TrainingOutputs | None:
     """Parse the outputs of a training run; None if it trained a first model, with nothing to compare.
 
     Raises:
@@ -134,7 +134,7 @@ def outputs_of_training(outputs: Mapping[str, Any]) -> TrainingOutputs | None:
     return training
 
 
-def purpose_of(point: Mapping[str, Any]) -> Purpose:
+def read_purpose(point: Mapping[str, Any]) -> Purpose:
     """Return the purpose of a selected or labelled point.
 
     Raises:

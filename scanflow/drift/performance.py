@@ -93,7 +93,7 @@ class Calibration:
         return Accuracy(value=value, low=max(0.0, value - half), high=min(1.0, value + half), n=n)
 
 
-def measured(right: int, n: int, level: float = 0.95) -> Accuracy:
+def measure_accuracy(right: int, n: int, level: float = 0.95) -> Accuracy:
     """Return the share of right answers among labelled points, with the Wilson interval.
 
     Raises:

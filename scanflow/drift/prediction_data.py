@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from scanflow.drift.samples import Samples, concatenate_samples, is_table, take_rows, unpacked
+from scanflow.drift.samples import Samples, concatenate_samples, is_table, take_rows, unpack_samples
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.knowledge import open_knowledge
 from scanflow.knowledge.labels import LABELS_FILE, read_json
@@ -149,7 +149,7 @@ def samples_of(tracker: KnowledgeBase, points: Sequence[Mapping[str, Any]]) -> S
     parts: list[Samples] = []
     order: list[int] = []
     for (tracked, name), numbers in files.items():
-        x = unpacked("x", arrays_of(tracker, tracked, name=name))
+        x = unpack_samples("x", arrays_of(tracker, tracked, name=name))
         at = [int(points[number]["data"]["at"]) for number in numbers]
         if min(at) < 0 or max(at) >= len(x):
             raise InvalidError(f"The file {name!r} of {tracked!r} has {len(x)} points, and number {max(at)} is asked.")

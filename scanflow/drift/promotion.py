@@ -257,7 +257,7 @@ def _set_limits(
     return [*rest, with_limit(whole, sum(traffic[part.name] for part in small))]
 
 
-def sentence(evidence: Mapping[str, Any]) -> str:
+def format_decision(evidence: Mapping[str, Any]) -> str:
     """Format the evidence of a :meth:`PromotionDecision.evidence` in one line.
 
     Evidence of another form, by another program, is reduced to its ``reason``.

@@ -44,7 +44,7 @@ def pack_samples(name: str, x: Samples) -> dict[str, NDArray[Any]]:
     return {key: _encode_json(values) if values.dtype.kind == "O" else values for key, values in columns.items()}
 
 
-def unpacked(name: str, arrays: Mapping[str, NDArray[Any]]) -> Samples:
+def unpack_samples(name: str, arrays: Mapping[str, NDArray[Any]]) -> Samples:
     """Return the samples that :func:`pack_samples` encoded.
 
     Raises:

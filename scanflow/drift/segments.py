@@ -20,7 +20,7 @@ class Segment:
 
     name: str
     rows: tuple[int, int]
-    found: Comparison | None
+    comparison: Comparison | None
     """None: there are too few rows of it on a side."""
 
 
@@ -51,6 +51,6 @@ def compare_by(
     options = {"level": shared, "least_effect": least_effect, "permutations": max(999, math.ceil(5 / shared))}
     whole = compare(reference, current, **options)  # type: ignore[arg-type]  # level and least_effect are floats
     return whole, [
-        Segment(name=name, rows=(old.rows, new.rows), found=compare(old, new, **options) if fits else None)  # type: ignore[arg-type]
+        Segment(name=name, rows=(old.rows, new.rows), comparison=compare(old, new, **options) if fits else None)  # type: ignore[arg-type]
         for (name, old, new), fits in zip(parts, enough, strict=True)
     ]

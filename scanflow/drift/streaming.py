@@ -242,7 +242,7 @@ class Change:
     """The mean of those up to the next."""
 
 
-def changes(values: Sequence[float] | NDArray[Any], detector: str = "adwin") -> list[Change]:
+def find_changes(values: Sequence[float] | NDArray[Any], detector: str = "adwin") -> list[Change]:
     """Find the changes in a sequence of numbers: by ``adwin``, ``kswin`` or ``page-hinkley``.
 
     Raises:

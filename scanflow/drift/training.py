@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scanflow.drift.contract import Purpose, purpose_of
+from scanflow.drift.contract import Purpose, read_purpose
 from scanflow.drift.detecting import MOST_LISTED, load_learnt_points, load_user_function
 from scanflow.drift.evaluation import (
     check_target,
@@ -137,7 +137,7 @@ class LabelledPoints:
         y, wrong = convert_labels([point["label"] for point in points], data.y_train, tolerance)
         _print_wrong_labels(points, wrong)
         trained, clean, own = set(compute_digests(data.x_train)), compute_digests(data.x_clean), compute_digests(x)
-        purposes: list[Purpose] = [purpose_of(point) for point in points]
+        purposes: list[Purpose] = [read_purpose(point) for point in points]
         train, evaluate = split_points(own, purposes, share=share, trained=trained, clean=set(clean))
         unseen = [digest not in trained for digest in clean]
         return cls(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from scanflow.drift.evaluation import are_for_evaluation
 from scanflow.drift.prediction_data import arrays_of
-from scanflow.drift.samples import Samples, compute_digests, is_table, pack_samples, take_rows, unpacked
+from scanflow.drift.samples import Samples, compute_digests, is_table, pack_samples, take_rows, unpack_samples
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.knowledge.port import KnowledgeBase
 
@@ -84,12 +84,12 @@ class TrainingData:
                 "workflow of sf.drift.retraining(fit=..., data=...) once by hand, without labels."
             )
         arrays = arrays_of(tracker, runs[0].run_id)
-        x_train = unpacked("x_train", arrays)
+        x_train = unpack_samples("x_train", arrays)
         has_reference = any(name.partition(":")[0] == "x_reference" for name in arrays)
         return cls(
             x_train=x_train,
             y_train=arrays["y_train"],
-            x_clean=unpacked("x_clean", arrays),
+            x_clean=unpack_samples("x_clean", arrays),
             y_clean=arrays["y_clean"],
-            x_reference=unpacked("x_reference", arrays) if has_reference else x_train,
+            x_reference=unpack_samples("x_reference", arrays) if has_reference else x_train,
         )

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from scanflow.errors import UsageError
 from scanflow.images.builders import Builder, Say
 from scanflow.images.files import list_code_files
-from scanflow.images.recipe import Recipe, dockerfile
+from scanflow.images.recipe import Recipe, render_dockerfile
 from scanflow.images.recipes import PlannedImage
 from scanflow.images.records import BuiltImage, BuiltImages
 
@@ -90,7 +90,7 @@ def _build(app_dir: Path, recipe: Recipe, image: str, builder: Builder, say: Say
 
 def write_context(app_dir: Path, recipe: Recipe, context: Path) -> None:
     """Write the build context: the ``Dockerfile``, the code and the requirements."""
-    (context / "Dockerfile").write_text(dockerfile(recipe), encoding="utf-8")
+    (context / "Dockerfile").write_text(render_dockerfile(recipe), encoding="utf-8")
     if recipe.requirements:
         (context / "requirements.txt").write_text("\n".join(recipe.requirements) + "\n", encoding="utf-8")
     (context / "code").mkdir()

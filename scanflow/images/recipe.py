@@ -42,14 +42,14 @@ class Recipe(BaseModel):
     @property
     def tag(self) -> str:
         """A digest of the image's contents: 16 hexadecimal digits."""
-        return hashlib.sha256(json.dumps([dockerfile(self), *self.requirements]).encode()).hexdigest()[:_KEPT]
+        return hashlib.sha256(json.dumps([render_dockerfile(self), *self.requirements]).encode()).hexdigest()[:_KEPT]
 
     def name(self, registry: str | None = None) -> str:
         """Return the image's name: ``host:5000/scanflow/mnist:0f3c…``."""
         return f"{'' if registry is None else registry.rstrip('/') + '/'}scanflow/{self.app}:{self.tag}"
 
 
-def dockerfile(recipe: Recipe) -> str:
+def render_dockerfile(recipe: Recipe) -> str:
     """Return the Dockerfile. Its context has the code in ``code/`` and, where there are any, ``requirements.txt``.
 
     Raises:

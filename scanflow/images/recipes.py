@@ -34,7 +34,7 @@ class PlannedImage(NamedTuple):
     recipe: Recipe
 
 
-def recipes(app: Application, workflows: Sequence[Workflow], base: str, models: ModelFolder) -> list[PlannedImage]:
+def plan_images(app: Application, workflows: Sequence[Workflow], base: str, models: ModelFolder) -> list[PlannedImage]:
     """Return the images to build for workflows; nodes that name one themselves (``image=``) need none.
 
     Raises:

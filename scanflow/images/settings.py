@@ -40,7 +40,7 @@ class ImageSettings(BaseModel):
     base: str = "scanflow/base:latest"
     """The image that they are built on."""
 
-    def with_given(self, changes: Mapping[str, str | bool | None]) -> Self:
+    def with_overrides(self, changes: Mapping[str, str | bool | None]) -> Self:
         """Return these settings with the ``changes`` that are not None."""
         return self.model_copy(update={name: value for name, value in changes.items() if value is not None})
 

@@ -34,7 +34,7 @@ def check_source(source: Path) -> dict[str, Path]:
 
 
 @contextmanager
-def arriving(destination: Path) -> Generator[Path, None, None]:
+def stage_destination(destination: Path) -> Generator[Path, None, None]:
     """Yield an empty folder that becomes ``destination`` when the block succeeds, and is removed when it fails."""
     target = destination.absolute()
     if target.is_symlink() or (target.exists() and not (target.is_dir() and not any(target.iterdir()))):

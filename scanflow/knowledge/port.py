@@ -21,7 +21,7 @@ from scanflow.app.application import Application
 from scanflow.app.files import dump_json, load_json
 from scanflow.errors import NotFoundError, did_you_mean
 from scanflow.knowledge import checks
-from scanflow.knowledge.files import arriving, check_source
+from scanflow.knowledge.files import check_source, stage_destination
 from scanflow.knowledge.filters import Clause, parse_filter
 from scanflow.knowledge.records import LATEST, ModelVersion, SavedVersion, TrackedRun
 
@@ -361,6 +361,6 @@ def _get_run(store: KnowledgeStore[Any], run_id: str) -> TrackedRun:
 
 
 def _download(store: KnowledgeStore[Place], place: Place, destination: Path) -> Path:
-    with arriving(destination) as staging:
+    with stage_destination(destination) as staging:
         store.download(place, staging)
     return destination

@@ -37,7 +37,7 @@ _REJECTED = "rejected: "
 _LONGEST = 1000
 
 
-def rejected(tags: Mapping[str, str]) -> str | None:
+def get_rejection(tags: Mapping[str, str]) -> str | None:
     """Return the reason of a version's rejection; None if it was not rejected."""
     text = tags.get(PROMOTION, "")
     return text.removeprefix(_REJECTED) if text.startswith(_REJECTED) else None

@@ -60,7 +60,7 @@ TABLE_4_2: Final[Mapping[Scenario, MlperfSettings]] = {
 sends a query of N samples when the last one was answered, and N is 8."""
 
 
-def scaled(
+def scale_settings(
     scenario: Scenario,
     scale: float,
     *,

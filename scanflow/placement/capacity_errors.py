@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from math import ceil
 
-from scanflow.app.quantities import counted, format_memory
+from scanflow.app.quantities import format_count, format_memory
 from scanflow.errors import InvalidError
 from scanflow.placement.cpulist import format_cpus
 from scanflow.placement.occupancy import FULL, Demand, Occupancy, areas, sockets
@@ -59,9 +59,9 @@ def _suggest_remedy(occupancy: Occupancy, demand: Demand, free: int, most: Most)
 
 def _describe_machine(topology: Topology) -> str:
     whole, allowed, count = len(topology.cpus), len(topology.effective_cpus), topology.effective_count
-    text = f"this machine has {counted(whole, 'CPU')}"
+    text = f"this machine has {format_count(whole, 'CPU')}"
     if topology.threads_per_core > 1:
-        text += f" ({counted(len(topology.cores), 'core')} with up to {topology.threads_per_core} siblings)"
+        text += f" ({format_count(len(topology.cores), 'core')} with up to {topology.threads_per_core} siblings)"
     if allowed < whole:
         text += f", of which the affinity mask or cpuset leaves {allowed} ({format_cpus(topology.effective_cpus)})"
     if count < allowed:
@@ -85,8 +85,8 @@ def explain_no_socket_fits(
     size, mode = _format_cores(demand.milli), f"affinity={demand.mode!r}"
     if ceil(demand.milli / FULL) > widest:
         return (
-            f"An instance of {size} does not fit a socket, which has {counted(widest, 'CPU')} that may be used; {mode} "
-            f"keeps it in one. Write at most cores={widest}, or affinity='cpu'."
+            f"An instance of {size} does not fit a socket, which has {format_count(widest, 'CPU')} that may be used; "
+            f"{mode} keeps it in one. Write at most cores={widest}, or affinity='cpu'."
         )
     layer = trial.layers if oversubscribe else 0
     if any(trial.fits(area, demand.whole, demand.part, layer) for area in places):
@@ -121,7 +121,7 @@ def _sum_memory(topology: Topology, area: Iterable[int]) -> int:
 
 
 def _format_instances(count: int) -> str:
-    return counted(count, "instance")
+    return format_count(count, "instance")
 
 
 def _format_cores(milli: int) -> str:

@@ -48,7 +48,7 @@ def format_cpus(cpus: Iterable[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
 
 
-def numbered(what: str, numbers: Iterable[int]) -> str:
+def format_numbered(what: str, numbers: Iterable[int]) -> str:
     """Format numbers as ``"CPU 3"`` or ``"CPUs 0-3,8"``."""
     listed = sorted(set(numbers))
     return f"{what}{'' if len(listed) == 1 else 's'} {format_cpus(listed)}"

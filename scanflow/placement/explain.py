@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from scanflow.app.quantities import format_memory
 from scanflow.app.resources import AffinityMode
-from scanflow.placement.cpulist import format_cpus, numbered
+from scanflow.placement.cpulist import format_cpus, format_numbered
 from scanflow.placement.place import Grant
 from scanflow.placement.topology import Topology
 
@@ -25,7 +25,9 @@ def explain(
     lines = [f"{mode}: {_MODES[mode]}."]
     if mode == "any":
         if grants:
-            lines.append(f"{numbered('instance', range(1, len(grants) + 1))}: {_describe_cpus(topology, grants[0])}")
+            lines.append(
+                f"{format_numbered('instance', range(1, len(grants) + 1))}: {_describe_cpus(topology, grants[0])}"
+            )
         return lines
     for place, grant in enumerate(grants):
         others = {other + 1: neighbour for other, neighbour in enumerate(grants) if other != place}
@@ -42,7 +44,7 @@ def explain(
 
 def _describe_cpus(topology: Topology, grant: Grant) -> str:
     sockets = sorted({topology.core_of[cpu].socket for cpu in grant.cpus})
-    text = f"{numbered('CPU', grant.cpus)} of {numbered('socket', sockets)}"
+    text = f"{format_numbered('CPU', grant.cpus)} of {format_numbered('socket', sockets)}"
     caches = {group for cpu in grant.cpus if (group := topology.cache_group(cpu, 3)) is not None}
     if caches:
         sizes = {cache.size_bytes for cache in topology.caches if cache.level == 3 and set(cache.cpus) & caches}
@@ -50,7 +52,7 @@ def _describe_cpus(topology: Topology, grant: Grant) -> str:
         text += f", {'one L3' if len(caches) == 1 else f'{len(caches)} L3 caches'}{size}"
     near = topology.memory_near(grant.cpus)
     if len(topology.nodes) > 1:
-        text += f", memory of {numbered('node', grant.memory_nodes)}"
+        text += f", memory of {format_numbered('node', grant.memory_nodes)}"
         homes = {topology.node_of[cpu].id for cpu in grant.cpus}
         if near == grant.memory_nodes and not homes >= set(near):
             text += " (the nearest that has any)"
@@ -69,14 +71,14 @@ def _describe_siblings(topology: Topology, grant: Grant, others: dict[int, Grant
         yield f"{doubled} of them siblings of others of its own"
     sharing = [number for number, other in others.items() if siblings & set(other.cpus)]
     if sharing:
-        yield f"shares cores with {numbered('instance', sharing)}"
+        yield f"shares cores with {format_numbered('instance', sharing)}"
     elif siblings:
-        yield f"{numbered('sibling', siblings)} left idle"
+        yield f"{format_numbered('sibling', siblings)} left idle"
 
 
 def _describe_sharing(grant: Grant, others: dict[int, Grant], taken: Collection[int]) -> Iterable[str]:
     sharing = [number for number, other in others.items() if set(other.cpus) & set(grant.cpus)]
     if sharing:
-        yield f"shares CPUs with {numbered('instance', sharing)}"
+        yield f"shares CPUs with {format_numbered('instance', sharing)}"
     if overlap := set(grant.cpus) & set(taken):
-        yield f"{numbered('CPU', overlap)} used by others too"
+        yield f"{format_numbered('CPU', overlap)} used by others too"

@@ -79,7 +79,7 @@ class Slowdown:
         return self.p < LEVEL / max(1, neighbours) and self.ratio >= LEAST_EFFECT
 
 
-def helped(before: Sequence[LoadPoint], after: Sequence[LoadPoint]) -> tuple[Slowdown | None, bool | None]:
+def compare_move(before: Sequence[LoadPoint], after: Sequence[LoadPoint]) -> tuple[Slowdown | None, bool | None]:
     """Compare a service's windows before and after a move, and return whether it helped; None: there are not yet enough
     windows after the move."""
     slowdown = compare([(after, before)])
@@ -112,14 +112,18 @@ class Watch:
             self.windows.append(window)
         seen, worst = sorted({neighbour for window in self.windows for neighbour in window.beside}), None
         for neighbour in seen:
-            slowdown, agree = compare(split(self.after(since(neighbour)), neighbour)), self._agree[neighbour]
+            slowdown, agree = compare(split(self.windows_after(since(neighbour)), neighbour)), self._agree[neighbour]
             if window is not None:
                 agree.append(slowdown is not None and slowdown.disturbs(len(seen)))
-            if slowdown is not None and confirmed(agree) and (worst is None or slowdown.ratio > worst.slowdown.ratio):
+            if (
+                slowdown is not None
+                and is_confirmed(agree)
+                and (worst is None or slowdown.ratio > worst.slowdown.ratio)
+            ):
                 worst = Disturbance(neighbour, slowdown, sum(agree))
         return worst
 
-    def after(self, since: float) -> list[Window]:
+    def windows_after(self, since: float) -> list[Window]:
         return [window for window in self.windows if window.ended > since]
 
     def forget(self, neighbour: str) -> None:
@@ -127,7 +131,7 @@ class Watch:
         self._agree.pop(neighbour, None)
 
 
-def confirmed(looks: Sequence[bool], agreeing: int = AGREEING, of: int = LOOKS) -> bool:
+def is_confirmed(looks: Sequence[bool], agreeing: int = AGREEING, of: int = LOOKS) -> bool:
     """Return whether ``agreeing`` of the last ``of`` looks agree, the newest one among them."""
     return bool(looks) and looks[-1] and sum(list(looks)[-of:]) >= agreeing
 
@@ -167,7 +171,7 @@ def fair_pairs(quiet: Iterable[LoadPoint], disturbed: Iterable[LoadPoint]) -> li
     return pairs
 
 
-def covered(start: float, end: float, spans: Iterable[tuple[float, float]]) -> float:
+def compute_coverage(start: float, end: float, spans: Iterable[tuple[float, float]]) -> float:
     """Return the share of an interval that spans cover; they may overlap."""
     total, reached = 0.0, start
     for began, ended in sorted(spans):

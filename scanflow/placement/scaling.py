@@ -86,7 +86,7 @@ def recommend(
     return Recommendation(now, instances if least <= instances <= enough else count_needed(load.rate), seen)
 
 
-def stabilised(instances: int, past: Sequence[Recommendation]) -> int:
+def stabilise(instances: int, past: Sequence[Recommendation]) -> int:
     """Return the instances to scale to: up by the last recommendation alone, down by all in the window."""
     latest = past[-1].instances
     return latest if latest >= instances else min(instances, max(recommendation.instances for recommendation in past))

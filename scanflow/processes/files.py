@@ -61,7 +61,7 @@ def write_atomically(path: Path, content: bytes, *, safely: bool = False) -> Non
 
 
 @contextmanager
-def only_driver(path: Path, run: str) -> Iterator[None]:
+def hold_driver_lock(path: Path, run: str) -> Iterator[None]:
     """Hold a run's driver lock inside the context.
 
     Raises:

@@ -90,7 +90,7 @@ class Job:
     def end(self, result: Mapping[str, Any]) -> None:
         write_whole(self.path / "ended.json", json.dumps(result))
 
-    def end_unheld(self, result: Mapping[str, Any]) -> bool:
+    def end_without_process(self, result: Mapping[str, Any]) -> bool:
         """Record the job's result if no process works on it, nor will; return whether that was so."""
         private_folder(self.path)
         if not self.daemon.cancel_start() or self.result is not None:
@@ -130,7 +130,7 @@ class Lines:
             torn = file.tell() > 0 and not _ends_with_newline(self._path)
             os.write(file.fileno(), (b"\n" if torn else b"") + text.encode() + b"\n")
 
-    def fresh(self) -> Iterator[str]:
+    def read_new(self) -> Iterator[str]:
         try:
             with self._path.open("rb") as file:
                 file.seek(self._position)

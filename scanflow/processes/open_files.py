@@ -7,7 +7,7 @@ import resource
 _FILES = 65536
 
 
-def open_many() -> None:
+def raise_open_file_limit() -> None:
     """Raise the soft limit of open files to what this process may have: each connection is one."""
     soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = _FILES if hard_limit == resource.RLIM_INFINITY else min(hard_limit, _FILES)

@@ -33,13 +33,13 @@ def choose_port(requested: int | None, *, host: str, taken: Collection[int], wha
             holder = "another service of this home has it" if requested in taken else "something listens there already"
             raise InvalidError(f"The port {requested} for {what} is in use: {holder}. Write another, or none.")
         return requested
-    port = next_port(FIRST_PORT, tried=_TRIED, host=host, taken=taken)
+    port = reserve_port(FIRST_PORT, tried=_TRIED, host=host, taken=taken)
     if port is not None:
         return port
     raise UnavailableError(f"No port from {FIRST_PORT} to {FIRST_PORT + _TRIED - 1} is free. Name one.")
 
 
-def next_port(
+def reserve_port(
     first: int, *, tried: int, host: str, taken: Collection[int] = (), whose: Path | None = None
 ) -> int | None:
     """Reserve the first of ``tried`` ports that is free and not reserved by another home; None: there is none.

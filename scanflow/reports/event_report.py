@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scanflow.agent.records import Event
-from scanflow.reports.loop_events import count_answers, drifted_columns, loop_events, request_counts, versions_of
+from scanflow.reports.loop_events import collect_versions, count_answers, drifted_columns, loop_events, request_counts
 from scanflow.reports.outcome import collect_outcomes
 from scanflow.reports.page import loop_report
 
@@ -35,6 +35,6 @@ def report_page(app: str, events: Sequence[Event], labels: Sequence[Mapping[str,
         "columns": next(filter(None, map(drifted_columns, detections)), []),
         "picked": sorted(next(filter(None, labels_by_detection), []), key=lambda label: -(label.get("score") or 0.0)),
         "outcomes": collect_outcomes(events, labelled),
-        "versions": versions_of(events, model=names[0] if names else None),
+        "versions": collect_versions(events, model=names[0] if names else None),
     }
     return loop_report(title=f"The loop of {app}", events=loop_events(events, app=app), lead=others, **read | overrides)

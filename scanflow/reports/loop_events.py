@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from scanflow.agent.records import Event
-from scanflow.drift.performance import measured
+from scanflow.drift.performance import measure_accuracy
 from scanflow.drift.slices import CURRENT
 from scanflow.errors import InvalidError
 from scanflow.reports.records import Answers, Kind, LoopEvent, RequestCounts, Use, Version
@@ -41,7 +41,7 @@ def loop_event(event: Event) -> LoopEvent | None:
         return None
 
 
-def versions_of(events: Iterable[Event], *, model: str | None = None) -> list[Version]:
+def collect_versions(events: Iterable[Event], *, model: str | None = None) -> list[Version]:
     """Return the versions that were compared, with the accuracy (0 to 1) of each in its first comparison.
 
     Only versions compared side by side on the same samples can be compared; a champion's figure is that of its first
@@ -147,7 +147,7 @@ def drifted_columns(event: Event) -> list[dict[str, Any]]:
 
 def compute_interval(right: int, n: int) -> tuple[float, float]:
     """Return the 95 % interval of a share of right answers."""
-    accuracy = measured(right, n)
+    accuracy = measure_accuracy(right, n)
     return accuracy.low, accuracy.high
 
 

@@ -15,7 +15,7 @@ from scanflow.agent.records import Event
 from scanflow.backends.service_records import ServiceRecord, Shape
 from scanflow.knowledge.model_cache import SHAPE_TAG, split_model_uri
 from scanflow.knowledge.records import ModelVersion
-from scanflow.knowledge.version_tags import CHAMPION, PROMOTION, rejected, version_before
+from scanflow.knowledge.version_tags import CHAMPION, PROMOTION, get_rejection, version_before
 from scanflow.reports.loop_events import collect_champions, format_verdict
 
 TYPES = ("drift.found", "model.judged", "model.promoted", "model.rejected")
@@ -127,7 +127,7 @@ def _build_verdict(version: ModelVersion, comparison: Event | None) -> dict[str,
     """Return the verdict on a version, from the registry first: agents decide by it."""
     evidence: Any = {} if comparison is None else comparison.data.get("evidence")
     reason = str(evidence.get("reason") or "") if isinstance(evidence, Mapping) else ""
-    if (rejection := rejected(version.tags)) is not None:
+    if (rejection := get_rejection(version.tags)) is not None:
         return {"verdict": "rejected", "reason": rejection}
     if promotion := version.tags.get(PROMOTION):
         return {"verdict": promotion, "reason": reason}

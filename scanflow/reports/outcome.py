@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scanflow.agent.records import Event
-from scanflow.drift.promotion import sentence
+from scanflow.drift.promotion import format_decision
 from scanflow.reports.loop_events import drifted_columns, format_verdict
 
 
@@ -88,7 +88,7 @@ def format_detection(event: Event) -> str:
 def format_comparison(data: Mapping[str, Any]) -> str:
     """Format the decision on a challenger in a sentence, with the figures that are known."""
     evidence = data.get("evidence")
-    decision = sentence(evidence) if isinstance(evidence, Mapping) else ""
+    decision = format_decision(evidence) if isinstance(evidence, Mapping) else ""
     if decision:
         return decision
     old, new = (_format_figure(data.get(name), "{:.1%}") for name in ("champion_metric", "challenger_metric"))

@@ -15,7 +15,13 @@ from functools import cached_property
 from itertools import count
 from typing import Any, Literal, NamedTuple, NoReturn
 
-from scanflow.backends.kubernetes.cluster import Cluster, ConflictError, ExpiredError, WatchEvent, missing_kind
+from scanflow.backends.kubernetes.cluster import (
+    Cluster,
+    ConflictError,
+    ExpiredError,
+    WatchEvent,
+    build_missing_kind_error,
+)
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 from scanflow.backends.kubernetes.labels import MANAGER
 from scanflow.backends.kubernetes.settings import KubernetesSettings
@@ -316,7 +322,7 @@ class MemoryCluster(Cluster):
         if self.down:
             self._raise_unavailable()
         if kind in self.unknown:
-            raise missing_kind(kind)
+            raise build_missing_kind_error(kind)
         for refusal in self._refusals:
             if error := refusal(verb, kind, manifest):
                 raise error

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scanflow.transport.server_client import ServerClient, is_reachable, json_of, path_of
+    from scanflow.transport.server_client import ServerClient, build_path, fetch_json, is_reachable
     from scanflow.transport.service_client import Answer, HttpServiceClient, Reply
     from scanflow.transport.sse import Message
 
@@ -18,8 +18,8 @@ _HOMES = {
     "Reply": "service_client",
     "ServerClient": "server_client",
     "is_reachable": "server_client",
-    "json_of": "server_client",
-    "path_of": "server_client",
+    "fetch_json": "server_client",
+    "build_path": "server_client",
 }
 
 # httpx has a command line, which it imports with rich, click and pygments: 5 MiB and a tenth of a second of every
@@ -27,7 +27,16 @@ _HOMES = {
 if "httpx" not in sys.modules:
     sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
 
-__all__ = ["Answer", "HttpServiceClient", "Message", "Reply", "ServerClient", "is_reachable", "json_of", "path_of"]
+__all__ = [
+    "Answer",
+    "HttpServiceClient",
+    "Message",
+    "Reply",
+    "ServerClient",
+    "build_path",
+    "fetch_json",
+    "is_reachable",
+]
 
 
 def __getattr__(name: str) -> object:

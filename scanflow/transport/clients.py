@@ -15,7 +15,7 @@ import httpx
 
 from scanflow.errors import UnavailableError, UsageError
 from scanflow.http_security import is_loopback_host
-from scanflow.problems import error_of
+from scanflow.problems import parse_error
 
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ def is_loopback(url: str) -> bool:
 def read_reply(reply: httpx.Response, who: str) -> Any:
     """Return the content of a reply from a scanflow server or agent, or raise the error in it."""
     if reply.status_code >= 300:
-        raise error_of(reply.status_code, reply.content, who=who)
+        raise parse_error(reply.status_code, reply.content, who=who)
     if not reply.content:
         return None
     try:
@@ -80,7 +80,7 @@ def read_reply(reply: httpx.Response, who: str) -> Any:
         ) from error
 
 
-def reply_of(url: str, path: str, *, token: str | None, timeout_s: float) -> Any:
+def fetch_reply(url: str, path: str, *, token: str | None, timeout_s: float) -> Any:
     """Fetch a path from a scanflow server or agent; return the reply's content, or raise the error in it.
 
     Raises:

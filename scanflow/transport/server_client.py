@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from scanflow.errors import InvalidError, ScanflowError, UnavailableError
-from scanflow.problems import error_of
+from scanflow.problems import parse_error
 from scanflow.transport.clients import (
     CONNECT_TIMEOUT_S,
     build_tls_context,
@@ -41,7 +41,7 @@ PATIENCE_S = 30.0
 _AWAY = frozenset({502, 503, 504})
 
 
-def path_of(*parts: str) -> str:
+def build_path(*parts: str) -> str:
     """Build a path such as ``/runs/tall-fox``; each part is quoted."""
     for part in parts:
         if part in {"", ".", ".."}:
@@ -230,7 +230,7 @@ class ServerClient:
             "GET", BASE + path, params=_drop_none(query), headers=dict(headers), timeout=timeout
         ) as reply:
             if reply.status_code >= 300:
-                error = error_of(reply.status_code, reply.read(), who=self._who)
+                error = parse_error(reply.status_code, reply.read(), who=self._who)
                 raise _AwayError(error) if reply.status_code in _AWAY and self._met else error
             self._met = True
             yield from reply.iter_bytes()
@@ -284,7 +284,7 @@ def _is_past(id: str | None, last: str | None) -> bool:
     return id is not None and last is not None and id.isdecimal() and last.isdecimal() and int(id) <= int(last)
 
 
-def json_of(url: str, *, timeout_s: float = 2.0) -> Any:
+def fetch_json(url: str, *, timeout_s: float = 2.0) -> Any:
     """Fetch JSON from an address; None for other content, or an error."""
     try:
         reply = httpx.get(url, timeout=timeout_s, trust_env=not is_loopback(url), verify=build_tls_context(url))

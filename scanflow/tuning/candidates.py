@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from scanflow.app.quantities import counted
+from scanflow.app.quantities import format_count
 from scanflow.app.resources import AffinityMode
 from scanflow.backends.service_records import Shape
 from scanflow.errors import InvalidError
@@ -58,7 +58,7 @@ class SearchSpace:
 
     _placements: dict[Candidate, PlacementKey | None] = field(default_factory=dict, repr=False, compare=False)
 
-    def placed(self, candidate: Candidate) -> PlacementKey | None:
+    def get_placement(self, candidate: Candidate) -> PlacementKey | None:
         """Return the placement of a candidate's instances; None if they do not fit."""
         if candidate not in self._placements:
             self._placements[candidate] = self._place(candidate)
@@ -121,7 +121,7 @@ class SearchSpace:
         """Return the candidates that fit, and of several with the same placement the first."""
         possible: dict[PlacementKey, Candidate] = {}
         for candidate in candidates:
-            if (placement := self.placed(candidate)) is not None:
+            if (placement := self.get_placement(candidate)) is not None:
                 possible.setdefault(placement, candidate)
         return list(possible.values())
 
@@ -136,7 +136,7 @@ class SearchSpace:
         return candidates
 
 
-def candidate_of(shape: Shape, cores: float) -> Candidate:
+def build_candidate(shape: Shape, cores: float) -> Candidate:
     """Build the candidate of a deployed service. ``cores``: of all its instances, where its shape has none."""
     count = max(1, shape.instances)
     each = cores / count if shape.cores is None else shape.cores
@@ -146,6 +146,6 @@ def candidate_of(shape: Shape, cores: float) -> Candidate:
 def describe(candidate: Candidate) -> str:
     """Return ``2 × 1 core, cpu``."""
     cores = f"{candidate.cores:g} core{'' if candidate.cores == 1 else 's'}"
-    threads = "" if candidate.threads is None else f", {counted(candidate.threads, 'thread')}"
+    threads = "" if candidate.threads is None else f", {format_count(candidate.threads, 'thread')}"
     batch = "" if candidate.batch is None else f", batches of {candidate.batch}"
     return f"{candidate.instances} × {cores}, {candidate.affinity}{threads}{batch}"

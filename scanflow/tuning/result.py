@@ -22,7 +22,7 @@ class Trial:
     measured: tuple[Measurement, ...]
 
     @classmethod
-    def of(cls, record: Mapping[str, Any]) -> Self:
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
         """Build a trial from its JSON record."""
         measured = {
             name: tuple(Measurement(**measurement) for measurement in record[name]) for name in ("default", "measured")

@@ -40,7 +40,7 @@ LoadOf = Callable[[ServiceRecord], LoadPlan]
 """Return a load on a service, but for how long it lasts."""
 
 
-def copy_of(app: Application, workflow: Workflow) -> Application:
+def build_copy(app: Application, workflow: Workflow) -> Application:
     """Build an application that serves the same graph under another name: without recording, scaling and backup."""
     names = {other.name for other in app.workflows}
     name = f"{workflow.name}{SUFFIX}"

@@ -13,14 +13,14 @@ from itertools import count, takewhile
 from typing import Any
 
 from scanflow.agent.primitive_context import PrimitiveResult
-from scanflow.agent.primitives.serving import summary_of
+from scanflow.agent.primitives.serving import summarize_service
 from scanflow.agent.records import Intent
 from scanflow.app.files import dump_json
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import ServiceObserver, ServiceRecord
 from scanflow.deployer.embedded import EmbeddedDeployer
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError, UsageError
-from scanflow.problems import error_of
+from scanflow.problems import parse_error
 from scanflow_server.context import ServerContext
 from scanflow_server.store import keys, operations
 from scanflow_server.store.operations import Kind, OperationRow
@@ -76,7 +76,7 @@ def carry_out(context: ServerContext, id: str) -> PrimitiveResult:
     if operation.problem is not None:
         raise UsageError(str(operation.problem["detail"]))
     return PrimitiveResult(
-        {} if operation.result is None else summary_of(ServiceRecord.model_validate(operation.result))
+        {} if operation.result is None else summarize_service(ServiceRecord.model_validate(operation.result))
     )
 
 
@@ -147,7 +147,7 @@ class QueuedDeployer(EmbeddedDeployer):
         self._context.work_notifier.notify()
         ended = _wait_until_ended(self._context, operation.id)
         if ended.problem is not None:
-            raise error_of(int(ended.problem["status"]), json.dumps(ended.problem).encode())
+            raise parse_error(int(ended.problem["status"]), json.dumps(ended.problem).encode())
         return ended
 
 

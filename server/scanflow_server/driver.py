@@ -22,7 +22,7 @@ from scanflow.backends.service_records import Progress, ServiceObserver, Service
 from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.errors import AlreadyRunningError, InvalidError, NotFoundError, ScanflowError, UnavailableError
 from scanflow.names import RunName
-from scanflow.problems import problem_of
+from scanflow.problems import build_problem
 from scanflow.processes.jobs import Job, Lines
 from scanflow.settings import Settings
 
@@ -51,7 +51,7 @@ def drive(job: Job, order: Mapping[str, Any], deployer: EmbeddedDeployer) -> Non
     """Drive a run to its end, or record why that is impossible."""
     run, action = str(order["run"]), str(order["action"])
     lines = Lines(job.lines)
-    begun = any(json.loads(line).get("kind") == "run-started" for line in lines.fresh())
+    begun = any(json.loads(line).get("kind") == "run-started" for line in lines.read_new())
 
     def write_event(event: Event) -> None:
         if not isinstance(event, RunEnded):  # the readers of the lines send it once the result is recorded
@@ -59,7 +59,7 @@ def drive(job: Job, order: Mapping[str, Any], deployer: EmbeddedDeployer) -> Non
 
     def fail(record: RunRecord, error: Exception) -> None:
         _log.warning("It cannot be driven: %s", error)
-        job.end({"record": record.model_dump(mode="json"), "problem": problem_of(error)[1]})
+        job.end({"record": record.model_dump(mode="json"), "problem": build_problem(error)[1]})
 
     def give_up_run(error: Exception) -> None:
         # A run that never began has failed; a resumed one stays as it was.
@@ -129,7 +129,7 @@ def operate(job: Job, order: Mapping[str, Any], deployer: EmbeddedDeployer) -> N
         record = _change_service(deployer, order, again, write_progress)
     except ScanflowError as error:
         _log.warning("It cannot be done: %s", error)
-        job.end({"result": None, "problem": problem_of(error)[1]})
+        job.end({"result": None, "problem": build_problem(error)[1]})
         return
     job.end({"result": None if record is None else record.model_dump(mode="json"), "problem": None})
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from scanflow.agent.records import Action, Event
 from scanflow.app.webhook import News
-from scanflow.drift.promotion import sentence
+from scanflow.drift.promotion import format_decision
 
 _MOST_TEXT = 3000
 _MOST_DATA = 256 * 1024
@@ -36,7 +36,7 @@ def build_body(event: Event, action: Action | None, *, url: str) -> bytes:
     """
     evidence = _get_evidence(event, action)
     command = f"Approve: scanflow approve {event.data.get('id')}" if event.type == "intent" else ""
-    parts = [_format_line(event, url), sentence(evidence) if evidence else "", command]
+    parts = [_format_line(event, url), format_decision(evidence) if evidence else "", command]
     text = ". ".join(part.rstrip(".") for part in parts if part)
     whole = event.model_dump(mode="json")
     if len(json.dumps(whole)) > _MOST_DATA:

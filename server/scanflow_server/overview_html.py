@@ -8,10 +8,10 @@ from html import escape
 from urllib.parse import quote
 
 from scanflow.agent.records import Action, AgentView
-from scanflow.app.quantities import counted
+from scanflow.app.quantities import format_count
 from scanflow.backends.records import RunRecord
 from scanflow.backends.service_records import ServiceRecord
-from scanflow.drift.promotion import sentence
+from scanflow.drift.promotion import format_decision
 from scanflow_server.page_html import format_time, format_value, render_header, render_page
 
 
@@ -48,12 +48,12 @@ def render_overview(overview: Overview, caller: str) -> str:
 def _render_waiting(overview: Overview) -> str:
     parts = [_render_approval(approval) for approval in overview.approvals]
     if overview.labels:
-        parts.append(f'<p><a href="/labels">{counted(overview.labels, "sample")} to label</a></p>')
+        parts.append(f'<p><a href="/labels">{format_count(overview.labels, "sample")} to label</a></p>')
     return "".join(parts) or "<p>Nothing does.</p>"
 
 
 def _render_approval(action: Action) -> str:
-    reason = sentence(action.intent.evidence) if action.intent.evidence else action.decision.reason
+    reason = format_decision(action.intent.evidence) if action.intent.evidence else action.decision.reason
     return (
         f"<p><strong>{format_value(action.intent.agent)}</strong> asks for {format_value(action.intent.primitive)} on "
         f"{format_value(action.intent.target)}: {escape(reason)}<br>"

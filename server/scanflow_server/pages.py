@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from scanflow.errors import NotFoundError, ScanflowError, UnsupportedError
 from scanflow.http_security import App, Receive, RequestGuard, Scope, Send
-from scanflow.problems import problem_of
+from scanflow.problems import build_problem
 from scanflow.reports.event_report import report_page
 from scanflow.reports.loop_events import TYPES
 from scanflow_server import overview_html, page_html, requests
@@ -152,4 +152,4 @@ async def _redirect_to_login(request: Request, _error: Exception) -> Response:
 
 
 async def _handle_error(_request: Request, error: Exception) -> Response:
-    return make_page_response(page_html.render_error(str(error)), problem_of(error)[0])
+    return make_page_response(page_html.render_error(str(error)), build_problem(error)[0])

@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from scanflow.agent.primitive_context import KeptApplication, PrimitiveContext, PrimitiveResult
+from scanflow.agent.primitive_context import PrimitiveContext, PrimitiveResult, SavedApplication
 from scanflow.agent.primitive_model import Act
-from scanflow.agent.primitives import CATALOGUE, act_of
+from scanflow.agent.primitives import CATALOGUE, parse_act
 from scanflow.agent.records import PrimitiveCall
 from scanflow.app.application import Application
 from scanflow.app.files import load_json
@@ -28,7 +28,7 @@ def carry_out(call: PrimitiveCall, context: PrimitiveContext) -> PrimitiveResult
     Raises:
         ScanflowError: it cannot be done; nothing was changed.
     """
-    act = act_of(call.primitive, call.arguments, inverse=True)
+    act = parse_act(call.primitive, call.arguments, inverse=True)
     _check_kind(act, context)
     return act.carry_out(context)
 
@@ -60,7 +60,7 @@ class RequestedRuns:
         """``team``: the only team whose runs are visible."""
         self._context, self._team = context, team
 
-    def begun(self, key: str) -> RunRecord | None:
+    def find_run(self, key: str) -> RunRecord | None:
         return requests.find_begun_run(self._context, key) if key else None
 
     def begin(self, request: RunRequest, *, key: str) -> RunRecord:
@@ -98,12 +98,12 @@ class ApplicationStore:
     def __init__(self, context: ServerContext) -> None:
         self._context = context
 
-    def get(self, app: str, team: str) -> KeptApplication:
+    def get(self, app: str, team: str) -> SavedApplication:
         with self._context.store.read() as connection:
             row = applications.get(connection, app, team)
         return _load_application(_require_application(row, app, team))
 
-    def change(self, app: str, team: str, make: Callable[[Application], Application]) -> KeptApplication:
+    def change(self, app: str, team: str, make: Callable[[Application], Application]) -> SavedApplication:
         with self._context.store.write() as connection:
             row = _require_application(applications.get(connection, app, team), app, team)
             before = _load_application(row)
@@ -126,6 +126,6 @@ def _require_application(row: ApplicationRow | None, app: str, team: str) -> App
     return row
 
 
-def _load_application(row: ApplicationRow) -> KeptApplication:
+def _load_application(row: ApplicationRow) -> SavedApplication:
     source = None if row.source is None else Path(row.source)
-    return KeptApplication(application=load_json(json.dumps(row.document)), source=source, revision=row.revision)
+    return SavedApplication(application=load_json(json.dumps(row.document)), source=source, revision=row.revision)

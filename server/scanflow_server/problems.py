@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from scanflow.errors import InvalidError, ScanflowError
-from scanflow.problems import PROBLEM_JSON, problem_document, problem_of
+from scanflow.problems import PROBLEM_JSON, build_problem, problem_document
 
 _log = logging.getLogger(__name__)
 _MOST_SHOWN = 5
@@ -61,7 +61,7 @@ PROBLEMS = describe_problems(400, 401, 403, 404, 409, 413, 415, 421, 422, 500, 5
 
 
 def make_problem_response(error: Exception) -> Response:
-    status, document = problem_of(error)
+    status, document = build_problem(error)
     return _make_response(status, document, {"retry-after": "1"} if status == 503 else None)
 
 
@@ -73,7 +73,7 @@ def handle_problems(app: FastAPI) -> None:
 
 
 async def _handle_scanflow_error(request: Request, error: Exception) -> Response:
-    if problem_of(error)[0] >= 500:
+    if build_problem(error)[0] >= 500:
         _log.warning("%s %s: %s", request.method, request.url.path, error)
     return make_problem_response(error)
 

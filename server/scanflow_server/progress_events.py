@@ -106,7 +106,7 @@ async def _follow_job_lines(job: Job, is_end_noted: Callable[[], bool]) -> Async
     def look() -> tuple[bool, list[str]]:
         # Checked first: lines written until then are read after it.
         over = job.result is not None or (not job.path.exists() and is_end_noted())
-        return over, list(lines.fresh())
+        return over, list(lines.read_new())
 
     while True:
         over, fresh = await run_in_threadpool(look)

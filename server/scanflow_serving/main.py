@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from scanflow.cpu_priority import take_short_slices, yield_cpu
 from scanflow.errors import ScanflowError, UsageError
 from scanflow.processes import pinning
-from scanflow.processes.open_files import open_many
+from scanflow.processes.open_files import raise_open_file_limit
 from scanflow.wire import Desired, InstanceSpec, Limits, decode, read_token
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def main(folder: Path) -> int:
         about_memory = pinning.apply(spec.cpus, spec.memory_nodes)
         if about_memory:
             _log.info(about_memory)
-        open_many()
+        raise_open_file_limit()
         token = read_token(spec.auth, Path(spec.app_dir))
     except (ScanflowError, OSError) as error:
         return _fail(folder, error)

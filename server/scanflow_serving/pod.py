@@ -27,7 +27,7 @@ from typing import Final
 
 from scanflow.errors import ScanflowError, UsageError
 from scanflow.http_security import ANY_HOST
-from scanflow.processes.open_files import open_many
+from scanflow.processes.open_files import raise_open_file_limit
 from scanflow.wire import Desired, InstanceSpec, ModelFiles, decode, read_token
 from scanflow_serving.main import CONFIGURATION, UNHEALTHY, drain, start_grpc
 
@@ -40,7 +40,7 @@ def main(folder: Path, environ: os._Environ[str] = os.environ) -> int:
     try:
         spec, desired = read_configuration(folder, environ.get("POD_NAME", socket.gethostname()))
         environ.update(spec.threads)
-        open_many()
+        raise_open_file_limit()
         token = read_token(spec.auth, Path(spec.app_dir))
         desired = fetch_models(desired, lambda: _open_fetcher(Path(spec.folder), environ.get("MLFLOW_TRACKING_URI")))
     except (ScanflowError, OSError) as error:

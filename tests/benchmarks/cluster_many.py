@@ -29,7 +29,7 @@ import scanflow as sf
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.followed import OFTEN
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import namespace_of
+from scanflow.backends.kubernetes.labels import derive_namespace
 from scanflow.backends.kubernetes.online import pods
 from scanflow.backends.kubernetes.online.definition import build_pod_options
 from scanflow.backends.kubernetes.online.drift import DEPLOYED_SETTINGS, LOOK_S, extract_settings
@@ -116,7 +116,7 @@ def many(sizes: Sizes) -> Benchmark:
 def objects(cluster: Cluster, sizes: Sizes) -> Iterator[sf.Application]:
     """Make the services with all that each has, and their pods on fake nodes; yield an application of that place."""
     name = f"many{uuid.uuid4().hex[:6]}"
-    namespace = namespace_of(name, TEAM)
+    namespace = derive_namespace(name, TEAM)
     nodes = [f"{name}-{number}" for number in range(sizes.nodes)]
     services = [_spec(name, number, sizes.pods // sizes.services) for number in range(sizes.services)]
     try:

@@ -23,7 +23,7 @@ from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.environment.manifests import OUTPUTS
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.kubernetes import Kubernetes
-from scanflow.backends.kubernetes.labels import namespace_of
+from scanflow.backends.kubernetes.labels import derive_namespace
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.port import Models
 from scanflow.deployer import EmbeddedDeployer, RunRequest
@@ -81,7 +81,7 @@ class _Place:
         edges = [one >> other for one, other in pairwise(nodes)]
         workflow = sf.Workflow(name="w", nodes=nodes, edges=edges)
         name = f"bench{uuid.uuid4().hex[:6]}"
-        self.folder, self.namespace = folder, namespace_of(name, TEAM)
+        self.folder, self.namespace = folder, derive_namespace(name, TEAM)
         self.app = sf.Application(name=name, team=TEAM, app_dir=str(folder / "app"), workflows=[workflow])
         self.settings = KubernetesSettings.from_environment(
             {"SCANFLOW_KUBERNETES_STORAGE_MODE": "ReadWriteOnce", **os.environ}

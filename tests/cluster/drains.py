@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.kinds import path_of
+from scanflow.backends.kubernetes.kinds import build_object_path
 
 _LOCK = Path(tempfile.gettempdir(), f"scanflow-tests-cordon-{os.getuid()}.lock")
 
@@ -44,4 +44,4 @@ def evict(cluster: Cluster, pod: str, namespace: str) -> None:
     """Ask for a pod's end as a drain does."""
     metadata = {"name": pod, "namespace": namespace}
     document = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
-    cluster._json("POST", f"{path_of('Pod', pod, namespace=namespace)}/eviction", json=document)
+    cluster._json("POST", f"{build_object_path('Pod', pod, namespace=namespace)}/eviction", json=document)

@@ -18,7 +18,7 @@ import pytest
 
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import labels_of, namespace_of
+from scanflow.backends.kubernetes.labels import build_labels, derive_namespace
 from scanflow.backends.kubernetes.online.traffic import GRPC_PORT, H2C, HTTP_PORT, read_route_state
 from scanflow.errors import UnsupportedError
 from tests.waiting import until
@@ -76,13 +76,13 @@ class Echoes:
     """A namespace with echo servers and a Gateway, as an application would have them."""
 
     def __init__(self, cluster: Cluster, app: str) -> None:
-        self.cluster, self.app, self.namespace = cluster, app, namespace_of(app, TEAM)
+        self.cluster, self.app, self.namespace = cluster, app, derive_namespace(app, TEAM)
         self.gateway = f"{self.namespace}/public"
 
     def server(self, name: str, *, replicas: int = 1, grpc: bool = False, service: str = "echo") -> None:
         """Start a Deployment and a Service of that name; pods say its name, or with ``grpc`` their own."""
         own = {"scanflow.dev/service": service, "scanflow.dev/revision": name}
-        labels = {**labels_of(self.app, TEAM), **own}
+        labels = {**build_labels(self.app, TEAM), **own}
         port = GRPC_PORT if grpc else HTTP_PORT
         image = os.environ.get("SCANFLOW_KUBERNETES_IMAGE", "scanflow/base:latest") if grpc else "python:3.11-slim"
         who: Manifest = {"fieldRef": {"fieldPath": "metadata.name"}}
@@ -109,7 +109,7 @@ class Echoes:
         self.apply("Service", name, "v1", selector=own, ports=ports)
 
     def apply(self, kind: str, name: str, api_version: str, **spec: Any) -> Manifest:
-        metadata = {"name": name, "namespace": self.namespace, "labels": labels_of(self.app, TEAM)}
+        metadata = {"name": name, "namespace": self.namespace, "labels": build_labels(self.app, TEAM)}
         return self.cluster.apply({"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec})
 
     def ready(self, *names: str) -> None:

@@ -19,7 +19,7 @@ from scanflow.agent.records import Event
 from scanflow.app.application import Application
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kubernetes import Kubernetes
-from scanflow.backends.kubernetes.labels import namespace_of
+from scanflow.backends.kubernetes.labels import derive_namespace
 from scanflow.knowledge import KnowledgeBase, open_knowledge
 from scanflow.knowledge.model_cache import ModelCache
 from scanflow.loading import load_application
@@ -39,7 +39,7 @@ class Loop:
     def __init__(self, cluster: Cluster, folder: Path, app: Path) -> None:
         self.cluster, self.folder, self.path = cluster, folder, app
         self.app: Application = load_application(str(app))[0]
-        self.namespace = namespace_of(self.app.name, self.app.team)
+        self.namespace = derive_namespace(self.app.name, self.app.team)
         self.service = next(one.name for one in self.app.workflows if one.type == "online")
         self.home = folder / "home"
         self.environ: dict[str, str] = {}

@@ -14,7 +14,7 @@ import scanflow as sf
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.kubernetes import Kubernetes
-from scanflow.backends.kubernetes.labels import namespace_of
+from scanflow.backends.kubernetes.labels import derive_namespace
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import Progress
 from scanflow.deployer import EmbeddedDeployer
@@ -51,7 +51,7 @@ class Place:
 
     def __init__(self, folder: Path, cluster: Cluster, *, tracker: bool = False) -> None:
         self.name, self.cluster, self.tracker = f"online{uuid.uuid4().hex[:6]}", cluster, tracker
-        self.namespace = namespace_of(self.name, "tests")
+        self.namespace = derive_namespace(self.name, "tests")
         self.folder, self.seen = folder, list[Progress]()
         (folder / "multiply.py").write_text(MODEL, encoding="utf-8")
         settings = Settings(home=folder / "home")

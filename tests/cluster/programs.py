@@ -7,7 +7,7 @@ from typing import Any
 import scanflow as sf
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import namespace_of
+from scanflow.backends.kubernetes.labels import derive_namespace
 from scanflow.backends.kubernetes.pod_image import PodImage
 from tests.waiting import until
 
@@ -35,7 +35,7 @@ def pod(app: sf.Application, image: PodImage, program: str) -> Manifest:
         "containers": [container],
         "volumes": [{"name": "tmp", "emptyDir": {}}, *image.volumes],
     }
-    metadata = {"generateName": "step-", "namespace": namespace_of(app.name, app.team)}
+    metadata = {"generateName": "step-", "namespace": derive_namespace(app.name, app.team)}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 

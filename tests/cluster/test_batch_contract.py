@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.labels import namespace_of
+from scanflow.backends.kubernetes.labels import derive_namespace
 from scanflow.deployer import Deployer, EmbeddedDeployer
 from scanflow.settings import Settings
 from scanflow.testing.deployer import APP, RunsContract
@@ -23,7 +23,7 @@ TEAM = f"t{os.getpid()}"
 @pytest.fixture(scope="module", autouse=True)
 def namespace(cluster: Cluster) -> Iterator[str]:
     """The namespace of the suite's application, removed at the end."""
-    name = namespace_of("contract", TEAM)
+    name = derive_namespace("contract", TEAM)
     yield name
     cluster.delete("Namespace", name)
 

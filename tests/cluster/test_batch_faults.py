@@ -16,7 +16,7 @@ import pytest
 from scanflow.app.application import Application
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kubernetes import Kubernetes
-from scanflow.backends.kubernetes.labels import namespace_of, selector
+from scanflow.backends.kubernetes.labels import build_selector, derive_namespace
 from scanflow.backends.records import EnvironmentReady, Event, RunRecord, TaskRecord, Waiting
 from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.errors import UnavailableError
@@ -87,7 +87,7 @@ def namespaces(cluster: Cluster) -> Iterator[None]:
     """The namespaces of the applications, removed at the end."""
     yield
     for name in ("faults", "faults-quota"):
-        cluster.delete("Namespace", namespace_of(name, TEAM))
+        cluster.delete("Namespace", derive_namespace(name, TEAM))
 
 
 def application(folder: Path, name: str = "faults") -> tuple[Application, Path]:
@@ -203,7 +203,7 @@ def test_a_workflow_that_somebody_deletes_is_named_and_gone_on_with(
     app, source = application(tmp_path)
     begun = deployer.begin(RunRequest(app, "counted", source=source))
     until(lambda: _state(deployer, "counted") == "running", "the second step runs", patience_s=120)
-    namespace = namespace_of("faults", TEAM)
+    namespace = derive_namespace("faults", TEAM)
     cluster.delete("Workflow", begun.name, namespace)
     record = deployer.wait(begun.name, timeout_s=60)
     assert record.state == "stopped"
@@ -220,7 +220,7 @@ def test_a_workflow_that_somebody_deletes_is_named_and_gone_on_with(
 
 
 def _pods(cluster: Cluster, namespace: str, run: str) -> list[object]:
-    found, _ = cluster.find("Pod", namespace, labels=selector(run=run))
+    found, _ = cluster.find("Pod", namespace, labels=build_selector(run=run))
     return [one for one in found if one["status"].get("phase") == "Running"]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kubernetes import Kubernetes
-from scanflow.backends.kubernetes.labels import namespace_of, selector
+from scanflow.backends.kubernetes.labels import build_selector, derive_namespace
 from scanflow.deployer import EmbeddedDeployer, RunRequest, TaskLog
 from scanflow.loading import load_application
 from scanflow.settings import Settings
@@ -50,7 +50,7 @@ a, b = large.bind(), unusual.bind()
 def backend(settings: Settings, cluster: Cluster) -> Iterator[Kubernetes]:
     with batch_backend(settings) as found:
         yield found
-    cluster.delete("Namespace", namespace_of("leftovers", TEAM))
+    cluster.delete("Namespace", derive_namespace("leftovers", TEAM))
 
 
 def doubled(value: int) -> int:
@@ -75,10 +75,10 @@ def test_what_a_run_left_is_read_when_its_pods_are_gone(
     app = load_application(str(path))[0]
     record = deployer.run(RunRequest(app, source=path))
     assert record.state == "succeeded", [task.failure for task in record.tasks]
-    namespace = namespace_of("leftovers", TEAM)
-    for pod in cluster.find("Pod", namespace, labels=selector(run=record.name))[0]:
+    namespace = derive_namespace("leftovers", TEAM)
+    for pod in cluster.find("Pod", namespace, labels=build_selector(run=record.name))[0]:
         cluster.delete("Pod", pod["metadata"]["name"], namespace, grace_s=0)
-    until(lambda: not cluster.find("Pod", namespace, labels=selector(run=record.name))[0], "the pods are gone")
+    until(lambda: not cluster.find("Pod", namespace, labels=build_selector(run=record.name))[0], "the pods are gone")
     for file in Path(record.folder).glob("steps/large/1/*.log"):
         file.unlink()
     assert b"".join(part.data for part in deployer.logs(TaskLog(record.name, "large"))) == b"a large one\n"

@@ -9,7 +9,7 @@ import pytest
 
 from scanflow.backends.kubernetes.batch import document, workflow
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.labels import namespace_of
+from scanflow.backends.kubernetes.labels import derive_namespace
 from scanflow.deployer import EmbeddedDeployer, RunRequest, TaskLog
 from scanflow.loading import load_application
 from scanflow.settings import Settings
@@ -49,8 +49,8 @@ def test_a_run_with_shared_templates_and_a_compressed_document_runs_the_same(
             assert deployer.outputs(record.name, "each") == [{"twice": 2}, {"twice": 4}]
             said = b"".join(part.data for part in deployer.logs(TaskLog(record.name, "each.1")))
             assert said == b"--of 2\n"
-        (made,) = cluster.find("Workflow", namespace_of("small", TEAM))[0]
+        (made,) = cluster.find("Workflow", derive_namespace("small", TEAM))[0]
         steps = [one["name"] for one in made["spec"]["templates"] if one["name"].startswith("step-")]
         assert steps == ["step-first", "step-other", "step-each"], "the last is like the first; one tells a signal"
     finally:
-        cluster.delete("Namespace", namespace_of("small", TEAM))
+        cluster.delete("Namespace", derive_namespace("small", TEAM))

@@ -14,7 +14,7 @@ import pytest
 
 import scanflow as sf
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.kinds import path_of
+from scanflow.backends.kubernetes.kinds import build_object_path
 from tests.cluster.online import Place
 from tests.waiting import until
 
@@ -87,6 +87,6 @@ def put(here: Place, pod: str, node: str) -> None:
     metadata = {"name": pod, "namespace": here.namespace}
     target = {"apiVersion": "v1", "kind": "Node", "name": node}
     binding = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
-    here.cluster._json("POST", f"{path_of('Pod', pod, namespace=here.namespace)}/binding", json=binding)
+    here.cluster._json("POST", f"{build_object_path('Pod', pod, namespace=here.namespace)}/binding", json=binding)
     status = {"phase": "Running", "conditions": [*ready(), *ready(type="ContainersReady")]}
     here.cluster.patch("Pod", pod, here.namespace, {"status": status}, subresource="status")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.labels import namespace_of
+from scanflow.backends.kubernetes.labels import derive_namespace
 from tests.loop_story import in_order
 
 pytestmark = [pytest.mark.cluster_slow, pytest.mark.timeout(1200)]
@@ -22,7 +22,7 @@ TOLD = ["tracker", "checker", "checker", "planner", "executor"]
 def test_the_demo_closes_the_loop_on_a_cluster_and_leaves_nothing(
     cluster: Cluster, loop_images: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if cluster.get("Namespace", namespace_of("mnist", "datascience")) is not None:
+    if cluster.get("Namespace", derive_namespace("mnist", "datascience")) is not None:
         pytest.skip("somebody's tutorial is on this cluster")
     monkeypatch.setenv("SCANFLOW_KUBERNETES_SERVER_IMAGE", loop_images)
     report = tmp_path / "report.html"

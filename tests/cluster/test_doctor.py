@@ -6,7 +6,7 @@ import pytest
 
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.doctor import examine
-from scanflow.backends.kubernetes.nodes import kubelet_policies
+from scanflow.backends.kubernetes.nodes import read_kubelet_policies
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 
 pytestmark = pytest.mark.cluster
@@ -30,6 +30,6 @@ def test_an_image_that_no_registry_has_is_named_with_what_to_do(cluster: Cluster
 
 
 def test_kubelets_say_their_policies(cluster: Cluster) -> None:
-    policies = kubelet_policies(cluster)
+    policies = read_kubelet_policies(cluster)
     assert {one.cpu_manager for one in policies} <= {"static", "none", None}
     assert any(one.schedulable and one.cores >= 1 and one.memory_bytes > 2**28 for one in policies)

@@ -13,7 +13,7 @@ import pytest
 
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import namespace_of, selector
+from scanflow.backends.kubernetes.labels import build_selector, derive_namespace
 from scanflow.backends.records import Event, RunRecord, TaskStarted, Waiting
 from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.loading import load_application
@@ -58,7 +58,7 @@ app = sf.Application(name="drains", team="{team}", workflows=[
 
 @pytest.fixture(scope="module", autouse=True)
 def namespace(cluster: Cluster) -> Iterator[str]:
-    name = namespace_of("drains", TEAM)
+    name = derive_namespace("drains", TEAM)
     yield name
     cluster.delete("Namespace", name)
 
@@ -77,12 +77,12 @@ Seen = Callable[[Manifest], None]
 
 def run(settings: Settings, cluster: Cluster, source: Path, workflow: str, do: Seen) -> tuple[RunRecord, list[Event]]:
     """Run a workflow, and do something to the pod of its first step once that runs, as others do meanwhile."""
-    namespace, events = namespace_of("drains", TEAM), list[Event]()
+    namespace, events = derive_namespace("drains", TEAM), list[Event]()
 
     def observe(event: Event) -> None:
         events.append(event)
         if isinstance(event, TaskStarted) and (event.step, event.attempt) == (workflow, 1):
-            (pod,), _ = cluster.find("Pod", namespace, labels=selector(run=str(event.run), step=workflow))
+            (pod,), _ = cluster.find("Pod", namespace, labels=build_selector(run=str(event.run), step=workflow))
             until(lambda: _printed(cluster, pod), "its program runs")
             seen = time.monotonic()
             until(

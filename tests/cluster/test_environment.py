@@ -9,7 +9,7 @@ import pytest
 
 import scanflow as sf
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.differences import differences
+from scanflow.backends.kubernetes.differences import compute_differences
 from scanflow.backends.kubernetes.environment.apply import Environments
 from scanflow.backends.kubernetes.environment.delete import delete_environment
 from scanflow.backends.kubernetes.environment.manifests import build_environment_manifests
@@ -109,9 +109,9 @@ def test_what_a_person_changed_is_named(cluster: Cluster, app: sf.Application) -
 )
 def test_the_api_server_takes_all_of_it(cluster: Cluster, app: sf.Application, settings: KubernetesSettings) -> None:
     home, *others = build_environment_manifests(app.replace(tracker=sf.Tracker(port=46668)), settings)
-    assert [one.change for one in differences(cluster, [home])] == ["create"]
+    assert [one.change for one in compute_differences(cluster, [home])] == ["create"]
     cluster.apply(home)
-    found = differences(cluster, others)
+    found = compute_differences(cluster, others)
     assert {one.change for one in found} == {"create"}, found
     assert {one.why for one in found} == {""}
 

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.labels import namespace_of
+from scanflow.backends.kubernetes.labels import derive_namespace
 from scanflow.images.registry import has_image
 from tests.cluster.images import CHECKOUT, refresh
 from tests.waiting import until
@@ -173,7 +173,7 @@ def test_an_agent_runs_as_a_pod_and_its_journal_is_kept_when_it_is_stopped(relea
         "import scanflow as sf\n"
         f"app = sf.Application(name={name!r}, team='tests', agents=[sf.Agent(name='checker', template='tracker')])\n"
     )
-    namespace = namespace_of(name, "tests")
+    namespace = derive_namespace(name, "tests")
 
     def listed(scanflow: Callable[..., str]) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = json.loads(scanflow("agents", name, "--json"))
@@ -200,10 +200,10 @@ def test_a_notebook_s_steps_run_in_pods_that_the_server_in_its_pod_asks_for(rele
     try:
         with release.reached() as scanflow:
             assert scanflow(program=tmp_path / "notebook.py").split() == ["succeeded", "6"]
-        runs, _ = release.cluster.find("Workflow", namespace_of(name, "tests"))
+        runs, _ = release.cluster.find("Workflow", derive_namespace(name, "tests"))
         assert [one["status"]["phase"] for one in runs] == ["Succeeded"]
     finally:
-        release.cluster.delete("Namespace", namespace_of(name, "tests"))
+        release.cluster.delete("Namespace", derive_namespace(name, "tests"))
 
 
 def test_an_upgrade_and_a_rollback_keep_the_token_the_certificate_and_what_the_server_knows(release: Release) -> None:

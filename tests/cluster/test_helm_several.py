@@ -23,7 +23,7 @@ import pytest
 
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
-from scanflow.backends.kubernetes.labels import namespace_of
+from scanflow.backends.kubernetes.labels import derive_namespace
 from scanflow.backends.kubernetes.online.engines import has_kind
 from tests.cluster.loops import address_for_pods
 from tests.cluster.test_helm import NAME, PATIENCE_S, Release, release_of
@@ -110,7 +110,7 @@ def test_when_the_server_that_acts_is_killed_the_other_goes_on_with_its_run(rele
     name = f"helm{uuid.uuid4().hex[:6]}"
     program = tmp_path / "app.py"
     program.write_text(APP.replace("SLEEPS", str(SLEEPS_S)).replace("NAME", name))
-    namespace = namespace_of(name, "tests")
+    namespace = derive_namespace(name, "tests")
 
     def shown(scanflow: Callable[..., str], begun: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(scanflow("show", begun, "--json"))

@@ -16,7 +16,7 @@ import pytest
 
 import scanflow as sf
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.labels import labels_of, namespace_of
+from scanflow.backends.kubernetes.labels import build_labels, derive_namespace
 from scanflow.backends.kubernetes.pod_image import FindBuilt, PodImage, PodImages
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.deployer import EmbeddedDeployer, RunRequest
@@ -71,8 +71,8 @@ def app(cluster: Cluster, tmp_path: Path) -> Iterator[sf.Application]:
     folder.mkdir()
     (folder / "where.py").write_text("AM_I = 'in the code'\ndef version():\n    return 0\n")
     app = sf.Application(name=f"images{uuid.uuid4().hex[:6]}", team="tests", app_dir=folder)
-    namespace = namespace_of(app.name, app.team)
-    labels = labels_of(app.name, app.team)
+    namespace = derive_namespace(app.name, app.team)
+    labels = build_labels(app.name, app.team)
     cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}})
     yield app
     cluster.delete("Namespace", namespace)

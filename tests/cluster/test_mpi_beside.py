@@ -13,7 +13,7 @@ import scanflow as sf
 from scanflow.app.quantities import parse_cpu
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import SERVICE, namespace_of, selector
+from scanflow.backends.kubernetes.labels import SERVICE, build_selector, derive_namespace
 from scanflow.backends.kubernetes.mpi.affinity import PROFILE
 from scanflow.backends.kubernetes.nodes import is_schedulable
 from scanflow.deployer import EmbeddedDeployer, RunRequest
@@ -30,7 +30,7 @@ NODE = "kubernetes.io/hostname"
 
 @pytest.fixture
 def namespaces(cluster: Cluster) -> Iterator[list[str]]:
-    found = [namespace_of(app, TEAM) for app in ("solver", "grid")]
+    found = [derive_namespace(app, TEAM) for app in ("solver", "grid")]
     yield found
     for name in found:
         cluster.delete("Namespace", name)
@@ -72,7 +72,9 @@ def asked(pods: list[Manifest], node: str) -> float:
 def place(cluster: Cluster, namespace: str, run: str) -> str:
     def pods() -> list[Manifest]:
         return [
-            one for one in cluster.find("Pod", namespace, labels=selector(run=run))[0] if one["spec"].get("nodeName")
+            one
+            for one in cluster.find("Pod", namespace, labels=build_selector(run=run))[0]
+            if one["spec"].get("nodeName")
         ]
 
     until(pods, f"{run} has a node", patience_s=WITHIN_S)

@@ -18,7 +18,7 @@ import scanflow as sf
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.kubernetes import Kubernetes
-from scanflow.backends.kubernetes.labels import namespace_of, selector
+from scanflow.backends.kubernetes.labels import build_selector, derive_namespace
 from scanflow.backends.records import RunRecord
 from scanflow.deployer import EmbeddedDeployer, RunRequest, TaskLog
 from scanflow.errors import NotFoundError
@@ -104,7 +104,7 @@ def app_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def namespace(cluster: Cluster) -> Iterator[str]:
-    name = namespace_of("mpiruns", TEAM)
+    name = derive_namespace("mpiruns", TEAM)
     yield name
     cluster.delete("Namespace", name)
     until(lambda: cluster.get("Namespace", name) is None, f"the namespace {name} is gone", patience_s=WITHIN_S)
@@ -151,9 +151,9 @@ def test_listing_6_1_runs_as_printed_on_volcano(
     assert "computed where it is submitted" in told
     [run] = json.loads(ran(app_dir, "-m", "scanflow_client", "runs", "--json"))
     assert (run["state"], run["workflow"]) == ("succeeded", "hpccdgemm1")
-    found, _ = cluster.find("Job", namespace, labels=selector(run=run["name"]))
+    found, _ = cluster.find("Job", namespace, labels=build_selector(run=run["name"]))
     cluster.delete("Job", found[0]["metadata"]["name"], namespace)
-    wait_for(lambda: not cluster.find("Pod", namespace, labels=selector(run=run["name"]))[0], "its pods are gone")
+    wait_for(lambda: not cluster.find("Pod", namespace, labels=build_selector(run=run["name"]))[0], "its pods are gone")
     shown = json.loads(ran(app_dir, "-m", "scanflow_client", "show", "--json"))
     ranks = [task for task in shown["tasks"] if task["step"] == "ranks"]
     assert [rank["task"] for rank in ranks] == [f"hpccdgemm.{rank}" for rank in range(4)]
@@ -195,7 +195,7 @@ def test_a_job_that_sleeps_is_timed_out_and_one_can_be_stopped(
         assert "rank 1 is up" in log(deployer, ended, "job.1")
         alive = [
             pod["metadata"]["name"]
-            for pod in cluster.find("Pod", namespace, labels=selector(run=ended.name))[0]
+            for pod in cluster.find("Pod", namespace, labels=build_selector(run=ended.name))[0]
             if pod["status"]["phase"] in {"Pending", "Running"} and not pod["metadata"].get("deletionTimestamp")
         ]
         assert alive == []
@@ -229,7 +229,7 @@ def test_ranks_on_all_nodes_have_the_variables_that_people_gave(
         told = f"dark red {TEAM} {hashlib.sha256(key.encode()).hexdigest()[:8]}\n"
         assert [log(deployer, run, f"job.{rank}") for rank in range(2)] == [told, told]
     kinds = ("Job", "MPIJob", "ConfigMap", "Pod")
-    made = [one for kind in kinds for one in cluster.find(kind, namespace, labels=selector(run=run.name))[0]]
+    made = [one for kind in kinds for one in cluster.find(kind, namespace, labels=build_selector(run=run.name))[0]]
     assert made
     assert "quoted" not in json.dumps(made)
 

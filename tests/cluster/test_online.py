@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import scanflow as sf
-from scanflow.backends.kubernetes.labels import selector
+from scanflow.backends.kubernetes.labels import build_selector
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import CanaryPolicy
 from scanflow.errors import InvalidError, UsageError
@@ -37,7 +37,7 @@ def test_a_service_is_deployed_changed_and_removed(place: Callable[..., Place], 
     assert here.answer() == [2]
     assert here.deployer.service(here.name).state == "ready"
     here.deployer.delete(here.name)
-    left = selector(service=here.name)
+    left = build_selector(service=here.name)
     for kind in (KIND[engine], "Deployment", "Service", "ConfigMap", "Secret", "Pod"):
         assert here.cluster.find(kind, here.namespace, labels=left)[0] == [], kind
 

@@ -13,7 +13,7 @@ from scanflow.agent import primitives as do
 from scanflow.app.application import Application
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import namespace_of, selector
+from scanflow.backends.kubernetes.labels import build_selector, derive_namespace
 from tests.cluster.acting import Acting
 from tests.waiting import until
 
@@ -47,7 +47,7 @@ def acting(tmp_path: Path, cluster: Cluster, base_image: str, monkeypatch: pytes
     app = application(tmp_path / "app")
     with Acting(tmp_path, app, **{f"SCANFLOW_KUBERNETES_{name}": text for name, text in given.items()}) as made:
         yield made
-    cluster.delete("Namespace", namespace_of(app.name, app.team))
+    cluster.delete("Namespace", derive_namespace(app.name, app.team))
 
 
 def templates(cluster: Cluster, acting: Acting, run: str) -> dict[str, Manifest]:
@@ -57,8 +57,8 @@ def templates(cluster: Cluster, acting: Acting, run: str) -> dict[str, Manifest]
 
 
 def workflows(cluster: Cluster, acting: Acting, run: str) -> list[Manifest]:
-    namespace = namespace_of(acting.app.name, acting.app.team)
-    return cluster.find("Workflow", namespace, labels=selector(run=run))[0]
+    namespace = derive_namespace(acting.app.name, acting.app.team)
+    return cluster.find("Workflow", namespace, labels=build_selector(run=run))[0]
 
 
 def states(acting: Acting, run: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ from scanflow.agent import primitives as do
 from scanflow.agent.records import Action
 from scanflow.app.application import Application
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.labels import namespace_of, selector
+from scanflow.backends.kubernetes.labels import build_selector, derive_namespace
 from scanflow.backends.kubernetes.nodes import is_schedulable
 from tests.cluster.acting import Acting
 from tests.cluster.drains import all_nodes_schedulable
@@ -45,7 +45,7 @@ def acting(tmp_path: Path, cluster: Cluster) -> Iterator[Acting]:
     app = application(tmp_path / "app")
     with Acting(tmp_path, app, SCANFLOW_KUBERNETES_MPI_IMAGE=IMAGE, SCANFLOW_KUBERNETES_STORAGE_SIZE="1Gi") as made:
         yield made
-    cluster.delete("Namespace", namespace_of(app.name, app.team))
+    cluster.delete("Namespace", derive_namespace(app.name, app.team))
 
 
 def ended(acting: Acting, run: str) -> str:
@@ -88,7 +88,11 @@ def test_an_unknown_profile_is_not_cut_and_a_measured_one_is_refused(acting: Act
 
 def test_what_a_planner_submitted_is_stopped_when_it_is_undone(acting: Acting, cluster: Cluster) -> None:
     done, run = acting.begin(do.run_autoconfig_workflow("hold", profile="memory"))
-    namespace = namespace_of(acting.app.name, acting.app.team)
-    until(lambda: cluster.find("Job", namespace, labels=selector(run=run))[0], "its job is there", patience_s=WITHIN_S)
+    namespace = derive_namespace(acting.app.name, acting.app.team)
+    until(
+        lambda: cluster.find("Job", namespace, labels=build_selector(run=run))[0],
+        "its job is there",
+        patience_s=WITHIN_S,
+    )
     acting.take_back(done)
     assert ended(acting, run) == "stopped"

@@ -9,7 +9,7 @@ import pytest
 import scanflow as sf
 from scanflow.agent import primitives as do
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import selector
+from scanflow.backends.kubernetes.labels import build_selector
 from scanflow.backends.service_records import CanaryPolicy
 from tests.cluster.acting import Acting
 from tests.cluster.online import Place
@@ -22,7 +22,7 @@ SMALL = sf.Resources(cpu="200m", memory="256Mi")
 
 
 def there(here: Place, kind: str) -> list[Manifest]:
-    return here.cluster.find(kind, here.namespace, labels=selector(service=here.name))[0]
+    return here.cluster.find(kind, here.namespace, labels=build_selector(service=here.name))[0]
 
 
 def sizes(here: Place) -> list[str]:

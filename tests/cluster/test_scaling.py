@@ -20,7 +20,7 @@ from scanflow.backends.kubernetes.online.scaling import ScalingTarget, build_aut
 from scanflow.backends.kubernetes.online.scaling_status import explain
 from scanflow.backends.kubernetes.online.traffic import Routing, build_http_route, format_path_prefix
 from scanflow.backends.kubernetes.settings import KubernetesSettings
-from scanflow.deployer.service_client import explanation_of
+from scanflow.deployer.service_client import get_explanation
 from scanflow.errors import ScanflowError
 from tests.cluster.echoes import TEAM, Echoes, call, echoes, gateway_address, seconds_until
 from tests.cluster.online import Place
@@ -183,7 +183,7 @@ def test_a_deployed_service_grows_under_load_and_shrinks_after_it(
     served.deploy(resources=resources, scaling=scaling)
 
     def said() -> str:
-        explanation = explanation_of(served.deployer.service(served.name))
+        explanation = get_explanation(served.deployer.service(served.name))
         return f"{explanation.formula}; {explanation.decision}"
 
     until(lambda: said().startswith("ceil(1 x 0"), f"its autoscaler looked: {said()}")

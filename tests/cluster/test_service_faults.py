@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 import scanflow as sf
-from scanflow.backends.kubernetes.kinds import path_of
+from scanflow.backends.kubernetes.kinds import build_object_path
 from scanflow.backends.service_change import ServiceChange
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import NotFoundError, ScanflowError
@@ -153,7 +153,7 @@ def _answers(here: Place) -> bool:
 
 def _edit(here: Place, kind: str, name: str, document: dict[str, object]) -> None:
     """Change an object as ``kubectl edit`` does."""
-    path = path_of(kind, name, namespace=here.namespace)
+    path = build_object_path(kind, name, namespace=here.namespace)
     here.cluster._json(
         "PATCH",
         path,

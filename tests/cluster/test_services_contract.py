@@ -10,7 +10,7 @@ import pytest
 
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kubernetes import Kubernetes
-from scanflow.backends.kubernetes.labels import namespace_of
+from scanflow.backends.kubernetes.labels import derive_namespace
 from scanflow.deployer import Deployer, EmbeddedDeployer
 from scanflow.knowledge.model_cache import ModelCache
 from scanflow.settings import Settings
@@ -32,5 +32,5 @@ class TestServicesOnKubernetes(ServicesContract):
         settings = Settings(home=tmp_path / "home")
         backend = Kubernetes(settings, lambda _: ModelCache(tmp_path / "models", lambda: pytest.fail("No model.")))
         yield EmbeddedDeployer(settings, backend=backend)
-        cluster.delete("Namespace", namespace_of("contract", self.team))
+        cluster.delete("Namespace", derive_namespace("contract", self.team))
         backend.cluster.close()

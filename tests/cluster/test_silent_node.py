@@ -14,7 +14,7 @@ import pytest
 import scanflow as sf
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import namespace_of, selector
+from scanflow.backends.kubernetes.labels import build_selector, derive_namespace
 from scanflow.backends.records import Event, RunRecord, Waiting
 from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.loading import load_application
@@ -54,7 +54,7 @@ class Run:
 
     def __init__(self, settings: Settings, cluster: Cluster, folder: Path) -> None:
         self.settings, self.cluster, self.events = settings, cluster, list[Event]()
-        self.namespace, self.record = namespace_of("silent", TEAM), list[RunRecord]()
+        self.namespace, self.record = derive_namespace("silent", TEAM), list[RunRecord]()
         self.source = folder / "app" / "silent_app.py"
         self.source.parent.mkdir()
         self.source.write_text(APP.replace("{team}", TEAM), encoding="utf-8")
@@ -68,7 +68,9 @@ class Run:
 
     def pod(self) -> Manifest | None:
         """Return the pod of the step once it prints."""
-        pods, _ = self.cluster.find("Pod", self.namespace, labels=selector(step="hold"), fields="status.phase=Running")
+        pods, _ = self.cluster.find(
+            "Pod", self.namespace, labels=build_selector(step="hold"), fields="status.phase=Running"
+        )
         if not pods:
             return None
         log = self.cluster.log(pods[0]["metadata"]["name"], self.namespace, container="main")

@@ -18,7 +18,7 @@ import pytest
 
 import scanflow as sf
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.labels import namespace_of, selector
+from scanflow.backends.kubernetes.labels import build_selector, derive_namespace
 from scanflow.client import ScanflowClient, ScanflowDeployerClient
 from scanflow.errors import MissingExtraError, UnsupportedError
 from scanflow.images.builders import find_builder
@@ -63,7 +63,7 @@ def app_name(cluster: Cluster, home: Path, monkeypatch: pytest.MonkeyPatch) -> I
         monkeypatch.setenv(name, text)
     name = f"mnist{uuid.uuid4().hex[:6]}"
     yield name
-    cluster.delete("Namespace", namespace_of(name, "data"))
+    cluster.delete("Namespace", derive_namespace(name, "data"))
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_listings_5_1_and_5_2_build_and_run_an_application_by_argo(
     deployerClient = ScanflowDeployerClient(  # noqa: N806  as printed
         user_type="local", deployer="argo", k8s_config_file=os.environ["KUBECONFIG"], verbose=False
     )
-    assert deployerClient.create_environment(app=build_app) == namespace_of(app_name, "data")
+    assert deployerClient.create_environment(app=build_app) == derive_namespace(app_name, "data")
     (run,) = deployerClient.run_app(app=build_app)
     deployerClient.delete_app(app=build_app)
 
@@ -205,12 +205,12 @@ def test_the_agents_of_listings_5_4_to_5_6_run_as_pods_and_one_calls_the_other(
         (run,) = deployerClient.run_app(app=build_app)
         assert run.state == "succeeded"
         until(
-            lambda: "analysed: 1" in _printed(cluster, namespace_of(app_name, "data"), "checker"),
+            lambda: "analysed: 1" in _printed(cluster, derive_namespace(app_name, "data"), "checker"),
             "the tracker's sensor has counted 1000 predictions, and called the checker's",
             patience_s=90,
         )
         until(lambda: all(_fired(deployerClient, app_name)), "both have said that their sensors fired", patience_s=20)
-        _delete_of_an_agent(cluster, namespace_of(app_name, "data"), server)
+        _delete_of_an_agent(cluster, derive_namespace(app_name, "data"), server)
     finally:
         server.close()
 
@@ -234,7 +234,7 @@ def _delete_of_an_agent(cluster: Cluster, namespace: str, server: ServerProcess)
 
 def _printed(cluster: Cluster, namespace: str, agent: str) -> str:
     """Return what an agent's pods have printed."""
-    pods, _ = cluster.find("Pod", namespace, labels=selector(agent=agent))
+    pods, _ = cluster.find("Pod", namespace, labels=build_selector(agent=agent))
     return b"".join(part for pod in pods for part in cluster.log(pod["metadata"]["name"], namespace)).decode()
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.labels import namespace_of
+from scanflow.backends.kubernetes.labels import derive_namespace
 from scanflow.placement.mpi.simulation.experiment import thesis_jobs
 from tests.cluster.test_mpi_runs import IMAGE
 from tests.server import ServerProcess
@@ -41,7 +41,7 @@ def team(cluster: Cluster) -> Iterator[str]:
     made = f"t{secrets.token_hex(3)}"
     yield made
     for app in ("mpi", "scheduler"):
-        namespace = namespace_of(app, made)
+        namespace = derive_namespace(app, made)
         cluster.delete("Namespace", namespace)
         until(partial(is_gone, cluster, namespace), f"{namespace} is gone", patience_s=90)
 

@@ -17,7 +17,7 @@ import pytest
 import scanflow as sf
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import KINDS, Kind
-from scanflow.backends.kubernetes.labels import namespace_of, selector
+from scanflow.backends.kubernetes.labels import build_selector, derive_namespace
 from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.errors import UnavailableError
 from scanflow.settings import Settings
@@ -119,7 +119,7 @@ def test_a_run_whose_workflow_is_not_taken_says_so_and_is_gone_on_with(
     app = sf.Application(
         name=f"hooks{threading.get_ident() % 10**6}", team="tests", app_dir=str(tmp_path / "app"), workflows=[work]
     )
-    namespace = namespace_of(app.name, app.team)
+    namespace = derive_namespace(app.name, app.team)
     with batch_backend(settings) as backend:
         deployer = EmbeddedDeployer(settings, backend=backend)
         try:
@@ -132,6 +132,6 @@ def test_a_run_whose_workflow_is_not_taken_says_so_and_is_gone_on_with(
                 assert deployer.show(begun.name).state == "interrupted"
             record = deployer.run(RunRequest(run=begun.name))
             assert (record.state, [one.attempts for one in record.tasks]) == ("succeeded", [1])
-            assert len(cluster.find("Workflow", namespace, labels=selector(run=str(begun.name)))[0]) == 1
+            assert len(cluster.find("Workflow", namespace, labels=build_selector(run=str(begun.name)))[0]) == 1
         finally:
             cluster.delete("Namespace", namespace)

@@ -12,7 +12,7 @@ import pytest
 
 from scanflow.backends.kubernetes.cluster import Cluster, ConflictError, ExpiredError
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import SELECTED, labels_of
+from scanflow.backends.kubernetes.labels import SELECTED, build_labels
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import (
     AccessDeniedError,
@@ -47,7 +47,7 @@ def namespace(cluster: Cluster) -> Iterator[str]:
 
 
 def config_map(namespace: str, name: str = "some", **data: str) -> Manifest:
-    metadata = {"name": name, "namespace": namespace, "labels": labels_of("shop", "data")}
+    metadata = {"name": name, "namespace": namespace, "labels": build_labels("shop", "data")}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 

@@ -12,7 +12,7 @@ from scanflow.backends.kubernetes.batch.finished import Finished
 from scanflow.backends.kubernetes.batch.place import Place, StepImage
 from scanflow.backends.kubernetes.batch.workflow import build_workflow_manifest
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import namespace_of
+from scanflow.backends.kubernetes.labels import derive_namespace
 from scanflow.backends.port import RunDefinition
 from scanflow.backends.tasks import cut_down
 
@@ -30,10 +30,12 @@ def made(
     app = sf.Application(name="shop", team="data", workflows=[workflow], app_dir="/srv/shop")
     definition = cut_down(RunDefinition(app, workflow, step=only))
     more.setdefault("drive", 1)
-    document = RunDocument(run="calm-otter-417", definition=KeptDefinition.of(definition), created=1.0, **more)
+    document = RunDocument(
+        run="calm-otter-417", definition=KeptDefinition.from_definition(definition), created=1.0, **more
+    )
     images = {node.name: StepImage("scanflow/base:1", (CODE,)) for node in nodes if node.image is None}
     place = Place(
-        namespace=namespace_of(app.name, app.team),
+        namespace=derive_namespace(app.name, app.team),
         image="scanflow/base:1",
         service_account="scanflow-step",
         images=images | {node.name: StepImage(node.image) for node in nodes if node.image is not None},

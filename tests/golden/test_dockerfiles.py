@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scanflow.errors import InvalidError
-from scanflow.images.recipe import Recipe, dockerfile
+from scanflow.images.recipe import Recipe, render_dockerfile
 
 FOLDER = Path(__file__).parent / "dockerfiles"
 BASE = f"registry.example.com/scanflow/base@sha256:{'0' * 64}"
@@ -26,7 +26,7 @@ RECIPES = {
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_dockerfile_is_written_as_it_always_was(name: str) -> None:
     path = FOLDER / f"{name}.Dockerfile"
-    text = dockerfile(RECIPES[name])
+    text = render_dockerfile(RECIPES[name])
     if os.environ.get("REGENERATE_GOLDEN"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -51,4 +51,4 @@ def test_the_tag_changes_with_all_that_the_image_is_made_of_and_with_nothing_els
 @pytest.mark.parametrize("base", ["", "python:3.12\nRUN curl", "python 3.12", "--platform=x"])
 def test_a_base_that_is_no_name_of_an_image_gets_into_no_dockerfile(base: str) -> None:
     with pytest.raises(InvalidError, match="no image's name"):
-        dockerfile(RECIPES["code"].model_copy(update={"base": base}))
+        render_dockerfile(RECIPES["code"].model_copy(update={"base": base}))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scanflow.drift.contract import outputs_of_training
+from scanflow.drift.contract import parse_training_outputs
 from scanflow.drift.detectors import catalogue
 from scanflow.drift.detectors.port import Fitted
 from scanflow.errors import InvalidError, NotFoundError
@@ -177,7 +177,7 @@ class TestSteps:
         assert all(point["run"] == batch and 0 <= point["score"] <= 1 for point in points)
 
         labels, _ = project.labelled("window", lambda at: int(truth[at]), [])
-        outputs = outputs_of_training(project.run("training", "retrain", labels=labels))
+        outputs = parse_training_outputs(project.run("training", "retrain", labels=labels))
         assert outputs is not None
         current, clean = outputs.slices
         assert (outputs.version, outputs.champion_version, current.n) == (2, 1, found["n_evaluation"])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scanflow.drift.contract import TrainingOutputs, outputs_of_detection, outputs_of_training
+from scanflow.drift.contract import TrainingOutputs, parse_detection_outputs, parse_training_outputs
 from scanflow.drift.samples import compute_digests, take_rows
 from scanflow.drift.training_data import TrainingData
 from scanflow.errors import ScanflowError
@@ -29,7 +29,7 @@ pytestmark = [
 
 
 def trained(outputs: dict[str, Any]) -> TrainingOutputs:
-    found = outputs_of_training(outputs)
+    found = parse_training_outputs(outputs)
     assert found is not None
     return found
 
@@ -43,7 +43,7 @@ def people(count: int, ages: tuple[int, int], seed: int) -> tuple[Any, Any]:
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     made = Project(tmp_path_factory.mktemp("own-data"), TUTORIAL / "app.py")
     first = made.run("training", "first")
-    assert (first["version"], outputs_of_training(first)) == (1, None)
+    assert (first["version"], parse_training_outputs(first)) == (1, None)
     assert first["accuracy"] > 0.95
     return made
 
@@ -58,7 +58,7 @@ def test_two_windows_are_detected_labelled_and_learnt_from_and_nothing_learnt_ev
     old, repaid = people(700, (50, 65), 8)
     batch = project.predicted({f"input:{name}": old[name].to_numpy() for name in old}, "old")
     found = project.run("detector", "window-1", run_ids=[batch])
-    read = outputs_of_detection(found)
+    read = parse_detection_outputs(found)
     assert (read.drifted, read.n_picked, read.n_evaluation, read.run_ids) == (True, 200, 60, (batch,))
     assert read.columns[0]["name"] == "age"
     points = json.loads((project.folder / "window-1" / "picked.json").read_text())
@@ -118,10 +118,10 @@ def test_two_windows_are_detected_labelled_and_learnt_from_and_nothing_learnt_ev
 
 
 def _digests(project: Project, window: str) -> list[str]:
-    from scanflow.drift.samples import unpacked
+    from scanflow.drift.samples import unpack_samples
 
     with np.load(project.folder / window / "picked.npz") as arrays:
-        x = unpacked("x", dict(arrays))
+        x = unpack_samples("x", dict(arrays))
         assert compute_digests(take_rows(x, [1, 0])) == compute_digests(x)[1::-1]
         return compute_digests(x)
 

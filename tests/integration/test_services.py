@@ -23,7 +23,7 @@ import pytest
 import scanflow as sf
 from scanflow.backends.local.services.state.desired import update_desired
 from scanflow.backends.service_records import ServiceRecord
-from scanflow.deployer.service_client import explanation_of
+from scanflow.deployer.service_client import get_explanation
 from scanflow.errors import InvalidError, NotFoundError, UsageError
 from scanflow.processes.ports import is_free
 from tests.integration.local_services import Services, is_shim, kill, processes
@@ -297,7 +297,7 @@ def test_what_instances_do_not_see_replaces_none_and_ends_no_canary(services: Se
     after = services.deploy(model="models:/digits/1", scaling=sf.Scaling(metric="rps", target=50, min=1, max=2))
     assert pids(after) == pids(before)
     assert [one.role for one in after.revisions] == ["current", "canary"]
-    assert explanation_of(services.local.service("w")).target == 50
+    assert get_explanation(services.local.service("w")).target == 50
     tuned = services.change(scaling=sf.Scaling(metric="rps", target=25, min=1, max=2))
     assert (pids(tuned), [one.role for one in tuned.revisions]) == (pids(before), ["current", "canary"])
     assert tuned.scaling is not None
@@ -366,7 +366,7 @@ def test_a_service_without_instances_is_woken_by_its_first_caller(services: Serv
     with closing(Caller(url)) as kept:
         first = kept.get()["pid"]
         assert not services.eventually(asleep, "it sleeps").instances
-        scaled = explanation_of(services.local.service("w"))
+        scaled = get_explanation(services.local.service("w"))
         assert "sleep" in scaled.decision or scaled.instances == 0
         second = ask(url)["pid"]
         assert second != first

@@ -24,7 +24,7 @@ import pytest
 
 import scanflow as sf
 from scanflow.backends.service_records import CanaryPolicy
-from scanflow.deployer.service_client import explanation_of
+from scanflow.deployer.service_client import get_explanation
 from scanflow.errors import InvalidError
 from tests.integration.local_services import Services, kill, processes
 from tests.load import LoadGenerator, steady_load
@@ -260,7 +260,7 @@ def test_load_adds_instances_quiet_takes_them_away_and_the_first_caller_wakes_on
     url = services.deploy(scaling=scaling).url
     with under_load(url, connections=6, rate=100) as load:
         until(lambda: len(services.pids()) == 3, "there are three")
-        assert explanation_of(services.local.service("w")).sample is not None
+        assert get_explanation(services.local.service("w")).sample is not None
         load.stop()
         result = load.result(timeout_s=patient(120))
         assert not result.failed, result.reasons

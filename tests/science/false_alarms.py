@@ -90,7 +90,7 @@ def _segments(generator: np.random.Generator, n: int) -> Made:
 
     def made(level: float, permutations: int) -> bool:
         whole, within = compare_by(reference, batch, "place", level=level)
-        return whole.drifted or any(one.found is not None and one.found.drifted for one in within)
+        return whole.drifted or any(one.comparison is not None and one.comparison.drifted for one in within)
 
     return made
 

@@ -14,7 +14,7 @@ from statistics import median
 import numpy as np
 import pytest
 
-from scanflow.placement.interference import Disturbance, LoadPoint, Watch, Window, helped
+from scanflow.placement.interference import Disturbance, LoadPoint, Watch, Window, compare_move
 
 LONG = os.environ.get("SCANFLOW_SCIENCE") == "long"
 DAYS, LOOKS = (400, 720) if LONG else (12, 240)
@@ -70,7 +70,7 @@ def test_a_move_stands_where_it_helped_and_else_not(effect: float, least: float,
     for seed in range(10 * DAYS):
         before = [one.point for one in day(seed, 2.0) if one.beside][:12]
         after = [one.point for one in day(seed + 10_000, 2.0 / effect) if one.beside]
-        verdicts.append(helped(before, after)[1])
+        verdicts.append(compare_move(before, after)[1])
     assert None not in verdicts
     share = float(np.mean([one is True for one in verdicts]))
     if LONG:

@@ -451,7 +451,7 @@ def test_an_agent_elsewhere_is_not_asked_for_its_journal_and_sent_no_token(
     two: Two, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr("scanflow_server.control.agents.reply_of", lambda url, *_, **__: asked.append(url))
+    monkeypatch.setattr("scanflow_server.control.agents.fetch_reply", lambda url, *_, **__: asked.append(url))
     at = {"url": place, "pid": 5}
     HTTP.post(f"{two.url}/agents/any/evil/here", json=at, headers=two.token("beta", "agent")).raise_for_status()
     reply = HTTP.get(f"{two.url}/agents/any/evil/journal", headers=two.token("beta", "viewer"))

@@ -24,7 +24,7 @@ from scanflow.backends.service_records import (
     ServiceRecord,
     Shape,
 )
-from scanflow.backends.shapes import changed_shape, shape_of
+from scanflow.backends.shapes import apply_sizing, compute_shape
 from scanflow.errors import NotFoundError, UsageError, did_you_mean
 from scanflow.settings import Settings
 
@@ -74,7 +74,7 @@ class StandIn:
     ) -> ServiceRecord:
         app, workflow, sizing = deployment.app, deployment.online, deployment.sizing
         self.asked.append({"deploy": workflow.name, "sizing": sizing, "port": deployment.port})
-        wanted = shape_of(workflow) if sizing is None else changed_shape(shape_of(workflow), sizing)
+        wanted = compute_shape(workflow) if sizing is None else apply_sizing(compute_shape(workflow), sizing)
         for number in range(1, wanted.instances + 1):
             observe(Progress(service=workflow.name, text=f"instance {number} is ready on core {number - 1} (0.9 s)"))
         return self._keep(
@@ -117,7 +117,7 @@ class StandIn:
         if change.rollback:
             return self._keep(record.model_copy(update={"revisions": record.revisions[:1]}))
         if change.sizing is not None:
-            shape = changed_shape(record.shape, change.sizing)
+            shape = apply_sizing(record.shape, change.sizing)
             observe(Progress(service=name, text="rolling"))
             return self._keep(record.model_copy(update={"shape": shape, "instances": _instances(shape)}))
         if change.is_canary:

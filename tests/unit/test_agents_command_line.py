@@ -16,7 +16,7 @@ from scanflow.agent.records import Action, Decision, Intent, PrimitiveCall, Samp
 from scanflow.drift.promotion import decide
 from scanflow.drift.slices import Slice
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError, UsageError
-from scanflow.problems import problem_of
+from scanflow.problems import build_problem
 from scanflow.transport import ServerClient
 from scanflow_client import agent_client
 from scanflow_client.cli.app import app
@@ -69,7 +69,7 @@ class Answers:
         if callable(answer):
             answer = answer(request)
         if isinstance(answer, Exception):
-            status, document = problem_of(answer)
+            status, document = build_problem(answer)
             return httpx.Response(status, json=document)
         return httpx.Response(200, json=answer)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from scanflow.agent.records import Action, AgentView, Decision, Event, Intent, SensorReport
 from scanflow.app.plan import Plan, PlannedInstance, PlannedStep
-from scanflow.app.quantities import counted
+from scanflow.app.quantities import format_count
 from scanflow.backends.records import RunRecord, TaskRecord
 from scanflow.backends.service_records import Explanation, InstanceRecord, RevisionRecord, ServiceRecord, Shape
 from scanflow.failures import Failure
@@ -328,8 +328,8 @@ def test_secrets_among_arguments_and_in_events_are_stars() -> None:
         (text.format_bytes(1023), "1023 B"),
         (text.format_bytes(1536), "1.5 KiB"),
         (text.format_bytes(2**50), "1024.0 TiB"),
-        (counted(1, "step"), "1 step"),
-        (counted(1200, "strategy"), "1,200 strategies"),
+        (format_count(1, "step"), "1 step"),
+        (format_count(1200, "strategy"), "1,200 strategies"),
         (text.format_age(0, now=59), "59 s ago"),
         (text.format_age(0, now=7200), "2 h ago"),
         (text.format_age(0, now=200_000), "2 d ago"),

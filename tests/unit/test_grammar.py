@@ -3,61 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections import Counter
 
 import pytest
 
 from tests import grammar
 
-TABLE = """
-agents/scanflow_agents                             0           0           1           5           0
-agents/scanflow_agents/host                       19           8           6          37           2
-agents/scanflow_agents/templates                  33          11           6         168          35
-client/scanflow_client                            15          12           8         133           7
-client/scanflow_client/cli                         2           2           0          72           4
-client/scanflow_client/demo                        0           1           1          42           1
-client/scanflow_client/formatting                  5           1           3         121          41
-client/scanflow_client/reproduction                1           3           0           4           0
-client/scanflow_client/thesis                      3           2           0          13           1
-scanflow                                           8           5           1          27           2
-scanflow/agent                                    34          13          14         108          31
-scanflow/app                                      10           5           1          36           4
-scanflow/backends                                160          68          25         616          99
-scanflow/characterization                          2           0           1          19           6
-scanflow/deployer                                  9           3           0          17           0
-scanflow/drift                                    31          10          11         174          16
-scanflow/images                                    4           3           0           6           1
-scanflow/knowledge                                13           3           2          52          21
-scanflow/load                                      2           2           2           8           0
-scanflow/placement                                15           3           6          77           3
-scanflow/processes                                11           1           0          12           0
-scanflow/protos                                    0           0           0           2           0
-scanflow/reports                                  14          10           2          97          19
-scanflow/testing                                   9           0           1          35           0
-scanflow/transport                                 6           3           0          16           0
-scanflow/tuning                                    4           3           3          41          19
-server/scanflow_server                            26          11           4         101          18
-server/scanflow_server/arbiter                    20           5           8          41          20
-server/scanflow_server/control                     7           7           3          32          12
-server/scanflow_server/routes                      6           0           6          59           7
-server/scanflow_server/store                      13           4           6          37           2
-server/scanflow_serving                           26           7           3         173          21
-"""
-"""What is left in each package: participles, names in _of, pronouns, assignments and parameters of words for any value.
-
-`python -m tests.grammar` prints its rows. It goes once all kinds are within their limits.
-"""
-
-
-def read_table(text: str) -> dict[str, Counter[str]]:
-    rows = [line.split() for line in text.split("\n") if line]
-    return {row[0]: Counter(dict(zip(grammar.LIMITS, map(int, row[1:]), strict=True))) for row in rows}
-
 
 def test_names_of_the_product_keep_to_the_grammar() -> None:
-    counts = grammar.count_by_package(grammar.find_in_paths(grammar.CHECKOUT / folder for folder in grammar.PRODUCT))
-    problems = grammar.compare_counts(counts, read_table(TABLE))
-    assert not problems, "\n".join(problems)
+    findings = grammar.find_in_paths(grammar.CHECKOUT / folder for folder in grammar.PRODUCT)
+    assert not grammar.list_excess(findings)
 
 
 @pytest.mark.parametrize(
@@ -104,10 +58,9 @@ def at(time): pass
     assert [finding.line for finding in findings if finding.name == "changed"] == [19]
 
 
-def test_a_count_neither_rises_nor_falls_unseen_until_its_kind_is_within_the_limit() -> None:
-    table = {"scanflow/app": Counter(of=30), "scanflow/drift": Counter(of=10)}
-    assert grammar.compare_counts(table, table) == []
-    risen, fallen = grammar.compare_counts({"scanflow/app": Counter(of=31), "scanflow/drift": Counter(of=9)}, table)
-    assert risen.startswith("scanflow/app: 31 of kind 'of', where 30 were left.")
-    assert fallen == "scanflow/drift: lower the table's number of kind 'of' from 10 to 9."
-    assert grammar.compare_counts({"scanflow/app": Counter(of=grammar.LIMITS["of"])}, {}) == []
+def test_a_kind_with_more_findings_than_its_limit_is_listed() -> None:
+    pronouns = [grammar.Finding("scanflow/app/model.py", 3, "each", "pronoun")]
+    values = [grammar.Finding("scanflow/app/model.py", line, "one", "assignment") for line in range(61)]
+    assert grammar.list_excess(values[:60]) == []
+    assert grammar.list_excess([*pronouns, *values[:60]]) == ["scanflow/app/model.py:3 each (pronoun)"]
+    assert len(grammar.list_excess(values)) == 61

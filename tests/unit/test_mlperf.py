@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from scanflow.errors import InvalidError, UnavailableError
-from scanflow.load.mlperf import TABLE_4_2, MlperfSettings, Scenario, read_summary, scaled
+from scanflow.load.mlperf import TABLE_4_2, MlperfSettings, Scenario, read_summary, scale_settings
 from scanflow_client.formatting.load import format_load
 from scanflow_client.service_load import LoadSpec, build_mlperf_settings
 from tests.unit.test_load import say, server
@@ -45,12 +45,12 @@ def test_table_4_2_is_told_and_scaled() -> None:
         "server": (12_800, 200.0, 20.0),
         "offline": (32_768, 200.0, 20.0),
     }
-    small = scaled("server", 0.01, target_qps=50.0)
+    small = scale_settings("server", 0.01, target_qps=50.0)
     assert (small.queries, small.target_qps, small.target_latency_s, small.scale) == (128, 50.0, 20.0, 0.01)
-    assert scaled("single-stream", 1e-9).queries == 1
+    assert scale_settings("single-stream", 1e-9).queries == 1
     for wrong in (0.0, -1.0, float("nan")):
         with pytest.raises(InvalidError, match="above 0"):
-            scaled("server", wrong)
+            scale_settings("server", wrong)
     with pytest.raises(InvalidError, match="Did you mean 'server'"):
         build_mlperf_settings("serve", 1.0, rate=None, bound_s=None)
 

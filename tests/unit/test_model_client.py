@@ -15,7 +15,7 @@ from scanflow.backends.service_change import Deployment
 from scanflow.deployer import EmbeddedDeployer
 from scanflow.errors import NotFoundError, UsageError
 from scanflow.knowledge import MemoryKnowledge
-from scanflow.knowledge.version_tags import ACTION, BEFORE, BY_HAND, PROMOTION, rejected
+from scanflow.knowledge.version_tags import ACTION, BEFORE, BY_HAND, PROMOTION, get_rejection
 from scanflow.settings import Settings
 from scanflow_client.control_client import ControlClient
 from scanflow_client.formatting.models import VersionList, format_models, format_versions
@@ -106,7 +106,7 @@ def test_a_version_is_promoted_by_hand_and_taken_back(shop: Shop) -> None:
 
     back = shop.client.reject(CNN, 3, why="it was wrong")
     assert (back.done, back.services, back.before) == ("rejected", ("digits",), 1)
-    assert (shop.served(), shop.champion, rejected(shop.tags(3))) == (f"models:/{CNN}/1", 1, "it was wrong")
+    assert (shop.served(), shop.champion, get_rejection(shop.tags(3))) == (f"models:/{CNN}/1", 1, "it was wrong")
     assert [one.type for one in shop.server.told] == ["model.promoted", "model.rejected"]
 
 
@@ -146,7 +146,7 @@ def test_what_agents_want_with_a_version_is_refused_with_it(settings: Settings, 
     shop.deploy("digits")
     made = shop.client.reject(CNN, 3)
     assert (made.actions, shop.server.said, made.before) == (("a3",), [("refuse", "a3", "")], None)
-    assert (rejected(shop.tags(3)), shop.tags(3)[ACTION], shop.champion) == ("by hand", "a3", 1)
+    assert (get_rejection(shop.tags(3)), shop.tags(3)[ACTION], shop.champion) == ("by hand", "a3", 1)
 
 
 def test_of_several_services_one_has_to_be_named(shop: Shop) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow.masking import STARS, looks_secret, masked
+from scanflow.masking import STARS, looks_secret, mask_secrets
 from scanflow.printable import PrintableStream, one_line, printable
 
 ATTACKS = {
@@ -68,6 +68,6 @@ def test_a_name_that_does_not(name: str) -> None:
 
 def test_secrets_become_stars_at_any_depth() -> None:
     given = {"epochs": 3, "password": "hunter2", "db": {"token": "x", "url": "u"}, "all": [{"api_key": 1}], "pwd": None}
-    assert masked(given) == {
+    assert mask_secrets(given) == {
         "epochs": 3, "password": STARS, "db": {"token": STARS, "url": "u"}, "all": [{"api_key": STARS}], "pwd": None,
     }  # fmt: skip

@@ -22,7 +22,7 @@ from scanflow.deployer import InstanceLogs, RemoteDeployer, RunRequest, function
 from scanflow.deployer.service_client import predict
 from scanflow.errors import InternalError, InvalidError, NotFoundError, UnavailableError, UsageError
 from scanflow.names import RunName
-from scanflow.problems import problem_of
+from scanflow.problems import build_problem
 from scanflow.transport import ServerClient
 
 URL = "http://127.0.0.1:46666"
@@ -47,7 +47,7 @@ class StandIn:
         path = request.url.path.removeprefix("/api/v1")
         answers = self.routes.get(f"{request.method} {path}")
         if not answers:
-            status, document = problem_of(NotFoundError(f"nothing at {request.method} {path}"))
+            status, document = build_problem(NotFoundError(f"nothing at {request.method} {path}"))
             return httpx.Response(status, json=document)
         return (answers.pop(0) if len(answers) > 1 else answers[0])(request)
 
@@ -131,7 +131,7 @@ def test_parameters_of_functions_are_known_here(deployer: RemoteDeployer, standi
     from scanflow.loading import load_application
 
     app, source, _ = load_application(str(tmp_path / "remote_steps.py"))
-    standin.on("POST /runs/plan", httpx.Response(422, json=problem_of(InvalidError("no"))[1]))
+    standin.on("POST /runs/plan", httpx.Response(422, json=build_problem(InvalidError("no"))[1]))
     with pytest.raises(InvalidError, match=r"^no$"):
         deployer.plan(RunRequest(app, parameters={"count": 5}))
     sent = standin.body("POST /runs/plan")["application"]["workflows"][0]["nodes"][0]
@@ -154,7 +154,7 @@ def test_a_function_of_the_running_program_is_kept_on_the_server_once_and_named_
 
     place = f"{'a' * 64}.pickle"
     standin.on("POST /functions", httpx.Response(201, json={"name": place}))
-    standin.on("POST /runs/plan", httpx.Response(422, json=problem_of(InvalidError("no"))[1]))
+    standin.on("POST /runs/plan", httpx.Response(422, json=build_problem(InvalidError("no"))[1]))
     app = programs_own(load)
     twice = app.workflows[0].replace(nodes=(app.workflows[0].nodes[0], app.workflows[0].nodes[0].replace(name="more")))
     with pytest.raises(InvalidError, match=r"^no$"):
@@ -211,7 +211,7 @@ def test_a_run_that_is_resumed_is_watched_on(deployer: RemoteDeployer, standin: 
 
 def test_a_run_that_could_not_be_driven_raises_why(deployer: RemoteDeployer, standin: StandIn) -> None:
     standin.on("POST /runs/tall-fox/resume", httpx.Response(200, json=as_json(run_record())))
-    problem = json.dumps(problem_of(NotFoundError("'app.py' no longer has the workflow 'w'."))[1])
+    problem = json.dumps(build_problem(NotFoundError("'app.py' no longer has the workflow 'w'."))[1])
     standin.events("GET /runs/tall-fox/events", ("problem", problem), ("run-ended", ENDED.model_dump_json()))
     with pytest.raises(NotFoundError, match="no longer has the workflow"):
         deployer.run(RunRequest(run="tall-fox"))
@@ -286,7 +286,7 @@ def test_every_change_says_what_is_wanted_and_nothing_else(deployer: RemoteDeplo
 
 def test_a_change_that_failed_raises_what_went_wrong_there(deployer: RemoteDeployer, standin: StandIn) -> None:
     standin.on("PATCH /services/digits", httpx.Response(202, json={"operation": "o"}))
-    problem = problem_of(UsageError("There is nothing to go back to."))[1]
+    problem = build_problem(UsageError("There is nothing to go back to."))[1]
     failed: dict[str, Any] = {"id": "o", "state": "failed", "progress": [], "result": None, "problem": problem}
     standin.events("GET /operations/o/events", ("done", json.dumps(failed)))
     with pytest.raises(UsageError, match=r"^There is nothing to go back to\.$"):

@@ -193,7 +193,9 @@ def test_a_taken_port_is_refused_or_passed_over(
     assert raised.notes == [f"Port {taken} is taken by another program, so it listens on {port}."]
     control_plane.stop_control_plane(standin)
     assert not raised.up.server.is_alive(), "a server that does not end is made to"
-    assert control_plane.reserve_port(tmp_path / "other", port) == port, "what is down leaves its port to other homes"
+    assert control_plane.reserve_home_port(tmp_path / "other", port) == port, (
+        "what is down leaves its port to other homes"
+    )
     forget_ports(tmp_path / "other")
 
 
@@ -237,13 +239,13 @@ def test_another_s_server_is_not_our_own(standin: Settings, tmp_path: Path, monk
 
 def test_a_port_is_another_home_s_to_choose_only_when_it_is_free(standin: Settings, tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
-    first = control_plane.reserve_port(one, control_plane.PORT)
-    assert control_plane.reserve_port(other, first) != first
-    assert control_plane.reserve_port(one, first) == first
+    first = control_plane.reserve_home_port(one, control_plane.PORT)
+    assert control_plane.reserve_home_port(other, first) != first
+    assert control_plane.reserve_home_port(one, first) == first
     with pytest.raises(UsageError, match="is taken by another"):
         up(standin, first)
     forget_ports(one)
-    assert control_plane.reserve_port(other, first) == first
+    assert control_plane.reserve_home_port(other, first) == first
     forget_ports(other)
 
 

@@ -71,7 +71,7 @@ def test_runs_and_versions_are_linked_where_the_tracker_has_pages(
         asked.append(url)
         return {"experiment": {"experiment_id": "7"}}
 
-    monkeypatch.setattr("scanflow_client.report.json_of", answer)
+    monkeypatch.setattr("scanflow_client.report.fetch_json", answer)
     tracker, agents = {"url": "http://127.0.0.1:5000/", "ready": True}, [{"app": "shop", "team": "data"}]
     events = [told(1, "drift.found", run="a-b-1"), judged(2)]
     page = write_report(keeps(*events, status={"tracker": tracker, "agents": agents}), None, tmp_path).read_text()

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 import scanflow as sf
 from scanflow.backends.service_change import CanaryPolicy, Deployment, ServiceChange, Sizing
 from scanflow.backends.service_records import ServiceRecord, Shape
-from scanflow.backends.shapes import changed_shape, shape_of
+from scanflow.backends.shapes import apply_sizing, compute_shape
 from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UnsupportedError, UsageError
 from scanflow.loading import load_application
@@ -96,19 +96,21 @@ def graph(*nodes: sf.Service) -> sf.Workflow:
 def test_a_graph_takes_what_its_nodes_take_together() -> None:
     first = node("a", instances=2, resources={"cpu": 1, "memory": "1Gi"}, affinity="cpu")
     second = node("b", instances=3, resources={"cpu": "500m", "memory": "512Mi"}, affinity="cpumem")
-    assert shape_of(graph(first, second)) == Shape(instances=3, cores=1.5, memory_bytes=3 * 2**29, affinity="cpumem")
+    assert compute_shape(graph(first, second)) == Shape(
+        instances=3, cores=1.5, memory_bytes=3 * 2**29, affinity="cpumem"
+    )
 
 
 @pytest.mark.parametrize(("instances", "begun"), [(0, 1), (2, 2), (9, 4)])
 def test_scaling_bounds_the_instances(instances: int, begun: int) -> None:
     scaling = sf.Scaling(metric="rps", target=5, min=1, max=4)
-    assert shape_of(graph(node("a", instances=instances, scaling=scaling))).instances == begun
+    assert compute_shape(graph(node("a", instances=instances, scaling=scaling))).instances == begun
 
 
 def test_threads_are_derived_anew_where_the_cores_change() -> None:
     shape = Shape(instances=2, cores=1, threads={"OMP_NUM_THREADS": "1"})
-    assert changed_shape(shape, Sizing(instances=4)).threads == shape.threads
-    assert changed_shape(shape, Sizing(cores=2)) == Shape(instances=2, cores=2)
+    assert apply_sizing(shape, Sizing(instances=4)).threads == shape.threads
+    assert apply_sizing(shape, Sizing(cores=2)) == Shape(instances=2, cores=2)
 
 
 # The deployer

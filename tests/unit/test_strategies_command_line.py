@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError, UsageError
-from scanflow.problems import problem_of
+from scanflow.problems import build_problem
 from scanflow.transport import ServerClient
 from scanflow_client import agent_client
 from scanflow_client.cli.app import app
@@ -117,7 +117,7 @@ def journal(monkeypatch: pytest.MonkeyPatch) -> Journal:
         if request.url.path.endswith("/agents"):
             return httpx.Response(200, json=told)
         if "/checker/" in request.url.path:
-            status, document = problem_of(UnavailableError("mnist:checker is stopped: --start app.py:checker"))
+            status, document = build_problem(UnavailableError("mnist:checker is stopped: --start app.py:checker"))
             return httpx.Response(status, json=document)
         after, limit = (int(request.url.params[name]) for name in ("after", "limit"))
         return httpx.Response(200, json=[one for one in entries if one["id"] > after][:limit])

@@ -8,7 +8,7 @@ import pytest
 
 from scanflow import errors
 from scanflow.errors import InternalError, NotFoundError, ScanflowError, UnavailableError, UsageError
-from scanflow.problems import error_of, get_status, problem_of
+from scanflow.problems import build_problem, get_status, parse_error
 
 
 @pytest.mark.parametrize(
@@ -28,8 +28,8 @@ from scanflow.problems import error_of, get_status, problem_of
     ],
 )
 def test_an_error_arrives_as_itself_with_its_status(kind: type[ScanflowError], status: int) -> None:
-    _, document = problem_of(kind("The step 'x' failed. Do this."))
-    found = error_of(status, json.dumps(document).encode())
+    _, document = build_problem(kind("The step 'x' failed. Do this."))
+    found = parse_error(status, json.dumps(document).encode())
     assert (type(found), str(found)) == (kind, "The step 'x' failed. Do this.")
     assert document["status"] == get_status(kind("no")) == status
     assert document["type"] == f"urn:scanflow:error:{kind.__name__}"
@@ -40,16 +40,16 @@ def test_an_error_that_is_made_from_ours_arrives_as_ours() -> None:
     class ParticularError(NotFoundError):
         pass
 
-    status, document = problem_of(ParticularError("gone"))
-    assert type(error_of(status, json.dumps(document).encode())) is NotFoundError
+    status, document = build_problem(ParticularError("gone"))
+    assert type(parse_error(status, json.dumps(document).encode())) is NotFoundError
 
 
 def test_what_is_none_of_ours_is_a_defect_whose_words_stay_in_the_log() -> None:
-    status, document = problem_of(KeyError("postgresql://me:secret@host"))
+    status, document = build_problem(KeyError("postgresql://me:secret@host"))
     assert status == 500
     assert "KeyError" in document["detail"]
     assert "secret" not in document["detail"]
-    assert type(error_of(status, json.dumps(document).encode())) is InternalError
+    assert type(parse_error(status, json.dumps(document).encode())) is InternalError
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_what_is_none_of_ours_is_a_defect_whose_words_stay_in_the_log() -> None:
 )
 @pytest.mark.parametrize("body", [b"", b"<h1>nginx</h1>", b'{"type": "about:blank", "detail": "No."}', b"[1]", b"\xff"])
 def test_another_s_answer_is_read_by_its_status(status: int, kind: type[ScanflowError], told: str, body: bytes) -> None:
-    found = error_of(status, body, who="The server at http://h:1")
+    found = parse_error(status, body, who="The server at http://h:1")
     assert type(found) is kind
     assert told in str(found)
     assert "http://h:1" in str(found)
@@ -73,4 +73,4 @@ def test_another_s_answer_is_read_by_its_status(status: int, kind: type[Scanflow
 
 def test_a_type_that_is_not_known_yet_is_read_by_its_status() -> None:
     body = json.dumps({"type": "urn:scanflow:error:FromTheFutureError", "detail": "Hm."}).encode()
-    assert type(error_of(409, body)) is UsageError
+    assert type(parse_error(409, body)) is UsageError

@@ -9,8 +9,8 @@ import pytest
 import stamina
 
 from scanflow.errors import InternalError, InvalidError, NotFoundError, UnavailableError, UsageError
-from scanflow.problems import problem_of
-from scanflow.transport import ServerClient, path_of
+from scanflow.problems import build_problem
+from scanflow.transport import ServerClient, build_path
 
 Handler = Callable[[httpx.Request], httpx.Response]
 URL = "http://127.0.0.1:46666"
@@ -60,7 +60,7 @@ AWAY = httpx.ConnectError("Connection refused")
 
 def test_a_document_comes_back_and_the_token_goes_along() -> None:
     handle, asked = scripted(httpx.Response(200, json=[{"name": "a"}]))
-    assert server(handle, token="abc").get(path_of("runs"), limit=3, type=None) == [{"name": "a"}]
+    assert server(handle, token="abc").get(build_path("runs"), limit=3, type=None) == [{"name": "a"}]
     assert str(asked[0].url) == f"{URL}/api/v1/runs?limit=3"
     assert asked[0].headers["authorization"] == "Bearer abc"
 
@@ -68,7 +68,7 @@ def test_a_document_comes_back_and_the_token_goes_along() -> None:
 @pytest.mark.parametrize(
     ("answer", "error", "told"),
     [
-        (httpx.Response(404, json=problem_of(NotFoundError("No run 'x'."))[1]), NotFoundError, r"^No run 'x'\.$"),
+        (httpx.Response(404, json=build_problem(NotFoundError("No run 'x'."))[1]), NotFoundError, r"^No run 'x'\.$"),
         (httpx.Response(200, text="<html>"), UnavailableError, "is no scanflow server"),
         (httpx.Response(500, text="oops"), InternalError, r"127\.0\.0\.1:46666 answered 500: oops"),
     ],
@@ -76,7 +76,7 @@ def test_a_document_comes_back_and_the_token_goes_along() -> None:
 )
 def test_what_the_server_raised_is_raised_here(answer: httpx.Response, error: type[Exception], told: str) -> None:
     with pytest.raises(error, match=told):
-        server(scripted(answer)[0]).get(path_of("runs", "x"))
+        server(scripted(answer)[0]).get(build_path("runs", "x"))
 
 
 def test_a_server_that_is_not_there_is_named_with_the_next_command_and_not_waited_for() -> None:
@@ -150,7 +150,7 @@ def test_bytes_go_on_where_they_stood() -> None:
 
 
 def test_a_stream_that_is_refused_says_why() -> None:
-    status, document = problem_of(NotFoundError("There is no log."))
+    status, document = build_problem(NotFoundError("There is no log."))
     handle, asked = scripted(httpx.Response(status, json=document))
     with pytest.raises(NotFoundError, match="There is no log"):
         list(server(handle).stream("/logs"))
@@ -172,10 +172,10 @@ def test_what_is_no_address_is_refused(url: str) -> None:
 
 
 def test_a_name_cannot_become_another_path() -> None:
-    assert path_of("runs", "@latest", "steps", "a/b") == "/runs/@latest/steps/a%2Fb"
+    assert build_path("runs", "@latest", "steps", "a/b") == "/runs/@latest/steps/a%2Fb"
     for name in ("", ".", ".."):
         with pytest.raises(UsageError):
-            path_of("runs", name)
+            build_path("runs", name)
 
 
 def test_readiness_is_told_with_the_words_of_the_server() -> None:

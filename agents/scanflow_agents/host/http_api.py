@@ -24,7 +24,7 @@ from starlette.routing import Route
 from scanflow.agent.records import Accepted, Event, SensorCall
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError
 from scanflow.http_security import RequestGuard
-from scanflow.problems import PROBLEM_JSON, problem_of
+from scanflow.problems import PROBLEM_JSON, build_problem
 from scanflow_agents.host.agent_host import AgentHost
 
 MOST_EVENTS = 1000
@@ -154,7 +154,7 @@ async def _refuse(request: Request, error: Exception) -> JSONResponse:
     if isinstance(error, HTTPException):
         what = f"{request.method} {request.url.path}"
         error = NotFoundError(f"An agent has no {what}. It has /healthz, /sensors, /inbox and /journal.")
-    status, document = problem_of(error)
+    status, document = build_problem(error)
     if status == 500:
         _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return JSONResponse(document, status_code=status, media_type=PROBLEM_JSON)

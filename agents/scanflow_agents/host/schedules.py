@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 from apscheduler.triggers.combining import OrTrigger
 from apscheduler.triggers.cron import CronTrigger
 
-from scanflow.app.triggers import Cron, Date, Interval, cron_fields
+from scanflow.app.triggers import Cron, Date, Interval, parse_cron
 
 Scheduled = Interval | Date | Cron
 _DAY = timedelta(days=1)
@@ -96,7 +96,7 @@ class _CronTimes:
     """
 
     def __init__(self, expression: str, timezone: str) -> None:
-        self._fields = fields = cron_fields(expression)
+        self._fields = fields = parse_cron(expression)
         self._zone = ZoneInfo(timezone)
         self._times_of_day = [time(hour, minute) for hour in sorted(fields.hours) for minute in sorted(fields.minutes)]
         self._hourly = len(fields.hours) == 24

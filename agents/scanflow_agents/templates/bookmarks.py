@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from scanflow.agent.context import Context
 from scanflow.agent.sensors.runs import Run, find_runs
-from scanflow.drift.contract import purpose_of
+from scanflow.drift.contract import read_purpose
 from scanflow.knowledge.labels import LABELS_FILE, OF_LABELS, read_json
 from scanflow.knowledge.records import TrackedRun
 from scanflow_agents.host.sensor_state import AHEAD_S
@@ -139,7 +139,7 @@ def get_end_time(run: TrackedRun) -> float:
 def save_labels(context: Context, labels: Sequence[Mapping[str, Any]]) -> str:
     """Store labelled points as a training file, once, and return the id of its tracked run."""
     fields = ("id", "run", "data", "guess", "score", "label")
-    points = [{**{name: label.get(name) for name in fields}, "purpose": purpose_of(label)} for label in labels]
+    points = [{**{name: label.get(name) for name in fields}, "purpose": read_purpose(label)} for label in labels]
     points.sort(key=lambda point: str(point["id"]))
     text = json.dumps(points, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -14,7 +14,7 @@ from pydantic import Field
 from scanflow.agent.context import Context
 from scanflow.app.model import Number, Whole
 from scanflow.backends.records import RunRecord
-from scanflow.drift.contract import MOST_COLUMNS, TrainingOutputs, outputs_of_training, purpose_of
+from scanflow.drift.contract import MOST_COLUMNS, TrainingOutputs, parse_training_outputs, read_purpose
 from scanflow.drift.promotion import decide
 from scanflow.drift.slices import CURRENT, WINDOW
 from scanflow.errors import InvalidError, NotFoundError
@@ -126,7 +126,7 @@ class Challengers:
     ) -> dict[str, Any] | None:
         run = str(record.name)
         try:
-            training = outputs_of_training(outputs)
+            training = parse_training_outputs(outputs)
             if training is None and _is_requested(context, run):
                 raise InvalidError(
                     "It left no output 'slices', and nothing can be decided. What such a run has to leave: "
@@ -166,7 +166,7 @@ class Challengers:
             version=training.version,
             run=run,
             look=look,
-            n_labelled=sum(purpose_of(point) == "evaluate" for point in points),
+            n_labelled=sum(read_purpose(point) == "evaluate" for point in points),
             drifted=_find_drifted_columns(context, points),
         )
 
@@ -206,7 +206,7 @@ def _estimate_most_points(
     most = compute_most_labels(past, patience)
     if most is None or not labelled:
         return None
-    n = sum(purpose_of(point) == "evaluate" for point in labelled)
+    n = sum(read_purpose(point) == "evaluate" for point in labelled)
     return n + n * max(0, most - len(labelled)) // len(labelled)
 
 

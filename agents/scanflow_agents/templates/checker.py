@@ -24,10 +24,10 @@ from scanflow.app.agents import Agent
 from scanflow.app.application import Application
 from scanflow.app.model import Whole
 from scanflow.backends.records import RunRecord
-from scanflow.drift.contract import DetectionOutputs, outputs_of_detection
+from scanflow.drift.contract import DetectionOutputs, parse_detection_outputs
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UnavailableError
 from scanflow.knowledge.version_tags import CHAMPION, REFERENCE
-from scanflow.plugins import not_installed, plugin_names
+from scanflow.plugins import explain_not_installed, plugin_names
 from scanflow_agents.templates import bookmarks, label_queue
 from scanflow_agents.templates.confirmation import DriftVerdict, evaluate_detection
 from scanflow_agents.templates.control_plane import (
@@ -268,7 +268,7 @@ def _mark_unknown(context: Context, options: CheckerOptions, run_ids: Sequence[s
 def _check_options(app: Application, agent: Agent) -> CheckerOptions:
     options = CheckerOptions.from_agent(agent)
     if options.detector not in plugin_names("detectors"):
-        raise InvalidError(f"Agent {agent.name!r}: {not_installed('detectors', options.detector)}")
+        raise InvalidError(f"Agent {agent.name!r}: {explain_not_installed('detectors', options.detector)}")
     if options.reference_parameter and options.model_name is None:
         raise InvalidError(f"Agent {agent.name!r}: reference_parameter needs the model whose it is: model_name.")
     workflow = find_workflow(app, agent, options.detector_workflow, "detector_workflow")
@@ -301,7 +301,7 @@ def _find_pending_runs(context: Context) -> list[str]:
     run_ids: list[str] = []
     for detection in pending:
         try:
-            run_ids += outputs_of_detection(read_outputs(context, detection.run)).run_ids or ()
+            run_ids += parse_detection_outputs(read_outputs(context, detection.run)).run_ids or ()
         except (NotFoundError, InvalidError):  # deleted meanwhile
             continue
     return run_ids
@@ -340,7 +340,7 @@ def _process_detection(
     """Process one detection, note it, and return its outcome. It may be reported twice, if the agent ends before it is
     noted."""
     outputs, run = read_outputs(context, record.name), str(record.name)
-    detection = outputs_of_detection(outputs)
+    detection = parse_detection_outputs(outputs)
     past = [previous for previous in list_detections(context) if previous.run != run]
     windows = requests.find_windows(context, detection, past) if detection.drifted else []
     verdict = evaluate_detection(

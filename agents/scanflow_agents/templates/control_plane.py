@@ -14,7 +14,7 @@ from scanflow.backends.records import RunRecord
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import NotFoundError, UsageError
 from scanflow.knowledge.port import KnowledgeBase
-from scanflow.transport.server_client import ServerClient, path_of
+from scanflow.transport.server_client import ServerClient, build_path
 from scanflow.unchanged_reads import UnchangedReads
 
 RECENT = 100
@@ -41,7 +41,7 @@ class ControlPlane:
         return [ServiceRecord.model_validate(document) for document in self._server.get("/services")]
 
     def service(self, name: str) -> ServiceRecord:
-        return ServiceRecord.model_validate(self._server.get(path_of("services", name)))
+        return ServiceRecord.model_validate(self._server.get(build_path("services", name)))
 
     def runs(
         self, *, limit: int = RECENT, app: str | None = None, team: str | None = None, workflow: str | None = None
@@ -51,11 +51,11 @@ class ControlPlane:
         return [RunRecord.model_validate(document) for document in documents]
 
     def run(self, name: str) -> RunRecord:
-        return RunRecord.model_validate(self._server.get(path_of("runs", name)))
+        return RunRecord.model_validate(self._server.get(build_path("runs", name)))
 
     def outputs(self, run: str, step: str) -> Any:
         """Return the outputs of a step: a mapping, or a list of mappings for a step that fanned out."""
-        return self._server.get(path_of("runs", run, "steps", step, "outputs"))
+        return self._server.get(build_path("runs", run, "steps", step, "outputs"))
 
     def labels(self, app: str, *, state: Literal["wanted", "given"], team: str | None = None) -> list[dict[str, Any]]:
         """Return items of the label queue: those that wait, the most critical first and only the first page; or all

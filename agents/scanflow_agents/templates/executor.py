@@ -32,7 +32,7 @@ from scanflow.knowledge.version_tags import (
     PROMOTED,
     PROMOTION,
     REFERENCE,
-    rejected,
+    get_rejection,
     rejection,
     version_before,
 )
@@ -88,12 +88,12 @@ def declare(app: Application, agent: Agent) -> None:
         ``again`` requests one that was rejected, or withdrawn, before.
         """
         wanted = tracker_of(context).get_model(model.name, int(version))
-        if again and rejected(wanted.tags) is not None:
+        if again and get_rejection(wanted.tags) is not None:
             wanted = model.tag(context, wanted.version, {PROMOTION: AGAIN})
         address = format_model_uri(model.name, wanted.version)
         actions = _list_changes(context, service.name)  # before the service, which shows the effect of ended ones
         ended, record = model_changes.filter_ended(actions), find_service(context, service.name)
-        why = rejected(wanted.tags)
+        why = get_rejection(wanted.tags)
         if record is None:
             stands: str | None = f"the service {service.name!r} is not deployed"
         elif get_served_model(record, node) == address:

@@ -15,7 +15,7 @@ from scanflow.agent.records import JSON
 from scanflow.app.application import Application
 from scanflow.app.model import short
 from scanflow.app.parameters import plain
-from scanflow.drift.contract import purpose_of
+from scanflow.drift.contract import read_purpose
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.knowledge.labels import read_json
 from scanflow.knowledge.port import KnowledgeBase
@@ -56,7 +56,7 @@ def build_items(points: Sequence[Mapping[str, Any]], *, run: str, tracked: str) 
         {
             "id": f"{run}/{point['id']}" if str(point["id"]).isdecimal() else str(point["id"]),
             "run": run,
-            "purpose": purpose_of(point),
+            "purpose": read_purpose(point),
             "data": {
                 "tracked": tracked,
                 "file": PICKED_NPZ,
@@ -77,13 +77,13 @@ def _add_samples(tracker: KnowledgeBase, tracked: str, points: list[dict[str, An
     """Add what people need to label the points: ``row``, the values by column name, unless they have one; or
     ``picture``, a small PNG in base64, with the picture's ``shape``."""
     from scanflow.drift.prediction_data import arrays_of
-    from scanflow.drift.samples import is_table, unpacked
+    from scanflow.drift.samples import is_table, unpack_samples
     from scanflow.drift.thumbnail import thumbnail
 
     samples: Any = []
     try:
         arrays = arrays_of(tracker, tracked, name=PICKED_NPZ)
-        samples = unpacked("x", arrays)
+        samples = unpack_samples("x", arrays)
     except (NotFoundError, InvalidError):  # without them a point can be labelled by its id alone
         arrays = {}
     columns = [str(name) for name in arrays.get("columns", ())]

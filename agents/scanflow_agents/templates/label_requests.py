@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from scanflow.agent.context import Context
-from scanflow.drift.contract import DetectionOutputs, purpose_of
+from scanflow.drift.contract import DetectionOutputs, read_purpose
 from scanflow_agents.templates import bookmarks
 from scanflow_agents.templates.challengers import is_being_decided
 from scanflow_agents.templates.control_plane import get_control_plane
@@ -49,7 +49,7 @@ class LabelRequests:
             return True
         labels = get_control_plane(context).labels(context.app, state="given", team=context.team)
         learnt = bookmarks.read_learnt_ids(context, self.seen) if labels else set()
-        return sum(purpose_of(label) == "train" and label["id"] not in learnt for label in labels) >= self.least
+        return sum(read_purpose(label) == "train" and label["id"] not in learnt for label in labels) >= self.least
 
 
 def count_labels_to_request(
@@ -78,10 +78,10 @@ def select_points(points: Sequence[Point], count: int) -> list[Point]:
     critical, and random ones for evaluation, so that they represent the whole window."""
     if count >= len(points):
         return list(points)
-    evaluation_points = [point for point in points if purpose_of(point) == "evaluate"]
+    evaluation_points = [point for point in points if read_purpose(point) == "evaluate"]
     evaluation_points.sort(key=lambda point: hashlib.sha256(str(point["id"]).encode()).digest())
     selected = evaluation_points[: round(len(evaluation_points) * count / len(points))]
     ids = {str(point["id"]) for point in selected}
-    learnt = [point for point in points if purpose_of(point) == "train"][: count - len(selected)]
+    learnt = [point for point in points if read_purpose(point) == "train"][: count - len(selected)]
     ids |= {str(point["id"]) for point in learnt}
     return [point for point in points if str(point["id"]) in ids]

@@ -13,8 +13,8 @@ from pydantic import Field
 
 from scanflow.agent.context import Context
 from scanflow.app.model import Number
-from scanflow.drift.contract import purpose_of
-from scanflow.drift.performance import Accuracy, measured
+from scanflow.drift.contract import read_purpose
+from scanflow.drift.performance import Accuracy, measure_accuracy
 from scanflow.errors import InvalidError
 from scanflow.knowledge.records import ModelVersion
 from scanflow_agents.templates import bookmarks
@@ -33,11 +33,11 @@ class LossOptions(Options):
     """The loss of accuracy up to which nothing is retrained, 0 to 1; and a loss has to be significant at 95 %."""
 
 
-def measure_accuracy(points: Sequence[Mapping[str, Any]]) -> Accuracy | None:
+def measure_live_accuracy(points: Sequence[Mapping[str, Any]]) -> Accuracy | None:
     """Return the accuracy on the labelled points for evaluation; None: there are none."""
-    evaluated = [point for point in points if purpose_of(point) == "evaluate" and point.get("guess") is not None]
+    evaluated = [point for point in points if read_purpose(point) == "evaluate" and point.get("guess") is not None]
     right = sum(str(point["guess"]) == str(point["label"]) for point in evaluated)
-    return measured(right, len(evaluated)) if evaluated else None
+    return measure_accuracy(right, len(evaluated)) if evaluated else None
 
 
 def get_expected_accuracy(champion: ModelVersion) -> float | None:
@@ -57,7 +57,7 @@ def compute_loss(
         InvalidError: the expected or the estimated accuracy is missing.
     """
     if options.retrain_when == "realised_loss":
-        now, before = measure_accuracy(points), get_expected_accuracy(champion)
+        now, before = measure_live_accuracy(points), get_expected_accuracy(champion)
         if before is None:
             raise InvalidError(
                 f"Version {champion.version} of {champion.name!r} has no tag 'accuracy', so that no loss is known. Tag "

@@ -22,14 +22,19 @@ from scanflow.agent.strategy import Strategy
 from scanflow.app.agents import Agent
 from scanflow.app.application import Application
 from scanflow.app.model import Whole
-from scanflow.drift.contract import purpose_of
+from scanflow.drift.contract import read_purpose
 from scanflow.errors import InvalidError
 from scanflow.knowledge.records import ModelVersion
-from scanflow.knowledge.version_tags import BY_HAND, OUT_OF_USE, PROMOTED, PROMOTION, rejected
+from scanflow.knowledge.version_tags import BY_HAND, OUT_OF_USE, PROMOTED, PROMOTION, get_rejection
 from scanflow_agents.templates import bookmarks, infrastructure, retuning, scaling, spreading
 from scanflow_agents.templates.challengers import RETRAIN, Challengers, PromotionOptions
 from scanflow_agents.templates.control_plane import get_control_plane, report_event
-from scanflow_agents.templates.live_accuracy import LossOptions, compute_loss, get_expected_accuracy, measure_accuracy
+from scanflow_agents.templates.live_accuracy import (
+    LossOptions,
+    compute_loss,
+    get_expected_accuracy,
+    measure_live_accuracy,
+)
 from scanflow_agents.templates.model_registry import RegisteredModel, format_model_uri
 from scanflow_agents.templates.options import (
     ModelOptions,
@@ -147,7 +152,7 @@ def _declare_retraining(options: PlannerOptions, model: RegisteredModel, challen
     label_wait = LabelWait(patience_s=MOST_WAITS * options.interval_s)
 
     def report_accuracy(context: Context, champion: ModelVersion, points: Sequence[Mapping[str, Any]]) -> None:
-        now = measure_accuracy(points)
+        now = measure_live_accuracy(points)
         if now is None or (champion.version, now.n) in reported:
             return
         reported.add((champion.version, now.n))
@@ -163,7 +168,7 @@ def _declare_retraining(options: PlannerOptions, model: RegisteredModel, challen
         )
         labels = get_control_plane(context).labels(context.app, state="given", team=context.team)
         learnt = bookmarks.read_learnt_ids(context, seen) if labels else set()
-        to_learn = [label for label in labels if purpose_of(label) == "train"]
+        to_learn = [label for label in labels if read_purpose(label) == "train"]
         new = [label for label in to_learn if label["id"] not in learnt]
         champion = model.champion(context)
         counts: dict[str, Any] = {
@@ -290,7 +295,7 @@ def find_obstacle(
     """Return what prevents a challenger's promotion, other than its metric; None: nothing. Pure."""
     if champion is not None and champion.version == version.version:
         return "it is in use"
-    if (why := rejected(version.tags)) is not None:
+    if (why := get_rejection(version.tags)) is not None:
         return f"it was rejected: {why}"
     if champion is not None and champion.version > version.version:
         return f"the version in use, {champion.version}, is newer"
@@ -336,7 +341,7 @@ def _find_labels_to_evaluate(
 ) -> list[dict[str, Any]]:
     """Return all labels, once there are as many more evaluation points as a challenger waits for."""
     labels = get_control_plane(context).labels(context.app, state="given", team=context.team)
-    more = sum(purpose_of(label) == "evaluate" for label in labels) - evidence["n_labelled"]
+    more = sum(read_purpose(label) == "evaluate" for label in labels) - evidence["n_labelled"]
     if more < evidence["needed"]:
         return []
     patience_s = 60 + 2 * options.interval_s

@@ -18,11 +18,11 @@ from scanflow.agent.sensors.sensor import sensor
 from scanflow.agent.strategy import Strategy
 from scanflow.app.agents import Agent
 from scanflow.app.model import Number, Whole
-from scanflow.app.quantities import counted
+from scanflow.app.quantities import format_count
 from scanflow.app.triggers import Trigger
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import InvalidError
-from scanflow.tuning.candidates import Candidate, candidate_of, describe
+from scanflow.tuning.candidates import Candidate, build_candidate, describe
 from scanflow.tuning.goals import GoalName
 from scanflow.tuning.workflow import RUN_PREFIX
 from scanflow_agents.templates.control_plane import (
@@ -210,7 +210,7 @@ def describe_result(outcome: Mapping[str, Any]) -> str:
     """Describe the outcome of a search in one line, from the outputs of its run, with the trials that its history
     saved."""
     default, history = describe(Candidate(**outcome["default"])), outcome["history"]
-    effort = counted(outcome["trials"], "trial")
+    effort = format_count(outcome["trials"], "trial")
     if history and history["saved_trials"]:
         effort += f", {history['saved_trials']} saved by the search for {history['source']}"
     if outcome["winner"] is None:
@@ -234,4 +234,4 @@ def _find_obstacle(service: str, record: ServiceRecord | None) -> str | None:
 
 def _was_resized(record: ServiceRecord, outputs: Mapping[str, Any]) -> bool:
     default = Candidate(**outputs["default"])
-    return candidate_of(record.shape, float(outputs["cores"])) != default
+    return build_candidate(record.shape, float(outputs["cores"])) != default

@@ -16,7 +16,7 @@ from scanflow.agent.strategy import Strategy
 from scanflow.app.model import Number, Whole
 from scanflow.app.scaling import Scaling
 from scanflow.backends.service_records import ServiceRecord
-from scanflow.placement.scaling import Load, Recommendation, recommend, stabilised
+from scanflow.placement.scaling import Load, Recommendation, recommend, stabilise
 from scanflow_agents.templates.control_plane import get_control_plane
 from scanflow_agents.templates.options import WatchOptions
 
@@ -115,7 +115,7 @@ def compute_threshold(
     recommendation = recommend(
         load, instances, past, now=now, target_p95_s=target_p95_s, most=scaling.max, tolerance=scaling.tolerance
     )
-    needed = max(stabilised(instances, [*past, recommendation]), scaling.min)
+    needed = max(stabilise(instances, [*past, recommendation]), scaling.min)
     least = max(lowest if scaling.metric == "rps" else 0.0, scaling.down or 0.0)
     most = min(MOST_BUSY if scaling.metric == "cpu" else math.inf, scaling.up or math.inf)
     threshold = round(max(min(total / (needed - 0.5), most), least), 3)  # half an instance of noise changes nothing

@@ -26,9 +26,9 @@ from scanflow.placement.interference import (
     LoadPoint,
     Watch,
     Window,
-    confirmed,
-    covered,
-    helped,
+    compare_move,
+    compute_coverage,
+    is_confirmed,
     split,
 )
 from scanflow_agents.templates.control_plane import get_control_plane, list_strategy_actions, report_event
@@ -117,7 +117,7 @@ class Spreading:
             for action in moves.values():
                 self._verify(context, action, window)
         if worst is not None:
-            evidence = build_evidence(self._service, worst, self._watch.after(get_move_time(worst.neighbour)))
+            evidence = build_evidence(self._service, worst, self._watch.windows_after(get_move_time(worst.neighbour)))
             stands = self._find_obstacle(worst.neighbour, moves, look)
         if evidence is not None and stands is None:
             report_event(context, "metric", self.metric, value=0.0)  # the guard's baseline
@@ -157,16 +157,16 @@ class Spreading:
             return
         after = [
             later.point
-            for later in self._watch.after(_get_end_time(action))
+            for later in self._watch.windows_after(_get_end_time(action))
             if neighbour in later.avoided and later.revision == was["revision"]
         ]
         before = [LoadPoint(*point) for point in was["beside"]]  # type: ignore[union-attr,misc]
-        comparison, better = helped(before, after)
+        comparison, better = compare_move(before, after)
         if comparison is None or better is None:
             return
         verdicts = self._verdicts[action.id]
         verdicts.append(better)
-        if not confirmed([verdict == better for verdict in verdicts]):
+        if not is_confirmed([verdict == better for verdict in verdicts]):
             return
         self._judged.add(action.id)
         about: dict[str, Any] = {
@@ -272,7 +272,7 @@ def _list_neighbours(
         yield f"service/{name}", ran, shares_cores(record, other)
     for workflow in sorted({run.workflow for run in runs}):
         own = [run for run in runs if run.workflow == workflow]
-        share = covered(before.at, after.at, [_get_span(run) for run in own])
+        share = compute_coverage(before.at, after.at, [_get_span(run) for run in own])
         ran = True if share >= _MOST else False if share <= _HARDLY else None
         there = [run for run in own if _get_span(run)[1] > before.at and run.created < after.at]
         avoids = all(run.created >= avoiding.get(workflow, math.inf) for run in there)

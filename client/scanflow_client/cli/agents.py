@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from scanflow.app.quantities import counted
+from scanflow.app.quantities import format_count
 from scanflow.errors import InvalidError, UnavailableError
 from scanflow_client.cli.options import JsonOption, LimitOption, open_client, parse_value
 from scanflow_client.cli.output import respond
@@ -35,9 +35,9 @@ def agents(
         raise InvalidError("--start, --stop and --journal exclude each other. Keep one.")
     client = open_client()
     if start:
-        from scanflow.agent.targets import agents_of
+        from scanflow.agent.targets import select_agents
 
-        application, source, selected = agents_of(target)
+        application, source, selected = select_agents(target)
         names = [agent.name for agent in selected]
         _print_changed(client.start_agents(application, *names, source=source), as_json)
     elif journal or stop:
@@ -140,7 +140,7 @@ def labels(
         waiting = client.labels(app=application, team=team, limit=None)
         count = label_files.write(export, waiting) if waiting else 0
         after = f"Fill in its column 'label', then: scanflow labels --from {export}"
-        summary = f"{export}: {counted(count, 'sample')}. {after}"
+        summary = f"{export}: {format_count(count, 'sample')}. {after}"
         respond(count, as_json, lambda: [summary if count else "No sample waits for a label: no file was written."])
     elif labelled or disagreements:
         among = True if disagreements else None

@@ -48,9 +48,9 @@ def characterize(
 ) -> None:
     """Run a program, a service's copy or an MPI job on more and more cores, and say which resources to ask for."""
     from scanflow.app.quantities import parse_duration
-    from scanflow.characterization.program import counters, group_problem, run_program
+    from scanflow.characterization.program import group_problem, list_counters, run_program
     from scanflow.characterization.study import characterize as measure
-    from scanflow.characterization.study import core_counts, placements
+    from scanflow.characterization.study import choose_core_counts, choose_placements
     from scanflow.placement.sysfs import read_topology
     from scanflow_client.formatting.characterize import characterization_to_json, format_characterization
     from scanflow_client.progress import open_output
@@ -59,7 +59,7 @@ def characterize(
         build_patch(write, "")  # fail before minutes of measurement
     machine, limit_s = read_topology(), parse_duration(timeout, what="--timeout")
     counts = (
-        core_counts(machine)
+        choose_core_counts(machine)
         if cores is None
         else parse_counts(cores, "--cores", what="numbers of cores", example="1,2,4")
     )
@@ -72,11 +72,11 @@ def characterize(
     if (file, data, npy) != (None, None, None):
         raise UsageError("--data, --npy and --file are what a service is sent, and this is a program.")
     missing = [] if group_problem() is None else [f"memory limits. {group_problem()}"]
-    missing += [words for event, words in _UNCOUNTED.items() if event not in counters()]
+    missing += [words for event, words in _UNCOUNTED.items() if event not in list_counters()]
     with open_output(progress_stream(as_json)) as output:
         characterization = measure(
             lambda placement, limit: run_program(command, placement, timeout_s=limit_s, limit_bytes=limit),
-            placements(machine, counts),
+            choose_placements(machine, counts),
             rounds=rounds,
             search_memory=memory and group_problem() is None,
             missing=missing,

@@ -62,7 +62,7 @@ def stream(
 ) -> None:
     """Say where a stream of numbers has changed."""
     from scanflow.drift.read import read_table
-    from scanflow.drift.streaming import changes
+    from scanflow.drift.streaming import find_changes
     from scanflow.errors import InvalidError
     from scanflow_client.formatting.drift import format_changes
 
@@ -70,5 +70,5 @@ def stream(
     if column not in table.columns or not table.columns[column].is_numeric:
         raise InvalidError(f"{file.name} has no column {column!r} of numbers. It has {', '.join(table.columns)}.")
     values = table.columns[column]
-    detections = changes(values.values[~values.missing], detector)
+    detections = find_changes(values.values[~values.missing], detector)
     respond([asdict(change) for change in detections], as_json, lambda: format_changes(detections))

@@ -17,14 +17,16 @@ def apply(
     as_json: JsonOption = False,
 ) -> None:
     """Make an application's environment on a cluster, or bring it to what is described now. Runs do it, too."""
-    from scanflow.app.quantities import counted
+    from scanflow.app.quantities import format_count
     from scanflow.deployer import EmbeddedDeployer
     from scanflow.loading import load_application
 
     app, _, _ = load_application(target)
     ensured = EmbeddedDeployer(load_settings()).environments(app).ensure(app, force=force)
     state = (
-        f"{counted(len(ensured.changed), 'object')} made or changed" if ensured.changed else "nothing was to be changed"
+        f"{format_count(len(ensured.changed), 'object')} made or changed"
+        if ensured.changed
+        else "nothing was to be changed"
     )
     tracker = f" Tracker: {ensured.tracker_uri}" if ensured.tracker_uri else ""
     left_alone = [f"  left as another one set it: {entry}" for entry in ensured.kept]

@@ -37,7 +37,7 @@ def build(
     application, _, chosen = load_application(target)
     workflows = [application.workflow(chosen)] if chosen is not None else list(application.workflows)
     overrides = {"builder": builder, "registry": registry, "base": base, "insecure": insecure or None}
-    images = ImageSettings.from_environment(options=load_settings().backend_options).with_given(overrides)
+    images = ImageSettings.from_environment(options=load_settings().backend_options).with_overrides(overrides)
     if print_:
         planned = wanted_images(application, workflows, load_settings(), images)
         respond([image.recipe for image in planned], as_json, lambda: format_dockerfiles(planned, images.registry))

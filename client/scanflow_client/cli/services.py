@@ -108,12 +108,12 @@ def scale(
     as_json: JsonOption = False,
 ) -> None:
     """Resize a service (instances, cores) without downtime."""
-    from scanflow.deployer.service_client import explanation_of
+    from scanflow.deployer.service_client import get_explanation
     from scanflow_client.formatting.services import format_explanation
 
     deployer = open_deployer()
     if explain:
-        explanation = explanation_of(deployer.service(name))
+        explanation = get_explanation(deployer.service(name))
         respond(explanation, as_json, lambda: format_explanation(explanation))
         return
     _change(deployer, name, as_json, **parse_shape_options(instances, cores, affinity, cut, into))

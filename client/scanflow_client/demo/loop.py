@@ -19,7 +19,7 @@ from scanflow.agent.records import Event
 from scanflow.app.application import Application
 from scanflow.errors import ScanflowError, StepFailedError, UnavailableError
 from scanflow.reports.event_report import report_page
-from scanflow.reports.loop_events import loop_events, request_counts, versions_of
+from scanflow.reports.loop_events import collect_versions, loop_events, request_counts
 from scanflow.reports.records import Answers
 from scanflow_client.control_client import ControlClient
 from scanflow_client.demo.traffic import Responses, TrafficProgram
@@ -145,7 +145,7 @@ class LoopOutcome:
             "sent": self.sent,
             "failed": self.failed,
             "accuracy": {model: {kind: self.accuracy(kind, model) for kind in kinds} for model in self.order},
-            "versions": [version.model_dump() for version in versions_of(self.events)],
+            "versions": [version.model_dump() for version in collect_versions(self.events)],
             "events": [event.model_dump() for event in loop_events(self.events)],
         }
 

@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from scanflow.agent.formatting import called
+from scanflow.agent.formatting import format_call
 from scanflow.agent.records import Action, AgentView, Intent, SensorReport
-from scanflow.app.quantities import counted, format_duration
-from scanflow.drift.promotion import sentence
-from scanflow.masking import masked
+from scanflow.app.quantities import format_count, format_duration
+from scanflow.drift.promotion import format_decision
+from scanflow.masking import mask_secrets
 from scanflow_client.formatting.table import Screen, Table
 from scanflow_client.formatting.text import format_age, format_seconds, format_time, shorten, to_json
 
@@ -148,7 +148,7 @@ def format_approvals(actions: Sequence[Action]) -> Screen:
     ]
     id = actions[0].id
     after = f"Approve: scanflow approve {id}. Refuse: scanflow approve {id} --refuse. Explain: scanflow why {id}"
-    sentences = [(action.id, sentence(action.intent.evidence)) for action in actions]
+    sentences = [(action.id, format_decision(action.intent.evidence)) for action in actions]
     evidence = [f"{id}: {text}" for id, text in sentences if text]
     return [Table(("action", "when", "by", "requests", "on", "rule"), rows), *evidence, after]
 
@@ -208,10 +208,10 @@ def _format_details(kind: str, body: Any) -> str:
         case "sample", {"value": value, "cause": cause}:
             return f"{shorten(to_json(value))} ({cause})"
         case "intent", {"primitive": primitive, "target": target}:
-            call = called(str(primitive), masked(body.get("arguments") or {}))
+            call = format_call(str(primitive), mask_secrets(body.get("arguments") or {}))
             return f"{call} on {target}, by the rule: {body.get('rule') or 'always'}"
         case "call", {"agent": agent, "sensor": sensor}:
-            return called(f"{agent}.{sensor}", masked(body.get("kwargs") or {}), body.get("args") or ())
+            return format_call(f"{agent}.{sensor}", mask_secrets(body.get("kwargs") or {}), body.get("args") or ())
         case "decision", {"answer": {"verdict": verdict, "reason": reason}}:
             return f"{verdict}: {reason}"
         case "decision", {"answer": {"sample": sample}}:
@@ -224,7 +224,7 @@ def _format_details(kind: str, body: Any) -> str:
 
 
 def _format_call(intent: Intent) -> str:
-    return called(intent.primitive, masked(intent.arguments))
+    return format_call(intent.primitive, mask_secrets(intent.arguments))
 
 
 def _format_origin(action: Action) -> tuple[str, str, str]:
@@ -257,11 +257,11 @@ def _format_request(moment: Moment) -> str:
 
 
 def _summarize_differences(samples: int, strategies: Sequence[str], differences: Sequence[Difference]) -> str:
-    head = f"{counted(samples, 'sample')}, {counted(len(strategies), 'strategy')}"
+    head = f"{format_count(samples, 'sample')}, {format_count(len(strategies), 'strategy')}"
     if not differences:
         return f"{head}: all decisions are as recorded."
     signs = {"+": "added", "-": "removed", "~": "changed"}
     counts = {text: sum(difference.symbol == sign for difference in differences) for sign, text in signs.items()}
-    differ = f"{counted(len(differences), 'decision')} {'differs' if len(differences) == 1 else 'differ'}"
+    differ = f"{format_count(len(differences), 'decision')} {'differs' if len(differences) == 1 else 'differ'}"
     parts = ", ".join(f"{count} {text}" for text, count in counts.items() if count)
     return f"{head}: {differ} from what was recorded: {parts}."

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from scanflow.app.quantities import counted, format_duration
+from scanflow.app.quantities import format_count, format_duration
 from scanflow.characterization.study import describe_placement
 from scanflow_client.formatting.table import Screen, Table
 
@@ -100,7 +100,7 @@ def workflow_to_json(result: WorkflowCharacterization) -> dict[str, Any]:
 def describe_saturation(scaling: Saturation) -> str:
     if len(scaling.speed) == 1:
         return "How it scales is not known: it ran with one number of cores only."
-    enough = counted(scaling.cores, "core")
+    enough = format_count(scaling.cores, "core")
     return f"{scaling.kind.capitalize()}: {_KINDS[scaling.kind]}. Nearly as fast as it gets: {enough}."
 
 

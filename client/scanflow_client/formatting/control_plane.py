@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from scanflow.agent.records import AgentView
-from scanflow.drift.promotion import sentence
-from scanflow.masking import masked
+from scanflow.drift.promotion import format_decision
+from scanflow.masking import mask_secrets
 from scanflow_client.formatting.agents import format_agent_row
 from scanflow_client.formatting.table import Screen, Table
 from scanflow_client.formatting.text import format_age, format_time, shorten, to_json
@@ -72,8 +72,8 @@ def format_tokens(tokens: Iterable[Mapping[str, Any]]) -> Table:
 def format_event(event: Event) -> str:
     """Return an event on one line: time, type, application, subject, and the evidence or the data."""
     evidence = event.data.get("evidence")
-    data = sentence(evidence) if isinstance(evidence, dict) else ""
-    data = data or (shorten(to_json(masked(event.data))) if event.data else "")
+    data = format_decision(evidence) if isinstance(evidence, dict) else ""
+    data = data or (shorten(to_json(mask_secrets(event.data))) if event.data else "")
     return f"{format_time(event.at)}  {event.type:<18}  {event.app:<12}  {event.subject}  {data}".rstrip()
 
 

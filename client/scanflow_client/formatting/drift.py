@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from scanflow.app.quantities import counted
+from scanflow.app.quantities import format_count
 from scanflow_client.formatting.table import Screen, Table
 from scanflow_client.formatting.text import format_percent
 
@@ -23,7 +23,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 def comparison_to_json(comparison: Comparison, within: Sequence[Segment] = ()) -> dict[str, Any]:
     """Return a comparison in JSON types, with those of its segments."""
     document = {
-        "drifted": comparison.drifted or any(segment.found.drifted for segment in within if segment.found),
+        "drifted": comparison.drifted or any(segment.comparison.drifted for segment in within if segment.comparison),
         "p": comparison.p,
         "level": comparison.level,
         "rows": {"reference": comparison.rows[0], "current": comparison.rows[1]},
@@ -34,7 +34,11 @@ def comparison_to_json(comparison: Comparison, within: Sequence[Segment] = ()) -
     }
     rows = [{"reference": segment.rows[0], "current": segment.rows[1]} for segment in within]
     segments = [
-        {"name": segment.name, "rows": counts, **({} if segment.found is None else comparison_to_json(segment.found))}
+        {
+            "name": segment.name,
+            "rows": counts,
+            **({} if segment.comparison is None else comparison_to_json(segment.comparison)),
+        }
         for segment, counts in zip(within, rows, strict=True)
     ]
     return document | ({"segments": segments} if within else {})
@@ -50,7 +54,7 @@ def format_comparison(
     by_joint = [test for test in comparison.joint if test.p <= comparison.level]
     lines: list[str | Table] = [seen]
     if comparison.drifted_columns:
-        lines.append(f"{counted(len(comparison.drifted_columns), 'column')} of {len(comparison.columns)} drifted.")
+        lines.append(f"{format_count(len(comparison.drifted_columns), 'column')} of {len(comparison.columns)} drifted.")
     elif comparison.drifted:
         lines.append("No column drifted by itself, but how they vary together did.")
     shown = comparison.drifted_columns[:MOST] or comparison.columns[:3]
@@ -72,10 +76,16 @@ def format_comparison(
 
 def _format_segment(segment: Segment) -> tuple[str, ...]:
     old, new = (f"{count:,}" for count in segment.rows)
-    if segment.found is None:
+    if segment.comparison is None:
         return segment.name, old, new, "-", "too few rows"
-    named = ", ".join(column.name for column in segment.found.named[:MOST])
-    return segment.name, old, new, f"{segment.found.p:.3g}", (named or "all together") if segment.found.drifted else "-"
+    named = ", ".join(column.name for column in segment.comparison.named[:MOST])
+    return (
+        segment.name,
+        old,
+        new,
+        f"{segment.comparison.p:.3g}",
+        (named or "all together") if segment.comparison.drifted else "-",
+    )
 
 
 def format_changes(changes: Sequence[Change]) -> Screen:
@@ -83,7 +93,7 @@ def format_changes(changes: Sequence[Change]) -> Screen:
     if not changes:
         return ["No change."]
     rows = [(f"{change.row:,}", f"{change.before:.4g}", f"{change.after:.4g}") for change in changes]
-    return [f"{counted(len(changes), 'change')}.", Table(("seen at row", "mean before", "mean after"), rows)]
+    return [f"{format_count(len(changes), 'change')}.", Table(("seen at row", "mean before", "mean after"), rows)]
 
 
 _TESTS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scanflow.images.building import ImageRecord
-from scanflow.images.recipe import dockerfile
+from scanflow.images.recipe import render_dockerfile
 from scanflow.images.recipes import PlannedImage
 from scanflow_client.formatting.table import Screen, Table
 
@@ -40,7 +40,7 @@ def format_dockerfiles(images: Sequence[PlannedImage], registry: str | None) -> 
     lines: list[str] = []
     for recipe in dict.fromkeys(image.recipe for image in images):
         users = ", ".join(f"{image.workflow}:{'+'.join(image.nodes)}" for image in images if image.recipe == recipe)
-        lines += [f"# {recipe.name(registry)}, for {users}", *dockerfile(recipe).splitlines()]
+        lines += [f"# {recipe.name(registry)}, for {users}", *render_dockerfile(recipe).splitlines()]
         lines += [f"# requirements.txt: {line}" for line in recipe.requirements]
         lines.append("")
     return lines[:-1]

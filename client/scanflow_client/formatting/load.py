@@ -6,7 +6,7 @@ import math
 import time
 from typing import TYPE_CHECKING
 
-from scanflow.app.quantities import counted
+from scanflow.app.quantities import format_count
 from scanflow.html_table import html_table
 from scanflow_client.formatting.services import format_shape
 from scanflow_client.formatting.table import Screen, Table
@@ -33,10 +33,10 @@ def format_load(report: LoadReport, *, bound_s: float | None) -> Screen:
     if report.target_rate is not None:
         columns = {"target/s": f"{report.target_rate:.4g}", **columns}
     ended = " It was interrupted." if report.interrupted else ""
-    requests, shape = counted(metrics.requests, "request"), format_shape(report.shape)
+    requests, shape = format_count(metrics.requests, "request"), format_shape(report.shape)
     sent = f"{requests} to {report.service} ({shape}) in {metrics.seconds:.3g} s"
     screen: list[str | Table] = [
-        f"{sent} over {counted(report.spec.connections, f'{report.spec.protocol} connection')}: {failed}.{ended}",
+        f"{sent} over {format_count(report.spec.connections, f'{report.spec.protocol} connection')}: {failed}.{ended}",
         Table(list(columns), [list(columns.values())]),
     ]
     screen += [f"  {count:,} × {reason}" for reason, count in sorted(result.reasons.items(), key=lambda item: -item[1])]

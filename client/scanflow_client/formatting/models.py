@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scanflow.app.quantities import counted
+from scanflow.app.quantities import format_count
 from scanflow.html_table import html_table
 from scanflow.reports.model_history import VersionHistory
 from scanflow_client.formatting.services import format_shape
@@ -30,7 +30,7 @@ class VersionList(list[VersionHistory]):
             )
             for version in self
         ]
-        return html_table(f"{counted(len(models), 'model')}, {counted(len(self), 'version')}", columns, rows)
+        return html_table(f"{format_count(len(models), 'model')}, {format_count(len(self), 'version')}", columns, rows)
 
 
 def format_models(histories: Sequence[VersionHistory]) -> Table:

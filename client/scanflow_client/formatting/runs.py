@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scanflow.app.plan import IMAGE_NOTE, Plan
-from scanflow.app.quantities import counted, format_duration
+from scanflow.app.quantities import format_count, format_duration
 from scanflow.backends.records import RunRecord, TaskRecord
 from scanflow.placement.cpulist import format_cpus
 from scanflow_client.formatting.table import Screen, Table
@@ -109,9 +109,9 @@ def format_check(
     """Return a line on each checked workflow, and the command that runs or deploys it."""
     lines = []
     for plan in plans:
-        size = f"{counted(len(plan.steps), 'step')} in {counted(plan.waves, 'wave')}"
+        size = f"{format_count(len(plan.steps), 'step')} in {format_count(plan.waves, 'wave')}"
         if types[plan.workflow] == "online":
-            size = f"{counted(len(plan.steps), 'node')} in each of {counted(len(plan.instances), 'instance')}"
+            size = f"{format_count(len(plan.steps), 'node')} in each of {format_count(len(plan.instances), 'instance')}"
         lines.append(f"✓ {app}:{plan.workflow}  {size}")
         unused = [step.name for step in plan.steps if IMAGE_NOTE in step.notes]
         lines += [f"  ! {name}: {IMAGE_NOTE}: no containers are run on this machine" for name in unused]
@@ -138,7 +138,7 @@ def format_plan(plan: Plan, *, online: bool) -> Screen:
             )
             for instance in plan.instances
         ]
-        size = f"{counted(len(instances), 'instance')} on {plan.peak_cores:g} of {plan.machine_cores:g} cores"
+        size = f"{format_count(len(instances), 'instance')} on {plan.peak_cores:g} of {plan.machine_cores:g} cores"
         return [
             Table(("node", "runs", "after", "notes"), nodes),
             Table(("instance", "cores", "cpus", "memory of", "threads"), instances),
@@ -157,7 +157,7 @@ def format_plan(plan: Plan, *, online: bool) -> Screen:
         )
         for step in plan.steps
     ]
-    unsized = f", besides {counted(plan.unsized, 'step')} that state none" if plan.unsized else ""
+    unsized = f", besides {format_count(plan.unsized, 'step')} that state none" if plan.unsized else ""
     memory = f"{format_bytes(plan.peak_memory_bytes)} of {format_bytes(plan.machine_memory_bytes)} memory"
     most = f"At most {plan.peak_cores:g} of {plan.machine_cores:g} cores and {memory} at once{unsized}"
     table = Table(("wave", "step", "runs", "after", "cores", "memory", "notes"), steps)
@@ -179,7 +179,7 @@ def _format_objects(plan: Plan) -> Screen:
     same = len(plan.objects) - len(rows)
     if not plan.objects:
         return []
-    unchanged = [f"{counted(same, 'object')} of the environment stay as they are."] if same else []
+    unchanged = [f"{format_count(same, 'object')} of the environment stay as they are."] if same else []
     return [*([Table(("", "object", "name", "changes"), rows)] if rows else []), *unchanged]
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scanflow.app.quantities import counted
+from scanflow.app.quantities import format_count
 from scanflow.backends.service_records import Explanation, InstanceRecord, RevisionRecord, ServiceRecord, Shape
 from scanflow.placement.cpulist import format_cpus
 from scanflow_client.formatting.table import Screen, Table
@@ -33,7 +33,7 @@ def format_service_line(record: ServiceRecord) -> str:
 def format_shape(shape: Shape) -> str:
     """Return a shape as text: ``2 instances × 1 core, cpumem``."""
     cores = "" if shape.cores is None else f" × {shape.cores:g} {'core' if shape.cores == 1 else 'cores'}"
-    return f"{counted(shape.instances, 'instance')}{cores}, {shape.affinity}"
+    return f"{format_count(shape.instances, 'instance')}{cores}, {shape.affinity}"
 
 
 def format_services(records: Sequence[ServiceRecord]) -> Table:
@@ -78,7 +78,7 @@ def format_service(record: ServiceRecord) -> Screen:
 
 
 def format_explanation(explanation: Explanation) -> list[str]:
-    head = f"{explanation.service}: {counted(explanation.instances, 'instance')}"
+    head = f"{explanation.service}: {format_count(explanation.instances, 'instance')}"
     if explanation.target <= 0:
         return [f"{head}. No autoscaling: give a node a scaling=sf.Scaling(...), or scale it yourself."]
     sample = "not measured yet" if explanation.sample is None else f"{explanation.sample:g}"

@@ -7,7 +7,7 @@ import time
 from datetime import datetime
 from typing import Any
 
-from scanflow.app.quantities import counted, format_duration
+from scanflow.app.quantities import format_count, format_duration
 from scanflow.printable import one_line
 
 MARKS = {
@@ -84,6 +84,6 @@ def format_value(value: Any) -> list[str]:
         hidden = len(lines) - MAX_VALUE_LINES + 1
         lines = [
             *lines[: MAX_VALUE_LINES - 1],
-            f"... {counted(hidden, 'line')} more; all of it: scanflow output --json",
+            f"... {format_count(hidden, 'line')} more; all of it: scanflow output --json",
         ]
     return [line if len(line) <= MAX_VALUE_WIDTH else line[: MAX_VALUE_WIDTH - 1] + "…" for line in lines]

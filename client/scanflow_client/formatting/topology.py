@@ -8,7 +8,7 @@ from itertools import product
 from string import ascii_letters
 from typing import NamedTuple, TypeVar
 
-from scanflow.app.quantities import counted
+from scanflow.app.quantities import format_count
 from scanflow.placement.cpulist import format_cpus
 from scanflow.placement.place import Grant
 from scanflow.placement.topology import Core, Topology
@@ -46,22 +46,22 @@ def describe_topology(topology: Topology) -> list[str]:
     """Return the machine's hardware, and the part of it that this process may use."""
     memory = [node.memory_bytes for node in topology.nodes if node.memory_bytes]
     sizes = {"socket": topology.sockets, "NUMA node": topology.nodes, "core": topology.cores}
-    parts = [counted(len(some), noun) for noun, some in sizes.items()]
+    parts = [format_count(len(some), noun) for noun, some in sizes.items()]
     if topology.threads_per_core > 1:
-        parts.append(f"{counted(len(topology.cpus), 'CPU')} (up to {topology.threads_per_core} siblings a core)")
+        parts.append(f"{format_count(len(topology.cpus), 'CPU')} (up to {topology.threads_per_core} siblings a core)")
     if memory:
         parts.append(format_bytes(sum(memory)))
     lines = [f"{topology.title or 'A machine'}: {', '.join(parts)}"]
     usable, count = topology.effective_cpus, topology.effective_count
     if usable == topology.cpus and count == len(usable):
-        lines.append(f"All of it may be used: {counted(count, 'CPU')}.")
+        lines.append(f"All of it may be used: {format_count(count, 'CPU')}.")
     else:
         reasons = []
         if usable != topology.cpus:
             reasons.append(f"affinity mask or cpuset: CPUs {format_cpus(usable)}")
         if topology.quota is not None:
             reasons.append(f"CPU quota: {topology.quota:g}")
-        lines.append(f"May be used: {counted(count, 'CPU')} ({'; '.join(reasons)}).")
+        lines.append(f"May be used: {format_count(count, 'CPU')} ({'; '.join(reasons)}).")
     if topology.memory_limit_bytes is not None:
         lines.append(f"Memory limit: {format_bytes(topology.memory_limit_bytes)}.")
     if topology.offline:
@@ -153,7 +153,7 @@ def _draw_rows(
 
 
 def _format_socket_title(topology: Topology, socket: int, cores: Sequence[Core], nodes: Sequence[int]) -> str:
-    parts = [f"socket {socket}", counted(len(cores), "core")]
+    parts = [f"socket {socket}", format_count(len(cores), "core")]
     if len(nodes) == 1:
         parts.insert(1, _format_node_title(topology, nodes[0]))
     own = {cpu for core in cores for cpu in core.cpus}

@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
-from scanflow.app.quantities import counted
+from scanflow.app.quantities import format_count
 from scanflow.html_table import html_table
 from scanflow.reports import drawing as svg
 from scanflow.tuning.candidates import Candidate, describe
@@ -93,7 +93,7 @@ def format_history(result: TuningResult, history: TuningHistory) -> str:
         return f"Began from the search for {history.source}; what was best there is not here, so all was searched."
     if not history.complete:
         return f"Began from the search for {history.source}, which was cut short, so all was searched."
-    saved = f"{counted(len(result.trials), 'trial')} in place of {history.trials}: {result.saved_trials} saved"
+    saved = f"{format_count(len(result.trials), 'trial')} in place of {history.trials}: {result.saved_trials} saved"
     return f"Began from the search for {history.source}: {saved}. From nothing: --fresh"
 
 

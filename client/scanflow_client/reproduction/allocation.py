@@ -34,14 +34,14 @@ def find_problem() -> str | None:
 def open_rounds(observe: Observe) -> Iterator[MeasureRound]:
     from scanflow.characterization.measurement import Placement, ProgramRun
     from scanflow.characterization.program import group_problem, run_program
-    from scanflow.characterization.study import describe_placement, placements
+    from scanflow.characterization.study import choose_placements, describe_placement
     from scanflow.placement.sysfs import read_topology
 
     machine = read_topology()
     cores = machine.effective_count
     everywhere = Placement(cpus=machine.effective_cpus)
     counts = [count for count in (1, 2, 3, 4, 5) if count <= cores]
-    places = {describe_placement(place): place for place in placements(machine, counts)}
+    places = {describe_placement(place): place for place in choose_placements(machine, counts)}
     if "2 cores" in places and all(len({core.cpus for core in machine.cores}) >= 2 for _ in places):
         places["2 cores, separate caches"] = places.pop("2 cores")  # one choice only: cores of their own
     python = [sys.executable, str(PROGRAMS / "transfer.py")]

@@ -46,7 +46,7 @@ CATALOGUE: tuple[Primitive, ...] = tuple(row for model in _BUILT_IN.values() for
 """The twenty rows of thesis Table 5.4, those for MPI workflows (chapter 6), and ``tune_workflow``."""
 
 
-def act_of(primitive: str, arguments: Mapping[str, Any], *, inverse: bool = False) -> Act:
+def parse_act(primitive: str, arguments: Mapping[str, Any], *, inverse: bool = False) -> Act:
     """Build the primitive of a name from JSON arguments, validated.
 
     Some arguments are reserved for an ``inverse``, which undoes an action."""

@@ -52,7 +52,7 @@ class RunWorkflow(_RunPrimitive):
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
         from scanflow.deployer.port import RunRequest
 
-        record = context.runs.begun(context.key)
+        record = context.runs.find_run(context.key)
         if record is None:
             stored, workflow = context.workflow(self.workflow)
             parameters = self.parameters or {}
@@ -118,7 +118,7 @@ class RunExecutor(ExecutorPrimitive):
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
         from scanflow.deployer.port import RunRequest
 
-        record = context.runs.begun(context.key)
+        record = context.runs.find_run(context.key)
         if record is None:  # only then: by now the started run is the newest
             stored, workflow = context.workflow(self.workflow)
             past = _find_past_run(context, self.workflow, self.run)

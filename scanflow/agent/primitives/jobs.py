@@ -47,7 +47,7 @@ class RunAutoconfigWorkflow(BuiltIn):
         ) -> None: ...
 
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
-        record, details = context.runs.begun(context.key), dict[str, Any]()
+        record, details = context.runs.find_run(context.key), dict[str, Any]()
         if record is None:
             request, details = self._configure(context)
             record = context.runs.begin(request, key=context.key)
@@ -56,16 +56,16 @@ class RunAutoconfigWorkflow(BuiltIn):
 
     def _configure(self, context: PrimitiveContext) -> tuple[RunRequest, dict[str, Any]]:
         """Return the run to start, and the planner's decision."""
-        from scanflow.backends.mpi_program import program_of
+        from scanflow.backends.mpi_program import load_mpi_program
         from scanflow.backends.port import JobProfiler
         from scanflow.deployer.port import RunRequest
-        from scanflow.placement.mpi.autoconfig import autoconfigured
+        from scanflow.placement.mpi.autoconfig import autoconfigure
 
         stored, workflow = context.workflow(self.workflow)
         workflow = workflow.with_parameters(self.parameters or {})
         planner = context.runs.job_planner()
-        workload = autoconfigured(
-            program_of(stored.application, workflow).workload,
+        workload = autoconfigure(
+            load_mpi_program(stored.application, workflow).workload,
             planner.job_nodes(stored.application, workflow),
             policy=self.policy,
             profile=self.profile,

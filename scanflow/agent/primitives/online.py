@@ -20,15 +20,15 @@ from scanflow.agent.primitives.serving import (
     MODEL,
     assign_to_nodes,
     build_restore_arguments,
-    canary_of,
+    find_canary,
     find_own_service,
     find_workflow,
     get_own_service,
+    get_served_models,
     get_sizing,
     replace_services,
-    served_models,
     store_values,
-    summary_of,
+    summarize_service,
     wait_until_in_effect,
 )
 from scanflow.app.scaling import Scaling, ScalingMetric
@@ -92,7 +92,7 @@ class DeployWorkflow(_SizingPrimitive):
         record = context.deployer.deploy(
             Deployment(app, self.workflow, sizing=sizing, port=self.port, source=stored.source)
         )
-        return PrimitiveResult(summary_of(record), inverse)
+        return PrimitiveResult(summarize_service(record), inverse)
 
 
 class DeleteWorkflow(BuiltIn):
@@ -109,7 +109,7 @@ class DeleteWorkflow(BuiltIn):
             if not context.tried:
                 raise NotFoundError(f"The service {self.workflow!r} is not there: it is deleted already, or never was.")
             return PrimitiveResult(result, context.noted)
-        workflow, served = find_workflow(context, self.workflow), served_models(before)
+        workflow, served = find_workflow(context, self.workflow), get_served_models(before)
         declared_models = {} if workflow is None else {node.name: node.model for node in workflow.services}
         models = {node: model for node, model in served.items() if declared_models.get(node, model) != model}
         back = {**get_sizing(before), "port": _get_own_port(before), "models": models or None}
@@ -222,7 +222,7 @@ class UpdateWorkflowReplica(BuiltIn):
         record = context.deployer.change(self.workflow, ServiceChange(scaling=scaling or "off", instances=fixed))
         context.update_workflow(self.workflow, apply_scaling)
         scaling_document = None if scaling is None else scaling.model_dump(mode="json")
-        return PrimitiveResult({**summary_of(record), "scaling": scaling_document}, inverse)
+        return PrimitiveResult({**summarize_service(record), "scaling": scaling_document}, inverse)
 
 
 _THRESHOLDS = ("metric", "threshold", "min", "max", "up", "down")
@@ -243,7 +243,7 @@ class UpdateWorkflowTraffic(BuiltIn):
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
         """Route the share of requests; a share of 0 removes the canary."""
         before = get_own_service(context, self.workflow)
-        canary = canary_of(before)
+        canary = find_canary(before)
         changed = None if canary is None else _find_changed_model(before, canary)
         model, node = self.model, self.node
         if self.weight <= 0 and not self.shadow:
@@ -251,7 +251,7 @@ class UpdateWorkflowTraffic(BuiltIn):
                 node, model = changed  # the canary's version; the alias may refer to another one by now
             canary_models = () if canary is None else canary.models.values()
             if model not in canary_models and (canary is None or not _is_alias(model)):
-                return PrimitiveResult({**summary_of(before), "model": self.model, "weight": 0.0}, context.noted)
+                return PrimitiveResult({**summarize_service(before), "model": self.model, "weight": 0.0}, context.noted)
         back: dict[str, Any] = {"workflow": self.workflow, "model": self.model, "weight": 0.0, "node": self.node}
         if canary is not None and changed is not None:
             shared = 0.0 if canary.shadow else canary.weight
@@ -262,7 +262,7 @@ class UpdateWorkflowTraffic(BuiltIn):
         change = ServiceChange(model=model, node=node, weight=self.weight, shadow=self.shadow)
         record = context.deployer.change(self.workflow, change)
         traffic = {"model": self.model, "weight": self.weight, "shadow": self.shadow}
-        return PrimitiveResult({**summary_of(record), **traffic}, inverse)
+        return PrimitiveResult({**summarize_service(record), **traffic}, inverse)
 
 
 class ApplyWorkflowInstance(_SizingPrimitive):
@@ -292,7 +292,7 @@ class ApplyWorkflowInstance(_SizingPrimitive):
         if back.keys() >= self.sizing.keys():  # unlimited values cannot be restored, nor only a part of the others
             inverse = context.undo(self.name, back)
         return PrimitiveResult(
-            summary_of(context.deployer.change(self.workflow, ServiceChange(**self.sizing))), inverse
+            summarize_service(context.deployer.change(self.workflow, ServiceChange(**self.sizing))), inverse
         )
 
 
@@ -345,7 +345,7 @@ class DuplicateWorkflowInstance(BuiltIn):
 
 
 def _find_changed_model(record: ServiceRecord, canary: RevisionRecord) -> tuple[str, str] | None:
-    current = served_models(record)
+    current = get_served_models(record)
     return next(((node, model) for node, model in canary.models.items() if current.get(node) != model), None)
 
 
@@ -389,7 +389,7 @@ def _scale(
         record = context.deployer.change(before.name, ServiceChange(instances=instances))
     if lasting:
         store_values(context, before.name, INSTANCES, compute_values)
-    return PrimitiveResult(summary_of(record), inverse)
+    return PrimitiveResult(summarize_service(record), inverse)
 
 
 def _count_instances_before(context: PrimitiveContext, before: ServiceRecord) -> int:

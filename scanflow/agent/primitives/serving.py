@@ -105,12 +105,12 @@ def replace_services(workflow: Workflow, changed: Mapping[str, Service]) -> Work
     return workflow.replace(nodes=tuple(changed.get(node.name, node) for node in workflow.nodes))
 
 
-def served_models(record: ServiceRecord) -> dict[str, str]:
+def get_served_models(record: ServiceRecord) -> dict[str, str]:
     """Return the served versions, by the names of nodes with a registered model."""
     return {} if record.current is None else dict(record.current.models)
 
 
-def canary_of(record: ServiceRecord) -> RevisionRecord | None:
+def find_canary(record: ServiceRecord) -> RevisionRecord | None:
     return next((revision for revision in record.revisions if revision.role != "current"), None)
 
 
@@ -138,7 +138,7 @@ def get_sizing(record: ServiceRecord) -> dict[str, Any]:
     return {"workflow": record.name, **drop_none(cut)}
 
 
-def summary_of(record: ServiceRecord) -> dict[str, Any]:
+def summarize_service(record: ServiceRecord) -> dict[str, Any]:
     shape = record.shape
     return {
         "service": record.name,

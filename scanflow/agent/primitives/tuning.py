@@ -57,7 +57,7 @@ class TuneWorkflow(BuiltIn):
             UnsupportedError: the service does not run on the server's machine.
             UsageError: a search for it is active.
         """
-        record = context.runs.begun(context.key)
+        record = context.runs.find_run(context.key)
         if record is None:
             record = context.runs.begin(self._request(context), key=context.key)
         return build_run_result(context, record)

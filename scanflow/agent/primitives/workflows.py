@@ -25,11 +25,11 @@ from scanflow.agent.primitives.serving import (
     MODEL,
     assign_to_nodes,
     build_restore_arguments,
-    canary_of,
+    find_canary,
     get_own_service,
-    served_models,
+    get_served_models,
     store_values,
-    summary_of,
+    summarize_service,
     wait_until_in_effect,
 )
 from scanflow.app.resources import AffinityMode
@@ -118,34 +118,34 @@ class UpgradeWorkflow(_WorkflowPrimitive):
     def change_service(self, context: PrimitiveContext) -> PrimitiveResult:
         model = self.model or ""
         before = get_own_service(context, self.workflow)
-        models = served_models(before)
+        models = get_served_models(before)
         node = self.node or _find_node(models, model) or ""
         values = {**({node: model} if node in models else {}), **(self.nodes or {})}
         if (
             node in models
-            and canary_of(before) is None
+            and find_canary(before) is None
             and models[node] in {model, _find_swapped_version(context, model, models)}
         ):
             seen = wait_until_in_effect(
-                context.deployer, before, lambda service: served_models(service).get(node) == models[node]
+                context.deployer, before, lambda service: get_served_models(service).get(node) == models[node]
             )
             if context.tried:  # the interrupted attempt may not have stored them
                 store_values(context, self.workflow, MODEL, lambda _: values)
-            return PrimitiveResult({**summary_of(seen), "model": model}, context.noted)
+            return PrimitiveResult({**summarize_service(seen), "model": model}, context.noted)
         inverse = context.noted
         if node in models and models[node] != model:
             back = {node: models[node]}
             more = build_restore_arguments(context, self.workflow, MODEL, lambda _: values, lambda _: back)
             arguments = {"workflow": self.workflow, "model": models[node], "node": node, **more}
             inverse = context.undo(self.name, arguments)
-        trial = canary_of(before)
+        trial = find_canary(before)
         if trial is not None and trial.models.get(node) == model:
             change = ServiceChange(promote=True)
         else:
             change = ServiceChange(model=model, node=self.node)
         record = context.deployer.change(self.workflow, change)
         store_values(context, self.workflow, MODEL, lambda _: values)
-        return PrimitiveResult({**summary_of(record), "model": model}, inverse)
+        return PrimitiveResult({**summarize_service(record), "model": model}, inverse)
 
 
 class UpdateWorkflowAffinity(_WorkflowPrimitive):
@@ -208,7 +208,7 @@ class UpdateWorkflowAffinity(_WorkflowPrimitive):
         inverse = context.undo(self.name, {"workflow": self.workflow, "affinity": was, "kind": "online", **more})
         record = context.deployer.change(self.workflow, ServiceChange(affinity=self.affinity))
         store_values(context, self.workflow, AFFINITY, compute_values)
-        return PrimitiveResult(summary_of(record), inverse)
+        return PrimitiveResult(summarize_service(record), inverse)
 
 
 class _SomeResources(BaseModel):
@@ -283,7 +283,7 @@ class UpdateWorkflowResource(_WorkflowPrimitive, ResourceArguments):
             inverse = context.undo(self.name, arguments)
         record = context.deployer.change(self.workflow, ServiceChange(cores=cores))
         store_values(context, self.workflow, CORES, compute_values)
-        return PrimitiveResult(summary_of(record), inverse)
+        return PrimitiveResult(summarize_service(record), inverse)
 
 
 def _find_node(models: Mapping[str, str], model: str) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 from scanflow.app.application import Application
 from scanflow.app.plan import Plan
 from scanflow.app.workflow import Workflow
-from scanflow.backends.definition import definition_of
+from scanflow.backends.definition import read_definition
 from scanflow.backends.journal import Journal, JournalRun
 from scanflow.backends.kubernetes.batch.backend import KubernetesBatch
 from scanflow.backends.kubernetes.batch.ground import Ground
@@ -88,7 +88,7 @@ class KubernetesRuns(ClusterRuns):
         return self._find_backend(run).logs(run, task, stream=stream, attempt=attempt)
 
     def _refresh(self, journal: Journal, run: JournalRun) -> RunRecord:
-        return self._select_backend(definition_of(run).workflow)._refresh(journal, run)
+        return self._select_backend(read_definition(run).workflow)._refresh(journal, run)
 
     def _load_with_tasks(self, journal: Journal, run: JournalRun) -> RunRecord:
-        return self._select_backend(definition_of(run).workflow)._load_with_tasks(journal, run)
+        return self._select_backend(read_definition(run).workflow)._load_with_tasks(journal, run)

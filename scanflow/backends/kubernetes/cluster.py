@@ -21,7 +21,7 @@ from lightkube.config.kubeconfig import KubeConfig, SingleConfig
 from lightkube.core.exceptions import ConfigError
 from pydantic_core import from_json
 
-from scanflow.backends.kubernetes.kinds import KINDS, Manifest, build_group_path, drop_empty, path_of
+from scanflow.backends.kubernetes.kinds import KINDS, Manifest, build_group_path, build_object_path, drop_empty
 from scanflow.backends.kubernetes.labels import MANAGER
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import (
@@ -45,7 +45,7 @@ class ConflictError(UsageError):
     """An object exists already, was changed meanwhile, or another manager owns a field that was to be set."""
 
 
-def until_unchanged(what: str, attempt: Callable[[], Changed]) -> Changed:
+def retry_on_conflict(what: str, attempt: Callable[[], Changed]) -> Changed:
     """Call ``attempt``, which reads, changes and writes an object, again while the write conflicts.
 
     Raises:
@@ -116,7 +116,7 @@ class Cluster:
     def get(self, kind: str, name: str, namespace: str | None = None) -> Manifest | None:
         """Return an object; None: there is none."""
         try:
-            return self._json("GET", path_of(kind, name, namespace=namespace))
+            return self._json("GET", build_object_path(kind, name, namespace=namespace))
         except NotFoundError:
             return None
 
@@ -134,7 +134,7 @@ class Cluster:
         params = {"limit": str(_PAGE)} | drop_empty(labelSelector=labels, fieldSelector=fields)
         api_version = KINDS[kind].api_version
         while True:
-            page = self._json("GET", path_of(kind, namespace=namespace), params=params)
+            page = self._json("GET", build_object_path(kind, namespace=namespace), params=params)
             objects += [
                 {"apiVersion": api_version, "kind": kind, **_drop_managed_fields(manifest)}
                 for manifest in page["items"]
@@ -145,7 +145,7 @@ class Cluster:
 
     def has_any(self, kind: str, *, labels: str) -> bool:
         """Return whether there is an object of a kind, in any namespace."""
-        return bool(self._json("GET", path_of(kind), params={"limit": "1", "labelSelector": labels})["items"])
+        return bool(self._json("GET", build_object_path(kind), params={"limit": "1", "labelSelector": labels})["items"])
 
     def patch(
         self, kind: str, name: str, namespace: str | None, patch: Any, *, subresource: str = "", dry_run: bool = False
@@ -153,7 +153,7 @@ class Cluster:
         """Change fields of an object by a JSON merge patch (None removes one); return it."""
         return self._json(
             "PATCH",
-            path_of(kind, name, namespace=namespace) + (f"/{subresource}" if subresource else ""),
+            build_object_path(kind, name, namespace=namespace) + (f"/{subresource}" if subresource else ""),
             params={"fieldManager": MANAGER, **_build_dry_run_params(dry_run)},
             headers={"Content-Type": "application/merge-patch+json"},
             content=json.dumps(patch),
@@ -177,7 +177,7 @@ class Cluster:
         if version is not None:
             options = {**options, "preconditions": {"resourceVersion": version}}
         try:
-            self._json("DELETE", path_of(kind, name, namespace=namespace), json=options)
+            self._json("DELETE", build_object_path(kind, name, namespace=namespace), json=options)
         except NotFoundError:
             return False
         return True
@@ -208,11 +208,11 @@ class Cluster:
             allowWatchBookmarks="true" if bookmarks else "",
         )
         timeout = httpx2.Timeout(self._settings.request_timeout_s, read=within_s + self._settings.request_timeout_s)
-        with self._stream(path_of(kind, namespace=namespace), params, timeout) as response:
+        with self._stream(build_object_path(kind, namespace=namespace), params, timeout) as response:
             for line in _split_lines(response):
                 event = from_json(line, cache_strings="all")
                 if event["type"] == "ERROR":
-                    raise _build_error(int(event["object"].get("code", 500)), event["object"], path_of(kind))
+                    raise _build_error(int(event["object"].get("code", 500)), event["object"], build_object_path(kind))
                 if event["type"] != "BOOKMARK" or bookmarks:
                     yield WatchEvent(event["type"], _drop_managed_fields(event["object"]))
 
@@ -250,7 +250,7 @@ class Cluster:
             previous="true" if previous else "",
         )
         timeout = httpx2.Timeout(self._settings.request_timeout_s, read=within_s)
-        with self._stream(f"{path_of('Pod', pod, namespace=namespace)}/log", params, timeout) as response:
+        with self._stream(f"{build_object_path('Pod', pod, namespace=namespace)}/log", params, timeout) as response:
             try:
                 yield from response.iter_bytes()
             except httpx2.ReadTimeout:
@@ -376,7 +376,7 @@ class Cluster:
         )
 
 
-def missing_kind(kind: str) -> UnsupportedError:
+def build_missing_kind_error(kind: str) -> UnsupportedError:
     """Return the error for a kind that the cluster does not have."""
     resource = KINDS[kind]
     engine = resource.engine or "a newer Kubernetes"
@@ -393,7 +393,7 @@ def _drop_managed_fields(manifest: Manifest) -> Manifest:
 
 def _build_path(manifest: Manifest) -> str:
     metadata = manifest["metadata"]
-    return path_of(manifest["kind"], metadata.get("name"), namespace=metadata.get("namespace"))
+    return build_object_path(manifest["kind"], metadata.get("name"), namespace=metadata.get("namespace"))
 
 
 def _build_dry_run_params(dry_run: bool) -> dict[str, str]:
@@ -462,5 +462,5 @@ def _build_not_found_error(message: str, path: str) -> ScanflowError:
     if "could not find the requested resource" in message or "page not found" in message:
         for kind, resource in KINDS.items():
             if path.startswith(build_group_path(resource.api_version)) and resource.plural in path.split("/"):
-                return missing_kind(kind)
+                return build_missing_kind_error(kind)
     return NotFoundError(message)

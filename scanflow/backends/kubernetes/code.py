@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import labels_of
+from scanflow.backends.kubernetes.labels import build_labels
 from scanflow.errors import UsageError
 from scanflow.images.files import IGNORE_FILE, CodeFile, digest_files, list_code_files
 
@@ -45,7 +45,7 @@ class Code(NamedTuple):
         return str(self.config_map["metadata"]["name"])
 
 
-def code_of(app: str, team: str, namespace: str, app_dir: Path) -> Code:
+def build_code(app: str, team: str, namespace: str, app_dir: Path) -> Code:
     """Return the ConfigMap of an application's folder, with its volume and mount.
 
     Files keep their executable bit. Which are excluded: see :func:`~scanflow.images.files.list_code_files`.
@@ -57,7 +57,7 @@ def code_of(app: str, team: str, namespace: str, app_dir: Path) -> Code:
     _check_size(files, app_dir)
     digest = digest_files(files)
     name = f"code-{digest[:_DIGITS]}"
-    metadata = {"name": name, "namespace": namespace, "labels": labels_of(app, team)}
+    metadata = {"name": name, "namespace": namespace, "labels": build_labels(app, team)}
     return Code(
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "immutable": True, **_build_data(files)},
         {"name": CODE_VOLUME, "configMap": {"name": name, "items": _build_items(files)}},

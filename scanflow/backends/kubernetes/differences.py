@@ -16,13 +16,13 @@ _AT_ONCE: Final = 8
 _NEVER_SHOWN: Final = "..."
 
 
-def differences(cluster: Cluster, manifests: Iterable[Manifest]) -> list[ObjectChange]:
+def compute_differences(cluster: Cluster, manifests: Iterable[Manifest]) -> list[ObjectChange]:
     """Return what applying manifests would change, in their order; several requests run at a time."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return list(pool.map(lambda manifest: difference(cluster, manifest), manifests))
+        return list(pool.map(lambda manifest: compute_difference(cluster, manifest), manifests))
 
 
-def difference(cluster: Cluster, manifest: Manifest) -> ObjectChange:
+def compute_difference(cluster: Cluster, manifest: Manifest) -> ObjectChange:
     """Return what applying a manifest would change.
 
     An object whose namespace does not exist yet is reported as new, and not validated by the API server.
@@ -38,19 +38,19 @@ def difference(cluster: Cluster, manifest: Manifest) -> ObjectChange:
         return ObjectChange(kind, name, namespace, "refused", why=str(error))
     if before is None:
         return ObjectChange(kind, name, namespace, "create")
-    changes = tuple(changed_fields(before, after, secret=kind == "Secret"))
+    changes = tuple(find_changed_fields(before, after, secret=kind == "Secret"))
     if conflict:
         return ObjectChange(kind, name, namespace, "conflict", changes, conflict)
     return ObjectChange(kind, name, namespace, "change" if changes else "none", changes)
 
 
-def made_again(manifest: Manifest) -> str:
+def format_recreation(manifest: Manifest) -> str:
     """Return the message about an object that was recreated."""
     metadata = manifest["metadata"]
     return f"somebody deleted the {manifest['kind']} {metadata['namespace']}/{metadata['name']}: made it again"
 
 
-def changed_fields(before: Manifest, after: Manifest, *, secret: bool = False) -> Iterator[FieldChange]:
+def find_changed_fields(before: Manifest, after: Manifest, *, secret: bool = False) -> Iterator[FieldChange]:
     """Yield the fields that differ between two states of an object, except those that the server sets."""
     old, new = dict(_iterate_leaves(_strip_server_fields(before))), dict(_iterate_leaves(_strip_server_fields(after)))
     for path in sorted(old.keys() | new.keys()):
@@ -59,9 +59,9 @@ def changed_fields(before: Manifest, after: Manifest, *, secret: bool = False) -
             yield FieldChange(path, *(_hide(hidden, side.get(path)) for side in (old, new)))
 
 
-def missing_fields(live: Manifest, manifest: Manifest) -> list[FieldChange]:
+def find_missing_fields(live: Manifest, manifest: Manifest) -> list[FieldChange]:
     """Return the fields of a manifest that a live object lacks or has with other values."""
-    return list(changed_fields(live, _merge(live, manifest)))
+    return list(find_changed_fields(live, _merge(live, manifest)))
 
 
 def _dry_run_apply(cluster: Cluster, manifest: Manifest) -> tuple[Manifest, str]:

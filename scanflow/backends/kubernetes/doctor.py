@@ -14,8 +14,8 @@ from scanflow.backends.findings import Finding, Mark
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 from scanflow.backends.kubernetes.labels import MANAGER
-from scanflow.backends.kubernetes.nodes import KubeletPolicy, kubelet_policies
-from scanflow.backends.kubernetes.pods import why_pending
+from scanflow.backends.kubernetes.nodes import KubeletPolicy, read_kubelet_policies
+from scanflow.backends.kubernetes.pods import explain_pending
 from scanflow.backends.kubernetes.rights import USED, find_missing_rights
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import NotFoundError, ScanflowError, UnavailableError
@@ -73,7 +73,7 @@ def examine(cluster: Cluster, settings: KubernetesSettings, *, thorough: bool = 
         ("API server", lambda: [_check_version(cluster, version)]),
         ("engines", lambda: _check_engines(cluster, settings, api_versions)),
         ("rights", lambda: _check_rights(cluster, available_kinds)),
-        ("nodes", lambda: _check_nodes(kubelet_policies(cluster, limit=NODES_LOOKED_AT))),
+        ("nodes", lambda: _check_nodes(read_kubelet_policies(cluster, limit=NODES_LOOKED_AT))),
         ("storage", lambda: [_check_storage(cluster, settings)]),
         ("metrics", lambda: [_check_metrics(api_versions), _check_prometheus(cluster, settings)]),
         ("gateway", lambda: [_check_gateway(cluster, settings)]),
@@ -289,7 +289,7 @@ def _run_image_pod(cluster: Cluster, settings: KubernetesSettings, namespace: st
     if phase == "Failed":
         last_line = b"".join(cluster.log("image", namespace)).decode(errors="replace").strip().rpartition("\n")[2]
         return Finding("✗", "image", f"{settings.image} was pulled, and fails: {last_line}", "scanflow build")
-    pending = why_pending(pod, cluster.find("Event", namespace)[0])
+    pending = explain_pending(pod, cluster.find("Event", namespace)[0])
     return Finding("✗", "image", f"{settings.image}: {pending}", f"export {_PREFIX}IMAGE=registry/name:tag")
 
 
@@ -305,7 +305,7 @@ def _watch_pod(cluster: Cluster, namespace: str) -> Iterator[Manifest]:
 
 def _is_decided(pod: Manifest) -> bool:
     """Return whether a pod has ended, or cannot start."""
-    pending = why_pending(pod) if "metadata" in pod else None
+    pending = explain_pending(pod) if "metadata" in pod else None
     return (
         pod.get("decided", False)
         or pod.get("status", {}).get("phase") in {"Succeeded", "Failed"}

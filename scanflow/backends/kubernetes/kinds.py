@@ -73,7 +73,7 @@ def build_group_path(api_version: str) -> str:
     return f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
 
 
-def path_of(kind: str, name: str | None = None, *, namespace: str | None = None) -> str:
+def build_object_path(kind: str, name: str | None = None, *, namespace: str | None = None) -> str:
     """Return the path of an object, or of all of a kind: in a namespace or, without one, in all."""
     resource = KINDS[kind]
     inside = f"/namespaces/{namespace}" if resource.namespaced and namespace is not None else ""

@@ -50,19 +50,19 @@ class Kubernetes:
         return Cluster(self._cluster_settings)
 
     def objects(self, app: Application, workflow: Workflow) -> list[ObjectChange]:
-        from scanflow.backends.kubernetes.differences import differences
+        from scanflow.backends.kubernetes.differences import compute_differences
 
         backend = self._services(None) if workflow.type == "online" else self.batch()
         manifests = backend.manifests(app, workflow)
-        return [*self._environments.plan(app), *differences(self.cluster, manifests)]
+        return [*self._environments.plan(app), *compute_differences(self.cluster, manifests)]
 
     def environments(self) -> Environments:
         return self._environments
 
     def tracker(self, app: Application) -> str | None:
-        from scanflow.backends.kubernetes.environment.tracker import tracker_uri
+        from scanflow.backends.kubernetes.environment.tracker import resolve_tracker_uri
 
-        return tracker_uri(app, self._cluster_settings)
+        return resolve_tracker_uri(app, self._cluster_settings)
 
     @cached_property
     def _environments(self) -> Environments:

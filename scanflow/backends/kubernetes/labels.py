@@ -26,23 +26,23 @@ SELECTED: Final = f"app.kubernetes.io/managed-by={MANAGER}"
 """Selects all objects that scanflow created."""
 
 
-def namespace_of(app: str, team: str) -> str:
+def derive_namespace(app: str, team: str) -> str:
     """Return the namespace of an application's environment.
 
     ``scanflow-<app>-<team>``; where the app's or the team's name has a ``-``, so that two pairs could share it, six
     digits of the pair's hash follow.
     """
     plain = environment_name(app, team)
-    return plain if "-" not in app and "-" not in team else hashed(plain, app, team)
+    return plain if "-" not in app and "-" not in team else append_hash(plain, app, team)
 
 
-def hashed(name: str, *parts: str) -> str:
+def append_hash(name: str, *parts: str) -> str:
     """Return a name with six digits of the hash of ``parts``, within a label's length."""
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:6]
     return f"{name[: MAX_NAME - 7].rstrip('-')}-{digest}"
 
 
-def labels_of(app: str, team: str, **more: str) -> dict[str, str]:
+def build_labels(app: str, team: str, **more: str) -> dict[str, str]:
     """Return the labels of an application's object; ``more`` are scanflow's own, as ``run="calm-otter-417"``."""
     return {
         "app.kubernetes.io/managed-by": MANAGER,
@@ -53,6 +53,6 @@ def labels_of(app: str, team: str, **more: str) -> dict[str, str]:
     }
 
 
-def selector(**labels: str) -> str:
+def build_selector(**labels: str) -> str:
     """Return the selector of the objects with those labels: ``selector(run="calm-otter-417")``."""
     return ",".join([SELECTED, *(f"scanflow.dev/{name}={value}" for name, value in labels.items())])

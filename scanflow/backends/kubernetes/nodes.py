@@ -45,7 +45,9 @@ class KubeletPolicy(NamedTuple):
         return self.cpu_manager == "static"
 
 
-def kubelet_policies(cluster: Cluster, *, limit: int | None = None, asked: int | None = None) -> list[KubeletPolicy]:
+def read_kubelet_policies(
+    cluster: Cluster, *, limit: int | None = None, asked: int | None = None
+) -> list[KubeletPolicy]:
     """Return the policies of all nodes, by name, read from each kubelet through the API server.
 
     They are None where that is not allowed (it takes ``get`` on ``nodes/proxy``), and of nodes that do not answer.

@@ -50,7 +50,7 @@ def build_step_placement(affinity: Affinity | str | None, *, app: str, team: str
     )
 
 
-def instance_placement(services: Iterable[Service], labels: Mapping[str, str]) -> Manifest:
+def build_instance_placement(services: Iterable[Service], labels: Mapping[str, str]) -> Manifest:
     """Return ``nodeSelector`` and ``topologySpreadConstraints`` of the pods of an online workflow.
 
     Args:

@@ -11,9 +11,9 @@ from typing import NamedTuple, Self, TypeAlias
 from scanflow.app.application import Application
 from scanflow.app.executor import Executor
 from scanflow.app.workflow import Workflow
-from scanflow.backends.kubernetes.code import Code, code_of
+from scanflow.backends.kubernetes.code import Code, build_code
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import namespace_of
+from scanflow.backends.kubernetes.labels import derive_namespace
 from scanflow.backends.kubernetes.recently import Recently
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.port import Models
@@ -130,8 +130,8 @@ class PodImages:
 
     @cached_property
     def _code(self) -> Code:
-        namespace = namespace_of(self._app.name, self._app.team)
-        return code_of(self._app.name, self._app.team, namespace, Path(self._app.app_dir))
+        namespace = derive_namespace(self._app.name, self._app.team)
+        return build_code(self._app.name, self._app.team, namespace, Path(self._app.app_dir))
 
 
 def _is_by_value(node: AppNode) -> bool:

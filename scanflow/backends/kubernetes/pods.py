@@ -97,7 +97,7 @@ NODE_NOT_READY: Final = "NodeNotReady"
 """The cluster's reason for a node whose kubelet does not answer."""
 
 
-def why_pending(pod: Manifest, events: Iterable[Manifest] = ()) -> Pending | None:
+def explain_pending(pod: Manifest, events: Iterable[Manifest] = ()) -> Pending | None:
     """Return why a pod is pending, from its status and its events; None: it is not. A running pod on a node that does
     not answer is pending too.
 
@@ -132,7 +132,7 @@ class Denied(NamedTuple):
         return f"no pod of the Deployment {self.deployment} is let in: {self.message.rstrip('.')}. {self.remedy}"
 
 
-def why_denied(deployment: Manifest) -> Denied | None:
+def explain_denial(deployment: Manifest) -> Denied | None:
     """Return why a Deployment's pods are refused, by the status of its current generation; None: they are not."""
     metadata, status = deployment["metadata"], deployment.get("status", {})
     if status.get("observedGeneration", 0) < metadata.get("generation", 0):

@@ -10,7 +10,7 @@ from typing import Final
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 from scanflow.backends.kubernetes.labels import MANAGER
-from scanflow.backends.kubernetes.pods import why_pending
+from scanflow.backends.kubernetes.pods import explain_pending
 from scanflow.backends.kubernetes.rights import SUBRESOURCES, USED
 from scanflow.backends.kubernetes.security import container_security, pod_security
 from scanflow.backends.kubernetes.settings import KubernetesSettings
@@ -145,7 +145,7 @@ class Program:
                 waited += _LOOK_S
         pods, _ = self._cluster.find("Pod", self._name, fields=field_selector)
         events, _ = self._cluster.find("Event", self._name)
-        reasons = [str(pending) for pod in pods if (pending := why_pending(pod, events))]
+        reasons = [str(pending) for pod in pods if (pending := explain_pending(pod, events))]
         raise UnavailableError(f"The pod {self._name} does not start. {' '.join(reasons)}")
 
 

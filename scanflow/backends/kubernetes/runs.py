@@ -9,19 +9,19 @@ from contextlib import contextmanager
 from typing import Final
 
 from scanflow.app.application import Application
-from scanflow.backends.definition import definition_of
+from scanflow.backends.definition import read_definition
 from scanflow.backends.journal import Journal, JournalRun
 from scanflow.backends.kubernetes.batch.ground import Ground
 from scanflow.backends.kubernetes.batch.home import BatchHome, RunHome
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.labels import namespace_of
+from scanflow.backends.kubernetes.labels import derive_namespace
 from scanflow.backends.kubernetes.recently import Recently
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.port import RunDefinition
 from scanflow.backends.records import RunRecord
 from scanflow.names import RunName
 from scanflow.private import open_home, private_folder
-from scanflow.processes.files import is_locked, only_driver
+from scanflow.processes.files import hold_driver_lock, is_locked
 from scanflow.settings import Settings
 
 ENSURED_FOR_S: Final = 5.0
@@ -59,7 +59,7 @@ class ClusterRuns(ABC):
 
     def _ensure(self, app: Application) -> None:
         """Ensure the environment, unless that was done a moment ago, as for a run that is entered and then driven."""
-        if (namespace := namespace_of(app.name, app.team)) not in self._ensured:
+        if (namespace := derive_namespace(app.name, app.team)) not in self._ensured:
             self._environments[namespace] = self._ground.ensure(app).uid
             self._ensured.note(namespace)
 
@@ -93,7 +93,7 @@ class ClusterRuns(ABC):
 
     def definition(self, run: str) -> RunDefinition:
         with self._journal() as journal:
-            return definition_of(journal.run(run))
+            return read_definition(journal.run(run))
 
     @abstractmethod
     def _refresh(self, journal: Journal, run: JournalRun) -> RunRecord:
@@ -112,7 +112,7 @@ class ClusterRuns(ABC):
 
     def _add_details(self, record: RunRecord) -> RunRecord:
         return record.with_details(
-            folder=str(self._home.run(record.name).path), namespace=namespace_of(record.app, record.team)
+            folder=str(self._home.run(record.name).path), namespace=derive_namespace(record.app, record.team)
         )
 
     @contextmanager
@@ -121,7 +121,7 @@ class ClusterRuns(ABC):
         journal_run = journal.run(run)
         home = self._run_home(journal_run)
         private_folder(home.path)
-        with only_driver(home.lock, journal_run.record.name):
+        with hold_driver_lock(home.lock, journal_run.record.name):
             home.asked_to_stop.unlink(missing_ok=True)
             yield journal_run, home
 
@@ -139,4 +139,4 @@ class ClusterRuns(ABC):
 
 
 def run_namespace(run: JournalRun) -> str:
-    return namespace_of(run.record.app, run.record.team)
+    return derive_namespace(run.record.app, run.record.team)

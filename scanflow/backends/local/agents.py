@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from scanflow.backends.agents import AgentProcess, HostedAgent, ignored
+from scanflow.backends.agents import AgentProcess, HostedAgent, ignore_message
 from scanflow.backends.log_files import FileLogs
 from scanflow.errors import NotFoundError
 from scanflow.private import private_folder
@@ -41,7 +41,7 @@ class LocalAgents:
         self._home, self._program, self._grace_s = home, program, grace_s
         self._processes = Processes(ended, clock=clock)
 
-    def start(self, agent: HostedAgent, *, observe: Callable[[str], object] = ignored) -> bool:  # noqa: ARG002
+    def start(self, agent: HostedAgent, *, observe: Callable[[str], object] = ignore_message) -> bool:  # noqa: ARG002
         job = self._job(agent.app, agent.name)
         is_restart = _read_text(job.path / "told") == agent.version
         if job.alive:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
-from scanflow.backends.agents import AgentProcess, HostedAgent, ignored
+from scanflow.backends.agents import AgentProcess, HostedAgent, ignore_message
 from scanflow.backends.memory.logs import Log, MemoryLogs
 from scanflow.errors import NotFoundError
 
@@ -23,7 +23,7 @@ class MemoryAgents:
         self._agents: dict[_Key, AgentProcess] = {}
         self._logs: dict[_Key, Log] = {}
 
-    def start(self, agent: HostedAgent, *, observe: Callable[[str], object] = ignored) -> bool:  # noqa: ARG002
+    def start(self, agent: HostedAgent, *, observe: Callable[[str], object] = ignore_message) -> bool:  # noqa: ARG002
         key = (agent.app, agent.team, agent.name)
         now = self.show(*key)
         if now.alive:

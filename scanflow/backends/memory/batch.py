@@ -32,7 +32,14 @@ from scanflow.backends.records import (
     TaskState,
 )
 from scanflow.backends.schedule import StepProgress
-from scanflow.backends.tasks import cut_down, inputs_of_spin, logged_task, outputs_kept, running_tasks, with_pending
+from scanflow.backends.tasks import (
+    add_pending_tasks,
+    cut_down,
+    find_logged_task,
+    find_output_tasks,
+    find_spin_inputs,
+    running_tasks,
+)
 from scanflow.errors import (
     AlreadyRunningError,
     InvalidError,
@@ -79,7 +86,7 @@ class _Run:
 
     @property
     def complete(self) -> RunRecord:
-        tasks = with_pending(self.definition.workflow, self.tasks.values())
+        tasks = add_pending_tasks(self.definition.workflow, self.tasks.values())
         return self.shown.model_copy(update={"tasks": tasks})
 
 
@@ -107,7 +114,7 @@ class MemoryBatch:
             else:
                 AppFiles(app, workflow).function_file(node.target, node.name)
         if cut.past is not None:
-            inputs_of_spin(cut, self.show(cut.past))
+            find_spin_inputs(cut, self.show(cut.past))
 
     def plan(self, app: Application, workflow: Workflow) -> Plan:
         self.check(RunDefinition(app, workflow))
@@ -146,7 +153,7 @@ class MemoryBatch:
         run = _Run(record, cut)
         if cut.past is not None:
             past = self._run(cut.past)
-            for input_task in inputs_of_spin(cut, past.complete):
+            for input_task in find_spin_inputs(cut, past.complete):
                 run.note(input_task)
                 run.outputs[input_task.task] = past.outputs.get(input_task.task, {})
         return self._runs.setdefault(run_name, run).complete
@@ -228,13 +235,13 @@ class MemoryBatch:
 
     def outputs(self, name: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
         run = self._run(name)
-        tasks = outputs_kept(run.complete, step)
+        tasks = find_output_tasks(run.complete, step)
         values = [dict(run.outputs[task.task]) for task in tasks]
         return values[0] if step == tasks[0].task else values
 
     def logs(self, name: str, task: str, *, stream: Stream = "both", attempt: int | None = None) -> MemoryLogs:
         run = self._run(name)
-        record = logged_task(run.complete, task)
+        record = find_logged_task(run.complete, task)
         streams = run.logs.get((record.task, attempt or record.attempts), {})
         selected = [(source, log) for source, log in streams.items() if stream in {source, "both"}]
         return MemoryLogs(lambda: (selected, run.tasks[StepName(task)].state != "running"))
@@ -282,12 +289,12 @@ class _Drive:
 
     def _step(self, node: Executor) -> bool:
         """Run a step's tasks; return whether none of them failed."""
-        if self._progress.must_skip(node.name) or not self._inputs.condition_holds(node):
+        if self._progress.should_skip(node.name) or not self._inputs.is_condition_met(node):
             self._inputs.skip(node.name)
             self._end(TaskRecord(task=StepName(node.name), step=node.name, state="skipped"), 1, 0)
             self._progress.end(node.name, "skipped")
             return True
-        tasks = self._inputs.tasks_of(node)
+        tasks = self._inputs.expand_tasks(node)
         unfinished = len(tasks)
         for task, item in tasks:
             previous = self._run.tasks.get(task)

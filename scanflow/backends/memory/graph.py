@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from scanflow.app.application import Application
-from scanflow.app.inference import answers
+from scanflow.app.inference import find_outputs
 from scanflow.app.service import Service
 from scanflow.app.workflow import Workflow
 from scanflow.app_files import AppFiles
@@ -85,7 +85,7 @@ class InferenceGraph:
             if getattr(service, "role", "") == "ROUTER":
                 branches[service.name], result = self._branch(service.name, result), inputs[0]
             results[service.name] = result
-        leaf_results = [results[name] for name in answers(self._parents) if name in results]
+        leaf_results = [results[name] for name in find_outputs(self._parents) if name in results]
         if len(leaf_results) != 1:
             raise ServiceFailedError(f"The graph has {len(leaf_results)} answers. Join them with a COMBINER.")
         return leaf_results[0]

@@ -24,7 +24,7 @@ from scanflow.backends.service_records import (
     ServiceRecord,
     Shape,
 )
-from scanflow.backends.shapes import changed_shape, shape_of
+from scanflow.backends.shapes import apply_sizing, compute_shape
 from scanflow.errors import (
     InvalidError,
     NotFoundError,
@@ -110,7 +110,7 @@ class MemoryOnline:
 
     def plan(self, app: Application, workflow: Workflow) -> Plan:
         self.check(app, workflow)
-        shape = shape_of(workflow)
+        shape = compute_shape(workflow)
         instances = tuple(
             PlannedInstance(name=name, cores=shape.cores or 1.0, cpus=(), memory_nodes=(), threads=1)
             for name in _instances(shape)
@@ -134,12 +134,12 @@ class MemoryOnline:
             )
         if existing is not None and key in existing.keys:
             return self._record(existing)
-        shape = shape_of(workflow)
+        shape = compute_shape(workflow)
         definition = _Definition(
             app,
             workflow,
             None if deployment.source is None else str(deployment.source),
-            shape if deployment.sizing is None else changed_shape(shape, deployment.sizing),
+            shape if deployment.sizing is None else apply_sizing(shape, deployment.sizing),
             next((node.scaling for node in workflow.services if node.scaling is not None), None),
             {node.name: node.model for node in workflow.services if node.model is not None},
         )
@@ -296,7 +296,7 @@ class MemoryOnline:
     def _resize(self, service: _Service, change: ServiceChange) -> None:
         definition = service.definition
         scaling = definition.scaling if change.scaling is None else None if change.scaling == "off" else change.scaling
-        shape = definition.shape if change.sizing is None else changed_shape(definition.shape, change.sizing)
+        shape = definition.shape if change.sizing is None else apply_sizing(definition.shape, change.sizing)
         if scaling is not None:
             bounded = min(max(shape.instances, scaling.min), scaling.max)
             if change.instances not in {None, bounded}:

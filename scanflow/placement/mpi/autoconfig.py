@@ -11,7 +11,7 @@ from scanflow.errors import InvalidError
 from scanflow.placement.mpi.groups import ClusterNode
 
 
-def autoconfigured(
+def autoconfigure(
     workload: MPIWorkload,
     nodes: Sequence[ClusterNode],
     *,

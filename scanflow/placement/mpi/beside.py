@@ -13,8 +13,8 @@ from math import ceil
 from typing import NamedTuple
 
 from scanflow.app.mpi import MPIProfile
-from scanflow.app.quantities import counted
-from scanflow.placement.cpulist import numbered
+from scanflow.app.quantities import format_count
+from scanflow.placement.cpulist import format_numbered
 from scanflow.placement.topology import Topology
 
 
@@ -74,10 +74,12 @@ def choose_cpus_beside(
     n_cores, names = max(1, ceil(cores - 1e-9)), _format_names(others)
     free = [cpu for cpu in everything if cpu not in occupied]
     if not free or (len(free) < n_cores and not oversubscribe):
-        has = f"{counted(len(free), 'core')} of {n_cores} that it asks for {'is' if len(free) == 1 else 'are'} free"
+        has = (
+            f"{format_count(len(free), 'core')} of {n_cores} that it asks for {'is' if len(free) == 1 else 'are'} free"
+        )
         return CpuChoice(everything, f"{has}: it shares cores with {names}")
     if len(free) < n_cores:
-        return CpuChoice(tuple(free), f"its tasks share {numbered('CPU', free)}, which {names} leave free")
+        return CpuChoice(tuple(free), f"its tasks share {format_numbered('CPU', free)}, which {names} leave free")
     served = {cpu for neighbour in others if neighbour.service for cpu in neighbour.cpus}
     whole = [cpu for cpu in free if served.isdisjoint(topology.core_of[cpu].cpus)]
     free = whole if len(whole) >= n_cores else free
@@ -125,7 +127,7 @@ def _pack(nodes: Sequence[_MemoryNode], n_cores: int) -> tuple[Sequence[_MemoryN
 def _keep_together(nodes: Sequence[_MemoryNode], n_cores: int) -> tuple[Sequence[_MemoryNode], str]:
     fitting = [node for node in nodes if len(node.free) >= n_cores]
     if not fitting:
-        short = f"no memory node has {counted(n_cores, 'free core')}"
+        short = f"no memory node has {format_count(n_cores, 'free core')}"
         return nodes, f"the network bounds it, and {short}: on {_format_nodes(nodes)}"
     best = min(fitting, key=lambda node: (len(node.beside), len(node.free), node.id))
     return [best], f"the network bounds it: together on {_format_nodes([best])}"
@@ -140,4 +142,4 @@ def _name_neighbours(nodes: Iterable[_MemoryNode], *, but: Sequence[_MemoryNode]
 
 
 def _format_nodes(nodes: Iterable[_MemoryNode]) -> str:
-    return numbered("memory node", sorted(node.id for node in nodes))
+    return format_numbered("memory node", sorted(node.id for node in nodes))

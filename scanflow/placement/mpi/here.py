@@ -20,7 +20,7 @@ _LATER: Final = (
 )
 
 
-def node_of(topology: Topology) -> ClusterNode:
+def build_local_node(topology: Topology) -> ClusterNode:
     """Return this machine as the only node of its cluster."""
     return ClusterNode(name=HERE, cores=topology.effective_count, memory_bytes=topology.memory_bytes)
 
@@ -42,6 +42,6 @@ def plan_here(
     )
     if why is not None:
         here = here.replace(allowed=cpus)
-    plan = plan_job(planned, [node_of(here)], topologies={HERE: here})
+    plan = plan_job(planned, [build_local_node(here)], topologies={HERE: here})
     more = (why, _LATER if workload.profile == "auto" else None)
     return replace(plan, reasons=(*plan.reasons, *(reason for reason in more if reason is not None)))

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from scanflow.app.mpi import MPIWorkload
-from scanflow.app.quantities import counted, round_memory
+from scanflow.app.quantities import format_count, round_memory
 from scanflow.app.resources import AffinityMode
 from scanflow.errors import InvalidError
-from scanflow.placement.cpulist import numbered
+from scanflow.placement.cpulist import format_numbered
 from scanflow.placement.mpi.granularity import Granularity, select_granularity
 from scanflow.placement.mpi.groups import ClusterNode, build_groups, place_groups
 from scanflow.placement.mpi.tasks import MPIWorker, make_workers, number_ranks
@@ -61,7 +61,7 @@ class MPIPlan:
             own = list(ranks)
             where = f"worker {worker} on {own[0].node}"
             if len({rank.cpus for rank in own}) == 1:
-                alike = numbered("rank", (rank.rank for rank in own))
+                alike = format_numbered("rank", (rank.rank for rank in own))
                 lines.append(f"{alike} -> {where} -> {_format_cpus(own[0].cpus)}")
             else:
                 lines += [f"rank {rank.rank} -> {where} -> {_format_cpus(rank.cpus)}" for rank in own]
@@ -182,7 +182,7 @@ def _select_cpus(grant: Grant, place_in_worker: int) -> tuple[int, ...]:
 
 
 def _explain_plan(workload: MPIWorkload, granularity: Granularity, wanted: float, cores: float) -> tuple[str, ...]:
-    workers, nodes = counted(granularity.workers, "worker"), counted(granularity.nodes, "node")
+    workers, nodes = format_count(granularity.workers, "worker"), format_count(granularity.nodes, "node")
     if workload.n_workers is not None:
         why = "as n_workers says"
     elif workload.profile is None:
@@ -200,4 +200,4 @@ def _explain_plan(workload: MPIWorkload, granularity: Granularity, wanted: float
 
 
 def _format_cpus(cpus: tuple[int, ...]) -> str:
-    return numbered("CPU", cpus) if cpus else "any CPU"
+    return format_numbered("CPU", cpus) if cpus else "any CPU"

@@ -11,10 +11,10 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from scanflow.agent.primitives import act_of
+from scanflow.agent.primitives import parse_act
 from scanflow.agent.records import Action, ActionState, Decision, Intent
 from scanflow.errors import InvalidError, UsageError
-from scanflow.problems import problem_of
+from scanflow.problems import build_problem
 from scanflow_server.arbiter.arbitrate import arbitrate_all, decide_duplicate, supersede
 from scanflow_server.arbiter.identity import compute_lookback_s, get_place, is_lasting
 from scanflow_server.arbiter.objections import FOREIGN_S, Owner, World, are_equal, find_foreign_fields
@@ -150,7 +150,7 @@ class IntentService:
         )
         intent_store.put(connection, after)
         if state == "refused" and row.intent.source == "person":
-            problem = problem_of(UsageError(decision.reason))[1]
+            problem = build_problem(UsageError(decision.reason))[1]
             operations.end(connection, row.id, at=decision.at, progress=[], problem=problem)
         if news:
             intent_store.append_trail(connection, row.id, decision.at, f"{decision.verdict}: {decision.reason}")
@@ -192,7 +192,7 @@ class IntentService:
 
 
 def check_intent(intent: Intent) -> None:
-    act = act_of(intent.primitive, intent.arguments)
+    act = parse_act(intent.primitive, intent.arguments)
     if act.target != intent.target:
         raise InvalidError(
             f"The intent {intent.id!r} says that its target is {intent.target!r}; {act} is about {act.target!r}."

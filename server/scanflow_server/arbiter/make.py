@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import select
 
 from scanflow.agent.primitive_context import Applications, PrimitiveContext, PrimitiveResult
-from scanflow.agent.primitives.serving import canary_of, served_models
+from scanflow.agent.primitives.serving import find_canary, get_served_models
 from scanflow.agent.records import Intent, PrimitiveCall
 from scanflow.app.executor import Executor
 from scanflow.app.workflow import Workflow
@@ -111,7 +111,7 @@ def measure_service(deployer: Deployer, metric: str, *, team: str) -> float | No
 
 
 def _describe_service(record: ServiceRecord) -> dict[str, Any]:
-    trial = canary_of(record)
+    trial = find_canary(record)
     share = None if trial is None else {"models": dict(trial.models), "weight": trial.weight, "shadow": trial.shadow}
     return {
         SINCE: record.created,
@@ -119,7 +119,7 @@ def _describe_service(record: ServiceRecord) -> dict[str, Any]:
         "replicas": record.shape.instances,
         "resource": record.shape.cores,
         "affinity": record.shape.affinity,
-        "model": served_models(record),
+        "model": get_served_models(record),
         "traffic": share,
     }
 

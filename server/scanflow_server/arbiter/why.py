@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 
 from scanflow.agent.records import JSON, Action
-from scanflow.drift.promotion import sentence
+from scanflow.drift.promotion import format_decision
 
 _NOTHING = {
     "pending": "none yet",
@@ -34,7 +34,7 @@ def explain_action(action: Action, trail: Sequence[tuple[float, str]] = ()) -> l
             f"sample    {sample.sensor} of {sample.agent} at {at}: {value} (in {sample.seconds:.3g} s)",
             f"trigger   {sample.cause}",
         ]
-    if text := sentence(intent.evidence):
+    if text := format_decision(intent.evidence):
         lines.append(f"evidence  {text}")
     arguments = ", ".join(f"{name}={_shorten(value)}" for name, value in sorted(intent.arguments.items()))
     strategy = f"strategy {intent.strategy} of {intent.agent}, priority {intent.priority}, {intent.autonomy}"

@@ -16,7 +16,7 @@ from scanflow.agent.records import AgentView
 from scanflow.backends.agents import AgentProcess, HostedAgent
 from scanflow.errors import UnavailableError
 from scanflow.home_token import agents_token, home_token, token_hash
-from scanflow.transport.clients import is_loopback, reply_of
+from scanflow.transport.clients import fetch_reply, is_loopback
 from scanflow_server.context import ServerContext
 from scanflow_server.control.loop import OUTSIDE_S, ErrorIsolation
 from scanflow_server.store import agents, events
@@ -137,7 +137,7 @@ def fetch_journal(context: ServerContext, agent: AgentRow, *, after: int, limit:
             f"{url}/journal, with the token of its team"
         )
     token = _derive_token(context, agent)
-    entries: list[dict[str, Any]] = reply_of(
+    entries: list[dict[str, Any]] = fetch_reply(
         url, f"/journal?after={after}&limit={limit}", token=token, timeout_s=_JOURNAL_S
     )
     return entries

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scanflow.app.quantities import counted, format_memory
+from scanflow.app.quantities import format_count, format_memory
 from scanflow.backends.port import JobBudget
 from scanflow.backends.schedule import Budget, Share
 from scanflow.deployer.embedded import EmbeddedDeployer
@@ -59,7 +59,7 @@ def find_waiting_jobs(jobs: Sequence[tuple[str, bool, Share]], capacity: Share) 
             held.append(run)
             continue
         others = f"{', '.join(held)} to end"
-        ahead = f"{counted(len(waits), 'job')} before it, and {others}" if waits else others
+        ahead = f"{format_count(len(waits), 'job')} before it, and {others}" if waits else others
         waits[run] = f"{_format_share(share)} of {capacity.cores:g}: {ahead}"
     return waits
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from scanflow.backends.service_records import Progress, ServiceRecord
 from scanflow.errors import InternalError, ScanflowError
-from scanflow.problems import problem_of
+from scanflow.problems import build_problem
 from scanflow.processes.jobs import Job, Lines
 from scanflow.processes.starts import MOST_STARTS, Processes
 from scanflow_server.arbiter.engine import ArbiterEngine
@@ -56,7 +56,7 @@ class OperationsController:
             error = InternalError(
                 f"The process that should {operation.kind} {operation.service!r} died. See its log: {job.log}"
             )
-            job.end_unheld({"result": None, "problem": problem_of(error)[1]})
+            job.end_without_process({"result": None, "problem": build_problem(error)[1]})
         else:
             job.prepare(self._make_order(operation))
             self._processes.start(job, self._context.environ, command=make_driver_command(job))
@@ -160,4 +160,4 @@ class ServicesController:
 
 
 def read_progress(job: Job) -> list[str]:
-    return [str(json.loads(line)["text"]) for line in Lines(job.lines).fresh()]
+    return [str(json.loads(line)["text"]) for line in Lines(job.lines).read_new()]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scanflow.agent.primitive_context import REVERT
-from scanflow.backends.kept_functions import functions_named
+from scanflow.backends.kept_functions import find_function_names
 from scanflow.errors import NotFoundError
 from scanflow.processes.jobs import GONE, Job
 from scanflow_server.arbiter.identity import compute_lookback_s, get_start_time, is_accepted
@@ -220,7 +220,7 @@ class RetentionController:
         """Delete functions sent by value that neither a run nor a stored document refers to."""
         before = self._context.clock() - self._keep.keep_ended_days * DAY_S
         with self._context.store.read() as connection:
-            needed = functions_named(map(json.dumps, pruning.iterate_documents(connection)))
+            needed = find_function_names(map(json.dumps, pruning.iterate_documents(connection)))
         self._context.deployer.batch.forget_functions(before, needed)
 
     def _is_entered(self, run: str) -> bool:

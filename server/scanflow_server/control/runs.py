@@ -15,7 +15,7 @@ from scanflow.deployer import RunRequest
 from scanflow.errors import InternalError, NotFoundError, ScanflowError, UnavailableError, UsageError
 from scanflow.names import RunName
 from scanflow.private import private_folder
-from scanflow.problems import problem_of
+from scanflow.problems import build_problem
 from scanflow.processes.jobs import Job, Lines
 from scanflow.processes.starts import MOST_STARTS, Processes
 from scanflow_server.context import ServerContext, make_driver_command
@@ -66,7 +66,7 @@ class RunsController:
             raise
         except ScanflowError as error:  # it can never be entered
             _log.warning("The run %r cannot be driven: %s", run.name, error)
-            job.end_unheld({"record": None, "problem": problem_of(error)[1]})
+            job.end_without_process({"record": None, "problem": build_problem(error)[1]})
             return False
 
     def _continue(self, run: WantedRun, job: Job, *, alive: bool, may_start: bool) -> bool:
@@ -98,7 +98,7 @@ class RunsController:
             record = self._context.deployer.show(run.name)  # it has ended
         # An interrupted one died between two ticks, and is stopped at the next.
         if not alive and record.state not in {"running", "interrupted"}:
-            job.end_unheld({"record": record.model_dump(mode="json"), "problem": None})
+            job.end_without_process({"record": record.model_dump(mode="json"), "problem": None})
 
     def _give_up(self, run: WantedRun, job: Job) -> None:
         error = InternalError(
@@ -106,7 +106,7 @@ class RunsController:
             f"See its log: {job.log}"
         )
         record = self._context.deployer.batch.give_up(run.name, str(error))
-        job.end_unheld({"record": record.model_dump(mode="json"), "problem": problem_of(error)[1]})
+        job.end_without_process({"record": record.model_dump(mode="json"), "problem": build_problem(error)[1]})
 
     def _record_end(self, run: WantedRun, job: Job, result: dict[str, Any]) -> None:
         record = result.get("record") or {"state": "failed"}

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Connection
 
 from scanflow.agent.records import Action, ActionState, Decision, Intent, Verdict, Why
-from scanflow.drift.promotion import sentence
+from scanflow.drift.promotion import format_decision
 from scanflow.errors import InvalidError
 from scanflow_server.arbiter.why import explain_action
 from scanflow_server.auth import Approver, Proposer, Reader
@@ -130,7 +130,11 @@ def _list_evaluations(connection: Connection, action: Action) -> list[tuple[floa
         connection, 0, type=types, app=intent.app, team=intent.team, limit=_MOST_EVALUATIONS
     )
     own = [event for event in evaluations if event.data.get("run") == run]
-    return [(event.at, sentence(evidence)) for event in own if isinstance(evidence := event.data.get("evidence"), dict)]
+    return [
+        (event.at, format_decision(evidence))
+        for event in own
+        if isinstance(evidence := event.data.get("evidence"), dict)
+    ]
 
 
 def _check(intent: Intent) -> None:

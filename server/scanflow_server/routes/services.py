@@ -16,7 +16,7 @@ from scanflow.app.workflow import Workflow
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import Explanation, ServiceRecord
 from scanflow.deployer import InstanceLogs
-from scanflow.deployer.service_client import explanation_of
+from scanflow.deployer.service_client import get_explanation
 from scanflow.errors import InvalidError
 from scanflow_server import requests
 from scanflow_server.access import TokenHolder
@@ -81,7 +81,7 @@ def service(context: ContextDep, _caller: Reader, name: OwnService) -> ServiceRe
 @router.get("/services/{name}/explain")
 def explain(context: ContextDep, _caller: Reader, name: OwnService) -> Explanation:
     """Say why a service has as many instances as it has."""
-    return explanation_of(context.deployer.service(name))
+    return get_explanation(context.deployer.service(name))
 
 
 @router.get("/services/{name}/logs", response_class=StreamingResponse, responses=_LINES)

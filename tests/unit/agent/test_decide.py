@@ -20,7 +20,7 @@ from scanflow.agent.decide import decide, evaluate
 from scanflow.agent.records import Intent
 from scanflow.agent.rules import _source, explain, make_rule, rule
 from scanflow.agent.sensors.sensor import sensor
-from scanflow.app.agents import collecting
+from scanflow.app.agents import collect_declarations
 from scanflow.errors import InvalidError
 from tests.unit.agent.agents_made import sample, situation
 from tests.unit.app.making import made, message, plain_values, texts
@@ -267,7 +267,7 @@ def test_what_waits_is_no_rule_and_no_action() -> None:
 
 
 def test_a_strategy_cannot_be_changed_and_declares_itself() -> None:
-    with collecting() as found:
+    with collect_declarations() as found:
         one = strategy()
     assert found == [one]
     with pytest.raises(InvalidError, match="cannot be changed"):

@@ -145,7 +145,7 @@ ACTS: list[tuple[Act, str, dict[str, Any]]] = [
 def test_a_primitive_says_what_it_writes_and_can_be_read_back(act: Act, writes: str, arguments: dict[str, Any]) -> None:
     assert " ".join([act.target, *act.fields]) == writes
     assert act.arguments == {"workflow": act.workflow, **arguments}
-    assert do.act_of(act.primitive, json.loads(json.dumps(act.arguments))) == act
+    assert do.parse_act(act.primitive, json.loads(json.dumps(act.arguments))) == act
     kind = "online" if act.target.startswith("service/") else act.workflow_kind or "batch"
     (row,) = [row for row in do.CATALOGUE if (row.name, row.kind) == (act.primitive, kind)]
     assert {field.rpartition(".")[2] for field in act.fields} <= {field.rpartition(".")[2] for field in row.fields}
@@ -193,7 +193,7 @@ def test_a_primitive_says_what_it_writes_and_can_be_read_back(act: Act, writes: 
         (lambda: do.run_workflow("training", parameters={"a": 1}, a=2), "The parameter 'a' is given twice."),
         (lambda: do.run_workflow("training", data={1}), "is a set, which cannot be written down"),
         (lambda: do.stop_workflow("training", run=" "), "The run has no name."),
-        (lambda: do.act_of("run_workflw", {}), "no primitive 'run_workflw'. Did you mean 'run_workflow'?"),
+        (lambda: do.parse_act("run_workflw", {}), "no primitive 'run_workflw'. Did you mean 'run_workflow'?"),
         (lambda: call("My Agent", "check"), "The agent name 'My Agent' cannot be used"),
         (lambda: call("checker", "check-it"), "Write 'check_it' instead."),
         (lambda: call("checker", "check", {1}), "the argument 1 is a set, which cannot be written down."),
@@ -217,7 +217,7 @@ def test_what_decides_on_instances_is_replaced_or_taken_away() -> None:
     act = do.update_workflow_replica("digits", scaling=SCALING)
     assert (act.target, act.fields) == ("service/digits", ("replicas",))
     assert act.arguments == {"workflow": "digits", "scaling": SCALING}
-    assert do.act_of(act.primitive, act.arguments) == act
+    assert do.parse_act(act.primitive, act.arguments) == act
     assert do.update_workflow_replica("digits", scaling=None).arguments == {"workflow": "digits", "scaling": None}
     act = do.update_workflow_replica("digits", scaling=None, instances=4)
     assert act.arguments == {"workflow": "digits", "scaling": None, "instances": 4}
@@ -226,18 +226,18 @@ def test_what_decides_on_instances_is_replaced_or_taken_away() -> None:
 
 def test_what_only_an_inverse_has_is_refused_to_others_and_none_says_nothing() -> None:
     with pytest.raises(InvalidError, match="'update_workflow_affinity' has no argument 'nodes'"):
-        do.act_of("update_workflow_affinity", {"workflow": "digits", "affinity": "cpu", "nodes": {"cnn": None}})
+        do.parse_act("update_workflow_affinity", {"workflow": "digits", "affinity": "cpu", "nodes": {"cnn": None}})
     act = do.update_executor_resource("training", "load", cpu=2, memory=None)
     assert act.arguments == {"workflow": "training", "executor": "load", "cpu": 2.0}
     given = {**act.arguments, "memory": None}
-    assert do.act_of("update_executor_resource", given, inverse=True).arguments == given  # a limit is taken away
+    assert do.parse_act("update_executor_resource", given, inverse=True).arguments == given  # a limit is taken away
 
 
 @given(names, st.dictionaries(keys.filter(lambda key: key not in {"workflow", "parameters"}), plain_values, max_size=3))
 def test_any_parameters_of_a_run_come_back_as_they_were(workflow: str, parameters: dict[str, Any]) -> None:
     act = do.run_workflow(workflow, parameters=parameters)
     assert act == do.run_workflow(workflow, **parameters)
-    assert do.act_of("run_workflow", json.loads(json.dumps(act.arguments))) == act
+    assert do.parse_act("run_workflow", json.loads(json.dumps(act.arguments))) == act
 
 
 @given(names, st.from_regex(r"on_[a-z]{1,8}", fullmatch=True), st.lists(plain_values, max_size=3))

@@ -18,7 +18,7 @@ from scanflow.agent.records import Event
 from scanflow.agent.registry import Declared, load_agent, load_template
 from scanflow.agent.sensors.firing import Firing, fire
 from scanflow.agent.sensors.sensor import sensor
-from scanflow.app.agents import Agent, collecting
+from scanflow.app.agents import Agent, collect_declarations
 from scanflow.app.application import Application
 from scanflow.app.triggers import CallReceive
 from scanflow.errors import InvalidError, NotFoundError, UsageError
@@ -68,7 +68,7 @@ def test_an_agent_is_loaded_anew_each_time_and_leaves_no_collection_open(tmp_pat
     app = shop(tmp_path, modules={"agents/tracker.py": MODERN})
     first = load_agent(app, "tracker")
     (tmp_path / "agents/tracker.py").write_text((tmp_path / "agents/tracker.py").read_text().replace("1000", "20000"))
-    with collecting() as outside:
+    with collect_declarations() as outside:
         second = load_agent(app, "tracker")
     assert outside == []
     assert names(first) == names(second)

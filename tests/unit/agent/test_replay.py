@@ -14,7 +14,7 @@ from scanflow.agent import Strategy, call
 from scanflow.agent import primitives as do
 from scanflow.agent.decide import Evaluator, Situation
 from scanflow.agent.records import JSON, Intent, Sample
-from scanflow.agent.replay import Moment, Trace, difference, replay, trace_of
+from scanflow.agent.replay import Moment, Trace, build_trace, compare_moments, replay
 from scanflow.errors import InvalidError
 from tests.unit.agent.agents_made import sample as made
 
@@ -85,7 +85,7 @@ def test_a_timeline_tells_what_each_strategy_wanted_and_when() -> None:
 
 
 def test_what_was_decided_then_is_found_in_the_journal() -> None:
-    trace = trace_of(journal(strategies(), TRACE))
+    trace = build_trace(journal(strategies(), TRACE))
     assert list(trace.samples) == TRACE
     assert [(one.sample, one.strategy, one.answers) for one in trace.moments] == [
         ("s2", "enough", ()),
@@ -94,7 +94,7 @@ def test_what_was_decided_then_is_found_in_the_journal() -> None:
         ("s4", "enough", ()),
         ("s4", "many", ()),
     ]
-    assert difference(trace.moments, replay(strategies(), trace.samples)) == []
+    assert compare_moments(trace.moments, replay(strategies(), trace.samples)) == []
 
 
 @pytest.mark.parametrize(
@@ -111,22 +111,24 @@ def test_what_was_decided_then_is_found_in_the_journal() -> None:
     ],
 )
 def test_a_changed_rule_shows_as_a_difference(now: Evaluator, told: list[str]) -> None:
-    trace = trace_of(journal(strategies(), TRACE))
-    found = [str(one) for one in difference(trace.moments, replay(now, trace.samples))]
+    trace = build_trace(journal(strategies(), TRACE))
+    found = [str(one) for one in compare_moments(trace.moments, replay(now, trace.samples))]
     assert len(found) == len(told)
     assert all(text.startswith(begin) for text, begin in zip(found, told, strict=True)), found
 
 
 def test_a_rule_that_breaks_now_and_one_that_breaks_no_more_are_differences() -> None:
     broken = strategies(many="many")
-    trace = trace_of(journal(strategies(), TRACE[:3]))
-    found = difference(trace.moments, replay(broken, trace.samples))
+    trace = build_trace(journal(strategies(), TRACE[:3]))
+    found = compare_moments(trace.moments, replay(broken, trace.samples))
     assert [(one.kind, one.at, one.strategy) for one in found] == [
         ("added", 1001.0, "many"),
         ("added", 1002.0, "many"),
         ("changed", 1003.0, "many"),
     ]
-    assert {one.kind for one in difference(replay(broken, TRACE[:2]), replay(strategies(), TRACE[:2]))} == {"removed"}
+    assert {one.kind for one in compare_moments(replay(broken, TRACE[:2]), replay(strategies(), TRACE[:2]))} == {
+        "removed"
+    }
 
 
 def test_a_new_strategy_and_one_that_is_gone_are_differences_where_they_want_something() -> None:
@@ -137,8 +139,8 @@ def test_a_new_strategy_and_one_that_is_gone_are_differences_where_they_want_som
         parameters={},
     )
     before, after = replay(strategies(), TRACE[:3]), replay(fewer, TRACE[:3])
-    assert [(one.symbol, one.strategy, one.at) for one in difference(before, after)] == [("-", "many", 1003.0)]
-    assert [(one.symbol, one.strategy, one.at) for one in difference(after, before)] == [("+", "many", 1003.0)]
+    assert [(one.symbol, one.strategy, one.at) for one in compare_moments(before, after)] == [("-", "many", 1003.0)]
+    assert [(one.symbol, one.strategy, one.at) for one in compare_moments(after, before)] == [("+", "many", 1003.0)]
 
 
 def test_a_rule_that_reads_the_time_is_given_that_of_the_sample() -> None:
@@ -155,7 +157,7 @@ def test_a_rule_that_reads_the_time_is_given_that_of_the_sample() -> None:
 
 
 def test_a_trace_is_cut_to_a_time_and_to_its_last_samples() -> None:
-    trace = trace_of(journal(strategies(), TRACE))
+    trace = build_trace(journal(strategies(), TRACE))
     assert [one.id for one in trace.cut(since=1003.0).samples] == ["s3", "s4", "s5"]
     last = trace.cut(since=1001.5, last=3)
     assert [one.id for one in last.samples] == ["s3", "s4", "s5"]
@@ -167,7 +169,7 @@ def test_a_trace_is_cut_to_a_time_and_to_its_last_samples() -> None:
 def test_what_is_left_of_a_sample_that_the_journal_forgot_counts_for_nothing() -> None:
     entries = list(journal(strategies(), TRACE[2:]))
     assert entries[0]["kind"] == "sample"
-    trace = trace_of(entries[1:])
+    trace = build_trace(entries[1:])
     assert [one.id for one in trace.samples] == ["s4", "s5"]
     assert {one.sample for one in trace.moments} == {"s4"}
 
@@ -184,7 +186,7 @@ def test_what_is_left_of_a_sample_that_the_journal_forgot_counts_for_nothing() -
 def test_an_entry_that_cannot_be_read_is_named_by_its_number(wrong: dict[str, Any]) -> None:
     good = entry("sample", "count", TRACE[0].model_dump(mode="json"))
     with pytest.raises(InvalidError, match="The entry 2 of the journal cannot be read"):
-        trace_of([good, wrong])
+        build_trace([good, wrong])
 
 
 VALUES = st.lists(st.one_of(st.integers(-5, 200), st.text(max_size=3), st.none()), max_size=20)
@@ -193,9 +195,9 @@ VALUES = st.lists(st.one_of(st.integers(-5, 200), st.text(max_size=3), st.none()
 @given(values=VALUES, then=st.integers(-5, 200), now=st.integers(-5, 200))
 def test_a_threshold_makes_a_difference_for_exactly_what_lies_between(values: list[Any], then: int, now: int) -> None:
     samples = [sample(number, value) for number, value in enumerate(values)]
-    trace = trace_of(journal(strategies(then), samples))
-    assert difference(trace.moments, replay(strategies(then), samples)) == []
-    found = difference(trace.moments, replay(strategies(now), samples))
+    trace = build_trace(journal(strategies(then), samples))
+    assert compare_moments(trace.moments, replay(strategies(then), samples)) == []
+    found = compare_moments(trace.moments, replay(strategies(now), samples))
     numbers = [(one.id, one.value) for one in samples if isinstance(one.value, int)]
     assert [one.sample for one in found] == [id for id, value in numbers if (value >= then) != (value >= now)]
     assert {one.kind for one in found} <= {"removed" if now > then else "added"}

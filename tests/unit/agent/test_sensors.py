@@ -19,7 +19,7 @@ from scanflow.agent.records import Event, Guard
 from scanflow.agent.sensors.firing import Firing, fire, has_parameter
 from scanflow.agent.sensors.runs import Run, find_runs
 from scanflow.agent.sensors.sensor import SensorFunction, sensor
-from scanflow.app.agents import collecting
+from scanflow.app.agents import collect_declarations
 from scanflow.app.files import dump_json, load_json
 from scanflow.app.triggers import CallReceive
 from scanflow.errors import InvalidError
@@ -91,7 +91,7 @@ def test_a_wrong_sensor_is_refused_with_what_to_write(make: Callable[[], object]
 def test_an_agents_own_decorator_leaves_the_agent_as_it_is() -> None:
     agent = sf.Agent(name="tracker", modules=["app.py"])
     before = agent.model_dump_json()
-    with collecting() as found:
+    with collect_declarations() as found:
 
         @agent.sensor(sf.every(minutes=5), nodes=["predictor"], name="counted")
         def count() -> int:
@@ -106,9 +106,9 @@ def test_an_agents_own_decorator_leaves_the_agent_as_it_is() -> None:
 
 def test_what_is_declared_is_collected_only_where_it_is_asked_for() -> None:
     sensor(HOURLY)(print)
-    with collecting() as outer:
+    with collect_declarations() as outer:
         first = sensor(HOURLY)(print)
-        with collecting() as inner:
+        with collect_declarations() as inner:
             second = sensor(HOURLY)(print)
     sensor(HOURLY)(print)
     assert (outer, inner) == ([first], [second])

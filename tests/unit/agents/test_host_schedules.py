@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import scanflow as sf
-from scanflow.app.triggers import Cron, cron_fields
+from scanflow.app.triggers import Cron, parse_cron
 from scanflow_agents.host.schedules import Scheduled, apply_jitter, count_between, first_after, format_time, last_until
 from tests.counting import count_instructions
 
@@ -53,7 +53,7 @@ def test_due_times_found_one_by_one_are_those_that_are_counted(trigger: Schedule
 
 @given(crons, st.integers(0, 400 * 24 * 60))
 def test_a_cron_time_has_come_when_the_clock_on_the_wall_says_so(trigger: Cron, minutes: int) -> None:
-    fields, zone = cron_fields(trigger.expression), ZoneInfo(trigger.timezone)
+    fields, zone = parse_cron(trigger.expression), ZoneInfo(trigger.timezone)
     moment = at("2026-01-01T00:00:00Z") + minutes * 60.0
     wall = datetime.fromtimestamp(moment, zone)
     if wall.utcoffset() != datetime.fromtimestamp(moment - 7200, zone).utcoffset():

@@ -17,7 +17,7 @@ import scanflow as sf
 from scanflow.backends.local.mpi.elf import needed_libraries
 from scanflow.backends.local.mpi.flavors import Mpirun, build_command, find_launcher, linked_flavor
 from scanflow.backends.local.mpi.job import resolve_job
-from scanflow.backends.rank_files import exit_status, rank_tasks, still_running
+from scanflow.backends.rank_files import describe_running_ranks, exit_status, rank_tasks
 from scanflow.backends.records import TaskRecord
 from scanflow.errors import InvalidError, NotFoundError, UnsupportedError
 from scanflow.names import StepName
@@ -83,14 +83,14 @@ def test_what_does_not_fit_the_machine_is_refused(fields: dict[str, Any], told: 
 def test_of_ranks_that_still_ran_the_one_that_others_may_wait_for_is_named(tmp_path: Path) -> None:
     for rank in range(3):
         (tmp_path / f"{rank}.out").write_text(f"line of {rank}\n")
-    one = still_running("hpl", 3, 5.0, tmp_path, {0: 4.9, 1: 0.01, 2: 4.8})
+    one = describe_running_ranks("hpl", 3, 5.0, tmp_path, {0: 4.9, 1: 0.01, 2: 4.8})
     assert one == (
         "'hpl' did not end within 5.00 s: ranks 0-2 still ran. Rank 1 used less than a tenth of the CPU time that "
         "others did, who may wait for it. Last lines of rank 1:\nline of 1"
     )
     unknown = "'hpl' did not end within 5.00 s: ranks 0-2 still ran. Last lines of rank 0:\nline of 0"
-    assert still_running("hpl", 3, 5.0, tmp_path, {0: 4.9, 1: 4.8, 2: 4.7}) == unknown
-    assert still_running("hpl", 3, 5.0, tmp_path, {0: 0.02, 1: 0.0, 2: 0.02}) == unknown, "nobody computes"
+    assert describe_running_ranks("hpl", 3, 5.0, tmp_path, {0: 4.9, 1: 4.8, 2: 4.7}) == unknown
+    assert describe_running_ranks("hpl", 3, 5.0, tmp_path, {0: 0.02, 1: 0.0, 2: 0.02}) == unknown, "nobody computes"
 
 
 def elf(file: Path, *libraries: str, wide: bool = True, order: str = "<") -> Path:

@@ -38,7 +38,7 @@ def test_a_step_is_skipped_only_if_all_it_waited_for_was(parents: dict[str, tupl
     progress = StepProgress(parents)
     skipped: set[str] = set()
     while (step := progress.next_ready()) is not None:
-        forced = progress.must_skip(step)
+        forced = progress.should_skip(step)
         assert forced == (bool(parents[step]) and set(parents[step]) <= skipped)
         if forced or int(step[1:]) in skip:
             skipped.add(step)

@@ -11,9 +11,9 @@ from scanflow.characterization.analysis import (
     PRECISION,
     MemoryKnee,
     choose_next_limit,
+    classify_saturation,
     find_knee,
     recommend,
-    saturation,
 )
 from scanflow.characterization.measurement import ProgramRun
 
@@ -47,7 +47,9 @@ def ran(*, seconds: float = 10.0, cpu_s: float = 10.0, peak_bytes: int = 100 * M
     ],
 )
 def test_how_speed_follows_cores(speeds: dict[int, float], kind: str, cores: int) -> None:
-    found = saturation({count: [10 / speed, 10 / speed * 1.5, 10 / speed * 0.9] for count, speed in speeds.items()})
+    found = classify_saturation(
+        {count: [10 / speed, 10 / speed * 1.5, 10 / speed * 0.9] for count, speed in speeds.items()}
+    )
     assert (found.kind, found.cores) == (kind, cores)
     assert found.speed == pytest.approx(speeds)
 
@@ -55,7 +57,7 @@ def test_how_speed_follows_cores(speeds: dict[int, float], kind: str, cores: int
 @pytest.mark.parametrize("seconds", [{}, {1: [1.0], 2: []}])
 def test_without_runs_nothing_is_said(seconds: dict[int, list[float]]) -> None:
     with pytest.raises(ValueError, match="needs a run"):
-        saturation(seconds)
+        classify_saturation(seconds)
 
 
 @given(peak=st.integers(2 * MIB, 2**36), share=st.floats(0.05, 1.4))
@@ -78,8 +80,8 @@ def test_a_program_that_never_succeeds_has_no_knee() -> None:
 
 
 def test_what_is_asked_for_is_what_is_used_with_something_to_spare() -> None:
-    four = saturation({1: [10.0], 2: [5.0], 4: [2.6]})
+    four = classify_saturation({1: [10.0], 2: [5.0], 4: [2.6]})
     found = recommend(four, [ran(seconds=2.6, cpu_s=10.0)], MemoryKnee(enough=100 * MIB, too_few=95 * MIB))
     assert str(found) == 'sf.Resources(cpu=4, memory="128Mi")'
-    waits = recommend(saturation({1: [10.0], 2: [10.0]}), [ran(cpu_s=2.33)], None)
+    waits = recommend(classify_saturation({1: [10.0], 2: [10.0]}), [ran(cpu_s=2.33)], None)
     assert str(waits) == 'sf.Resources(cpu=0.3, memory="128Mi")'

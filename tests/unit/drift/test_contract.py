@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scanflow.drift.contract import outputs_of_detection, outputs_of_training, purpose_of
+from scanflow.drift.contract import parse_detection_outputs, parse_training_outputs, read_purpose
 from scanflow.drift.slices import Slice
 from scanflow.errors import InvalidError
 
@@ -22,12 +22,14 @@ TRAINING = {
 
 
 def test_a_detection_needs_only_to_say_whether_the_data_drifted() -> None:
-    found = outputs_of_detection({"drifted": 0})
+    found = parse_detection_outputs({"drifted": 0})
     assert (found.drifted, found.n_picked, found.n_newdata, found.columns) == (False, 0, None, ())
     columns = [{"name": f"c{number}"} for number in range(12)]
-    found = outputs_of_detection({"drifted": 1, "n_picked": 5, "n_evaluation": 2, "p_value": 0.01, "columns": columns})
+    found = parse_detection_outputs(
+        {"drifted": 1, "n_picked": 5, "n_evaluation": 2, "p_value": 0.01, "columns": columns}
+    )
     assert (found.drifted, found.n_evaluation, found.p_value, len(found.columns)) == (True, 2, 0.01, 10)
-    found = outputs_of_detection({"drifted": 1, "same_drift": 1, "regimes": {"clean": 0.7, "window w": 0.3}})
+    found = parse_detection_outputs({"drifted": 1, "same_drift": 1, "regimes": {"clean": 0.7, "window w": 0.3}})
     assert (found.same_drift, found.regimes) == (True, {"clean": 0.7, "window w": 0.3})
 
 
@@ -47,18 +49,18 @@ def test_what_is_wrong_with_a_detection_is_said_with_the_page_that_tells_more(
     outputs: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(InvalidError, match=said):
-        outputs_of_detection(outputs)
+        parse_detection_outputs(outputs)
 
 
 def test_a_training_is_read_with_its_slices() -> None:
-    found = outputs_of_training(TRAINING | {"version": "3"})
+    found = parse_training_outputs(TRAINING | {"version": "3"})
     assert found is not None
     assert (found.version, found.champion_version, found.labels) == (3, 1, "abc")
     assert found.slices == (Slice(name="current", n=60, champion_right=30, challenger_right=45, gained=20),)
 
 
 def test_a_training_of_a_first_model_compares_nothing() -> None:
-    assert outputs_of_training({"version": 1, "accuracy": 0.9}) is None
+    assert parse_training_outputs({"version": 1, "accuracy": 0.9}) is None
 
 
 @pytest.mark.parametrize(
@@ -76,11 +78,11 @@ def test_a_training_of_a_first_model_compares_nothing() -> None:
 )
 def test_what_is_wrong_with_a_training_is_said(outputs: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidError, match=said):
-        outputs_of_training(TRAINING | outputs)
+        parse_training_outputs(TRAINING | outputs)
 
 
 def test_a_point_is_for_training_unless_it_says_otherwise() -> None:
-    assert purpose_of({"id": "r:1"}) == "train"
-    assert purpose_of({"id": "r:1", "purpose": "evaluate"}) == "evaluate"
+    assert read_purpose({"id": "r:1"}) == "train"
+    assert read_purpose({"id": "r:1", "purpose": "evaluate"}) == "evaluate"
     with pytest.raises(InvalidError, match="'r:1' has the purpose 'both'"):
-        purpose_of({"id": "r:1", "purpose": "both"})
+        read_purpose({"id": "r:1", "purpose": "both"})

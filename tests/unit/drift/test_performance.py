@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from scanflow.drift.performance import Calibration, measured
+from scanflow.drift.performance import Calibration, measure_accuracy
 from scanflow.errors import InvalidError
 
 
@@ -33,11 +33,13 @@ def test_the_estimate_is_right_where_the_inputs_drift_and_scores_are_too_sure() 
 
 
 def test_a_measured_accuracy_has_an_interval() -> None:
-    few, many = measured(9, 10), measured(900, 1000)
+    few, many = measure_accuracy(9, 10), measure_accuracy(900, 1000)
     assert few.low < many.low < 0.9 < many.high < few.high < 1
     for right, n in ((0, 5), (5, 5), (123, 300)):
         known = stats.binomtest(right, n).proportion_ci(0.95, method="wilson")
-        assert (measured(right, n).low, measured(right, n).high) == pytest.approx((known.low, known.high))
+        assert (measure_accuracy(right, n).low, measure_accuracy(right, n).high) == pytest.approx(
+            (known.low, known.high)
+        )
 
 
 def test_what_cannot_be_estimated_is_refused() -> None:
@@ -51,4 +53,4 @@ def test_what_cannot_be_estimated_is_refused() -> None:
         with pytest.raises(InvalidError, match=says):
             known.estimate(wrong)
     with pytest.raises(InvalidError, match="11 of 10"):
-        measured(11, 10)
+        measure_accuracy(11, 10)

@@ -19,7 +19,7 @@ def test_a_segment_that_drifts_is_named_though_the_whole_does_not() -> None:
     generator = np.random.default_rng(0)
     whole, within = compare_by(shop(generator, 1500, lima=0), shop(generator, 600, lima=1.2), "city")
 
-    found = {one.name: one.found for one in within}
+    found = {one.name: one.comparison for one in within}
     assert list(found) == ["Rome", "Oslo", "Lima", "Bonn"]
     assert found["Bonn"] is None, "too few rows"
     assert [name for name, one in found.items() if one is not None and one.drifted] == ["Lima"]

@@ -18,7 +18,14 @@ from scanflow.drift.evaluation import (
     split_points,
 )
 from scanflow.drift.promotion import for_evaluation
-from scanflow.drift.samples import compute_digests, concatenate_samples, pack_samples, read_row, take_rows, unpacked
+from scanflow.drift.samples import (
+    compute_digests,
+    concatenate_samples,
+    pack_samples,
+    read_row,
+    take_rows,
+    unpack_samples,
+)
 from scanflow.drift.selection import select
 from scanflow.drift.training import LabelledPoints
 from scanflow.drift.training_data import TrainingData
@@ -101,14 +108,14 @@ def test_a_digest_is_the_samples_whatever_its_numbers_type() -> None:
 def test_a_table_comes_back_from_a_file_as_it_was() -> None:
     x = table(20)
     x.loc[3, "wage"] = np.nan
-    back = unpacked("x", pack_samples("x", x))
+    back = unpack_samples("x", pack_samples("x", x))
     assert list(back.columns) == list(x.columns)
     assert compute_digests(back) == compute_digests(x)
     assert compute_digests(take_rows(back, [3, 1])) == [compute_digests(x)[3], compute_digests(x)[1]]
     assert read_row(x, 3) is not None
     assert (read_row(x, 3) or {})["wage"] is None
     with pytest.raises(InvalidError, match="no array 'y'"):
-        unpacked("y", pack_samples("x", x))
+        unpack_samples("y", pack_samples("x", x))
 
 
 def test_what_is_for_evaluation_in_one_window_is_trained_on_in_none_also_when_it_comes_again() -> None:

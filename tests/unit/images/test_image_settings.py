@@ -16,7 +16,7 @@ def test_settings_are_read_from_the_environment_and_options_come_first() -> None
     found = ImageSettings.from_environment(environ)
     assert found == ImageSettings(builder="podman", insecure=True, registry="r:5", base="r:5/base:1")
     assert ImageSettings.from_environment(environ, options={"image": "other:1", "context": "lab"}).base == "other:1"
-    changed = found.with_given({"builder": "docker", "registry": None, "insecure": None})
+    changed = found.with_overrides({"builder": "docker", "registry": None, "insecure": None})
     assert (changed.builder, changed.registry, changed.insecure) == ("docker", "r:5", True)
 
 

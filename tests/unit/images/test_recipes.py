@@ -8,7 +8,7 @@ import pytest
 
 import scanflow as sf
 from scanflow.errors import InvalidError, NotFoundError, UsageError
-from scanflow.images.recipes import recipes
+from scanflow.images.recipes import plan_images
 
 BASE = "scanflow/base:latest"
 
@@ -33,7 +33,7 @@ def test_steps_that_need_the_same_share_an_image(folder: Path) -> None:
         sf.Executor(name="other", mainfile="train.py", image="example.com/other:1"),
     ]
     app = sf.Application(name="shop", app_dir=folder, workflows=[sf.Workflow(name="training", nodes=nodes)])
-    found = {one.nodes[0]: one.recipe for one in recipes(app, app.workflows, BASE, no_models)}
+    found = {one.nodes[0]: one.recipe for one in plan_images(app, app.workflows, BASE, no_models)}
     assert list(found) == ["load", "train", "test", "report"]
     assert found["train"].requirements == ("scikit-learn>=1.6", "pandas")
     assert found["train"].tag == found["test"].tag != found["load"].tag == found["report"].tag
@@ -48,7 +48,7 @@ def test_an_online_workflow_has_one_image_with_what_its_models_were_saved_with(f
     model = sf.Service(name="model", model="models:/trees@champion")
     workflow = sf.Workflow(name="serving", type="online", nodes=[scale, model], edges=scale >> model)
     app = sf.Application(name="shop", app_dir=folder, workflows=[workflow])
-    (one,) = recipes(
+    (one,) = plan_images(
         app, app.workflows, BASE, lambda uri: folder / uri.removeprefix("models:/trees@champion") / "model"
     )
     assert one.nodes == ("scale", "model")
@@ -60,7 +60,7 @@ def test_nodes_that_run_together_cannot_name_two_images(folder: Path) -> None:
     workflow = sf.Workflow(name="serving", type="online", nodes=[one, other], edges=one >> other)
     app = sf.Application(name="shop", app_dir=folder, workflows=[workflow])
     with pytest.raises(UsageError, match="'one' and 'other' run in one container, and name two images"):
-        recipes(app, app.workflows, BASE, no_models)
+        plan_images(app, app.workflows, BASE, no_models)
 
 
 @pytest.mark.parametrize("line", ["-r more.txt", "--constraint=limits.txt", "-e .", "./lib", "file:///lib"])
@@ -68,11 +68,11 @@ def test_requirements_are_whole_in_themselves(folder: Path, line: str) -> None:
     step = sf.Executor(name="train", mainfile="train.py", requirements=[line])
     app = sf.Application(name="shop", app_dir=folder, workflows=[sf.Workflow(name="training", nodes=[step])])
     with pytest.raises(InvalidError, match="refer to another file"):
-        recipes(app, app.workflows, BASE, no_models)
+        plan_images(app, app.workflows, BASE, no_models)
 
 
 def test_a_file_of_requirements_that_is_not_there_is_named(folder: Path) -> None:
     step = sf.Executor(name="train", mainfile="train.py", requirements="requirement.txt")
     app = sf.Application(name="shop", app_dir=folder, workflows=[sf.Workflow(name="training", nodes=[step])])
     with pytest.raises(NotFoundError, match=r"Did you mean 'requirements.txt'\?"):
-        recipes(app, app.workflows, BASE, no_models)
+        plan_images(app, app.workflows, BASE, no_models)

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.backends.kubernetes.code import Code, code_of
+from scanflow.backends.kubernetes.code import Code, build_code
 from scanflow.backends.kubernetes.environment.apply import Environments
 from scanflow.backends.kubernetes.followed import Followed
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import namespace_of, selector
+from scanflow.backends.kubernetes.labels import build_selector, derive_namespace
 from scanflow.backends.kubernetes.online.backend import KubernetesServices
 from scanflow.backends.kubernetes.online.drift import LiveObjects
 from scanflow.backends.kubernetes.pod_image import PodImage
@@ -26,7 +26,7 @@ from scanflow.knowledge.model_cache import ModelCache
 from scanflow.testing.cluster import MemoryCluster
 from tests.waiting import PATIENCE_S
 
-NAMESPACE = namespace_of("shop", "data")
+NAMESPACE = derive_namespace("shop", "data")
 READY: Manifest = {"conditions": [{"type": "Ready", "status": "True"}], "phase": "Running"}
 Status = Callable[[Manifest], Manifest]
 """From a pod to the status that it gets."""
@@ -98,7 +98,7 @@ class Served:
 
     def there(self, kind: str) -> dict[str, Manifest]:
         """Return the service's objects of a kind, by name."""
-        found, _ = self.cluster.find(kind, NAMESPACE, labels=selector(service="serving"))
+        found, _ = self.cluster.find(kind, NAMESPACE, labels=build_selector(service="serving"))
         return {one["metadata"]["name"]: one for one in found}
 
     def answering(self) -> set[str]:
@@ -110,7 +110,7 @@ class Served:
         return {one["scanflow.dev/revision"] for one in own}
 
     def _code(self) -> Code:
-        return code_of("shop", "data", NAMESPACE, self.folder)
+        return build_code("shop", "data", NAMESPACE, self.folder)
 
     def _observe(self, progress: Progress) -> None:
         assert progress.service in {"serving", *self.others}

@@ -73,7 +73,9 @@ class Claim:
         (base / "keys" / "pickle.key").write_bytes(b"k" * 32)
         workflow = sf.Workflow(name="wf", nodes=nodes)
         definition = RunDefinition(sf.Application(name="shop", workflows=[workflow]), workflow)
-        document = RunDocument(run=run, definition=KeptDefinition.of(definition), created=1.0, drive=1, **more)
+        document = RunDocument(
+            run=run, definition=KeptDefinition.from_definition(definition), created=1.0, drive=1, **more
+        )
         (base / "run" / "run.json").write_text(document.model_dump_json())
         launches = plan_launches(document.build_definition(), run, 1, document.variables, base / "outputs")
         if launches and not document.origins:

@@ -8,7 +8,7 @@ import pytest
 
 import scanflow as sf
 from scanflow.backends.kubernetes.environment.manifests import build_environment_manifests, hash_manifests
-from scanflow.backends.kubernetes.environment.tracker import tracker_uri
+from scanflow.backends.kubernetes.environment.tracker import resolve_tracker_uri
 from scanflow.backends.kubernetes.kinds import KINDS
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from tests.manifests import assert_manifests
@@ -77,7 +77,7 @@ def test_a_tracker_is_made_only_where_none_is_named(
     tracker: sf.Tracker | None, settings: dict[str, Any], uri: str | None
 ) -> None:
     app, given = SHOP.replace(tracker=tracker), KubernetesSettings(**settings)
-    assert tracker_uri(app, given) == uri
+    assert resolve_tracker_uri(app, given) == uri
     made = any(one["kind"] == "Deployment" for one in build_environment_manifests(app, given))
     assert made is (uri is not None and "scanflow-shop-data" in uri)
 

@@ -11,7 +11,7 @@ import pytest
 import scanflow as sf
 from scanflow.backends.kubernetes.environment.apply import CHECKED_FOR_S, Environments
 from scanflow.backends.kubernetes.environment.delete import delete_environment
-from scanflow.backends.kubernetes.labels import labels_of
+from scanflow.backends.kubernetes.labels import build_labels
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import AccessDeniedError, InvalidError, ScanflowError, UnavailableError, UsageError
 from scanflow.settings import Settings
@@ -141,7 +141,7 @@ def test_what_was_interrupted_is_done_at_the_next_time(cluster: MemoryCluster) -
 
 
 def test_a_namespace_of_another_application_is_refused(cluster: MemoryCluster) -> None:
-    labels = labels_of("other", "data")
+    labels = build_labels("other", "data")
     cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME, "labels": labels}})
     with pytest.raises(UsageError, match="is the environment of the application 'other' of team 'data'"):
         ensured(cluster)
@@ -253,7 +253,7 @@ class TestTracker:
         environments.ensure(SHOP)
         waiting = {"reason": "ImagePullBackOff", "message": "no such image"}
         status = {"phase": "Pending", "containerStatuses": [{"name": "tracker", "state": {"waiting": waiting}}]}
-        labels = labels_of("shop", "data", component="tracker")
+        labels = build_labels("shop", "data", component="tracker")
         metadata = {"name": "tracker-1", "namespace": HOME, "labels": labels}
         cluster.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": status})
         with pytest.raises(UnavailableError, match=r"not ready within 0\.1 s\. ImagePullBackOff: no such image"):

@@ -9,7 +9,7 @@ import pytest
 
 import scanflow as sf
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import labels_of
+from scanflow.backends.kubernetes.labels import build_labels
 from scanflow.backends.kubernetes.online.care import Care, should_backup_answer
 from scanflow.backends.kubernetes.online.objects import build_state_map
 from scanflow.backends.kubernetes.online.store import ServiceStore
@@ -86,7 +86,7 @@ class Shop:
         metadata = {
             "name": service,
             "namespace": NAMESPACE,
-            "labels": labels_of("shop", "data", service=service, revision="r1"),
+            "labels": build_labels("shop", "data", service=service, revision="r1"),
         }
         self.cluster.delete("Pod", service, NAMESPACE)
         pod: Manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {}}
@@ -160,7 +160,7 @@ def test_one_that_is_its_backup_no_more_answers_until_somebody_else_can(backup: 
 
     def taken(now: DesiredState | None) -> DesiredState | None:
         assert now is not None
-        definition = now.definition.changed(serving=now.definition.serving.replace(backup=backup))
+        definition = now.definition.with_changes(serving=now.definition.serving.replace(backup=backup))
         return now.model_copy(update={"definition": definition})
 
     shop.store.change("serving", taken)

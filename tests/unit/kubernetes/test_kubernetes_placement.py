@@ -8,7 +8,7 @@ import pytest
 
 import scanflow as sf
 from scanflow.backends.kubernetes.labels import APP, SERVICE, STEP
-from scanflow.backends.kubernetes.placement import build_step_placement, instance_placement
+from scanflow.backends.kubernetes.placement import build_instance_placement, build_step_placement
 from scanflow.errors import UnsupportedError
 from tests.manifests import assert_manifests
 
@@ -39,16 +39,16 @@ def test_a_step_without_wishes_runs_anywhere(affinity: sf.Affinity | None) -> No
 
 def test_instances_are_spread_and_keep_to_the_nodes_that_were_chosen() -> None:
     nodes = [service("scale", near=["model"]), service(node_selector={"disk": "ssd"}), service("join")]
-    assert_manifests("instance-placement", instance_placement(nodes, SHOP))
+    assert_manifests("instance-placement", build_instance_placement(nodes, SHOP))
 
 
 @pytest.mark.parametrize("field", ["apart_from", "avoid_services"])
 def test_what_one_pod_cannot_have_is_refused_by_name(field: str) -> None:
     with pytest.raises(UnsupportedError, match=rf"Service 'model': .*affinity\.{field}"):
-        instance_placement([service("model", **{field: ["other"]})], SHOP)
+        build_instance_placement([service("model", **{field: ["other"]})], SHOP)
 
 
 def test_nodes_of_a_graph_cannot_ask_for_different_machines() -> None:
     nodes = [service("one", node_selector={"disk": "ssd"}), service("two", node_selector={"disk": "hdd"})]
     with pytest.raises(UnsupportedError, match=r"'two': .*node_selector: it asks for disk=hdd"):
-        instance_placement(nodes, SHOP)
+        build_instance_placement(nodes, SHOP)

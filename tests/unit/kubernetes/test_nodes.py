@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from scanflow.backends.kubernetes.nodes import kubelet_policies
+from scanflow.backends.kubernetes.nodes import read_kubelet_policies
 from scanflow.errors import UnavailableError
 from scanflow.testing.cluster import MemoryCluster
 
@@ -32,7 +32,7 @@ def test_each_node_says_its_policies() -> None:
     said = {"cpuManagerPolicy": "static", "memoryManagerPolicy": "Static", "topologyManagerPolicy": "restricted"}
     cluster.documents["/api/v1/nodes/a/proxy/configz"] = json.dumps({"kubeletconfig": said})
     cluster.documents["/api/v1/nodes/b/proxy/configz"] = json.dumps({"kubeletconfig": {}})
-    a, b, control = kubelet_policies(cluster)
+    a, b, control = read_kubelet_policies(cluster)
     assert tuple(a) == ("a", True, 1.5, 2 * 2**30, "static", "Static", "restricted", "")
     assert a.pins
     assert (b.node, b.schedulable, b.cpu_manager, b.pins) == ("b", False, "none", False)
@@ -44,7 +44,7 @@ def test_a_node_that_is_not_ready_takes_no_pods() -> None:
     cluster = MemoryCluster()
     add_node(cluster, "a")
     cluster.edit("Node", "a", None, {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}})
-    (found,) = kubelet_policies(cluster)
+    (found,) = read_kubelet_policies(cluster)
     assert not found.schedulable
 
 
@@ -55,5 +55,5 @@ def test_a_kubelet_that_does_not_answer_is_said() -> None:
 
     cluster = Silent()
     add_node(cluster, "a")
-    (found,) = kubelet_policies(cluster)
+    (found,) = read_kubelet_policies(cluster)
     assert (found.cpu_manager, found.why) == (None, "the kubelet is away: /api/v1/nodes/a/proxy/configz")

@@ -45,7 +45,7 @@ def definition(**changes: object) -> ServiceSpec:
         serving=Serving(auth="env:TOKEN", env={"OMP_NUM_THREADS": "1"}, deadline="500ms"),
         place={"disk": "ssd"},
     )
-    return made.changed(**changes)
+    return made.with_changes(**changes)
 
 
 def made_by(engine: ServingEngine, spec: ServiceSpec) -> list[Manifest]:
@@ -65,7 +65,7 @@ def test_a_service_becomes_the_objects_that_it_always_became(engine: ServingEngi
 
 def test_a_service_that_is_recorded_has_who_takes_its_predictions_to_the_tracker_beside_it() -> None:
     plain = definition()
-    recorded = plain.changed(serving=plain.serving.model_copy(update={"record": 0.5}))
+    recorded = plain.with_changes(serving=plain.serving.model_copy(update={"record": 0.5}))
     assert_manifests("service-recorded", *made_by("deployment", recorded))
 
 
@@ -82,15 +82,15 @@ def test_another_size_or_model_is_another_template_and_the_same_one_is_not() -> 
 
     one = definition()
     assert template(one) == template(definition())
-    assert template(one) == template(one.changed(shape=one.shape.model_copy(update={"instances": 5})))
-    assert template(one) != template(one.changed(shape=one.shape.model_copy(update={"cores": 1.0})))
-    assert template(one) != template(one.changed(image="shop/serving:2"))
+    assert template(one) == template(one.with_changes(shape=one.shape.model_copy(update={"instances": 5})))
+    assert template(one) != template(one.with_changes(shape=one.shape.model_copy(update={"cores": 1.0})))
+    assert template(one) != template(one.with_changes(image="shop/serving:2"))
 
 
 def test_the_share_of_a_canary_is_no_matter_of_its_pods() -> None:
     one = definition()
     canary = Revision(id="r4", nodes=one.current.nodes, weight=0.1)
-    shared = one.changed(revisions=(Revision(id="r3", nodes=one.current.nodes, weight=0.9), canary))
+    shared = one.with_changes(revisions=(Revision(id="r3", nodes=one.current.nodes, weight=0.9), canary))
     assert pods.build_config_map(shared, shared.current, GIVEN) == pods.build_config_map(one, one.current, GIVEN)
     assert objects.build_stable_service(shared, canary=True)["spec"]["selector"] == {"scanflow.dev/service": "serving"}
 

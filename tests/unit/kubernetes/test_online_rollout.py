@@ -11,9 +11,9 @@ import pytest
 
 import scanflow as sf
 from scanflow.backends.kubernetes.cluster import ConflictError
-from scanflow.backends.kubernetes.differences import differences
+from scanflow.backends.kubernetes.differences import compute_differences
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import selector
+from scanflow.backends.kubernetes.labels import build_selector
 from scanflow.backends.kubernetes.online.store import ServiceStore
 from scanflow.backends.service_change import ServiceChange
 from scanflow.errors import (
@@ -47,7 +47,7 @@ def test_a_service_is_deployed_changed_and_removed(served: Served) -> None:
     assert len(served.answering()) == 1
     served.services.delete("serving", observe=lambda _: None)
     for kind in ("Deployment", "Service", "ConfigMap", "Pod"):
-        assert served.cluster.find(kind, NAMESPACE, labels=selector(service="serving"))[0] == [], kind
+        assert served.cluster.find(kind, NAMESPACE, labels=build_selector(service="serving"))[0] == [], kind
     with pytest.raises(NotFoundError, match="There is no service 'serving'"):
         served.services.service("serving")
 
@@ -61,7 +61,7 @@ def test_what_a_deployment_would_make_and_change_is_told_before(
     def planned(by: int) -> dict[str, str]:
         app = served.app(by)
         made = served.services.manifests(app, app.workflow("serving"))
-        return {f"{one.kind} {one.name}": one.change for one in differences(served.cluster, made)}
+        return {f"{one.kind} {one.name}": one.change for one in compute_differences(served.cluster, made)}
 
     first = planned(2)
     assert served.cluster.get("Namespace", NAMESPACE) is None, "nothing is made"
@@ -82,7 +82,7 @@ def test_a_backup_is_told_for_whom_it_answers_before_it_may_have_to(served: Serv
 
     def names(service: str) -> list[str]:
         """Return the names that its instances, as they are there now, answer under beside its own."""
-        pods, _ = served.cluster.find("Pod", NAMESPACE, labels=selector(service=service))
+        pods, _ = served.cluster.find("Pod", NAMESPACE, labels=build_selector(service=service))
         (pod,) = pods
         (volume,) = (one for one in pod["spec"]["volumes"] if one["name"] == "service")
         made = served.cluster.get("ConfigMap", volume["configMap"]["name"], NAMESPACE)

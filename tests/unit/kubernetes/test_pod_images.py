@@ -8,11 +8,11 @@ import pytest
 
 import scanflow as sf
 from scanflow.backends.kubernetes import code
-from scanflow.backends.kubernetes.code import code_of
+from scanflow.backends.kubernetes.code import build_code
 from scanflow.backends.kubernetes.pod_image import PodImages
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import NotFoundError, UsageError
-from scanflow.images.recipes import recipes
+from scanflow.images.recipes import plan_images
 from tests.manifests import assert_manifests
 
 SETTINGS = KubernetesSettings(image="example.com/base:1")
@@ -34,15 +34,15 @@ def fetch(model: str) -> Path:
 
 
 def test_a_folder_as_a_config_map_and_as_what_a_pod_mounts(folder: Path) -> None:
-    made = code_of("shop", "data", "scanflow-shop-data", folder)
+    made = build_code("shop", "data", "scanflow-shop-data", folder)
     assert_manifests("code", made.config_map, made.volume, made.mount)
     assert made.name == made.config_map["metadata"]["name"]
 
 
 def test_the_config_maps_name_is_its_content(folder: Path) -> None:
-    names = {code_of("shop", "data", "ns", folder).name for _ in range(2)}
+    names = {build_code("shop", "data", "ns", folder).name for _ in range(2)}
     (folder / "app.py").write_text("import scanflow\n")
-    names.add(code_of("shop", "data", "ns", folder).name)
+    names.add(build_code("shop", "data", "ns", folder).name)
     assert len(names) == 2
     assert all(len(name) == len("code-") + 16 for name in names)
 
@@ -51,7 +51,7 @@ def test_keys_tell_apart_files_that_would_be_spelled_alike(tmp_path: Path) -> No
     for name in ("a/b.py", "a_b.py", "a b.py", "ä/b.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
-    made = code_of("shop", "data", "ns", tmp_path)
+    made = build_code("shop", "data", "ns", tmp_path)
     items = made.volume["configMap"]["items"]
     assert {item["path"]: made.config_map["data"][item["key"]] for item in items} == {
         name: name for name in ("a/b.py", "a_b.py", "a b.py", "ä/b.py")
@@ -64,7 +64,7 @@ def test_a_folder_too_large_for_a_config_map_says_what_is_large_and_what_to_do(
     monkeypatch.setattr(code, "LARGEST", 1000)
     (folder / "data.csv").write_text("1,2\n" * 500_000)
     with pytest.raises(UsageError, match=r"has 2\.0 MB.*scanflow build --push.*ignore.*data\.csv \(2\.0 MB\)"):
-        code_of("shop", "data", "ns", folder)
+        build_code("shop", "data", "ns", folder)
 
 
 def test_a_node_runs_in_its_own_image_else_the_built_one_else_the_base_image_with_the_code(folder: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_node_runs_in_its_own_image_else_the_built_one_else_the_base_image_wit
     assert found.volumes[0]["configMap"]["name"] == found.code.name
     assert [mount["mountPath"] for mount in found.mounts] == ["/app"]
     assert nothing.select(plain).code is found.code, "the folder is read once"
-    (wanted,) = recipes(app, [workflow], SETTINGS.image, fetch)
+    (wanted,) = plan_images(app, [workflow], SETTINGS.image, fetch)
     built = PodImages(
         app, workflow, SETTINGS, lambda recipe: "example.com/built:1" if recipe == wanted.recipe else None, fetch
     )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.pods import why_denied, why_pending
+from scanflow.backends.kubernetes.pods import explain_denial, explain_pending
 
 SCHEDULED = {"type": "PodScheduled", "status": "True"}
 
@@ -33,7 +33,7 @@ def event(reason: str, message: str, *, name: str = "one", at: str = "2026-01-01
 
 @pytest.mark.parametrize("phase", ["Running", "Succeeded", "Failed"])
 def test_a_pod_that_runs_or_has_ended_waits_for_nothing(phase: str) -> None:
-    assert why_pending(pod(phase, containerStatuses=[{"name": "main", "state": {"running": {}}}])) is None
+    assert explain_pending(pod(phase, containerStatuses=[{"name": "main", "state": {"running": {}}}])) is None
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_pod_that_the_cluster_takes_for_not_ready_is_on_a_node_that_does_not_a
     ready: dict[str, str], *, silent: bool
 ) -> None:
     conditions = [{"type": "ContainersReady", "status": "True"}, {"type": "Ready", **ready}]
-    why = why_pending({**pod("Running", conditions=conditions), "spec": {"nodeName": "node1"}})
+    why = explain_pending({**pod("Running", conditions=conditions), "spec": {"nodeName": "node1"}})
     assert (why is not None) is silent
     if why is not None:
         assert str(why).startswith("NodeNotReady: its node node1 does not answer. Look: kubectl describe node node1.")
@@ -70,7 +70,7 @@ def test_a_pod_that_the_cluster_takes_for_not_ready_is_on_a_node_that_does_not_a
     ],
 )
 def test_a_pod_that_fits_nowhere_says_what_to_do(message: str, remedy: str) -> None:
-    found = why_pending(unschedulable(message))
+    found = explain_pending(unschedulable(message))
     assert found is not None
     assert found.reason == "Unschedulable"
     assert remedy in found.remedy
@@ -79,14 +79,14 @@ def test_a_pod_that_fits_nowhere_says_what_to_do(message: str, remedy: str) -> N
 
 @pytest.mark.parametrize("reason", ["ErrImagePull", "ImagePullBackOff", "InvalidImageName"])
 def test_an_image_that_cannot_be_pulled_is_named(reason: str) -> None:
-    found = why_pending(waiting(reason, 'Back-off pulling image "shop/app:1"'))
+    found = explain_pending(waiting(reason, 'Back-off pulling image "shop/app:1"'))
     assert found is not None
     assert "shop/app:1" in str(found)
     assert "scanflow build" in found.remedy
 
 
 def test_a_container_that_is_restarted_again_and_again_waits_though_its_pod_runs() -> None:
-    found = why_pending(waiting("CrashLoopBackOff", "back-off 10s restarting failed container", "Running"))
+    found = explain_pending(waiting("CrashLoopBackOff", "back-off 10s restarting failed container", "Running"))
     assert found is not None
     assert found.reason == "CrashLoopBackOff"
 
@@ -97,10 +97,10 @@ def test_what_events_say_is_more_than_that_a_container_is_being_created() -> Non
         event("FailedMount", "of another pod", name="two", at="2026-01-02T00:00:00Z"),
         event("Scheduled", "Successfully assigned", at="2026-01-02T00:00:00Z"),
     ]
-    found = why_pending(waiting("ContainerCreating"), events)
+    found = explain_pending(waiting("ContainerCreating"), events)
     assert found is not None
     assert (found.reason, "Make the Secret" in found.remedy) == ("FailedMount", True)
-    assert str(why_pending(waiting("ContainerCreating"))) == "ContainerCreating."
+    assert str(explain_pending(waiting("ContainerCreating"))) == "ContainerCreating."
 
 
 def test_a_claim_that_cannot_be_provisioned_is_what_its_pod_waits_for() -> None:
@@ -115,22 +115,22 @@ def test_a_claim_that_cannot_be_provisioned_is_what_its_pod_waits_for() -> None:
         "message": "NodePath only supports ReadWriteOnce and ReadWriteOncePod (1.22+) access modes",
         "involvedObject": {"kind": "PersistentVolumeClaim", "name": "scanflow-outputs"},
     }
-    found = str(why_pending(pod, [event]))
+    found = str(explain_pending(pod, [event]))
     assert "only supports ReadWriteOnce" in found
     assert "SCANFLOW_KUBERNETES_STORAGE_MODE=ReadWriteOnce" in found
     elsewhere = {**event, "involvedObject": {"kind": "PersistentVolumeClaim", "name": "other"}}
-    assert str(why_pending(pod, [elsewhere])) == "Pending."
+    assert str(explain_pending(pod, [elsewhere])) == "Pending."
 
 
 def test_the_newest_event_counts() -> None:
     events = [event("FailedMount", "old"), event("FailedAttachVolume", "new", at="2026-01-02T00:00:00Z")]
-    found = why_pending(pod(conditions=[SCHEDULED]), events)
+    found = explain_pending(pod(conditions=[SCHEDULED]), events)
     assert found is not None
     assert found.message == "new"
 
 
 def test_a_pod_that_nobody_has_looked_at_is_pending() -> None:
-    assert str(why_pending(pod())) == "Pending."
+    assert str(explain_pending(pod())) == "Pending."
 
 
 def deployment(message: str, *, status: str = "True", observed: int = 2) -> Manifest:
@@ -160,7 +160,7 @@ def deployment(message: str, *, status: str = "True", observed: int = 2) -> Mani
     ],
 )
 def test_pods_that_are_not_made_say_why_and_what_to_do(message: str, remedy: str, passing: bool) -> None:
-    found = why_denied(deployment(message))
+    found = explain_denial(deployment(message))
     assert found is not None
     assert found.passing is passing
     assert str(found).startswith(f"no pod of the Deployment shop/serving-r1 is let in: {message}. ")
@@ -168,6 +168,6 @@ def test_pods_that_are_not_made_say_why_and_what_to_do(message: str, remedy: str
 
 
 def test_what_kept_pods_away_before_the_last_change_is_not_said_of_it() -> None:
-    assert why_denied(deployment("exceeded quota: q", observed=1)) is None
-    assert why_denied(deployment("exceeded quota: q", status="False")) is None
-    assert why_denied({"metadata": {"name": "a", "namespace": "b", "generation": 1}}) is None
+    assert explain_denial(deployment("exceeded quota: q", observed=1)) is None
+    assert explain_denial(deployment("exceeded quota: q", status="False")) is None
+    assert explain_denial({"metadata": {"name": "a", "namespace": "b", "generation": 1}}) is None

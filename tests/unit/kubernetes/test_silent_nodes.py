@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scanflow.backends.kubernetes.batch.silent_nodes import LOOK_S, SilentNodes
-from scanflow.backends.kubernetes.labels import labels_of
+from scanflow.backends.kubernetes.labels import build_labels
 from scanflow.backends.records import EnvironmentReady, Event, Waiting
 from scanflow.names import RunName, StepName
 from scanflow.testing.cluster import MemoryCluster
@@ -19,7 +19,7 @@ class Watched:
         self.cluster, self.events, self.now = MemoryCluster(namespaces=(NAMESPACE,)), list[Event](), 0.0
         self.nodes = SilentNodes(self.cluster, NAMESPACE, RUN, observe=self.events.append, clock=lambda: self.now)
         for number, name in enumerate(RUNNING):
-            metadata = {"name": name, "namespace": NAMESPACE, "labels": labels_of("shop", "data", run=RUN)}
+            metadata = {"name": name, "namespace": NAMESPACE, "labels": build_labels("shop", "data", run=RUN)}
             spec = {"nodeName": f"node{number}", "containers": [{"name": "main", "image": "base"}]}
             self.cluster.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
             self.mark(name, "True")

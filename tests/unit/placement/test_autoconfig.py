@@ -8,7 +8,7 @@ import pytest
 
 import scanflow as sf
 from scanflow.errors import InvalidError
-from scanflow.placement.mpi.autoconfig import autoconfigured
+from scanflow.placement.mpi.autoconfig import autoconfigure
 from scanflow.placement.mpi.groups import ClusterNode
 from scanflow.placement.mpi.plan import plan_job
 
@@ -27,26 +27,26 @@ def job(**fields: Any) -> sf.MPIWorkload:
 def test_algorithm_2_cuts_a_job_for_all_nodes_whatever_it_asked_for(
     profile: Any, policy: Any, cut: tuple[int, int, int]
 ) -> None:
-    made = autoconfigured(job(n_nodes=1, n_workers=3), NODES, policy=policy, profile=profile)
+    made = autoconfigure(job(n_nodes=1, n_workers=3), NODES, policy=policy, profile=profile)
     found = plan_job(made, NODES).granularity
     assert (found.nodes, found.workers, found.groups) == cut
 
 
 def test_under_the_policy_none_the_workers_that_it_asked_for_stay() -> None:
-    assert autoconfigured(job(n_workers=3, profile="cpu"), NODES, policy="none").n_workers == 3
+    assert autoconfigure(job(n_workers=3, profile="cpu"), NODES, policy="none").n_workers == 3
 
 
 def test_a_profile_that_nobody_knows_is_measured_where_that_can_be() -> None:
-    assert autoconfigured(job(), NODES, measurable=True).profile == "auto"
-    assert autoconfigured(job(n_workers=2), NODES).n_workers == 2
-    assert autoconfigured(job(profile="network"), NODES, measurable=True).profile == "network"
+    assert autoconfigure(job(), NODES, measurable=True).profile == "auto"
+    assert autoconfigure(job(n_workers=2), NODES).n_workers == 2
+    assert autoconfigure(job(profile="network"), NODES, measurable=True).profile == "network"
 
 
 def test_there_are_at_most_as_many_nodes_as_tasks_and_as_were_allowed() -> None:
-    assert autoconfigured(job(n_tasks=2), NODES).n_nodes == 2
-    assert autoconfigured(job(), NODES, most_nodes=3).n_nodes == 3
+    assert autoconfigure(job(n_tasks=2), NODES).n_nodes == 2
+    assert autoconfigure(job(), NODES, most_nodes=3).n_nodes == 3
 
 
 def test_without_a_node_it_says_so() -> None:
     with pytest.raises(InvalidError, match="There is no node to put 'dgemm' on"):
-        autoconfigured(job(), [])
+        autoconfigure(job(), [])

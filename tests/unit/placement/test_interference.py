@@ -16,9 +16,9 @@ from scanflow.placement.interference import (
     LoadPoint,
     Window,
     compare,
-    confirmed,
-    covered,
+    compute_coverage,
     fair_pairs,
+    is_confirmed,
     split,
 )
 
@@ -66,10 +66,10 @@ def test_a_look_that_disagrees_never_confirms_and_one_alone_never_does(
     looks: list[bool], agreeing: int, more: int
 ) -> None:
     of = agreeing + more
-    found = confirmed(looks, agreeing, of)
+    found = is_confirmed(looks, agreeing, of)
     assert found == (bool(looks) and looks[-1] and sum(looks[-of:]) >= agreeing)
-    assert not confirmed([*looks, False], agreeing, of)
-    assert not confirmed([True], 2, 3)
+    assert not is_confirmed([*looks, False], agreeing, of)
+    assert not is_confirmed([True], 2, 3)
 
 
 def test_a_neighbour_that_doubles_the_latency_disturbs_and_one_that_does_nothing_does_not() -> None:
@@ -113,8 +113,8 @@ def spans() -> Iterator[st.SearchStrategy[float]]:
 def test_the_share_that_spans_cover_is_a_share_and_grows_with_them(
     given_spans: list[tuple[float, float]], start: float, end: float
 ) -> None:
-    share = covered(start, end, given_spans)
+    share = compute_coverage(start, end, given_spans)
     assert 0 <= share <= 1 + 1e-9
-    assert covered(start, end, [*given_spans, (start, end)]) == pytest.approx(1)
-    assert covered(start, end, given_spans[1:]) <= share + 1e-9
-    assert covered(0, 10, [(2, 4), (3, 5), (9, float("inf"))]) == pytest.approx(0.4)
+    assert compute_coverage(start, end, [*given_spans, (start, end)]) == pytest.approx(1)
+    assert compute_coverage(start, end, given_spans[1:]) <= share + 1e-9
+    assert compute_coverage(0, 10, [(2, 4), (3, 5), (9, float("inf"))]) == pytest.approx(0.4)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scanflow.agent.records import Event
-from scanflow.reports.loop_events import loop_event, loop_events, versions_of
+from scanflow.reports.loop_events import collect_versions, loop_event, loop_events
 from scanflow.reports.page import loop_report
 
 
@@ -89,11 +89,11 @@ def test_each_thing_has_its_kind_and_its_words(happened: Event, kind: str, text:
 )
 def test_what_is_no_part_of_it_is_left_out_and_nothing_that_somebody_tells_breaks_it(happened: Event) -> None:
     assert loop_event(happened) is None
-    assert versions_of([happened]) == []
+    assert collect_versions([happened]) == []
 
 
 def test_versions_have_the_figure_of_their_first_comparison_and_who_was_promoted() -> None:
-    found = versions_of(
+    found = collect_versions(
         [
             judged(2, 0.90, 0.93),
             event("model.promoted", "executor", subject="model/mnist_cnn", version=2),
@@ -162,7 +162,7 @@ PROMOTED = moved("model.promoted", 2, before=1, at=110)
     ],
 )
 def test_who_is_the_champion(happened: list[Event], uses: dict[int, list[tuple[float, float | None]]]) -> None:
-    found = versions_of(happened)
+    found = collect_versions(happened)
     assert {one.version: [(use.began, use.ended) for use in one.uses] for one in found} == uses
     assert [one.version for one in found if one.champion] == [
         version for version, times in uses.items() if times and times[-1][1] is None
@@ -183,7 +183,7 @@ def test_events_become_a_page_and_what_was_told_twice_or_of_another_application_
     events = loop_events(happened, app="mnist")
     assert len(events) == 5
     assert len(loop_events([event("labels.given", count=1, by="ada")] * 2)) == 2
-    page = loop_report(title="A <loop>", events=events, versions=versions_of(happened))
+    page = loop_report(title="A <loop>", events=events, versions=collect_versions(happened))
     assert "<dt>samples selected</dt><dd>200</dd>" in page
     assert "<dt>anomalies</dt><dd>383</dd>" in page
     assert "1,000 predictions" in page
@@ -192,4 +192,4 @@ def test_events_become_a_page_and_what_was_told_twice_or_of_another_application_
 
 def test_a_model_of_another_name_has_versions_of_its_own() -> None:
     other = judged(7, 0.1, 0.2, champion=6).model_copy(update={"subject": "model/other"})
-    assert [one.version for one in versions_of([judged(2, 0.9, 0.93), other], model="mnist_cnn")] == [1, 2]
+    assert [one.version for one in collect_versions([judged(2, 0.9, 0.93), other], model="mnist_cnn")] == [1, 2]

@@ -184,7 +184,7 @@ def test_a_journal_is_read_where_the_agent_is_hosted_whatever_it_says_of_its_pla
         asked.append((url, path, token))
         return [{"id": 8, "within": timeout_s}]
 
-    monkeypatch.setattr("scanflow_server.control.agents.reply_of", reply_of)
+    monkeypatch.setattr("scanflow_server.control.agents.fetch_reply", reply_of)
     hosting.want()
     with pytest.raises(UnavailableError, match=r"a:tracker is starting.*agents --start app.py:tracker"):
         fetch_journal(hosting.context, hosting.known, after=0, limit=10)

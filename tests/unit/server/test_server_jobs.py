@@ -43,7 +43,7 @@ def end(job: Job) -> None:
 def test_a_job_has_one_process_and_another_once_that_is_gone(job: Job) -> None:
     assert start(job)
     assert not start(job)
-    assert not job.end_unheld({"done": True})
+    assert not job.end_without_process({"done": True})
     assert job.alive
     end(job)
     assert (job.alive, job.pid) == (False, None)
@@ -55,8 +55,8 @@ def test_a_job_that_has_ended_is_not_started_again(job: Job) -> None:
     job.prepare({"what": "something else"})
     assert job.order == {"what": "test"}, "what was first asked for"
     assert [job.begin(), job.begin()] == [False, True], "the next process finds that one began"
-    assert job.end_unheld({"done": True})
-    assert not job.end_unheld({"done": False})
+    assert job.end_without_process({"done": True})
+    assert not job.end_without_process({"done": False})
     assert not start(job)
     assert (job.result, job.starts) == ({"done": True}, 0)
 
@@ -143,15 +143,15 @@ def test_a_process_that_still_lives_is_not_started_beside_itself(job: Job) -> No
 def test_lines_are_read_whole_and_once_while_they_are_written(tmp_path: Path) -> None:
     path = tmp_path / "lines"
     writer, reader = Lines(path), Lines(path)
-    assert list(reader.fresh()) == []
+    assert list(reader.read_new()) == []
     writer.append('{"n": 1}')
-    assert list(reader.fresh()) == ['{"n": 1}']
+    assert list(reader.read_new()) == ['{"n": 1}']
     with path.open("a") as file:
         file.write('{"n": ')
-    assert list(reader.fresh()) == []
+    assert list(reader.read_new()) == []
     Lines(path).append('{"n": 3}')  # by another process, since the one before was killed in the middle
-    assert list(reader.fresh()) == ['{"n": 3}']
-    assert list(Lines(path).fresh()) == ['{"n": 1}', '{"n": 3}']
+    assert list(reader.read_new()) == ['{"n": 3}']
+    assert list(Lines(path).read_new()) == ['{"n": 1}', '{"n": 3}']
 
 
 @given(some.lists(some.dictionaries(some.text(), some.integers() | some.text()), max_size=8), some.data())
@@ -169,6 +169,6 @@ def test_however_a_file_of_lines_is_cut_off_all_whole_ones_are_read(
         os.truncate(path, cut)
     lines.append('"after"')
     whole = sum(end <= cut for end in ends[1:])
-    read = [json.loads(line) for line in Lines(path).fresh()]
+    read = [json.loads(line) for line in Lines(path).read_new()]
     # A line that lacks nothing but its end was not lost either.
     assert read in ([*documents[:whole], "after"], [*documents[: whole + 1], "after"])

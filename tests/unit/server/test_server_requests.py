@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from scanflow.agent.primitive_context import KeptApplication, PrimitiveResult
+from scanflow.agent.primitive_context import PrimitiveResult, SavedApplication
 from scanflow.agent.records import PrimitiveCall
 from scanflow.app.application import Application
 from scanflow.app.files import dump_json
@@ -102,7 +102,7 @@ class Meanwhile(ApplicationStore):
         self.times: Iterator[int] = itertools.count(1)
         self.last = 0
 
-    def get(self, app: str, team: str) -> KeptApplication:
+    def get(self, app: str, team: str) -> SavedApplication:
         found = super().get(app, team)
         self.last = next(self.times)
         self._somebody.counts("w3", self.last)

@@ -209,7 +209,7 @@ def ended_operation(context: ServerContext, id: str, at: float, state: str = "su
 
 def ended_job(job: Job, at: float) -> Job:
     job.prepare({"what": "test"})
-    assert job.end_unheld({"record": None})
+    assert job.end_without_process({"record": None})
     os.utime(job.path / "ended.json", (at, at))
     return job
 

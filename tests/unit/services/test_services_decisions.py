@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scanflow.app.scaling import Scaling
 from scanflow.backends.local.services.supervisor.attempts import count_failures_in_a_row, pause_s
 from scanflow.backends.local.services.supervisor.autoscaler import Observation, ScalingDecision, decide
-from scanflow.backends.service_decisions import Failover, RevisionStats, analyse, look
+from scanflow.backends.service_decisions import Failover, RevisionStats, analyse, update_failover
 from scanflow.backends.service_records import CanaryPolicy
 from scanflow.placement.scaling import Load, Recommendation
 
@@ -36,7 +36,7 @@ def looks(ready: list[int], *, backup: bool = True, n: int = 3) -> list[str]:
     state = Failover()
     found: list[str] = []
     for count in ready:
-        state = look(state, ready=count, wanted=1, backup=backup, hand_back_after=n)
+        state = update_failover(state, ready=count, wanted=1, backup=backup, hand_back_after=n)
         found.append(state.active)
     return found
 
@@ -45,7 +45,9 @@ def test_the_backup_takes_over_at_once_and_hands_back_after_a_row_of_healthy_loo
     assert looks([1, 0, 1, 1, 1]) == ["primary", "backup", "backup", "backup", "primary"]
     assert set(looks([0, 1, 1, 0, 1, 1, 0, 1, 1])) == {"backup"}  # what comes and goes takes no callers along
     assert looks([0, 0, 1], backup=False) == ["primary"] * 3
-    assert look(Failover(), ready=0, wanted=0, backup=True, hand_back_after=3).active == "primary"  # it sleeps
+    assert (
+        update_failover(Failover(), ready=0, wanted=0, backup=True, hand_back_after=3).active == "primary"
+    )  # it sleeps
 
 
 @given(st.lists(st.integers(0, 2), max_size=30), st.integers(1, 5))

@@ -18,7 +18,7 @@ from scanflow.backends.service_change import ServiceChange
 from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_records import CanaryPolicy, Shape
 from scanflow.backends.service_spec import ServiceSpec
-from scanflow.backends.service_transitions import Recall, applied
+from scanflow.backends.service_transitions import Recall, apply_change
 from scanflow.errors import NotFoundError, UsageError
 from scanflow.wire import ModelFiles, Node, Revision
 from tests.unit.standin import EXPLANATION
@@ -60,9 +60,9 @@ def changed(
     stored: DesiredState, version: int | None = None, *, recall: Recall = lambda *_: None, **fields: Any
 ) -> DesiredState:
     if version is None:
-        return applied(stored, ServiceChange(**fields), None, recall, complete)
+        return apply_change(stored, ServiceChange(**fields), None, recall, complete)
     change = ServiceChange(model=f"models:/digits/{version}", **fields)
-    return applied(stored, change, files(version), recall, complete)
+    return apply_change(stored, change, files(version), recall, complete)
 
 
 def test_a_change_keeps_what_served_until_it_is_in_effect() -> None:

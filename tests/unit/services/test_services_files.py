@@ -96,7 +96,7 @@ def test_an_analysis_counts_from_its_beginning_whoever_looks(tmp_path: Path) -> 
     verdict = CanaryAnalysis(path).verdict(definition(), after, wall=101)
     assert verdict is not None
     assert (verdict.decision, verdict.reason[:10]) == ("take back", "errors 0.1")
-    assert CanaryAnalysis(path).verdict(definition().changed(policy=None), after, wall=101) is None
+    assert CanaryAnalysis(path).verdict(definition().with_changes(policy=None), after, wall=101) is None
 
 
 # Predictions

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from scanflow.backends.local.services.supervisor.metrics import ServiceMetrics, read_usage
-from scanflow.backends.service_decisions import RevisionStats, between
+from scanflow.backends.service_decisions import RevisionStats, subtract_stats
 from scanflow.backends.service_metrics import MetricsWindow
 from scanflow.backends.service_records import quantile
 
@@ -82,8 +82,8 @@ def test_a_window_gives_rates_and_quantiles_of_its_seconds(tmp_path: Path) -> No
 
 def test_what_was_done_between_two_moments_is_never_negative() -> None:
     before = RevisionStats(requests=10, buckets={1.0: 10})
-    assert between(before, RevisionStats(requests=12, buckets={1.0: 12, 2.0: 13})).buckets == {1.0: 2, 2.0: 13}
-    assert between(before, RevisionStats()).requests == 0
+    assert subtract_stats(before, RevisionStats(requests=12, buckets={1.0: 12, 2.0: 13})).buckets == {1.0: 2, 2.0: 13}
+    assert subtract_stats(before, RevisionStats()).requests == 0
 
 
 def test_quantiles_lie_inside_their_bucket() -> None:

@@ -21,7 +21,7 @@ from scanflow.backends.local.services.grants import (
 from scanflow.backends.local.services.layout import ServicesHome
 from scanflow.backends.local.services.spec.builder import ServiceSpecBuilder
 from scanflow.backends.service_records import Shape
-from scanflow.backends.service_spec import ServiceSpec, nodes_of
+from scanflow.backends.service_spec import ServiceSpec, build_nodes
 from scanflow.errors import InvalidError, NotFoundError, UnsupportedError, UsageError
 from scanflow.placement.topology import uniform
 from scanflow.wire import ModelFiles
@@ -63,7 +63,7 @@ def test_a_graph_keeps_its_parents_in_the_order_of_the_nodes(folder: Path) -> No
     a, b = service("a"), service("b", model="models:/x/1")
     join = service("join", role="combiner", parameters={"weights": [1, 2]})
     workflow = online(a, b, join, edges=[b >> join, a >> join])
-    nodes = nodes_of(application(folder, workflow), workflow, fetch)
+    nodes = build_nodes(application(folder, workflow), workflow, fetch)
     assert [(node.name, node.role, node.parents) for node in nodes] == [
         ("a", "MODEL", ()),
         ("b", "MODEL", ()),
@@ -99,21 +99,21 @@ def test_limits_and_the_backup_are_taken_over(folder: Path) -> None:
 
 def test_what_a_process_is_started_with_makes_its_spec_hash(folder: Path) -> None:
     made = define(folder, online(service()))
-    wider = made.changed(shape=made.shape.model_copy(update={"cores": 2.0}))
-    more = made.changed(shape=made.shape.model_copy(update={"instances": 7}))
+    wider = made.with_changes(shape=made.shape.model_copy(update={"cores": 2.0}))
+    more = made.with_changes(shape=made.shape.model_copy(update={"instances": 7}))
     assert made.spec_hash != wider.spec_hash
-    assert made.spec_hash == more.spec_hash == made.changed(serves=9).spec_hash
-    assert made.spec_hash != made.changed(deployment=2).spec_hash
+    assert made.spec_hash == more.spec_hash == made.with_changes(serves=9).spec_hash
+    assert made.spec_hash != made.with_changes(deployment=2).spec_hash
 
 
 def test_only_what_instances_see_makes_a_deployment(folder: Path) -> None:
     before = define(folder, online(service(scaling=sf.Scaling(metric="rps", target=2))))
     scaled = define(folder, online(service(scaling=sf.Scaling(metric="rps", target=3)), hand_back_after=9))
-    kept = before.changed(deployment=3, serves=4).merge_unseen_fields(scaled)
+    kept = before.with_changes(deployment=3, serves=4).merge_unseen_fields(scaled)
     assert kept is not None
     assert (kept.deployment, kept.serves, kept.serving.hand_back_after) == (3, 4, 9)
     assert kept.scaling == scaled.scaling
-    assert kept.spec_hash == before.changed(deployment=3).spec_hash
+    assert kept.spec_hash == before.with_changes(deployment=3).spec_hash
     assert before.merge_unseen_fields(before) is None  # to deploy the same again replaces its processes
     assert before.merge_unseen_fields(define(folder, online(service(), queue=3))) is None
     (folder / "other.py").write_text("changed = True\n")

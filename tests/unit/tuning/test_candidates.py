@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scanflow.backends.service_records import Shape
 from scanflow.placement.place import Grant
 from scanflow.placement.topology import uniform
-from scanflow.tuning.candidates import Candidate, SearchSpace, candidate_of, describe
+from scanflow.tuning.candidates import Candidate, SearchSpace, build_candidate, describe
 
 TWO = uniform(sockets=2, cores_per_socket=4)
 
@@ -33,15 +33,15 @@ def test_every_candidate_uses_the_whole_budget_has_room_and_is_placed_unlike_all
     space = SearchSpace(topology=TWO, cores=cores, batches=tuple(batches))
     found = space.whole
     assert {one.instances * one.cores for one in found} == {cores}
-    assert len({space.placed(one) for one in found}) == len(found)
-    assert None not in {space.placed(one) for one in found}
+    assert len({space.get_placement(one) for one in found}) == len(found)
+    assert None not in {space.get_placement(one) for one in found}
 
 
 def test_what_others_hold_is_no_room() -> None:
     held = Grant(cpus=tuple(range(6)), memory_nodes=(0, 1), cores=6.0)
     space = SearchSpace(topology=TWO, cores=4, beside=(held,))
-    assert space.placed(Candidate(instances=4, cores=1.0, affinity="cpu")) is None
-    assert space.placed(Candidate(instances=2, cores=1.0, affinity="cpu")) is not None
+    assert space.get_placement(Candidate(instances=4, cores=1.0, affinity="cpu")) is None
+    assert space.get_placement(Candidate(instances=2, cores=1.0, affinity="cpu")) is not None
 
 
 @pytest.mark.parametrize(
@@ -53,4 +53,4 @@ def test_what_others_hold_is_no_room() -> None:
     ],
 )
 def test_a_service_as_it_is_is_a_candidate(shape: Shape, one: Candidate) -> None:
-    assert candidate_of(shape, 8.0) == one
+    assert build_candidate(shape, 8.0) == one

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import scanflow as sf
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import ServiceRecord, Shape
-from scanflow.backends.shapes import changed_shape, shape_of
+from scanflow.backends.shapes import apply_sizing, compute_shape
 from scanflow.errors import InvalidError, NotFoundError, UsageError
 from scanflow.knowledge.memory import MemoryKnowledge
 from scanflow.loading import load_application
@@ -22,7 +22,7 @@ from scanflow.placement.topology import uniform
 from scanflow.tuning.candidates import Candidate
 from scanflow.tuning.goals import Goal, Measurement
 from scanflow.tuning.result import Trial, TuningResult
-from scanflow.tuning.service_copy import copy_of
+from scanflow.tuning.service_copy import build_copy
 from scanflow_client.cli.app import app
 from scanflow_client.cli.tune import parse_batch_sizes
 from scanflow_client.formatting.tune import draw_tuning, format_tuning, suggest_command
@@ -63,9 +63,9 @@ class Place:
 
     def deploy(self, deployment: Deployment, **_: Any) -> ServiceRecord:
         self.deployed.append(deployment)
-        shape = shape_of(deployment.online)
+        shape = compute_shape(deployment.online)
         if deployment.sizing is not None:
-            shape = changed_shape(shape, deployment.sizing)
+            shape = apply_sizing(shape, deployment.sizing)
         name = deployment.online.name
         self.running[name] = ServiceRecord(
             name=name, app="shop", team="t", state="ready", url=self.url, generation=1, shape=shape
@@ -252,7 +252,7 @@ def test_a_copy_s_name_is_its_own() -> None:
     first, second = (sf.Workflow(name=name, type="online", nodes=[node]) for name in ("serve", "serve-tune"))
     app = sf.Application(name="shop", workflows=[first, second])
     with pytest.raises(InvalidError, match="has a workflow 'serve-tune' already"):
-        copy_of(app, first)
+        build_copy(app, first)
 
 
 @pytest.mark.parametrize("text", ["4,x", "0", "4,,8"])

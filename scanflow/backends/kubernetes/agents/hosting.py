@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from scanflow.app.agents import Agent
 from scanflow.app.application import Application
 from scanflow.app.files import load_json
-from scanflow.backends.agents import AgentProcess, HostedAgent, ignored
+from scanflow.backends.agents import AgentProcess, HostedAgent, ignore_message
 from scanflow.backends.kubernetes.agents.manifests import (
     CODE,
     VERSION,
@@ -23,11 +23,11 @@ from scanflow.backends.kubernetes.agents.manifests import (
     format_object_name,
 )
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.code import CODE_VOLUME, Code, code_of
-from scanflow.backends.kubernetes.differences import made_again
+from scanflow.backends.kubernetes.code import CODE_VOLUME, Code, build_code
+from scanflow.backends.kubernetes.differences import format_recreation
 from scanflow.backends.kubernetes.followed import Followed
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import AGENT, APP, SELECTED, TEAM, namespace_of
+from scanflow.backends.kubernetes.labels import AGENT, APP, SELECTED, TEAM, derive_namespace
 from scanflow.backends.kubernetes.pod_logs import PodLogs
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import NotFoundError, UsageError
@@ -87,11 +87,11 @@ class KubernetesAgents:
         self._code_problems: dict[_Key, str] = {}  # why the ConfigMap of an agent's files cannot be recreated
         self._lock = threading.Lock()
 
-    def start(self, agent: HostedAgent, *, observe: Callable[[str], object] = ignored) -> bool:
+    def start(self, agent: HostedAgent, *, observe: Callable[[str], object] = ignore_message) -> bool:
         if self.show(agent.app, agent.team, agent.name).version == agent.version:
             for manifest in self._list_missing(agent):
                 self._cluster.apply(manifest, force=True)
-                observe(made_again(manifest))
+                observe(format_recreation(manifest))
             return False
         agent, definition = self._resolve_agent(agent)
         code = _build_code(agent, definition)
@@ -102,7 +102,7 @@ class KubernetesAgents:
         return False
 
     def stop(self, app: str, team: str, name: str) -> None:
-        namespace = namespace_of(app, team)
+        namespace = derive_namespace(app, team)
         for kind in ("Deployment", "Service"):
             self._cluster.delete(kind, format_object_name(name), namespace)
         self._forget_snapshot()
@@ -120,7 +120,7 @@ class KubernetesAgents:
         return process if problem is None else replace(process, failure=problem)
 
     def logs(self, app: str, team: str, name: str) -> PodLogs:
-        namespace, labels = namespace_of(app, team), f"{SELECTED},{AGENT}={name}"
+        namespace, labels = derive_namespace(app, team), f"{SELECTED},{AGENT}={name}"
         if self._cluster.get("ConfigMap", format_object_name(name), namespace) is None:
             raise NotFoundError(f"The agent {app}/{name} was never started here. Start it: scanflow agents --start")
         return PodLogs(self._cluster, namespace, labels)
@@ -159,7 +159,7 @@ class KubernetesAgents:
             if key in parts.checked:
                 return []
             parts.checked.add(key)
-        namespace, name = namespace_of(agent.app, agent.team), format_object_name(agent.name)
+        namespace, name = derive_namespace(agent.app, agent.team), format_object_name(agent.name)
         missing_kinds = [kind for kind in (*_PARTS, "Secret") if (kind, namespace, name) not in parts.present]
         code_map = self._find_missing_code(key, namespace)
         if not missing_kinds and code_map is None:
@@ -214,7 +214,7 @@ def _build_code(agent: HostedAgent, definition: Agent) -> Code | None:
             f"The server has no files of the agent {agent.app}/{agent.name}: there is no {str(folder)!r} where it is. "
             "Build an image that has them, and name it: scanflow build, Agent(image=...)"
         )
-    return code_of(agent.app, agent.team, namespace_of(agent.app, agent.team), folder)
+    return build_code(agent.app, agent.team, derive_namespace(agent.app, agent.team), folder)
 
 
 def build_process(key: _Key, deployment: Manifest | None, pods: Sequence[Manifest]) -> AgentProcess:

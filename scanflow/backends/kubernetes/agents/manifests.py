@@ -10,9 +10,9 @@ from scanflow.app.agents import Agent
 from scanflow.app.application import Application
 from scanflow.backends.agents import HostedAgent
 from scanflow.backends.kubernetes.code import APP_DIR, Code
-from scanflow.backends.kubernetes.environment.manifests import PODS, variables_from
+from scanflow.backends.kubernetes.environment.manifests import PODS, build_env_from
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import AGENT, hashed, labels_of, namespace_of
+from scanflow.backends.kubernetes.labels import AGENT, append_hash, build_labels, derive_namespace
 from scanflow.backends.kubernetes.security import container_security, pod_security
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.names import MAX_NAME
@@ -32,12 +32,12 @@ _STATE_SIZE: Final = "1Gi"
 def format_object_name(agent: str) -> str:
     """Return the name of an agent's objects."""
     plain = f"agent-{agent}"
-    return plain if len(plain) <= MAX_NAME else hashed(plain, agent)
+    return plain if len(plain) <= MAX_NAME else append_hash(plain, agent)
 
 
 def format_address(app: str, team: str, agent: str) -> str:
     """Return the URL of an agent for other pods."""
-    return f"http://{format_object_name(agent)}.{namespace_of(app, team)}.svc:{PORT}"
+    return f"http://{format_object_name(agent)}.{derive_namespace(app, team)}.svc:{PORT}"
 
 
 def build_objects(
@@ -93,8 +93,8 @@ def _build_metadata(agent: HostedAgent) -> Manifest:
     return {
         "metadata": {
             "name": format_object_name(agent.name),
-            "namespace": namespace_of(agent.app, agent.team),
-            "labels": labels_of(agent.app, agent.team, agent=agent.name),
+            "namespace": derive_namespace(agent.app, agent.team),
+            "labels": build_labels(agent.app, agent.team, agent=agent.name),
         }
     }
 
@@ -126,7 +126,7 @@ def _build_service(agent: HostedAgent) -> Manifest:
 
 
 def _build_selector(agent: HostedAgent) -> dict[str, str]:
-    labels = labels_of(agent.app, agent.team, agent=agent.name)
+    labels = build_labels(agent.app, agent.team, agent=agent.name)
     return {"app.kubernetes.io/managed-by": labels["app.kubernetes.io/managed-by"], AGENT: labels[AGENT]}
 
 
@@ -160,7 +160,10 @@ def _build_deployment(
             "strategy": {"type": "Recreate"},  # its journal has one writer
             "selector": {"matchLabels": _build_selector(agent)},
             "template": {
-                "metadata": {"labels": labels_of(agent.app, agent.team, agent=agent.name), "annotations": annotations},
+                "metadata": {
+                    "labels": build_labels(agent.app, agent.team, agent=agent.name),
+                    "annotations": annotations,
+                },
                 "spec": pod,
             },
         },
@@ -183,7 +186,7 @@ def _build_container(
         "name": "agent",
         "image": definition.image or settings.agent_image,
         "command": ["python", "-m", "scanflow_agents", FOLDER],
-        "envFrom": variables_from(),
+        "envFrom": build_env_from(),
         "env": [
             *({"name": name, "value": value} for name, value in environment.items()),
             {"name": "SCANFLOW_TOKEN", "valueFrom": token},

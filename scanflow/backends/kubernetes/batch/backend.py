@@ -11,7 +11,7 @@ from typing import Any, Final
 from scanflow.app.application import Application
 from scanflow.app.plan import IMAGE_NOTE, Plan, plan_workflow
 from scanflow.app.workflow import Workflow
-from scanflow.backends.definition import KeptDefinition, definition_of, enter_run, redefine_run
+from scanflow.backends.definition import KeptDefinition, enter_run, read_definition, redefine_run
 from scanflow.backends.journal import Journal, JournalRun
 from scanflow.backends.kept_functions import forget_functions
 from scanflow.backends.kubernetes.batch.checks import check_definition, sum_allocatable
@@ -36,7 +36,7 @@ from scanflow.backends.kubernetes.batch.records import WorkflowSeen, observe_wor
 from scanflow.backends.kubernetes.batch.stopping import stop_running_task
 from scanflow.backends.kubernetes.cluster import Cluster, ConflictError
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import namespace_of
+from scanflow.backends.kubernetes.labels import derive_namespace
 from scanflow.backends.kubernetes.recently import Recently
 from scanflow.backends.kubernetes.runs import ClusterRuns, run_namespace
 from scanflow.backends.kubernetes.settings import KubernetesSettings
@@ -44,7 +44,14 @@ from scanflow.backends.log_files import FileLogs
 from scanflow.backends.port import Environment, LogReader, RunDefinition, Stream
 from scanflow.backends.records import Observer, RunEnded, RunRecord, RunStarted, RunState, TaskRecord
 from scanflow.backends.step_process import task_tags
-from scanflow.backends.tasks import cut_down, inputs_of_spin, logged_task, outputs_kept, running_tasks, with_pending
+from scanflow.backends.tasks import (
+    add_pending_tasks,
+    cut_down,
+    find_logged_task,
+    find_output_tasks,
+    find_spin_inputs,
+    running_tasks,
+)
 from scanflow.backends.values import Outputs
 from scanflow.errors import InvalidError, UnavailableError, UsageError
 from scanflow.names import RunName, StepName
@@ -83,7 +90,7 @@ class KubernetesBatch(ClusterRuns):
         self._check(cut, None)
         self._ground.resolve_code(cut.app, cut.workflow)
         if cut.past is not None:
-            inputs_of_spin(cut, self.show(cut.past))
+            find_spin_inputs(cut, self.show(cut.past))
 
     def plan(self, app: Application, workflow: Workflow) -> Plan:
         self._check(RunDefinition(app, workflow), None)
@@ -103,8 +110,10 @@ class KubernetesBatch(ClusterRuns):
         from scanflow.backends.kubernetes.batch.workflow import build_workflow_manifest
 
         definition, code = RunDefinition(app, workflow), self._ground.resolve_code(app, workflow)
-        document = RunDocument(run=str(self.free_name()), definition=KeptDefinition.of(definition), created=0, drive=1)
-        place = self._ground.build_place(namespace_of(app.name, app.team), code)
+        document = RunDocument(
+            run=str(self.free_name()), definition=KeptDefinition.from_definition(definition), created=0, drive=1
+        )
+        place = self._ground.build_place(derive_namespace(app.name, app.team), code)
         argo_workflow = build_workflow_manifest(document, definition, Finished(), place)
         return [manifest for manifest in (code.config_map, argo_workflow) if manifest is not None]
 
@@ -129,7 +138,7 @@ class KubernetesBatch(ClusterRuns):
             chosen = name or journal.free_name(self._rng)
             tasks: list[TaskRecord] = []
             if cut.past is not None:
-                tasks = inputs_of_spin(cut, self._load_with_tasks(journal, journal.run(cut.past)))
+                tasks = find_spin_inputs(cut, self._load_with_tasks(journal, journal.run(cut.past)))
             run = enter_run(journal, cut, parent=self._home.runs, rng=self._rng, name=chosen, tasks=tasks)
             home = self._run_home(run)
             private_folder(home.path)
@@ -143,7 +152,7 @@ class KubernetesBatch(ClusterRuns):
     def _build_document_fields(self, run: JournalRun, definition: RunDefinition) -> dict[str, Any]:
         return {
             "run": run.record.name,
-            "definition": KeptDefinition.of(definition),
+            "definition": KeptDefinition.from_definition(definition),
             "source": run.record.source,
             "created": run.record.created,
             "max_fan_out": self._settings.max_fan_out,
@@ -185,13 +194,13 @@ class KubernetesBatch(ClusterRuns):
                 name, facts = journal_run.record.name, Facts(journal, journal_run, home)
                 entered = self._entered.pop(name, None)
                 live = facts.refresh(self._cluster, run_namespace(journal_run)) if entered is None else None
-                run_definition = cut_down(definition or definition_of(journal_run))
+                run_definition = cut_down(definition or read_definition(journal_run))
                 adopted = live is not None and live.observed.phase == "running"
                 previous_tasks = journal.tasks(journal_run)
                 if adopted:
                     assert live is not None
                     manifest: Manifest | None = live.manifest
-                    run_definition = definition_of(journal_run)
+                    run_definition = read_definition(journal_run)
                 else:
                     self._check(run_definition, home)
                     manifest = self._prepare(journal, journal_run, run_definition, facts, live or entered, environment)
@@ -339,8 +348,8 @@ class KubernetesBatch(ClusterRuns):
 
     def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
         record = self.show(run)
-        tasks = outputs_kept(record, step)
-        namespace = namespace_of(record.app, record.team)
+        tasks = find_output_tasks(record, step)
+        namespace = derive_namespace(record.app, record.team)
         homes = {task.task: self._home.run(self._find_output_run(record, task)) for task in tasks}
         missing = [task for task in tasks if not (homes[task.task].locate_outputs(task.task) / OUTPUTS_FOLDER).is_dir()]
         if missing:
@@ -368,7 +377,7 @@ class KubernetesBatch(ClusterRuns):
 
     def logs(self, run: str, task: str, *, stream: Stream = "both", attempt: int | None = None) -> LogReader:
         record = self.show(run)
-        task_record = logged_task(record, task)
+        task_record = find_logged_task(record, task)
         number = attempt or task_record.attempts
         folder = self._home.run(record.name).locate_attempt(task_record.task, number)
         if not (folder / "stdout.log").exists() and (
@@ -376,14 +385,14 @@ class KubernetesBatch(ClusterRuns):
         ):
             return reader
         if not (folder / "stdout.log").exists():
-            namespace = namespace_of(record.app, record.team)
+            namespace = derive_namespace(record.app, record.team)
             fetch_log(self._cluster, self._cluster_settings, namespace, record.name, task_record.task, number, folder)
         files = [(name, folder / f"{name}.log") for name in ("stdout", "stderr") if stream in {name, "both"}]
         return FileLogs(lambda: (files, True))
 
     def _open_pod_logs(self, record: RunRecord, task: TaskRecord, number: int, stream: Stream) -> LogReader | None:
         """Return a reader of the log of a running task; None: it has ended, and its log was copied to this home."""
-        namespace = namespace_of(record.app, record.team)
+        namespace = derive_namespace(record.app, record.team)
         for manifest in reversed(find_workflows(self._cluster, namespace, record.name)):
             for attempt in observe_workflow(manifest).attempts:
                 if (attempt.task, attempt.number) == (task.task, number):
@@ -445,7 +454,7 @@ class KubernetesBatch(ClusterRuns):
         return facts.end(live.observed.phase, seconds=(record.seconds or 0.0) + seconds, error=live.observed.error)
 
     def _load_with_tasks(self, journal: Journal, run: JournalRun) -> RunRecord:
-        tasks = with_pending(definition_of(run).workflow, journal.tasks(run).values())
+        tasks = add_pending_tasks(read_definition(run).workflow, journal.tasks(run).values())
         return self._add_details(self._load_without_tasks(journal, run).model_copy(update={"tasks": tasks}))
 
 

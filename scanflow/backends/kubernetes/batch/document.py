@@ -20,7 +20,7 @@ from scanflow.backends.kubernetes.batch.layout import (
     format_config_map_name,
 )
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import labels_of
+from scanflow.backends.kubernetes.labels import build_labels
 from scanflow.backends.port import RunDefinition
 from scanflow.errors import InvalidError, UsageError
 
@@ -84,7 +84,7 @@ class RunDocument(BaseModel):
             "metadata": {
                 "name": format_config_map_name(self.run),
                 "namespace": namespace,
-                "labels": labels_of(app.name, app.team, run=self.run, workflow=self.definition.workflow),
+                "labels": build_labels(app.name, app.team, run=self.run, workflow=self.definition.workflow),
                 "annotations": dict(annotations),
             },
             "data": {name: text for name, text in data.items() if text},

@@ -22,8 +22,8 @@ from scanflow.backends.kubernetes.batch.stopping import annotate, end_on_node
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.object_looks import ObjectLooks
-from scanflow.backends.kubernetes.pods import why_pending
-from scanflow.backends.kubernetes.times import epoch_s
+from scanflow.backends.kubernetes.pods import explain_pending
+from scanflow.backends.kubernetes.times import parse_epoch_s
 from scanflow.backends.records import EnvironmentReady, Observer, TaskEnded, TaskRecord, TaskStarted, Waiting
 from scanflow.backends.tasks import split_task
 from scanflow.names import RunName, StepName
@@ -150,7 +150,7 @@ class Drive:
 
     def _compute_order(self, attempt: TaskPod) -> tuple[float, int, int, int]:
         finished_at = attempt.node.get("finishedAt")
-        ended_at = epoch_s(finished_at) if finished_at else float("inf")
+        ended_at = parse_epoch_s(finished_at) if finished_at else float("inf")
         position = self._position.get(attempt.step, len(self._position))
         return ended_at, position, split_task(attempt.task)[1] or 0, attempt.number
 
@@ -226,7 +226,7 @@ class Drive:
         pod = self._cluster.get("Pod", pod_name, self._namespace)
         if pod is None:
             return ""
-        pending = why_pending(pod, events)
+        pending = explain_pending(pod, events)
         return "" if pending is None else str(pending)
 
     def _give_up(self, late: dict[StepName, str], manifest: Manifest, pods: dict[StepName, str]) -> None:

@@ -13,8 +13,8 @@ from scanflow.backends.kubernetes.batch.layout import DRIVE
 from scanflow.backends.kubernetes.batch.records import WorkflowSeen, observe_workflow
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import selector
-from scanflow.backends.kubernetes.times import epoch_s
+from scanflow.backends.kubernetes.labels import build_selector
+from scanflow.backends.kubernetes.times import parse_epoch_s
 from scanflow.backends.records import RunRecord, RunState, TaskRecord
 from scanflow.names import StepName
 from scanflow.outputs import OUTPUTS_FOLDER
@@ -46,7 +46,7 @@ def read_drive(manifest: Manifest) -> int:
 
 def find_workflows(cluster: Cluster, namespace: str, run: str) -> list[Manifest]:
     """Return the Workflows of a run, in order of drives."""
-    workflows, _ = cluster.find("Workflow", namespace, labels=selector(run=run))
+    workflows, _ = cluster.find("Workflow", namespace, labels=build_selector(run=run))
     return sorted(workflows, key=read_drive)
 
 
@@ -123,4 +123,4 @@ def compute_duration(began: str | None, ended: str | None) -> float:
     """Return the seconds between two times of a Workflow's status; 0 where one is missing."""
     if not began or not ended:
         return 0.0
-    return epoch_s(ended) - epoch_s(began)
+    return parse_epoch_s(ended) - parse_epoch_s(began)

@@ -13,8 +13,8 @@ from scanflow.backends.kubernetes.batch.home import BatchHome, RunHome
 from scanflow.backends.kubernetes.batch.layout import KEY, KEY_SECRET, format_function_key
 from scanflow.backends.kubernetes.cluster import Cluster, ConflictError
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import labels_of
-from scanflow.backends.pickles import home_key, read_signed, signed, write_pickle
+from scanflow.backends.kubernetes.labels import build_labels
+from scanflow.backends.pickles import home_key, read_signed, add_signature, write_pickle
 from scanflow.errors import NotFoundError, UnavailableError
 from scanflow.private import open_home, private_folder
 
@@ -58,7 +58,7 @@ class Functions:
         for node in workflow.steps:
             file = None if node.target is None else self._locate_file(node.target, run)
             if file is not None and node.target is not None:
-                content = signed(read_signed(file, self._key), key)
+                content = add_signature(read_signed(file, self._key), key)
                 signed_functions[format_function_key(node.target)] = base64.b64encode(content).decode("ascii")
         return signed_functions
 
@@ -82,7 +82,7 @@ def ensure_namespace_key(cluster: Cluster, namespace: str, app: str, team: str) 
         manifest: Manifest = {
             "apiVersion": "v1",
             "kind": "Secret",
-            "metadata": {"name": KEY_SECRET, "namespace": namespace, "labels": labels_of(app, team)},
+            "metadata": {"name": KEY_SECRET, "namespace": namespace, "labels": build_labels(app, team)},
             "type": "Opaque",
             "data": {KEY: base64.b64encode(secrets.token_bytes(32)).decode("ascii")},
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from scanflow.backends.kubernetes.labels import hashed
+from scanflow.backends.kubernetes.labels import append_hash
 from scanflow.names import MAX_NAME
 
 OUTPUTS: Final = PurePosixPath("/scanflow/outputs")
@@ -82,4 +82,4 @@ def format_function_key(target: str) -> str:
 
 
 def _shorten(name: str) -> str:
-    return name if len(name) <= MAX_NAME else hashed(name, name)
+    return name if len(name) <= MAX_NAME else append_hash(name, name)

@@ -113,8 +113,8 @@ class Pod:
         inputs = self.build_inputs()
         replay(self.workflow, inputs, [node.name])
         if node.when is not None:
-            inputs.condition_holds(node)  # raises here for a condition that cannot be evaluated
-        tasks = inputs.tasks_of(node)
+            inputs.is_condition_met(node)  # raises here for a condition that cannot be evaluated
+        tasks = inputs.expand_tasks(node)
         items = [item for name, item in tasks if name == task]
         if index is not None and not items:
             raise InternalError(f"The step {node.name!r} has no task {task!r}.")

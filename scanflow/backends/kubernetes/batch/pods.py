@@ -14,7 +14,7 @@ from scanflow.app.quantities import format_cpu
 from scanflow.app.resources import Affinity
 from scanflow.backends.kubernetes.batch import layout
 from scanflow.backends.kubernetes.batch.place import SMALL, Place
-from scanflow.backends.kubernetes.environment.manifests import variables_from
+from scanflow.backends.kubernetes.environment.manifests import build_env_from
 from scanflow.backends.kubernetes.placement import build_step_placement
 from scanflow.backends.kubernetes.security import container_security, pod_security
 
@@ -46,7 +46,7 @@ def build_spec(place: Place, run: str, templates: list[argo.Template]) -> argo.W
                 command=list(PROGRAM),
                 working_dir=str(layout.APP),
                 env=_build_variables({"HOME": "/tmp"}),  # noqa: S108  the pod's own
-                env_from=[argo.EnvFromSource.model_validate(source) for source in variables_from()],
+                env_from=[argo.EnvFromSource.model_validate(source) for source in build_env_from()],
                 security_context=argo.SecurityContext.model_validate(container_security()),
                 volume_mounts=[argo.VolumeMount.model_validate(mount) for mount in MOUNTS],
             )

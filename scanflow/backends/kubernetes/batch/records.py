@@ -13,7 +13,7 @@ from scanflow.backends.kubernetes.batch import layout
 from scanflow.backends.kubernetes.batch.report import TaskReport, read_report
 from scanflow.backends.kubernetes.batch.sharing import STEP_INPUT
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.times import epoch_s
+from scanflow.backends.kubernetes.times import parse_epoch_s
 from scanflow.backends.records import TaskRecord, TaskState
 from scanflow.backends.tasks import task_name
 from scanflow.failures import Failure
@@ -303,7 +303,7 @@ def _read_parameter(node: Mapping[str, Any], name: str) -> str:
 
 
 def _parse_time(text: str | None) -> float | None:
-    return None if not text else epoch_s(text)
+    return None if not text else parse_epoch_s(text)
 
 
 def _compute_seconds(began: float | None, ended: float | None, state: TaskState) -> float | None:

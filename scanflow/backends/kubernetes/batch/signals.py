@@ -82,10 +82,10 @@ def evaluate_signal(
     assert isinstance(node, Executor)
     try:
         if signal.list_step is None:
-            return "true" if inputs.condition_holds(node) else "false"
+            return "true" if inputs.is_condition_met(node) else "false"
         root = workflow.by_name[signal.list_step]
         assert isinstance(root, Executor)
-        places = [split_task(task)[1] or 0 for task, _ in inputs.tasks_of(root)]
+        places = [split_task(task)[1] or 0 for task, _ in inputs.expand_tasks(root)]
         return _format_places(places, node, kept_tasks.get(node.name, ()), None if root is node else only)
     except ScanflowError:
         return "true" if signal.list_step is None else WRONG
@@ -98,12 +98,12 @@ def replay(workflow: Workflow, inputs: StepInputs, upto: Iterable[str]) -> None:
         node = workflow.by_name[step]
         if step not in ancestors or not isinstance(node, Executor):
             progress.end(step, "ran")
-        elif progress.must_skip(step) or not inputs.condition_holds(node):
+        elif progress.should_skip(step) or not inputs.is_condition_met(node):
             inputs.skip(step)
             progress.end(step, "skipped")
         else:
             if node.for_each is not None:
-                inputs.tasks_of(node)
+                inputs.expand_tasks(node)
             progress.end(step, "ran")
 
 

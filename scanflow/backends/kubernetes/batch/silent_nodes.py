@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.labels import selector
-from scanflow.backends.kubernetes.pods import NODE_NOT_READY, why_pending
+from scanflow.backends.kubernetes.labels import build_selector
+from scanflow.backends.kubernetes.pods import NODE_NOT_READY, explain_pending
 from scanflow.backends.records import EnvironmentReady, Observer, Waiting
 from scanflow.errors import UnavailableError
 from scanflow.names import RunName, StepName
@@ -41,13 +41,13 @@ class SilentNodes:
         self._last = now
         try:
             pods, _ = self._cluster.find(
-                "Pod", self._namespace, labels=selector(run=self._run), fields="status.phase=Running"
+                "Pod", self._namespace, labels=build_selector(run=self._run), fields="status.phase=Running"
             )
         except UnavailableError:
             return  # reported by the watch of the Workflow
         silent: set[StepName] = set()
         for pod in pods:
-            task, why = running.get(pod["metadata"]["name"]), why_pending(pod)
+            task, why = running.get(pod["metadata"]["name"]), explain_pending(pod)
             if task is None or why is None or why.reason != NODE_NOT_READY:
                 continue
             silent.add(task)

@@ -10,7 +10,7 @@ from scanflow.backends.kubernetes.batch.facts import Live
 from scanflow.backends.kubernetes.batch.layout import ASKED_TO_STOP
 from scanflow.backends.kubernetes.batch.pod_logs import MAIN
 from scanflow.backends.kubernetes.batch.process import PID_FILE
-from scanflow.backends.kubernetes.cluster import Cluster, until_unchanged
+from scanflow.backends.kubernetes.cluster import Cluster, retry_on_conflict
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.errors import NotFoundError, ScanflowError
 
@@ -36,7 +36,7 @@ def annotate(cluster: Cluster, workflow: Manifest, name: str, change: Callable[[
         cluster.patch("Workflow", workflow_name, namespace, {"metadata": metadata})
         return after
 
-    return until_unchanged(f"The Workflow {namespace}/{workflow_name}", attempt)
+    return retry_on_conflict(f"The Workflow {namespace}/{workflow_name}", attempt)
 
 
 def stop_running_task(cluster: Cluster, namespace: str, live: Live, task: str) -> None:

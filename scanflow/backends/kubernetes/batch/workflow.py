@@ -26,7 +26,7 @@ from scanflow.backends.kubernetes.batch.retries import has_own_backoff
 from scanflow.backends.kubernetes.batch.sharing import share_templates
 from scanflow.backends.kubernetes.batch.signals import Signal, find_root, format_static_items, list_signals
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
-from scanflow.backends.kubernetes.labels import labels_of
+from scanflow.backends.kubernetes.labels import build_labels
 from scanflow.backends.port import RunDefinition
 
 KNOWN: Final = "Known"
@@ -112,7 +112,7 @@ def build_workflow_manifest(
         tasks.insert(0, argo.DAGTask(name=KNOWN, template=_format_signals_template(KNOWN)))
         templates.append(_build_signals_template(graph, KNOWN, graph.ended_sources))
     spec = pods.build_spec(place, document.run, [argo.Template(name="run", dag=_build_dag(tasks)), *templates])
-    labels = labels_of(app.name, app.team, workflow=workflow.name, run=document.run)
+    labels = build_labels(app.name, app.team, workflow=workflow.name, run=document.run)
     annotations = {layout.DRIVE: str(document.drive)}
     if finished.attempts:
         annotations[layout.ATTEMPTS] = json.dumps(dict(finished.attempts))
@@ -215,7 +215,7 @@ def _build_step_template(graph: _Graph, node: Executor, signals: list[Signal]) -
     app, run = graph.definition.app, graph.document.run
     template = pods.build_step_template(graph.place, app, node, arguments, run=run)
     template.name = _format_step_template(node)
-    template.metadata = argo.Metadata(labels=labels_of(app.name, app.team, run=run, step=node.name, task=task))
+    template.metadata = argo.Metadata(labels=build_labels(app.name, app.team, run=run, step=node.name, task=task))
     template.outputs = argo.Outputs(
         parameters=[
             _build_file_output(layout.REPORT, ""),
@@ -235,7 +235,7 @@ def _build_signals_template(graph: _Graph, name: str, sources: list[str]) -> arg
     template = pods.build_small_template(graph.place, ["--signals", *sources])
     template.name = _format_signals_template(name)
     app = graph.definition.app
-    template.metadata = argo.Metadata(labels=labels_of(app.name, app.team, run=graph.document.run))
+    template.metadata = argo.Metadata(labels=build_labels(app.name, app.team, run=graph.document.run))
     signals = [signal for source in sources for signal in graph.select_signals(source)]
     template.outputs = argo.Outputs(parameters=[_build_file_output(signal.name, None) for signal in signals])
     return template

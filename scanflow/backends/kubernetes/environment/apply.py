@@ -10,7 +10,7 @@ from typing import Final
 from scanflow.app.application import Application
 from scanflow.backends.environments import EnsuredEnvironment, EnvironmentDeletion, ObjectChange
 from scanflow.backends.kubernetes.cluster import Cluster, ConflictError
-from scanflow.backends.kubernetes.differences import changed_fields, differences, missing_fields
+from scanflow.backends.kubernetes.differences import compute_differences, find_changed_fields, find_missing_fields
 from scanflow.backends.kubernetes.environment import tracker
 from scanflow.backends.kubernetes.environment.delete import delete_environment
 from scanflow.backends.kubernetes.environment.manifests import (
@@ -21,8 +21,8 @@ from scanflow.backends.kubernetes.environment.manifests import (
     hash_manifests,
 )
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import APP, MANAGER, TEAM, namespace_of
-from scanflow.backends.kubernetes.pods import why_pending
+from scanflow.backends.kubernetes.labels import APP, MANAGER, TEAM, derive_namespace
+from scanflow.backends.kubernetes.pods import explain_pending
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import AccessDeniedError, InvalidError, UnavailableError, UsageError
 
@@ -47,7 +47,7 @@ class Environments:
     def ensure(self, app: Application, *, force: bool = False) -> EnsuredEnvironment:
         """Create or update an environment; unchanged, it takes one request, and a full comparison once a minute."""
         manifests = build_environment_manifests(app, self._settings)
-        namespace, digest = namespace_of(app.name, app.team), hash_manifests(manifests)
+        namespace, digest = derive_namespace(app.name, app.team), hash_manifests(manifests)
         changed: list[str] = []
         conflicts: list[str] = []
         with self._lock:
@@ -64,7 +64,7 @@ class Environments:
                 uid = uid or self._read_marker(namespace)[0]
                 self._checked[namespace] = digest, uid, self._clock()
         return EnsuredEnvironment(
-            namespace, tracker.tracker_uri(app, self._settings), tuple(changed), uid=uid, kept=tuple(conflicts)
+            namespace, tracker.resolve_tracker_uri(app, self._settings), tuple(changed), uid=uid, kept=tuple(conflicts)
         )
 
     def _read_marker(self, namespace: str) -> tuple[str, str | None]:
@@ -75,13 +75,13 @@ class Environments:
 
     def plan(self, app: Application) -> list[ObjectChange]:
         manifests = build_environment_manifests(app, self._settings)
-        return differences(
+        return compute_differences(
             self._cluster, [_annotate_marker(manifest, hash_manifests(manifests)) for manifest in manifests]
         )
 
     def delete(self, app: Application) -> EnvironmentDeletion:
         with self._lock:
-            self._checked.pop(namespace_of(app.name, app.team), None)
+            self._checked.pop(derive_namespace(app.name, app.team), None)
         return delete_environment(self._cluster, app.name, app.team, self._settings)
 
     def wait_for_tracker(self, app: Application, *, within_s: float) -> None:
@@ -92,7 +92,7 @@ class Environments:
         """
         if not tracker.has_own_tracker(app, self._settings):
             return
-        namespace, deadline = namespace_of(app.name, app.team), self._clock() + within_s
+        namespace, deadline = derive_namespace(app.name, app.team), self._clock() + within_s
         selector = f"metadata.name={tracker.NAME}"
         while True:
             deployments, version = self._cluster.find("Deployment", namespace, fields=selector)
@@ -160,14 +160,14 @@ class Environments:
                 f"The namespace {name!r} is the environment of the application {owner[0]!r} of team {owner[1]!r}. "
                 "Rename this one, or delete that one."
             )
-        if labels.get(_MANAGED) == MANAGER and missing_fields(live, manifest):
+        if labels.get(_MANAGED) == MANAGER and find_missing_fields(live, manifest):
             self._cluster.apply(manifest, force=True)
             yield f"Namespace {name}: its labels were changed"
 
     def _ensure_object(self, manifest: Manifest, *, unchanged: bool, force: bool) -> Iterator[str]:
         metadata = manifest["metadata"]
         live = self._cluster.get(manifest["kind"], metadata["name"], metadata["namespace"])
-        if unchanged and live is not None and not missing_fields(live, manifest):
+        if unchanged and live is not None and not find_missing_fields(live, manifest):
             return
         try:
             after = self._cluster.apply(manifest, force=force)
@@ -181,7 +181,7 @@ class Environments:
         if live is None:
             yield f"{_format_name(manifest)}: made"
         elif after["metadata"]["resourceVersion"] != live["metadata"]["resourceVersion"]:
-            fields = ", ".join(change.path for change in changed_fields(live, after))
+            fields = ", ".join(change.path for change in find_changed_fields(live, after))
             yield f"{_format_name(manifest)}: {fields} changed"
 
     def _prune(self, manifests: list[Manifest]) -> Iterator[str]:
@@ -195,7 +195,7 @@ class Environments:
     def _explain_pending(self, namespace: str) -> str:
         pods, _ = self._cluster.find("Pod", namespace, labels=f"scanflow.dev/component={tracker.NAME}")
         events, _ = self._cluster.find("Event", namespace)
-        reasons = [str(reason) for pod in pods if (reason := why_pending(pod, events))]
+        reasons = [str(reason) for pod in pods if (reason := explain_pending(pod, events))]
         return reasons[0] if reasons else ""
 
 

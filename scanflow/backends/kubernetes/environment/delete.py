@@ -11,7 +11,7 @@ from typing import Final
 from scanflow.backends.environments import EnvironmentDeletion
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
-from scanflow.backends.kubernetes.labels import MANAGER, namespace_of, selector
+from scanflow.backends.kubernetes.labels import MANAGER, build_selector, derive_namespace
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import AccessDeniedError, NotFoundError, UnavailableError, UnsupportedError
 
@@ -60,7 +60,7 @@ def delete_environment(
     Raises:
         UnavailableError: it timed out (``settings.timeout_s``); the message names the pending finalizers.
     """
-    name = namespace_of(app, team)
+    name = derive_namespace(app, team)
     deadline = time.monotonic() + (settings.timeout_s if within_s is None else within_s)
     namespace = cluster.get("Namespace", name)
     if namespace is None:
@@ -69,7 +69,7 @@ def delete_environment(
     rest = sorted({kind for kind, info in KINDS.items() if info.namespaced} - _IGNORED_KINDS - {*_FIRST[0], *_FIRST[1]})
     kinds = [kind for kind in rest if kind != _CLAIM or not settings.keep_claims]
     for group in (*_FIRST, [kind for kind in kinds if kind not in {_CLAIM, "Pod"}], [k for k in kinds if k == _CLAIM]):
-        removed += _remove(cluster, name, group, selector(app=app, team=team), deadline)
+        removed += _remove(cluster, name, group, build_selector(app=app, team=team), deadline)
     remaining = _list_remaining(cluster, name, rest)
     managed = namespace["metadata"].get("labels", {}).get("app.kubernetes.io/managed-by") == MANAGER
     if not managed or remaining:

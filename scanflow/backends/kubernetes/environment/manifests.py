@@ -9,7 +9,7 @@ from typing import Any, Final
 from scanflow.app.application import Application
 from scanflow.backends.kubernetes.environment import tracker
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
-from scanflow.backends.kubernetes.labels import SERVICE, labels_of, namespace_of
+from scanflow.backends.kubernetes.labels import SERVICE, build_labels, derive_namespace
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 
 STEPS: Final = "scanflow-step"
@@ -59,7 +59,7 @@ def hash_manifests(manifests: list[Manifest]) -> str:
     return hashlib.sha256(json.dumps(manifests, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def variables_from() -> list[Manifest]:
+def build_env_from() -> list[Manifest]:
     """Return the ``envFrom`` of a container: the variables that people set for all pods of the environment."""
     return [
         {"configMapRef": {"name": VARIABLES, "optional": True}},
@@ -73,7 +73,10 @@ def build_namespace(app: Application) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "Namespace",
-        "metadata": {"name": namespace_of(app.name, app.team), "labels": {**labels_of(app.name, app.team), **security}},
+        "metadata": {
+            "name": derive_namespace(app.name, app.team),
+            "labels": {**build_labels(app.name, app.team), **security},
+        },
     }
 
 
@@ -98,7 +101,7 @@ def build_role_binding(app: Application) -> Manifest:
         "RoleBinding",
         STEPS,
         roleRef={"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": STEPS},
-        subjects=[{"kind": "ServiceAccount", "name": STEPS, "namespace": namespace_of(app.name, app.team)}],
+        subjects=[{"kind": "ServiceAccount", "name": STEPS, "namespace": derive_namespace(app.name, app.team)}],
     )
 
 
@@ -157,8 +160,8 @@ def build_tracker_manifests(app: Application, settings: KubernetesSettings) -> l
     if not tracker.has_own_tracker(app, settings):
         return []
     metadata = {
-        "namespace": namespace_of(app.name, app.team),
-        "labels": labels_of(app.name, app.team, component=tracker.NAME),
+        "namespace": derive_namespace(app.name, app.team),
+        "labels": build_labels(app.name, app.team, component=tracker.NAME),
     }
     claims = [] if settings.tracker_secret else [build_claim(app, settings, tracker.CLAIM, "ReadWriteOnce")]
     return [
@@ -169,7 +172,11 @@ def build_tracker_manifests(app: Application, settings: KubernetesSettings) -> l
 
 
 def _build_object(app: Application, kind: str, name: str, **fields: Any) -> Manifest:
-    metadata = {"name": name, "namespace": namespace_of(app.name, app.team), "labels": labels_of(app.name, app.team)}
+    metadata = {
+        "name": name,
+        "namespace": derive_namespace(app.name, app.team),
+        "labels": build_labels(app.name, app.team),
+    }
     return {"apiVersion": KINDS[kind].api_version, "kind": kind, "metadata": metadata, **fields}
 
 

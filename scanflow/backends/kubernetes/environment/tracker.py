@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from scanflow.app.application import Application
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import namespace_of
+from scanflow.backends.kubernetes.labels import derive_namespace
 from scanflow.backends.kubernetes.security import container_security, pod_security
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 
@@ -21,12 +21,12 @@ def has_own_tracker(app: Application, settings: KubernetesSettings) -> bool:
     return settings.tracker_uri is None and app.tracker is not None and app.tracker.uri is None
 
 
-def tracker_uri(app: Application, settings: KubernetesSettings) -> str | None:
+def resolve_tracker_uri(app: Application, settings: KubernetesSettings) -> str | None:
     """Return the tracking URI of an environment's pods; None: MLflow's default."""
     if app.tracker is not None and app.tracker.uri is not None:
         return app.tracker.uri
     if has_own_tracker(app, settings):
-        return f"http://{NAME}.{namespace_of(app.name, app.team)}.svc:{_get_port(app)}"
+        return f"http://{NAME}.{derive_namespace(app.name, app.team)}.svc:{_get_port(app)}"
     return settings.tracker_uri
 
 
@@ -99,7 +99,11 @@ def build_deployment(
 
 def _build_arguments(app: Application, *, keeps_files: bool) -> list[str]:
     """Return the arguments of ``mlflow server``, which accepts the host names of its Service, and probes."""
-    names = [NAME, f"{NAME}.{namespace_of(app.name, app.team)}", f"{NAME}.{namespace_of(app.name, app.team)}.svc"]
+    names = [
+        NAME,
+        f"{NAME}.{derive_namespace(app.name, app.team)}",
+        f"{NAME}.{derive_namespace(app.name, app.team)}.svc",
+    ]
     hosts = [*names, f"{names[-1]}.cluster.local", "localhost", "127.0.0.1"]
     allowed = ",".join([host for name in hosts for host in (name, f"{name}:*")] + _PRIVATE)
     arguments = ["--host", "0.0.0.0", "--port", str(DEFAULT_PORT), "--workers", "1", "--allowed-hosts", allowed]  # noqa: S104

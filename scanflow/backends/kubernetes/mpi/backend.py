@@ -11,7 +11,7 @@ from scanflow.app.application import Application
 from scanflow.app.mpi import MPIWorkload
 from scanflow.app.plan import Plan
 from scanflow.app.workflow import Workflow
-from scanflow.backends.definition import definition_of, enter_run, redefine_run
+from scanflow.backends.definition import enter_run, read_definition, redefine_run
 from scanflow.backends.job_times import MPI
 from scanflow.backends.journal import Journal, JournalRun
 from scanflow.backends.kubernetes.batch.checks import sum_allocatable
@@ -19,7 +19,7 @@ from scanflow.backends.kubernetes.batch.facts import ENDED, read_drive
 from scanflow.backends.kubernetes.cluster import ConflictError
 from scanflow.backends.kubernetes.environment.manifests import PODS
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import SELECTED, SERVICE, namespace_of
+from scanflow.backends.kubernetes.labels import SELECTED, SERVICE, derive_namespace
 from scanflow.backends.kubernetes.mpi.driving import JobDrive, JobEnd, derive_end_state
 from scanflow.backends.kubernetes.mpi.facts import JobFacts
 from scanflow.backends.kubernetes.mpi.job import ClusterJob, Network
@@ -31,19 +31,19 @@ from scanflow.backends.kubernetes.mpi.volcano import SCHEDULER, build_volcano_ob
 from scanflow.backends.kubernetes.object_looks import ObjectLooks
 from scanflow.backends.kubernetes.runs import ClusterRuns, run_namespace
 from scanflow.backends.log_files import FileLogs
-from scanflow.backends.mpi_program import one_step_plan, workload_of
+from scanflow.backends.mpi_program import get_mpi_workload, one_step_plan
 from scanflow.backends.port import Environment, RunDefinition, Stream
-from scanflow.backends.rank_files import new_folder, rank_logs, rank_tasks
+from scanflow.backends.rank_files import create_rank_folder, rank_logs, rank_tasks
 from scanflow.backends.records import Observer, RunEnded, RunRecord, RunStarted
 from scanflow.backends.step_process import task_tags
-from scanflow.backends.tasks import logged_task, outputs_kept, running_tasks, split_task, with_pending
+from scanflow.backends.tasks import add_pending_tasks, find_logged_task, find_output_tasks, running_tasks, split_task
 from scanflow.backends.values import Outputs
 from scanflow.errors import AlreadyRunningError, InvalidError, ScanflowError, UnsupportedError, UsageError
 from scanflow.names import RunName, StepName
 from scanflow.placement.mpi.groups import ClusterNode
 from scanflow.placement.mpi.plan import MPIPlan, plan_job
 from scanflow.private import private_folder, write_private
-from scanflow.processes.files import is_locked, only_driver
+from scanflow.processes.files import hold_driver_lock, is_locked
 
 _KINDS: Final = {"volcano": "Job", "mpi-operator": "MPIJob"}
 
@@ -89,7 +89,7 @@ class KubernetesMPI(ClusterRuns):
     def _plan_job(self, app: Application, workflow: Workflow) -> tuple[PodProgram, MPIPlan]:
         program = build_pod_program(app, workflow, self._cluster_settings)
         plan = plan_job(program.workload, list_cluster_nodes(self._cluster, program.workload))
-        check_volume(self._cluster, namespace_of(app.name, app.team), program.workload, plan)
+        check_volume(self._cluster, derive_namespace(app.name, app.team), program.workload, plan)
         return program, plan
 
     def _build_objects(
@@ -100,7 +100,7 @@ class KubernetesMPI(ClusterRuns):
         job = ClusterJob(
             app=app.name,
             team=app.team,
-            namespace=namespace_of(app.name, app.team),
+            namespace=derive_namespace(app.name, app.team),
             run=run,
             drive=drive,
             workload=program.workload,
@@ -154,7 +154,7 @@ class KubernetesMPI(ClusterRuns):
             start = time.monotonic()
             with self._lock_run(journal, run) as (journal_run, home):
                 name, facts = journal_run.record.name, self._build_facts(journal, journal_run)
-                run_definition = definition or definition_of(journal_run)
+                run_definition = definition or read_definition(journal_run)
                 manifest = facts.find_last(tuple(_KINDS.values()))
                 observed = None if manifest is None else facts.refresh(manifest)
                 adopted = observed is not None and (not observed.is_final or journal_run.record.state == "running")
@@ -204,7 +204,7 @@ class KubernetesMPI(ClusterRuns):
         variables = environment(tags)
         *others, job = self._build_objects(name, drive, definition.app, program, plan, dict(variables))
         redefine_run(journal, run, definition)
-        new_folder(home.locate_outputs(facts.task), plan)
+        create_rank_folder(home.locate_outputs(facts.task), plan)
         facts.open_output(drive).write_notes([*plan.reasons, *plan.lines()])
         for manifest in others:
             self._cluster.apply(manifest, force=True)
@@ -251,12 +251,12 @@ class KubernetesMPI(ClusterRuns):
 
     def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
         record = self.show(run)
-        [task] = outputs_kept(record, step)
+        [task] = find_output_tasks(record, step)
         return dict(Outputs(self._home.run(record.name).locate_outputs(task.task), b""))
 
     def logs(self, run: str, task: str, *, stream: Stream = "both", attempt: int | None = None) -> FileLogs:
         record = self.show(run)
-        task_record = logged_task(record, task)
+        task_record = find_logged_task(record, task)
         home, (job, rank) = self._home.run(record.name), split_task(task)
         folder = home.locate_attempt(StepName(job), attempt or task_record.attempts)
         files = [(name, folder / f"{name}.log") for name in ("stdout", "stderr")]
@@ -268,7 +268,7 @@ class KubernetesMPI(ClusterRuns):
     # State
 
     def _build_facts(self, journal: Journal, run: JournalRun) -> JobFacts:
-        workload: MPIWorkload = workload_of(definition_of(run).workflow)
+        workload: MPIWorkload = get_mpi_workload(read_definition(run).workflow)
         return JobFacts(self._cluster, run_namespace(run), journal, run, self._run_home(run), workload)
 
     def _refresh(self, journal: Journal, run: JournalRun) -> RunRecord:
@@ -277,7 +277,7 @@ class KubernetesMPI(ClusterRuns):
         if record.state in ENDED:
             return self._add_details(record)
         if not is_locked(home.lock):
-            with suppress(AlreadyRunningError), only_driver(home.lock, record.name):
+            with suppress(AlreadyRunningError), hold_driver_lock(home.lock, record.name):
                 return self._add_details(self._read_unwatched(journal, run))
         return self._add_details(journal.run(record.name).record)
 
@@ -302,7 +302,7 @@ class KubernetesMPI(ClusterRuns):
         return super()._add_details(record).with_details(type=MPI)
 
     def _load_with_tasks(self, journal: Journal, run: JournalRun) -> RunRecord:
-        tasks = with_pending(definition_of(run).workflow, journal.tasks(run).values())
+        tasks = add_pending_tasks(read_definition(run).workflow, journal.tasks(run).values())
         ranks = rank_tasks(self._run_home(run).locate_outputs(tasks[0].task), tasks[0])
         place = ", ".join(sorted({rank.place for rank in ranks if rank.place})) or None
         tasks = (*ranks, tasks[0].model_copy(update={"place": place}))

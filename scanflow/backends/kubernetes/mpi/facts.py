@@ -13,12 +13,12 @@ from scanflow.backends.kubernetes.batch.facts import read_drive, write_outputs
 from scanflow.backends.kubernetes.batch.home import RunHome
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import selector
+from scanflow.backends.kubernetes.labels import build_selector
 from scanflow.backends.kubernetes.mpi.output import RankOutput
 from scanflow.backends.kubernetes.mpi.seen import ENDED_FOR, STOPPED, JobSeen, observe_job
 from scanflow.backends.kubernetes.pod_logs import read_lines_since
 from scanflow.backends.parameters import RESULT
-from scanflow.backends.rank_files import RANKS, first_failure, still_running
+from scanflow.backends.rank_files import RANKS, describe_running_ranks, first_failure
 from scanflow.backends.records import TaskRecord
 from scanflow.failures import Failure
 from scanflow.names import StepName
@@ -47,7 +47,9 @@ class JobFacts:
         manifests = [
             manifest
             for kind in kinds
-            for manifest in self._cluster.find(kind, self._namespace, labels=selector(run=self._run.record.name))[0]
+            for manifest in self._cluster.find(kind, self._namespace, labels=build_selector(run=self._run.record.name))[
+                0
+            ]
         ]
         return max(manifests, key=read_drive, default=None)
 
@@ -59,7 +61,7 @@ class JobFacts:
 
     def observe(self, manifest: Manifest) -> JobSeen:
         """Return the observed state of a job."""
-        pods, _ = self._cluster.find("Pod", self._namespace, labels=selector(run=self._run.record.name))
+        pods, _ = self._cluster.find("Pod", self._namespace, labels=build_selector(run=self._run.record.name))
         job_pods = [pod for pod in pods if _belongs_to_job(pod, manifest)]
         has_pending = any(
             not pod["spec"].get("nodeName") or pod["status"].get("phase") == "Pending" for pod in job_pods
@@ -149,7 +151,7 @@ class JobFacts:
         if observed.end_reason is not None:
             return Failure(summary=summary, cause=observed.end_reason)
         if observed.reason == "DeadlineExceeded" and self.workload.timeout_s is not None:
-            cause = still_running(name, output.n_tasks, self.workload.timeout_s, folder)
+            cause = describe_running_ranks(name, output.n_tasks, self.workload.timeout_s, folder)
             return Failure(summary="timed out", cause=cause)
         rank_ends = sorted(output.read().ended.items(), key=lambda rank_end: rank_end[1][0])
         exit_codes = [(rank, code) for rank, (_, code) in rank_ends]

@@ -11,9 +11,9 @@ from typing import Any, Final
 from scanflow.app.mpi import MPIWorkload
 from scanflow.app.quantities import format_memory
 from scanflow.backends.kubernetes.batch.layout import DRIVE, format_workflow_name
-from scanflow.backends.kubernetes.environment.manifests import variables_from
+from scanflow.backends.kubernetes.environment.manifests import build_env_from
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import labels_of
+from scanflow.backends.kubernetes.labels import build_labels
 from scanflow.backends.kubernetes.mpi.output import TOLD
 from scanflow.placement.mpi.plan import MPIPlan
 from scanflow.placement.mpi.tasks import MPIWorker
@@ -117,7 +117,7 @@ class ClusterJob:
 
     @property
     def labels(self) -> dict[str, str]:
-        return labels_of(self.app, self.team, run=self.run, step=self.workload.name)
+        return build_labels(self.app, self.team, run=self.run, step=self.workload.name)
 
     @property
     def metadata(self) -> Manifest:
@@ -199,7 +199,7 @@ def _build_pod_template(
         "name": role,
         "image": job.image,
         "env": _build_environment(job),
-        "envFrom": variables_from(),
+        "envFrom": build_env_from(),
         **container,
     }
     spec: Manifest = {"restartPolicy": "Never", "containers": [pod_container]}

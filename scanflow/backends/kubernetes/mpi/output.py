@@ -12,7 +12,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict
 
 from scanflow.backends.kubernetes.pod_logs import LogLine
-from scanflow.backends.kubernetes.times import epoch_s
+from scanflow.backends.kubernetes.times import parse_epoch_s
 from scanflow.backends.rank_files import PLAN, rank_file
 from scanflow.private import open_private, private_folder
 from scanflow.processes.files import write_atomically
@@ -113,7 +113,7 @@ class RanksSeen(BaseModel):
         if not (self.began and self.ended):
             return None
         began, ended = (min(at for at, _ in self.began.values()), max(at for at, _ in self.ended.values()))
-        return epoch_s(ended) - epoch_s(began)
+        return parse_epoch_s(ended) - parse_epoch_s(began)
 
 
 class RankOutput:

@@ -9,12 +9,12 @@ from scanflow.app.application import Application
 from scanflow.app.mpi import MPIWorkload
 from scanflow.app.workflow import Workflow
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.code import APP_DIR, Code, code_of
-from scanflow.backends.kubernetes.labels import namespace_of
+from scanflow.backends.kubernetes.code import APP_DIR, Code, build_code
+from scanflow.backends.kubernetes.labels import derive_namespace
 from scanflow.backends.kubernetes.mpi.affinity import read_node_selector
 from scanflow.backends.kubernetes.nodes import is_schedulable, read_allocatable
 from scanflow.backends.kubernetes.settings import KubernetesSettings
-from scanflow.backends.mpi_program import MPIProgram, check_affinity, program_of
+from scanflow.backends.mpi_program import MPIProgram, check_affinity, load_mpi_program
 from scanflow.errors import AccessDeniedError, InvalidError, UnsupportedError
 from scanflow.placement.mpi.groups import ClusterNode
 
@@ -39,7 +39,7 @@ def build_pod_program(app: Application, workflow: Workflow, settings: Kubernetes
         UnsupportedError: a field that pods do not honour, or there is no image.
         InvalidError: the program cannot be sent.
     """
-    program = program_of(app, workflow)
+    program = load_mpi_program(app, workflow)
     workload = program.workload
     _check_supported(workload)
     if workload.image is not None:
@@ -49,8 +49,8 @@ def build_pod_program(app: Application, workflow: Workflow, settings: Kubernetes
             f"MPIWorkload {workload.name!r} names no image, and pods need one with Open MPI and an sshd. Write "
             "image='...', or set SCANFLOW_KUBERNETES_MPI_IMAGE for all jobs that name none."
         )
-    namespace = namespace_of(app.name, app.team)
-    code = code_of(app.name, app.team, namespace, Path(app.app_dir))
+    namespace = derive_namespace(app.name, app.team)
+    code = build_code(app.name, app.team, namespace, Path(app.app_dir))
     return PodProgram(workload, settings.mpi_image, _build_argv(program, _locate_program(program, app, code)), code)
 
 

@@ -8,8 +8,8 @@ from typing import Final
 
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.mpi.job import ROLE
-from scanflow.backends.kubernetes.pods import Pending, why_pending
-from scanflow.backends.kubernetes.times import epoch_s
+from scanflow.backends.kubernetes.pods import Pending, explain_pending
+from scanflow.backends.kubernetes.times import parse_epoch_s
 from scanflow.backends.records import TaskState
 
 STOPPED: Final = "scanflow.dev/stopped"
@@ -80,7 +80,7 @@ def observe_job(manifest: Manifest, pods: Iterable[Manifest], events: Iterable[M
     state = _derive_state(phase, launcher, asked=STOPPED in annotations)
     waiting = None
     if state == "pending":
-        reasons = [pending for pod in job_pods if (pending := why_pending(pod, events)) is not None]
+        reasons = [pending for pod in job_pods if (pending := explain_pending(pod, events)) is not None]
         telling = [pending for pending in reasons if pending.message or pending.remedy]
         waiting = next(iter(telling or reasons), Pending("Queued", _QUEUED, "") if not job_pods else None)
     return JobSeen(
@@ -156,4 +156,4 @@ def _derive_reason(pod: Manifest | None, container: Manifest) -> str:
 
 
 def _parse_time(text: str | None) -> float | None:
-    return None if not text else epoch_s(text)
+    return None if not text else parse_epoch_s(text)

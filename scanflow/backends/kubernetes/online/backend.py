@@ -13,14 +13,14 @@ from scanflow.app.application import Application
 from scanflow.app.plan import Plan, PlannedInstance, plan_graph
 from scanflow.app.workflow import Workflow
 from scanflow.backends import service_transitions
-from scanflow.backends.kept_shapes import if_there, keep_shapes
-from scanflow.backends.kubernetes.cluster import Cluster, missing_kind
+from scanflow.backends.kept_shapes import keep_shapes, suppress_registry_errors
+from scanflow.backends.kubernetes.cluster import Cluster, build_missing_kind_error
 from scanflow.backends.kubernetes.environment.apply import Environments
-from scanflow.backends.kubernetes.environment.tracker import tracker_uri
+from scanflow.backends.kubernetes.environment.tracker import resolve_tracker_uri
 from scanflow.backends.kubernetes.followed import Followed
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import REVISION, SERVICE, namespace_of
-from scanflow.backends.kubernetes.nodes import KubeletPolicy, kubelet_policies
+from scanflow.backends.kubernetes.labels import REVISION, SERVICE, derive_namespace
+from scanflow.backends.kubernetes.nodes import KubeletPolicy, read_kubelet_policies
 from scanflow.backends.kubernetes.online import observed, pods
 from scanflow.backends.kubernetes.online.care import Care
 from scanflow.backends.kubernetes.online.checks import (
@@ -43,15 +43,15 @@ from scanflow.backends.kubernetes.online.scaling import ScalingTarget, compute_s
 from scanflow.backends.kubernetes.online.store import KeptService, ServiceStore
 from scanflow.backends.kubernetes.online.switch import Switch
 from scanflow.backends.kubernetes.pod_image import PodImage
-from scanflow.backends.kubernetes.pods import why_denied
+from scanflow.backends.kubernetes.pods import explain_denial
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.port import Models
 from scanflow.backends.service_change import Deployment, ServiceChange
-from scanflow.backends.service_desired import DesiredState, once
+from scanflow.backends.service_desired import DesiredState, make_idempotent
 from scanflow.backends.service_metrics import Totals
 from scanflow.backends.service_records import Progress, ServiceObserver, ServiceRecord, Shape
-from scanflow.backends.service_spec import ServiceSpec, nodes_of
-from scanflow.backends.shapes import changed_shape, read_shape, shape_of
+from scanflow.backends.service_spec import ServiceSpec, build_nodes
+from scanflow.backends.shapes import apply_sizing, compute_shape, read_shape
 from scanflow.errors import (
     InvalidError,
     NotFoundError,
@@ -131,10 +131,10 @@ class KubernetesServices:
     # Reading
 
     def check(self, app: Application, workflow: Workflow) -> None:
-        check_workflow(app, workflow, shape_of(workflow), self._settings)
+        check_workflow(app, workflow, compute_shape(workflow), self._settings)
 
     def plan(self, app: Application, workflow: Workflow) -> Plan:
-        shape = check_workflow(app, workflow, shape_of(workflow), self._settings)
+        shape = check_workflow(app, workflow, compute_shape(workflow), self._settings)
         self._check_kinds(workflow)
         nodes = [node for node in self._list_nodes(shape) if node.schedulable]
         list(check_nodes(workflow.name, shape, nodes, allow_degraded=self._settings.allow_degraded))
@@ -207,7 +207,7 @@ class KubernetesServices:
         shape = self._report_warnings(self._compute_shape(deployment), workflow.name, observe)
         self._check_owner(workflow.name, app)
         self._check_kinds(workflow)
-        nodes, token = nodes_of(app, workflow, self._models.find), read_service_token(deployment)
+        nodes, token = build_nodes(app, workflow, self._models.find), read_service_token(deployment)
         image = self._resolve_image(app, workflow)
         environment = self._environments.ensure(app)
         for text in environment.changed:
@@ -224,7 +224,7 @@ class KubernetesServices:
     def manifests(self, app: Application, workflow: Workflow) -> list[Manifest]:
         """Return the objects that a deployment of a workflow applies, except the ConfigMap of its state."""
         deployment, image = Deployment(app, workflow.name), self._resolve_image(app, workflow)
-        nodes, tracker = nodes_of(app, workflow, self._resolve_model), tracker_uri(app, self._settings)
+        nodes, tracker = build_nodes(app, workflow, self._resolve_model), resolve_tracker_uri(app, self._settings)
         spec = self._restore_aliases(
             build_definition(deployment, self._compute_shape(deployment), nodes, image, tracker, self._settings)
         )
@@ -246,7 +246,7 @@ class KubernetesServices:
 
     def _compute_shape(self, deployment: Deployment) -> Shape:
         workflow, sizing = deployment.online, deployment.sizing
-        shape = shape_of(workflow) if sizing is None else changed_shape(shape_of(workflow), sizing)
+        shape = compute_shape(workflow) if sizing is None else apply_sizing(compute_shape(workflow), sizing)
         return check_workflow(deployment.app, workflow, shape, self._settings)
 
     def change(self, name: str, change: ServiceChange, *, key: str | None, observe: ServiceObserver) -> ServiceRecord:
@@ -257,11 +257,11 @@ class KubernetesServices:
             self._add_alias(name, change.backup, observe)
 
         def apply_change(state: DesiredState | None) -> DesiredState:
-            return service_transitions.applied(
-                service_transitions.changeable(state, name),
+            return service_transitions.apply_change(
+                service_transitions.require_changeable(state, name),
                 change,
                 files,
-                if_there(lambda model, version: read_shape(self._models.recall(model, version))),
+                suppress_registry_errors(lambda model, version: read_shape(self._models.recall(model, version))),
                 lambda spec, shape: self._report_warnings(
                     complete_shape(spec.workflow, shape, dict(spec.serving.env)), spec.workflow, observe
                 ),
@@ -276,7 +276,7 @@ class KubernetesServices:
         """
 
         def add_alias(state: DesiredState | None) -> DesiredState:
-            return service_transitions.answering_for(service_transitions.changeable(state, backup), name)
+            return service_transitions.add_alias(service_transitions.require_changeable(state, backup), name)
 
         self._change(backup, add_alias, None, observe)
 
@@ -285,15 +285,15 @@ class KubernetesServices:
         states = [
             service.state
             for service in self._store.list_services()
-            if service.namespace == namespace_of(spec.app, spec.team)
+            if service.namespace == derive_namespace(spec.app, spec.team)
         ]
         names = [state.name for state in states if state.definition.serving.backup == spec.workflow]
-        return spec.changed(aliases=tuple(dict.fromkeys([*spec.aliases, *names])))
+        return spec.with_changes(aliases=tuple(dict.fromkeys([*spec.aliases, *names])))
 
     def _is_serving(self, backup: str, spec: ServiceSpec) -> bool:
         """Return whether a backup is already deployed, by the same application."""
         service = self._store.find(backup)
-        if service is None or service.namespace != namespace_of(spec.app, spec.team):
+        if service is None or service.namespace != derive_namespace(spec.app, spec.team):
             return False
         return service.state.settled > 0 and not service.state.deleted
 
@@ -322,9 +322,9 @@ class KubernetesServices:
         observe: ServiceObserver,
     ) -> ServiceRecord:
         """Change the desired state, once per idempotency key, and return the record once the change is in effect."""
-        after = self._store.change(name, once(key, update))
+        after = self._store.change(name, make_idempotent(key, update))
         assert after is not None
-        state = self._rollout.roll_out(name, after.wanted_with(key), observe)
+        state = self._rollout.roll_out(name, after.find_generation(key), observe)
         keep_shapes(state.definition, self._remember, observe)
         stored = self._store.get(name)
         return self._fetch_record(stored)
@@ -338,9 +338,9 @@ class KubernetesServices:
                 port=spec.serving.port or 8080,
                 created=self._clock() if before is None else before.created,
                 generation=generation,
-                definition=spec.numbered(generation),
+                definition=spec.with_generation(generation),
             )
-        return before.redeployed(spec)
+        return before.redeploy(spec)
 
     def _check_owner(self, name: str, app: Application) -> None:
         service = self._store.find(name)
@@ -359,11 +359,11 @@ class KubernetesServices:
         """Raise if the cluster lacks a kind that the service needs, before any object is created."""
         for kind in list_required_kinds(workflow, self._settings):
             if not has_kind(self._cluster, kind):
-                raise UnsupportedError(f"{missing_kind(kind)}{suggest_alternative(kind)}")
+                raise UnsupportedError(f"{build_missing_kind_error(kind)}{suggest_alternative(kind)}")
 
     def _list_nodes(self, shape: Shape) -> list[KubeletPolicy]:
         """Return all nodes, with their kubelets' policies if the shape needs exclusive cores."""
-        return kubelet_policies(self._cluster, asked=MAX_POLICY_QUERIES if shape.affinity in EXCLUSIVE else 0)
+        return read_kubelet_policies(self._cluster, asked=MAX_POLICY_QUERIES if shape.affinity in EXCLUSIVE else 0)
 
     def _report_warnings(self, shape: Shape, name: str, observe: ServiceObserver) -> Shape:
         """Return the shape, and report or raise what the nodes cannot honour."""
@@ -453,7 +453,7 @@ class KubernetesServices:
         """Return why the pods of a service are not created; None: nothing prevents it."""
         target = self._compute_target(stored.state.definition)
         deployment = self._cluster.get(target.kind, target.name, stored.namespace)
-        denial = None if deployment is None else why_denied(deployment)
+        denial = None if deployment is None else explain_denial(deployment)
         return None if denial is None else str(denial)
 
     def _count_instances(self, stored: KeptService, manifests: list[Manifest]) -> int:

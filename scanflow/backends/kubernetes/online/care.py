@@ -20,9 +20,16 @@ from scanflow.backends.kubernetes.labels import REVISION, SERVICE
 from scanflow.backends.kubernetes.online import observed
 from scanflow.backends.kubernetes.online.store import KeptService, ServiceStore
 from scanflow.backends.kubernetes.online.switch import Switch
-from scanflow.backends.kubernetes.times import epoch_s
+from scanflow.backends.kubernetes.times import parse_epoch_s
 from scanflow.backends.service_change import ServiceChange
-from scanflow.backends.service_decisions import Failover, RevisionStats, Verdict, analyse, between, look
+from scanflow.backends.service_decisions import (
+    Failover,
+    RevisionStats,
+    Verdict,
+    analyse,
+    subtract_stats,
+    update_failover,
+)
 from scanflow.backends.service_metrics import Totals
 from scanflow.backends.service_records import CanaryPolicy, ServiceRecord
 
@@ -55,7 +62,7 @@ def should_backup_answer(
     """
     passed = int(max(ready_s, default=0.0) / CHECK_S)
     before = Failover("backup" if backup_active else "primary", max(0, passed - 1))
-    after = look(
+    after = update_failover(
         before, ready=len(ready_s), wanted=wanted, backup=backup_ready or backup_active, hand_back_after=hand_back_after
     )
     return after.active == "backup"
@@ -66,7 +73,9 @@ def analyse_canary(
 ) -> Verdict:
     """Return the verdict on a canary, from the metrics of both revisions since it began. Pure."""
     revisions = (current, beginning.revision)
-    own, canary = (between(beginning.before.get(revision, RevisionStats()), totals[revision]) for revision in revisions)
+    own, canary = (
+        subtract_stats(beginning.before.get(revision, RevisionStats()), totals[revision]) for revision in revisions
+    )
     return analyse(policy, current=own, canary=canary, elapsed_s=now - beginning.began)
 
 
@@ -156,7 +165,7 @@ class Care:
         if canary is None or policy is None:
             return None
         service_totals = self._read_totals(stored.state.name)
-        totals = {revision: service_totals.of(revision) for revision in (definition.current.id, canary.id)}
+        totals = {revision: service_totals.get_revision(revision) for revision in (definition.current.id, canary.id)}
         beginning = self._ensure_beginning(stored, canary.id, totals, now)
         verdict = analyse_canary(policy, beginning, current=definition.current.id, totals=totals, now=now)
         if verdict.decision == "wait":
@@ -182,4 +191,4 @@ class Care:
     def _compute_ready_s(self, pod: Manifest) -> float:
         ready = next(condition for condition in pod["status"]["conditions"] if condition["type"] == "Ready")
         since = ready.get("lastTransitionTime")
-        return 0.0 if since is None else max(0.0, self._clock() - epoch_s(since))
+        return 0.0 if since is None else max(0.0, self._clock() - parse_epoch_s(since))

@@ -8,16 +8,16 @@ from typing import Final
 from scanflow.app.application import Application
 from scanflow.app.serving import Serving
 from scanflow.app.workflow import Workflow
-from scanflow.backends.kubernetes.environment.tracker import tracker_uri
+from scanflow.backends.kubernetes.environment.tracker import resolve_tracker_uri
 from scanflow.backends.kubernetes.kinds import KINDS
 from scanflow.backends.kubernetes.nodes import KubeletPolicy
 from scanflow.backends.kubernetes.online.engines import ENGINES
 from scanflow.backends.kubernetes.online.pods import compute_threads
 from scanflow.backends.kubernetes.online.scaling import check_scaling, select_autoscaler_kind
-from scanflow.backends.kubernetes.placement import instance_placement
+from scanflow.backends.kubernetes.placement import build_instance_placement
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.service_records import Shape
-from scanflow.backends.service_spec import nodes_of, scaling_of
+from scanflow.backends.service_spec import build_nodes, find_scaling
 from scanflow.errors import InvalidError, UnsupportedError, UsageError
 from scanflow.wire import ModelFiles
 
@@ -40,15 +40,15 @@ def check_workflow(app: Application, workflow: Workflow, shape: Shape, settings:
                 f"Service {node.name!r}: the backend 'kubernetes' cannot honour resources.gpu: it asks for cores and "
                 "memory only. Remove it."
             )
-    if serving.record > 0 and tracker_uri(app, settings) is None:
+    if serving.record > 0 and resolve_tracker_uri(app, settings) is None:
         raise UsageError(
             f"Workflow {workflow.name!r}: serving.record keeps predictions in a tracker, and the application has none. "
             "Give it one: Application(tracker=sf.Tracker())"
         )
     _check_backup(app, workflow, serving)
-    instance_placement(workflow.services, {})
-    nodes_of(app, workflow, lambda uri: ModelFiles(name=uri, version=0, path=""))
-    scaling = scaling_of(workflow)
+    build_instance_placement(workflow.services, {})
+    build_nodes(app, workflow, lambda uri: ModelFiles(name=uri, version=0, path=""))
+    scaling = find_scaling(workflow)
     if scaling is not None:
         check_scaling(scaling, service=workflow.name, cores=shape.cores, settings=settings)
     return complete_shape(workflow.name, shape, dict(serving.env))
@@ -56,7 +56,7 @@ def check_workflow(app: Application, workflow: Workflow, shape: Shape, settings:
 
 def list_required_kinds(workflow: Workflow, settings: KubernetesSettings) -> list[str]:
     """Return the kinds that a service needs, except those that every cluster has."""
-    scaling, serving = scaling_of(workflow), workflow.serving or Serving()
+    scaling, serving = find_scaling(workflow), workflow.serving or Serving()
     kinds = [ENGINES[settings.serving].kind]
     kinds += [] if scaling is None else [select_autoscaler_kind(scaling)]
     if settings.gateway is not None:

@@ -12,12 +12,12 @@ from scanflow.app.workflow import Workflow
 from scanflow.backends.kubernetes.online import pods
 from scanflow.backends.kubernetes.online.drift import DEPLOYED_SETTINGS, extract_settings
 from scanflow.backends.kubernetes.online.objects import format_token_secret_name
-from scanflow.backends.kubernetes.placement import instance_placement
+from scanflow.backends.kubernetes.placement import build_instance_placement
 from scanflow.backends.kubernetes.pod_image import PodImage
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.service_change import Deployment
 from scanflow.backends.service_records import Shape
-from scanflow.backends.service_spec import ServiceSpec, scaling_of
+from scanflow.backends.service_spec import ServiceSpec, find_scaling
 from scanflow.errors import InvalidError
 from scanflow.wire import ModelFiles, Node, Revision
 
@@ -65,11 +65,11 @@ def build_definition(
         serves=1,
         shape=shape,
         revisions=(Revision(id="r1", nodes=map_nodes_to_pod(nodes, Path(app.app_dir))),),
-        scaling=scaling_of(workflow),
+        scaling=find_scaling(workflow),
         serving=serving,
         tracker_uri=None if app.tracker is None else app.tracker.uri,
         image=image.image,
-        place=instance_placement(workflow.services, {}).get("nodeSelector", {}),
+        place=build_instance_placement(workflow.services, {}).get("nodeSelector", {}),
         aliases=tuple(aliases),
         details=details,
     )

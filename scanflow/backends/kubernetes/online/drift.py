@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from scanflow.backends.environments import FieldChange
 from scanflow.backends.kubernetes.cluster import Cluster, ConflictError
-from scanflow.backends.kubernetes.differences import difference, made_again, missing_fields
+from scanflow.backends.kubernetes.differences import compute_difference, find_missing_fields, format_recreation
 from scanflow.backends.kubernetes.followed import Followed
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import SERVICE
@@ -100,7 +100,7 @@ def is_suspicious(
     current = live.get(key)
     if current is None:
         return True
-    return equivalent.get(key) != (get_version(current), manifest) and bool(missing_fields(current, manifest))
+    return equivalent.get(key) != (get_version(current), manifest) and bool(find_missing_fields(current, manifest))
 
 
 def select_comparable(own: Mapping[str, str], applied: Mapping[str, str], live: Collection[str]) -> set[str]:
@@ -131,7 +131,7 @@ def format_repair(manifest: Manifest, fields: Iterable[FieldChange], reason: str
     kind, namespace, name = get_key(manifest)
     changed = [str(field) for field in fields]
     if not changed:
-        return made_again(manifest)
+        return format_recreation(manifest)
     match = re.search(r'conflict with "([^"]+)"', reason)
     more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
     author = f" ({match[1]})" if match else ""
@@ -215,7 +215,7 @@ class Drift:
             elif (manifest := rebuild_mounted_object(stored.state.definition, kind)) is not None and self._recreate(
                 stored, manifest
             ):
-                yield made_again(manifest)
+                yield format_recreation(manifest)
             elif manifest is None and key not in missing:
                 missing.add(key)
                 yield (
@@ -236,8 +236,8 @@ class Drift:
         kind, namespace, name = get_key(manifest)
         live = self._cluster.get(kind, name, namespace)
         if live is None:
-            return made_again(manifest) if self._recreate(stored, manifest) else None
-        diff = difference(self._cluster, manifest)
+            return format_recreation(manifest) if self._recreate(stored, manifest) else None
+        diff = compute_difference(self._cluster, manifest)
         if not diff.fields and diff.change in {"none", "conflict"}:  # somebody has just written the same
             self._live.equivalent[get_key(manifest)] = get_version(live), manifest
             return None

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.kinds import Manifest, path_of
+from scanflow.backends.kubernetes.kinds import Manifest, build_object_path
 from scanflow.backends.kubernetes.online.pods import MANAGEMENT_PORT
-from scanflow.backends.service_metrics import MetricsWindow, Samples, Totals, parsed, summed, totals_of
+from scanflow.backends.service_metrics import MetricsWindow, Samples, Totals, compute_totals, parse_samples, sum_samples
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import ScanflowError
 
@@ -55,13 +55,13 @@ def parse_instance_look(document: Mapping[str, Any]) -> InstanceLook:
         in_flight=int(document.get("in_flight") or 0),
         rss_bytes=document.get("rss_bytes"),
         problem=str(document.get("unwell") or ""),
-        samples=parsed(document.get("metrics") or ()),
+        samples=parse_samples(document.get("metrics") or ()),
     )
 
 
 def _query_instance(cluster: Cluster, pod: Manifest) -> InstanceLook | None:
     metadata = pod["metadata"]
-    path = path_of("Pod", f"{metadata['name']}:{MANAGEMENT_PORT}", namespace=metadata["namespace"])
+    path = build_object_path("Pod", f"{metadata['name']}:{MANAGEMENT_PORT}", namespace=metadata["namespace"])
     if pod.get("status", {}).get("phase") != "Running":
         return None
     try:
@@ -93,8 +93,8 @@ class ServiceLooks:
         present, self.looks, self.queried_at = set(pod_names), looks, now
         for name in [name for name in self.live if name not in present]:
             counters = {key: value for key, value in self.live.pop(name).items() if key[0].endswith(_COUNTERS)}
-            self.gone = summed([self.gone, counters])
+            self.gone = sum_samples([self.gone, counters])
         self.live |= {name: dict(look.samples) for name, look in looks.items()}
-        totals = totals_of(summed([self.gone, *self.live.values()]))
+        totals = compute_totals(sum_samples([self.gone, *self.live.values()]))
         self.window.look(totals, now, in_flight=sum(look.in_flight for look in looks.values()))
         return totals

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from scanflow.app.serving import Serving
-from scanflow.backends.kubernetes.code import code_of
+from scanflow.backends.kubernetes.code import build_code
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import namespace_of
+from scanflow.backends.kubernetes.labels import derive_namespace
 from scanflow.backends.kubernetes.online.objects import build_token_secret, format_token_secret_name
 from scanflow.backends.kubernetes.pod_image import PodImage
 from scanflow.backends.service_change import Deployment
@@ -36,8 +36,8 @@ def rebuild_mounted_object(definition: ServiceSpec, kind: str) -> Manifest | Non
         if kind == "Secret":
             token = read_token(definition.serving.auth or "", folder)
             return None if token is None else build_token_secret(definition, token)
-        namespace = namespace_of(definition.app, definition.team)
-        code = code_of(definition.app, definition.team, namespace, folder) if definition.source else None
+        namespace = derive_namespace(definition.app, definition.team)
+        code = build_code(definition.app, definition.team, namespace, folder) if definition.source else None
     except (UsageError, OSError):
         return None
     return None if code is None or code.digest != definition.code else code.config_map

@@ -7,8 +7,8 @@ from typing import Final
 
 from scanflow.backends.kubernetes.environment.manifests import hash_manifests
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import labels_of, namespace_of
-from scanflow.backends.kubernetes.online.pods import build_revision_labels, build_selector, format_object_name
+from scanflow.backends.kubernetes.labels import build_labels, derive_namespace
+from scanflow.backends.kubernetes.online.pods import build_pod_selector, build_revision_labels, format_object_name
 from scanflow.backends.kubernetes.online.traffic import GRPC_PORT, H2C, HTTP_PORT
 from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_spec import ServiceSpec
@@ -32,8 +32,8 @@ def build_stable_service(definition: ServiceSpec, *, canary: bool) -> Manifest:
     return _build_service(
         definition,
         definition.workflow,
-        labels_of(definition.app, definition.team, service=definition.workflow),
-        build_selector(definition, current),
+        build_labels(definition.app, definition.team, service=definition.workflow),
+        build_pod_selector(definition, current),
         (serving.port or HTTP_PORT, serving.grpc_port or GRPC_PORT),
     )
 
@@ -42,7 +42,7 @@ def build_revision_service(definition: ServiceSpec, revision: Revision) -> Manif
     """Return the Service that routes send a revision's share to."""
     name = format_object_name(definition.workflow, revision.id)
     labels = build_revision_labels(definition, revision)
-    return _build_service(definition, name, labels, build_selector(definition, revision), (HTTP_PORT, GRPC_PORT))
+    return _build_service(definition, name, labels, build_pod_selector(definition, revision), (HTTP_PORT, GRPC_PORT))
 
 
 def build_token_secret(definition: ServiceSpec, token: str) -> Manifest:
@@ -52,8 +52,8 @@ def build_token_secret(definition: ServiceSpec, token: str) -> Manifest:
         "kind": "Secret",
         "metadata": {
             "name": format_token_secret_name(definition.workflow),
-            "namespace": namespace_of(definition.app, definition.team),
-            "labels": labels_of(definition.app, definition.team, service=definition.workflow),
+            "namespace": derive_namespace(definition.app, definition.team),
+            "labels": build_labels(definition.app, definition.team, service=definition.workflow),
         },
         "type": "Opaque",
         "stringData": {"token": token},
@@ -81,13 +81,13 @@ def format_state_name(service: str) -> str:
 def build_state_map(state: DesiredState) -> Manifest:
     """Return the ConfigMap with a service's state."""
     definition = state.definition
-    labels = labels_of(definition.app, definition.team, service=definition.workflow)
+    labels = build_labels(definition.app, definition.team, service=definition.workflow)
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {
             "name": format_state_name(state.name),
-            "namespace": namespace_of(definition.app, definition.team),
+            "namespace": derive_namespace(definition.app, definition.team),
             "labels": {**labels, STATE: "service"},
         },
         "data": {DOCUMENT: state.model_dump_json()},
@@ -106,6 +106,10 @@ def _build_service(
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {"name": name, "namespace": namespace_of(definition.app, definition.team), "labels": dict(labels)},
+        "metadata": {
+            "name": name,
+            "namespace": derive_namespace(definition.app, definition.team),
+            "labels": dict(labels),
+        },
         "spec": {"type": "ClusterIP", "selector": dict(selector), "ports": service_ports},
     }

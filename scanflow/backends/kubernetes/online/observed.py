@@ -10,8 +10,8 @@ from typing import Any, Final
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import REVISION
 from scanflow.backends.kubernetes.online.pods import TEMPLATE
-from scanflow.backends.kubernetes.pods import why_pending
-from scanflow.backends.kubernetes.times import epoch_s
+from scanflow.backends.kubernetes.pods import explain_pending
+from scanflow.backends.kubernetes.times import parse_epoch_s
 from scanflow.backends.service_records import InstanceState
 
 CONFIGURATION: Final = 78
@@ -57,7 +57,7 @@ def is_lost(pod: Manifest, now: float) -> bool:
         now: Seconds since the epoch.
     """
     deadline = pod["metadata"].get("deletionTimestamp")  # includes the grace period
-    return deadline is not None and now - epoch_s(deadline) > _LOST_S
+    return deadline is not None and now - parse_epoch_s(deadline) > _LOST_S
 
 
 def is_ready(pod: Manifest) -> bool:
@@ -85,15 +85,15 @@ def find_fatal_reason(pod: Manifest) -> str | None:
     waiting = status.get("state", {}).get("waiting") or {}
     ended = status.get("state", {}).get("terminated") or status.get("lastState", {}).get("terminated") or {}
     if waiting.get("reason") in _HOPELESS:
-        return explain_pending(pod) or str(waiting["reason"])
+        return explain_startup_delay(pod) or str(waiting["reason"])
     if ended.get("exitCode") == CONFIGURATION or (ended and status.get("restartCount", 0) >= _RESTARTS):
         return explain_termination(ended)
     return None
 
 
-def explain_pending(pod: Manifest, events: Iterable[Manifest] = ()) -> str | None:
+def explain_startup_delay(pod: Manifest, events: Iterable[Manifest] = ()) -> str | None:
     """Return what keeps a pod from starting; None: no known reason."""
-    pending = why_pending(pod, events)
+    pending = explain_pending(pod, events)
     return str(pending) if pending is not None and pending.message else None
 
 

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from scanflow.app.quantities import format_cpu, format_memory
-from scanflow.backends.kubernetes.environment.manifests import variables_from
+from scanflow.backends.kubernetes.environment.manifests import build_env_from
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import REVISION, SERVICE, labels_of, namespace_of
+from scanflow.backends.kubernetes.labels import REVISION, SERVICE, build_labels, derive_namespace
 from scanflow.backends.kubernetes.online.traffic import GRPC_PORT, HTTP_PORT
-from scanflow.backends.kubernetes.placement import instance_placement
+from scanflow.backends.kubernetes.placement import build_instance_placement
 from scanflow.backends.kubernetes.security import container_security, pod_security
 from scanflow.backends.recorder import LOG_PREDICTIONS
 from scanflow.backends.service_records import Shape
@@ -79,10 +79,10 @@ def format_object_name(service: str, revision: str) -> str:
 
 
 def build_revision_labels(definition: ServiceSpec, revision: Revision) -> dict[str, str]:
-    return labels_of(definition.app, definition.team, service=definition.workflow, revision=revision.id)
+    return build_labels(definition.app, definition.team, service=definition.workflow, revision=revision.id)
 
 
-def build_selector(definition: ServiceSpec, revision: Revision | None = None) -> dict[str, str]:
+def build_pod_selector(definition: ServiceSpec, revision: Revision | None = None) -> dict[str, str]:
     """Return the labels that select the pods of a service, or of one revision."""
     labels = {SERVICE: definition.workflow}
     return labels if revision is None else {**labels, REVISION: revision.id}
@@ -102,7 +102,7 @@ def build_config_map(definition: ServiceSpec, revision: Revision, options: PodOp
         "kind": "ConfigMap",
         "metadata": {
             "name": f"{format_object_name(definition.workflow, revision.id)}-{digest}",
-            "namespace": namespace_of(definition.app, definition.team),
+            "namespace": derive_namespace(definition.app, definition.team),
             "labels": build_revision_labels(definition, revision),
         },
         "immutable": True,
@@ -151,7 +151,7 @@ def build_pod_template(
                 "image": definition.image or options.image,
                 "command": ["python", "-m", "scanflow_serving.pod", _CONFIG],
                 "workingDir": APP_DIR,
-                "envFrom": variables_from(),
+                "envFrom": build_env_from(),
                 "env": _build_environment(definition, options),
                 "ports": [
                     {"name": "http", "containerPort": HTTP_PORT, "protocol": "TCP"},
@@ -199,7 +199,7 @@ def _build_recorder(definition: ServiceSpec, options: PodOptions) -> Manifest:
         "image": definition.image or options.image,
         "command": ["python", "-m", "scanflow.backends.recorder", "--beside", _FILES, LOG_PREDICTIONS],
         "args": [json.dumps(arguments, sort_keys=True)],
-        "envFrom": variables_from(),
+        "envFrom": build_env_from(),
         "env": _build_environment(definition, options),
         "resources": {"requests": shared, "limits": {"memory": "512Mi"}}
         if definition.shape.affinity == "any"
@@ -248,7 +248,7 @@ def _build_instance_spec(definition: ServiceSpec, options: PodOptions) -> Instan
         instance="",
         folder=f"{_TMP}/scanflow",
         desired="",
-        address=f"{definition.workflow}.{namespace_of(definition.app, definition.team)}:{HTTP_PORT}",
+        address=f"{definition.workflow}.{derive_namespace(definition.app, definition.team)}:{HTTP_PORT}",
         http_port=HTTP_PORT,
         management_port=MANAGEMENT_PORT,
         grpc_port=None if port == 0 else GRPC_PORT,
@@ -277,7 +277,7 @@ def _build_environment(definition: ServiceSpec, options: PodOptions) -> list[Man
 
 
 def _build_placement(definition: ServiceSpec, revision: Revision) -> Manifest:
-    spread = instance_placement((), build_selector(definition, revision))
+    spread = build_instance_placement((), build_pod_selector(definition, revision))
     return {**({"nodeSelector": dict(definition.place)} if definition.place else {}), **spread}
 
 

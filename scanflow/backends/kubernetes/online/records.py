@@ -9,7 +9,7 @@ from scanflow.app.quantities import parse_cpu
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.online import observed
 from scanflow.backends.kubernetes.online.looks import InstanceLook
-from scanflow.backends.kubernetes.times import epoch_s
+from scanflow.backends.kubernetes.times import parse_epoch_s
 from scanflow.backends.service_decisions import RevisionStats
 from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_metrics import MetricsWindow
@@ -81,7 +81,7 @@ def build_instance_record(pod: Manifest, look: InstanceLook | None, service: str
     error = None if look is None else look.problem or None
     if (termination := observed.get_last_error(pod)) is not None:
         error = f"{termination.rstrip('.')}. Its log: scanflow logs {service} --instance {name}"
-    elif state != "ready" and (reason := observed.explain_pending(pod)) is not None:
+    elif state != "ready" and (reason := observed.explain_startup_delay(pod)) is not None:
         error = reason
     return InstanceRecord(
         instance=name,
@@ -119,8 +119,8 @@ def _compute_state(state: DesiredState, own: Sequence[InstanceRecord], ready: in
 
 def _select_stats(revision: str, window: MetricsWindow) -> RevisionStats:
     """Return the recent stats of a revision, or its totals while there are none, as after a single query."""
-    recent = window.lately(revision)
-    return recent if recent.requests else window.totals.of(revision)
+    recent = window.compute_recent_stats(revision)
+    return recent if recent.requests else window.totals.get_revision(revision)
 
 
 def _read_allocated_resources(status: Mapping[str, Any]) -> dict[str, str]:
@@ -130,4 +130,4 @@ def _read_allocated_resources(status: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _parse_time(text: str | None) -> float | None:
-    return None if text is None else epoch_s(text)
+    return None if text is None else parse_epoch_s(text)

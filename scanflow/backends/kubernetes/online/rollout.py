@@ -14,14 +14,14 @@ from typing import Final, NamedTuple
 
 from scanflow.backends.kubernetes.cluster import Cluster, ConflictError, ExpiredError
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import REVISION, SERVICE, selector
+from scanflow.backends.kubernetes.labels import REVISION, SERVICE, build_selector
 from scanflow.backends.kubernetes.online import observed, pods
 from scanflow.backends.kubernetes.online.engines import ENGINES, ServingObject, build_revision_object, has_kind
 from scanflow.backends.kubernetes.online.objects import build_revision_service, compute_hashes
 from scanflow.backends.kubernetes.online.scaling import ScalingTarget, compute_scaling_target
 from scanflow.backends.kubernetes.online.store import KeptService, ServiceStore
 from scanflow.backends.kubernetes.online.switch import Switch
-from scanflow.backends.kubernetes.pods import Denied, why_denied
+from scanflow.backends.kubernetes.pods import Denied, explain_denial
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_records import Progress, ServiceObserver
@@ -251,7 +251,7 @@ class Rollout:
 
     def _check_denied(self, target: Manifest, watcher: _Watcher, since: dict[str, float], *, terminating: bool) -> None:
         """Report why pods are not created, and raise if that is permanent: no terminating pod will free its quota."""
-        denial, name = why_denied(target), target["metadata"]["name"]
+        denial, name = explain_denial(target), target["metadata"]["name"]
         if denial is None:
             since.pop(name, None)
             watcher.clear_denial(f"{target['metadata']['namespace']}/{name}")
@@ -312,7 +312,7 @@ class Rollout:
         self, stored: KeptService, definition: ServiceSpec, revisions: set[str], options: pods.PodOptions
     ) -> None:
         """Remove the objects of revisions that no traffic reaches, and the ConfigMaps of older instances."""
-        cluster, labels = self._cluster, selector(service=stored.state.name)
+        cluster, labels = self._cluster, build_selector(service=stored.state.name)
         config_maps = {
             pods.build_config_map(definition, revision, options)["metadata"]["name"]
             for revision in definition.revisions
@@ -362,7 +362,7 @@ class Rollout:
 
     def _remove_objects(self, stored: KeptService, *mounted: str) -> None:
         """Remove the engine's objects, routes and Services of a service, and its objects of the ``mounted`` kinds."""
-        labels = selector(service=stored.state.name)
+        labels = build_selector(service=stored.state.name)
         self._switch.remove(stored.state.definition)
         for kind in (*self._list_kinds(), "Service", *mounted):
             for manifest in self._cluster.find(kind, stored.namespace, labels=labels)[0]:
@@ -442,7 +442,7 @@ class _Watcher:
     def _explain(self, namespace: str, pod: Manifest) -> None:
         name = pod["metadata"]["name"]
         events, _ = self._cluster.find("Event", namespace, fields=f"involvedObject.name={name}")
-        reason = observed.get_last_error(pod) or observed.explain_pending(pod, events)
+        reason = observed.get_last_error(pod) or observed.explain_startup_delay(pod, events)
         if reason:
             self._waits[name] = reason
             self._report_once(name, reason, f"instance {name} is not ready: {reason}")

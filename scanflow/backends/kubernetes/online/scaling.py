@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple, cast
 
 from scanflow.app.scaling import Scaling
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
-from scanflow.backends.kubernetes.labels import labels_of, namespace_of
+from scanflow.backends.kubernetes.labels import build_labels, derive_namespace
 from scanflow.backends.kubernetes.settings import KubernetesSettings, ServingEngine
 from scanflow.errors import UnsupportedError
 from scanflow.names import MAX_NAME
@@ -87,8 +87,8 @@ def build_autoscaler(
         UnsupportedError: a field cannot be honoured; it is named.
     """
     check_scaling(scaling, service=service, cores=cores, settings=settings)
-    namespace = namespace_of(app, team)
-    metadata = {"name": target.scaler, "namespace": namespace, "labels": labels_of(app, team, service=service)}
+    namespace = derive_namespace(app, team)
+    metadata = {"name": target.scaler, "namespace": namespace, "labels": build_labels(app, team, service=service)}
     if select_autoscaler_kind(scaling) == "HorizontalPodAutoscaler":
         return _build_hpa(scaling, target, metadata)
     pods = f'namespace="{namespace}",service="{service}",pod=~"{target.name}-.+"'

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from scanflow.backends.kubernetes.cluster import Cluster, ConflictError, until_unchanged
+from scanflow.backends.kubernetes.cluster import Cluster, ConflictError, retry_on_conflict
 from scanflow.backends.kubernetes.followed import Followed
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import SERVICE
@@ -96,7 +96,7 @@ class ServiceStore:
                 raise ConflictError(f"The service {name!r} was deleted a moment ago.") from gone
             return after
 
-        return until_unchanged(f"The service {name!r}", attempt)
+        return retry_on_conflict(f"The service {name!r}", attempt)
 
     def annotate(self, stored: KeptService, **annotations: str | None) -> KeptService:
         """Set annotations of a service's ConfigMap, or remove them (None); return the updated service.

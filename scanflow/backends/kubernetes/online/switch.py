@@ -8,10 +8,10 @@ from dataclasses import replace
 from scanflow.app.scaling import Scaling
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
-from scanflow.backends.kubernetes.labels import namespace_of, selector
+from scanflow.backends.kubernetes.labels import build_selector, derive_namespace
 from scanflow.backends.kubernetes.online import observed
 from scanflow.backends.kubernetes.online.objects import build_stable_service
-from scanflow.backends.kubernetes.online.pods import build_selector, format_object_name
+from scanflow.backends.kubernetes.online.pods import build_pod_selector, format_object_name
 from scanflow.backends.kubernetes.online.scaling import build_autoscaler, compute_scaling_target, select_autoscaler_kind
 from scanflow.backends.kubernetes.online.scaling_status import explain
 from scanflow.backends.kubernetes.online.traffic import (
@@ -70,7 +70,7 @@ class Switch:
         spread = self._settings.gateway is None and canary is not None and not canary.shadow
         service = build_stable_service(definition, canary=spread)
         if backup is not None:
-            service["spec"]["selector"] = build_selector(backup, backup.current)
+            service["spec"]["selector"] = build_pod_selector(backup, backup.current)
         if self._settings.gateway is None:
             return [service]
         routing = self._build_routing(definition, self._settings.gateway)
@@ -87,7 +87,7 @@ class Switch:
 
     def scale(self, definition: ServiceSpec, name: str, *, fixed: bool) -> None:
         """Apply the autoscaler of a revision, or remove it."""
-        namespace = namespace_of(definition.app, definition.team)
+        namespace = derive_namespace(definition.app, definition.team)
         scaler = self.build_autoscaler(definition, name, fixed=fixed)
         for kind in SCALERS:
             if scaler is not None and kind == scaler["kind"]:
@@ -111,7 +111,7 @@ class Switch:
 
     def explain_scaling(self, definition: ServiceSpec, scaling: Scaling, *, at: float) -> Explanation:
         """Return the last scaling decision for the current revision."""
-        namespace, name = namespace_of(definition.app, definition.team), definition.workflow
+        namespace, name = derive_namespace(definition.app, definition.team), definition.workflow
         target = compute_scaling_target(self._settings.serving, format_object_name(name, definition.current.id)).scaler
         kind = select_autoscaler_kind(scaling)
         return explain(
@@ -124,10 +124,10 @@ class Switch:
 
     def remove(self, definition: ServiceSpec) -> None:
         """Remove the routes and autoscalers of a service."""
-        namespace = namespace_of(definition.app, definition.team)
+        namespace = derive_namespace(definition.app, definition.team)
         for kind in (*_ROUTES, *SCALERS):
             try:
-                manifests, _ = self._cluster.find(kind, namespace, labels=selector(service=definition.workflow))
+                manifests, _ = self._cluster.find(kind, namespace, labels=build_selector(service=definition.workflow))
             except UnsupportedError:
                 continue
             for manifest in manifests:
@@ -143,7 +143,7 @@ class Switch:
             service: Its Service, if that exists.
             gateway_url: The Gateway's address, if it has one.
         """
-        name, namespace = definition.workflow, namespace_of(definition.app, definition.team)
+        name, namespace = definition.workflow, derive_namespace(definition.app, definition.team)
         if (url := gateway_url) is not None:
             domain = self._settings.gateway_domain
             host = format_authority(namespace, name, domain)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
-from scanflow.backends.kubernetes.labels import labels_of, namespace_of
+from scanflow.backends.kubernetes.labels import build_labels, derive_namespace
 from scanflow.errors import UnsupportedError
 
 HTTP_PORT: Final = 8080
@@ -55,7 +55,7 @@ class Routing:
 
     @property
     def namespace(self) -> str:
-        return namespace_of(self.app, self.team)
+        return derive_namespace(self.app, self.team)
 
 
 def build_routes(routing: Routing) -> list[Manifest]:
@@ -189,7 +189,7 @@ def _build_object(kind: str, routing: Routing, spec: Mapping[str, Any]) -> Manif
         "metadata": {
             "name": routing.name,
             "namespace": routing.namespace,
-            "labels": labels_of(routing.app, routing.team, service=routing.name),
+            "labels": build_labels(routing.app, routing.team, service=routing.name),
         },
         "spec": dict(spec),
     }

@@ -15,7 +15,7 @@ from scanflow.app.application import Application
 from scanflow.app.mpi import MPIProfile
 from scanflow.app.plan import Plan, plan_workflow
 from scanflow.app.workflow import Workflow
-from scanflow.backends.definition import definition_of, enter_run, redefine_run
+from scanflow.backends.definition import enter_run, read_definition, redefine_run
 from scanflow.backends.job_times import MPI
 from scanflow.backends.journal import Journal, JournalRun
 from scanflow.backends.kept_functions import forget_functions, keep_function
@@ -32,13 +32,13 @@ from scanflow.backends.rank_files import rank_logs, rank_tasks
 from scanflow.backends.records import Observer, RunEnded, RunRecord, RunStarted, RunState, TaskRecord
 from scanflow.backends.schedule import Budget, Share
 from scanflow.backends.tasks import (
+    add_pending_tasks,
     cut_down,
-    inputs_of_spin,
-    logged_task,
-    outputs_kept,
+    find_logged_task,
+    find_output_tasks,
+    find_spin_inputs,
     running_tasks,
     split_task,
-    with_pending,
 )
 from scanflow.backends.values import Outputs
 from scanflow.disk import disk_error
@@ -46,11 +46,11 @@ from scanflow.errors import AlreadyRunningError, UnavailableError, UnsupportedEr
 from scanflow.names import RunName, StepName
 from scanflow.placement.available_cpus import this_machine
 from scanflow.placement.mpi.groups import ClusterNode
-from scanflow.placement.mpi.here import node_of, plan_here
+from scanflow.placement.mpi.here import build_local_node, plan_here
 from scanflow.placement.mpi.plan import MPIPlan
 from scanflow.placement.sysfs import read_topology
 from scanflow.private import open_home, private_folder
-from scanflow.processes.files import is_locked, only_driver
+from scanflow.processes.files import hold_driver_lock, is_locked
 from scanflow.processes.shims import stop_attempt
 from scanflow.settings import Settings
 
@@ -91,7 +91,7 @@ class LocalBackend:
     def _inherit(self, journal: Journal, cut: RunDefinition, folder: RunFolder) -> list[TaskRecord]:
         """Link a spin's inputs from its past run, and return the tasks that wrote them."""
         past = self._complete(journal, journal.run(cut.past or ""))
-        inputs, past_folder = inputs_of_spin(cut, past), RunFolder(Path(past.folder))
+        inputs, past_folder = find_spin_inputs(cut, past), RunFolder(Path(past.folder))
         with _disk_errors(folder.path):
             # The folder first: once the run is entered, its driver must find the inputs.
             private_folder(folder.outputs)
@@ -128,7 +128,7 @@ class LocalBackend:
         self._check(cut)
         if cut.past is not None:
             with self._journal() as journal:
-                inputs_of_spin(cut, self._complete(journal, journal.run(cut.past)))
+                find_spin_inputs(cut, self._complete(journal, journal.run(cut.past)))
 
     def _check(self, definition: RunDefinition) -> None:
         check_supported(definition.workflow)
@@ -149,7 +149,7 @@ class LocalBackend:
 
     def job_nodes(self, app: Application, workflow: Workflow) -> list[ClusterNode]:
         resolve_job(app, workflow)
-        return [node_of(read_topology())]
+        return [build_local_node(read_topology())]
 
     def job_plan(self, app: Application, workflow: Workflow) -> MPIPlan:
         return plan_here(resolve_job(app, workflow)[0], neighbours=neighbours(self._home.path))
@@ -175,7 +175,7 @@ class LocalBackend:
     ) -> RunRecord:
         with self._journal() as journal:
             run = journal.run(name)
-            reduced = cut_down(as_batch(definition or definition_of(run), self._home.path))
+            reduced = cut_down(as_batch(definition or read_definition(run), self._home.path))
             self._check(reduced)
             if self._state(run.record) == "running":
                 raise AlreadyRunningError(
@@ -186,7 +186,7 @@ class LocalBackend:
             launcher = self._launcher(reduced, folder, environment)
             with _disk_errors(folder.path, then=f"scanflow resume {name}"):
                 private_folder(folder.path)
-                with only_driver(folder.lock, name):
+                with hold_driver_lock(folder.lock, name):
                     journal.set_run(run, "running", seconds=run.record.seconds)
                     observe(
                         RunStarted(
@@ -224,7 +224,7 @@ class LocalBackend:
     def stop_task(self, name: str, task: str) -> RunRecord:
         with self._journal() as journal:
             run = journal.run(name)
-            record, steps = self._complete(journal, run), definition_of(run).workflow.by_name
+            record, steps = self._complete(journal, run), read_definition(run).workflow.by_name
             running = running_tasks(record, task)
             if threads := [task.task for task in running if getattr(steps[task.step], "in_process", False)]:
                 raise UnsupportedError(
@@ -258,7 +258,7 @@ class LocalBackend:
 
     def definition(self, name: str) -> RunDefinition:
         with self._journal() as journal:
-            return definition_of(journal.run(name))
+            return read_definition(journal.run(name))
 
     def runs(
         self, *, limit: int, app: str | None = None, team: str | None = None, workflow: str | None = None
@@ -269,14 +269,14 @@ class LocalBackend:
 
     def outputs(self, name: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
         record = self.show(name)
-        tasks = outputs_kept(record, step)
+        tasks = find_output_tasks(record, step)
         folder, key = RunFolder(Path(record.folder)), home_key(self._home.path)
         values = [dict(Outputs(folder.outputs_folder(task.task), key)) for task in tasks]
         return values[0] if step == tasks[0].task else values
 
     def logs(self, name: str, task: str, *, stream: Stream = "both", attempt: int | None = None) -> FileLogs:
         record = self.show(name)
-        task_record = logged_task(record, task)
+        task_record = find_logged_task(record, task)
         folder = RunFolder(Path(record.folder)).attempt(task_record.task, attempt or task_record.attempts)
         files = [("stdout", folder / "stdout.log"), ("stderr", folder / "stderr.log")]
         step, rank = split_task(task)
@@ -291,7 +291,7 @@ class LocalBackend:
 
     def _stop_leftover_tasks(self, journal: Journal, run: JournalRun) -> None:
         folder = _folder(run)
-        with only_driver(folder.lock, run.record.name):
+        with hold_driver_lock(folder.lock, run.record.name):
             if journal.run(run.record.name).record.state != "running":
                 return  # it ended between reading the journal and taking the lock
             for record in journal.tasks(run).values():
@@ -303,8 +303,8 @@ class LocalBackend:
 
     def _complete(self, journal: Journal, run: JournalRun) -> RunRecord:
         """Return a run with all its tasks, pending ones included."""
-        workflow = definition_of(run).workflow
-        tasks = with_pending(workflow, journal.tasks(run).values())
+        workflow = read_definition(run).workflow
+        tasks = add_pending_tasks(workflow, journal.tasks(run).values())
         record = self._with_current_state(run.record)
         if is_job(workflow):
             tasks = (*rank_tasks(_folder(run).outputs_folder(tasks[0].task), tasks[0]), *tasks)

@@ -155,10 +155,10 @@ class RunEngine:
         node = self._workflow.by_name[step]
         assert isinstance(node, Executor)
         try:
-            if self._progress.must_skip(step) or not self._inputs.condition_holds(node):
+            if self._progress.should_skip(step) or not self._inputs.is_condition_met(node):
                 self._skip(node)
                 return
-            tasks = self._inputs.tasks_of(node)
+            tasks = self._inputs.expand_tasks(node)
         except ScanflowError as error:
             self._steps[step] = _Step(node, 1, 1)
             failed = _Task(StepName(step), node, None, Share())

@@ -18,7 +18,7 @@ from scanflow.errors import InvalidError
 from scanflow.placement.mpi.beside import Neighbour
 from scanflow.placement.mpi.plan import MPIPlan
 from scanflow.private import private_folder
-from scanflow.processes.files import hold_lock, is_locked, only_driver, write_atomically
+from scanflow.processes.files import hold_driver_lock, hold_lock, is_locked, write_atomically
 from scanflow.wire import decode, encode
 
 JOBS: Final = "jobs"
@@ -41,7 +41,7 @@ def claim_cpus(
             mpi_plan = plan(neighbours(home))
             cpus = tuple(sorted({cpu for rank in mpi_plan.ranks for cpu in rank.cpus}))
             private_folder(home / JOBS)
-            stack.enter_context(only_driver(file.with_suffix(".lock"), name))
+            stack.enter_context(hold_driver_lock(file.with_suffix(".lock"), name))
             write_atomically(file, encode(Neighbour(name=name, cpus=cpus, service=False, profile=profile)))
         try:
             yield mpi_plan

@@ -17,7 +17,7 @@ from scanflow.app.workflow import Workflow
 from scanflow.backends.local.mpi.claims import neighbours
 from scanflow.backends.local.mpi.containers import build_container_command, find_runtime
 from scanflow.backends.local.mpi.flavors import find_launcher
-from scanflow.backends.mpi_program import check_affinity, one_step_plan, program_of
+from scanflow.backends.mpi_program import check_affinity, load_mpi_program, one_step_plan
 from scanflow.backends.port import RunDefinition
 from scanflow.errors import InvalidError, UnsupportedError
 from scanflow.placement.mpi.here import plan_here
@@ -82,7 +82,7 @@ def resolve_job(app: Application, workflow: Workflow) -> tuple[MPIWorkload, list
         NotFoundError: there is no such file.
         InvalidError: it cannot be executed.
     """
-    mpi_program = program_of(app, workflow)
+    mpi_program = load_mpi_program(app, workflow)
     workload, file = _check_supported(mpi_program.workload), str(mpi_program.file)
     if workload.runtime is not None and workload.image is not None:
         runtime = find_runtime(workload.runtime, name=workload.name)

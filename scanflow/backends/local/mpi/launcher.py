@@ -26,7 +26,7 @@ from scanflow.backends.local.mpi.processes import (
     start,
     wait,
 )
-from scanflow.backends.rank_files import RANKS, still_running
+from scanflow.backends.rank_files import RANKS, describe_running_ranks
 from scanflow.errors import StepFailedError
 from scanflow.outputs import output_dir
 from scanflow.placement.mpi.here import plan_here
@@ -154,7 +154,7 @@ def _watch(process: subprocess.Popen[bytes], folder: Path, job: MPIWorkload, beg
                 f"({round_memory(size)}). Write results into files, and fewer lines."
             )
         if job.timeout_s is not None and time.monotonic() - began > job.timeout_s:
-            return still_running(job.name, job.n_tasks, job.timeout_s, folder, measure_cpu_time(folder))
+            return describe_running_ranks(job.name, job.n_tasks, job.timeout_s, folder, measure_cpu_time(folder))
         wait(process, POLL_S)
     printer.print_new(last=True)
     return None

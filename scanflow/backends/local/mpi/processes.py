@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from scanflow.backends.local.mpi.flavors import RANK_VARIABLES, Mpirun, build_command
-from scanflow.backends.rank_files import first_failure, new_folder
+from scanflow.backends.rank_files import create_rank_folder, first_failure
 from scanflow.placement.cpulist import format_cpus
 from scanflow.placement.mpi.plan import MPIPlan
 from scanflow.processes.proc_stat import cpu_seconds, stat_fields
@@ -52,7 +52,7 @@ _WITH_ITS_PARENT: Final = ("setpriv", "--pdeathsig", "TERM")
 
 def prepare(folder: Path, plan: MPIPlan, notes: Mapping[str, str | None]) -> None:
     """Write the input of the ranks' shells, and ``plan.json`` with ``notes``, into an empty folder."""
-    new_folder(folder.parent, plan, name=folder.name, notes=notes)
+    create_rank_folder(folder.parent, plan, name=folder.name, notes=notes)
     (folder / "rank.sh").write_text(_WRAPPER, encoding="utf-8")
     lines = "".join(f"{format_cpus(rank.cpus)}\n" if rank.cpus else "\n" for rank in plan.ranks)
     (folder / "cpus").write_text(lines, encoding="utf-8")

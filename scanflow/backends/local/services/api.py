@@ -15,7 +15,7 @@ from scanflow.app.plan import Plan
 from scanflow.app.serving import Serving
 from scanflow.app.workflow import Workflow
 from scanflow.backends import service_transitions
-from scanflow.backends.kept_shapes import if_there, keep_shapes
+from scanflow.backends.kept_shapes import keep_shapes, suppress_registry_errors
 from scanflow.backends.local.layout import Home
 from scanflow.backends.local.services.control import rollout
 from scanflow.backends.local.services.layout import ServiceFolder, ServicesHome
@@ -26,10 +26,10 @@ from scanflow.backends.local.services.state.report import build_record
 from scanflow.backends.local.services.supervisor.attempts import list_newest_attempts
 from scanflow.backends.log_files import FileLogs
 from scanflow.backends.service_change import Deployment, ServiceChange
-from scanflow.backends.service_desired import DesiredState, once
+from scanflow.backends.service_desired import DesiredState, make_idempotent
 from scanflow.backends.service_records import Progress, ServiceObserver, ServiceRecord, Shape
 from scanflow.backends.service_spec import Fetch, ServiceSpec
-from scanflow.backends.shapes import changed_shape, shape_of
+from scanflow.backends.shapes import apply_sizing, compute_shape
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError, UsageError, did_you_mean
 from scanflow.processes.files import hold_lock
 from scanflow.processes.ports import choose_port
@@ -84,7 +84,7 @@ class LocalServices:
             UnavailableError: it takes too long; it continues in the background.
         """
         app, workflow, sizing = deployment.app, deployment.online, deployment.sizing
-        shape = None if sizing is None else changed_shape(shape_of(workflow), sizing)
+        shape = None if sizing is None else apply_sizing(compute_shape(workflow), sizing)
         self._builder.check(app, workflow, shape)
         folder = self._folders.service(workflow.name)
         self._check_owner(folder, app, workflow)
@@ -130,7 +130,7 @@ class LocalServices:
                 grpc_port=None if grpc_port == 0 else _port(grpc_port, previous_grpc_port, {*taken, port}, "gRPC"),
                 created=time.time(),
                 generation=generation,
-                definition=spec.numbered(generation),
+                definition=spec.with_generation(generation),
                 recorder=recorder,
                 program=self._program,
             )
@@ -139,7 +139,7 @@ class LocalServices:
                 f"The service {previous.name!r} listens on port {previous.port}, which its callers know; it cannot "
                 f"move to {requested_port}. Delete it first: scanflow delete {previous.name}"
             )
-        state = previous.redeployed(spec)
+        state = previous.redeploy(spec)
         return state.model_copy(update={"recorder": recorder, "program": self._program})
 
     def _recorder(self, folder: ServiceFolder, app: Application, serving: Serving) -> tuple[str, ...]:
@@ -225,8 +225,10 @@ class LocalServices:
             files = self._fetch(change.model)
 
         def apply_change(stored: DesiredState | None) -> DesiredState:
-            desired = service_transitions.changeable(stored, name)
-            return service_transitions.applied(desired, change, files, if_there(self._recall), self._builder.complete)
+            desired = service_transitions.require_changeable(stored, name)
+            return service_transitions.apply_change(
+                desired, change, files, suppress_registry_errors(self._recall), self._builder.complete
+            )
 
         return self._change(folder, apply_change, key, observe)
 
@@ -242,9 +244,9 @@ class LocalServices:
         """Change the desired state, unless the key was used before; return the service once it is in effect."""
         watcher = rollout.Watcher(folder, observe)
         with inside or nullcontext():
-            after = update_desired(folder, once(key, make))
+            after = update_desired(folder, make_idempotent(key, make))
         assert after is not None
-        record = rollout.wait_until_settled(folder, after.wanted_with(key), watcher, self._timeout_s)
+        record = rollout.wait_until_settled(folder, after.find_generation(key), watcher, self._timeout_s)
         keep_shapes(after.definition, self._remember, observe)
         return record
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from scanflow.agent.records import Decision, Intent
 from scanflow.agent.sensors.runs import Run
-from scanflow.drift.promotion import sentence
+from scanflow.drift.promotion import format_decision
 from scanflow.knowledge.labels import read_json
 from scanflow.knowledge.memory import MemoryKnowledge
 from scanflow_agents.templates.bookmarks import get_end_time, select_oldest
@@ -139,7 +139,7 @@ def test_a_better_model_that_forgets_is_rejected_with_the_reason_and_stays_so(wo
     world.fire("planner", "retraining_ended")
     assert world.promotion(version) == "asked for again", "a person's word stands"
     [judged] = told(world, "model.judged")
-    assert sentence(cast("Any", judged.data["evidence"])).startswith(
+    assert format_decision(cast("Any", judged.data["evidence"])).startswith(
         "Keep version 1 (60.0 %); version 2 (80.0 %) is rejected, n = "
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from scanflow.agent.primitive_context import KeptApplication, PrimitiveContext, PrimitiveResult
+from scanflow.agent.primitive_context import PrimitiveContext, PrimitiveResult, SavedApplication
 from scanflow.agent.records import PrimitiveCall
 from scanflow.app.application import Application
 from scanflow.app.files import dump_json, load_json
@@ -23,12 +23,12 @@ class Remembered:
         self.source = source
         self.revision = 1
 
-    def get(self, app: str, team: str) -> KeptApplication:
+    def get(self, app: str, team: str) -> SavedApplication:
         if (app, team) != (self.application.name, self.application.team):
             raise NotFoundError(f"There is no application {app!r}.")
-        return KeptApplication(application=self.application, source=self.source, revision=self.revision)
+        return SavedApplication(application=self.application, source=self.source, revision=self.revision)
 
-    def change(self, app: str, team: str, make: Callable[[Application], Application]) -> KeptApplication:
+    def change(self, app: str, team: str, make: Callable[[Application], Application]) -> SavedApplication:
         changed = make(self.get(app, team).application)
         if changed != self.application:
             self.application = load_json(dump_json(changed))
@@ -43,11 +43,11 @@ class InlineRuns:
         self._deployer = deployer
         self._names: dict[str, str] = {}
 
-    def begun(self, key: str) -> RunRecord | None:
+    def find_run(self, key: str) -> RunRecord | None:
         return self._deployer.show(self._names[key]) if key in self._names else None
 
     def begin(self, request: RunRequest, *, key: str) -> RunRecord:
-        if (known := self.begun(key)) is not None:
+        if (known := self.find_run(key)) is not None:
             return known
         return self._deployer.run(request, observe=lambda event: self._heard(key, event))
 

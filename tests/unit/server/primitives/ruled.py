@@ -13,9 +13,9 @@ from scanflow.backends.port import LogReader
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_records import ServiceObserver, ServiceRecord, Shape
-from scanflow.backends.service_spec import ServiceSpec, nodes_of
-from scanflow.backends.service_transitions import applied
-from scanflow.backends.shapes import changed_shape, shape_of
+from scanflow.backends.service_spec import ServiceSpec, build_nodes
+from scanflow.backends.service_transitions import apply_change
+from scanflow.backends.shapes import apply_sizing, compute_shape
 from scanflow.errors import NotFoundError
 from scanflow.wire import ModelFiles, Revision
 
@@ -56,8 +56,8 @@ class Ruled:
             app_dir=".",
             deployment=1,
             serves=1,
-            shape=shape_of(workflow) if sizing is None else changed_shape(shape_of(workflow), sizing),
-            revisions=(Revision(id="r1", nodes=nodes_of(app, workflow, self.fetch)),),
+            shape=compute_shape(workflow) if sizing is None else apply_sizing(compute_shape(workflow), sizing),
+            revisions=(Revision(id="r1", nodes=build_nodes(app, workflow, self.fetch)),),
             scaling=next((one.scaling for one in workflow.services if one.scaling is not None), None),
             python="python",
         )
@@ -86,7 +86,7 @@ class Ruled:
         observe: ServiceObserver,  # noqa: ARG002
     ) -> ServiceRecord:
         files = None if change.model is None else self.fetch(change.model)
-        return self._keep(applied(self._stored(name), change, files, lambda _name, _version: None, _complete))
+        return self._keep(apply_change(self._stored(name), change, files, lambda _name, _version: None, _complete))
 
     def plan(self, app: Application, workflow: Workflow) -> Plan:
         raise NotImplementedError(workflow.name)

@@ -79,7 +79,7 @@ def test_the_control_plane_carries_it_out(deployer: EmbeddedDeployer, applicatio
 
 def test_without_the_package_there_is_none(settings: Settings) -> None:
     with pytest.raises(NotFoundError, match="no primitive 'touch_workflow'"):
-        do.act_of("touch_workflow", {"workflow": "sums"})
+        do.parse_act("touch_workflow", {"workflow": "sums"})
     with pytest.raises(AttributeError, match="touch_workflow"):
         do.touch_workflow  # type: ignore[attr-defined]  # noqa: B018
     call = PrimitiveCall(primitive="touch_workflow", arguments={"workflow": "sums"})

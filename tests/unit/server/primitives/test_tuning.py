@@ -32,7 +32,7 @@ class BegunRuns(InlineRuns):
         self.requests: list[RunRequest] = []
         self.records: dict[str, RunRecord] = {}
 
-    def begun(self, key: str) -> RunRecord | None:
+    def find_run(self, key: str) -> RunRecord | None:
         return self.records.get(key)
 
     def begin(self, request: RunRequest, *, key: str) -> RunRecord:

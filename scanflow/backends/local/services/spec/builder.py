@@ -18,8 +18,8 @@ from scanflow.backends.local.services.grants import derive_thread_variables, pla
 from scanflow.backends.local.services.layout import ServicesHome
 from scanflow.backends.local.services.spec.supported import check_supported, find_requirements
 from scanflow.backends.service_records import Shape
-from scanflow.backends.service_spec import Fetch, ServiceSpec, fingerprint, nodes_of, scaling_of
-from scanflow.backends.shapes import shape_of
+from scanflow.backends.service_spec import Fetch, ServiceSpec, build_nodes, find_scaling, fingerprint
+from scanflow.backends.shapes import compute_shape
 from scanflow.errors import InvalidError, UsageError
 from scanflow.placement.available_cpus import this_machine
 from scanflow.placement.sysfs import read_topology
@@ -49,9 +49,9 @@ class ServiceSpecBuilder:
                 f"Workflow {workflow.name!r} records predictions, and its application has no tracker to record them in."
                 " Give it one: tracker=sf.Tracker()"
             )
-        nodes_of(app, workflow, lambda uri: ModelFiles(name=uri, version=0, path=""))
+        build_nodes(app, workflow, lambda uri: ModelFiles(name=uri, version=0, path=""))
         find_requirements(app, workflow)
-        self._fit_shape(workflow.name, shape or shape_of(workflow), scaling_of(workflow), dict(serving.env))
+        self._fit_shape(workflow.name, shape or compute_shape(workflow), find_scaling(workflow), dict(serving.env))
 
     def definition(
         self,
@@ -63,7 +63,7 @@ class ServiceSpecBuilder:
         tell: Callable[[str], None],
     ) -> ServiceSpec:
         serving = workflow.serving or Serving()
-        scaling = scaling_of(workflow)
+        scaling = find_scaling(workflow)
         env = dict(serving.env)
 
         def fetch(uri: str) -> ModelFiles:
@@ -79,8 +79,8 @@ class ServiceSpecBuilder:
             code=fingerprint(Path(app.app_dir).resolve()),
             deployment=1,
             serves=1,
-            shape=self._fit_shape(workflow.name, shape or shape_of(workflow), scaling, env),
-            revisions=(Revision(id="r1", nodes=nodes_of(app, workflow, fetch)),),
+            shape=self._fit_shape(workflow.name, shape or compute_shape(workflow), scaling, env),
+            revisions=(Revision(id="r1", nodes=build_nodes(app, workflow, fetch)),),
             scaling=scaling,
             serving=serving,
             tracker_uri=app.tracker.uri if app.tracker else None,
@@ -130,7 +130,7 @@ class ServiceSpecBuilder:
 
 def plan_online(home: Path, workflow: Workflow) -> Plan:
     """Return the plan of an online workflow beside the services of this home."""
-    shape, topology = shape_of(workflow), read_topology()
+    shape, topology = compute_shape(workflow), read_topology()
     used = read_used_cpus(ServicesHome(home / "services"), workflow.name)
     instances = tuple(
         PlannedInstance(

@@ -35,7 +35,7 @@ def build_record(
         ready=sum(instance.phase == "ready" for instance in ordered),
         instances=[_instance(instance, desired.name) for instance in ordered],
         revisions=[
-            report_revision(revision, place, window, window.lately(revision.id))
+            report_revision(revision, place, window, window.compute_recent_stats(revision.id))
             for place, revision in enumerate(desired.definition.revisions)
         ],
         problem=errors[0] if errors else None,

@@ -28,7 +28,7 @@ from scanflow.cpu_priority import take_short_slices
 from scanflow.errors import ScanflowError
 from scanflow.processes import seqpacket
 from scanflow.processes.files import try_lock
-from scanflow.processes.open_files import open_many
+from scanflow.processes.open_files import raise_open_file_limit
 from scanflow.processes.shims import Shims
 
 _log = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ def main(arguments: list[str]) -> int:
             os.truncate(folder.log, 0)
     except OSError as error:
         _log.warning("%s", error)
-    open_many()
+    raise_open_file_limit()
     take_short_slices(inherited=False)  # clients wait for this process when an instance was killed
     with Shims(channel=socket.socket(fileno=0)) as shims:
         supervisor = Supervisor(folder, desired, shims, stopping)

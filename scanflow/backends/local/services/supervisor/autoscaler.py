@@ -16,7 +16,7 @@ from scanflow.backends.local.services.supervisor.instance import Instance
 from scanflow.backends.service_metrics import MetricsWindow
 from scanflow.backends.service_records import Explanation
 from scanflow.backends.service_spec import ServiceSpec
-from scanflow.placement.scaling import Load, Recommendation, recommend, stabilised
+from scanflow.placement.scaling import Load, Recommendation, recommend, stabilise
 
 _BY_HAND = Scaling(metric="queue", target=1, min=0, max=1)
 """A service that was scaled to zero by hand: its first request wakes it, and it is scaled to zero again when idle."""
@@ -148,7 +148,7 @@ def decide(
     if bounded != raw:
         formula += f", at least {least}" if raw < least else f", at most max={scaling.max}"
     recommended = recommended._replace(instances=bounded)
-    wanted = min(stabilised(instances, [*past, recommended]), scaling.max)
+    wanted = min(stabilise(instances, [*past, recommended]), scaling.max)
     change = wanted - instances
     words = "stay" if change == 0 else f"add {change}" if change > 0 else f"take away {-change}"
     if scaling.min == 0 and instances > 0 and bounded <= 1 and idle >= cast("float", scaling.cool_down):

@@ -14,7 +14,7 @@ from scanflow.backends.local.services.layout import ServiceFolder, ServicesHome
 from scanflow.backends.local.services.state.desired import read_desired
 from scanflow.backends.local.services.state.observed import is_supervised
 from scanflow.backends.local.services.supervisor.attempts import list_newest_attempts
-from scanflow.backends.service_decisions import Failover, look
+from scanflow.backends.service_decisions import Failover, update_failover
 from scanflow.errors import ScanflowError
 
 _LOOK_S = 0.5
@@ -70,7 +70,9 @@ class Backup:
         self._find(name, now)
         previous = self._failover
         able = any(lender.ready for lender in self._lenders.values())
-        self._failover = look(previous, ready=ready, wanted=wanted, backup=able, hand_back_after=hand_back_after)
+        self._failover = update_failover(
+            previous, ready=ready, wanted=wanted, backup=able, hand_back_after=hand_back_after
+        )
         if not able and wanted and not ready:
             self._wake_backup(name, now)
         self.lend(listener)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from scanflow.backends.service_decisions import RevisionStats, Verdict, analyse, between
+from scanflow.backends.service_decisions import RevisionStats, Verdict, analyse, subtract_stats
 from scanflow.backends.service_metrics import Totals
 from scanflow.backends.service_spec import ServiceSpec
 from scanflow.processes.files import write_atomically
@@ -39,10 +39,14 @@ class CanaryAnalysis:
         names = (definition.current.id, canary.id)
         beginning = self._beginning or self._read()
         if beginning is None or beginning.revision != canary.id:
-            beginning = _Beginning(revision=canary.id, began=wall, before={name: totals.of(name) for name in names})
+            beginning = _Beginning(
+                revision=canary.id, began=wall, before={name: totals.get_revision(name) for name in names}
+            )
             write_atomically(self._path, beginning.model_dump_json().encode())
         self._beginning = beginning
-        current, trial = (between(beginning.before.get(name, RevisionStats()), totals.of(name)) for name in names)
+        current, trial = (
+            subtract_stats(beginning.before.get(name, RevisionStats()), totals.get_revision(name)) for name in names
+        )
         return analyse(definition.policy, current=current, canary=trial, elapsed_s=wall - beginning.began)
 
     def _read(self) -> _Beginning | None:

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scanflow.backends.service_metrics import Samples, Totals, format_samples, parsed, summed, totals_of
+from scanflow.backends.service_metrics import (
+    Samples,
+    Totals,
+    compute_totals,
+    format_samples,
+    parse_samples,
+    sum_samples,
+)
 from scanflow.errors import ScanflowError
 from scanflow.processes.files import write_atomically
 from scanflow.processes.proc_stat import cpu_seconds, stat_fields
@@ -32,13 +39,13 @@ class ServiceMetrics:
         self._live: dict[str, Samples] = {}
         self._gone: Samples = {}
         try:
-            self._gone = parsed(json.loads(path.read_bytes()))
+            self._gone = parse_samples(json.loads(path.read_bytes()))
         except (OSError, ValueError, TypeError):
             pass
 
     def report(self, instance: str, samples: Any) -> None:
         try:
-            self._live[instance] = parsed(samples)
+            self._live[instance] = parse_samples(samples)
         except (ValueError, TypeError, AttributeError):
             return
 
@@ -54,11 +61,11 @@ class ServiceMetrics:
 
     def sum_others(self, instance: str) -> list[list[Any]]:
         """Return the sums of all other instances, ended ones included, for an instance's ``/metrics``."""
-        return format_samples(summed([self._gone, *(own for name, own in self._live.items() if name != instance)]))
+        return format_samples(sum_samples([self._gone, *(own for name, own in self._live.items() if name != instance)]))
 
     @property
     def totals(self) -> Totals:
-        return totals_of(summed([self._gone, *self._live.values()]))
+        return compute_totals(sum_samples([self._gone, *self._live.values()]))
 
 
 def read_usage(pid: int) -> Usage | None:
