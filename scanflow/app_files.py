@@ -1,4 +1,4 @@
-"""Where an application's files are found."""
+"""Locates an application's files."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from scanflow.loading import find_file
 
 
 class AppFiles:
-    """Where an application's files are found."""
+    """Locates an application's files."""
 
     def __init__(self, app: Application, workflow: Workflow) -> None:
         self.app_dir = Path(app.app_dir)
         self._workflow = workflow.name
 
     def folders(self, node: str) -> list[Path]:
-        """Where a node's files may lie: the application's folder, then the prototype's ``workflows/<node>`` layouts."""
+        """Return the folders of a node's files: the application's, then the prototype's ``workflows/<node>`` layouts."""
         below = self.app_dir / "workflows"
         names = dict.fromkeys([node, node.replace("-", "_")])
         return [

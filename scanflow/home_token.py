@@ -74,7 +74,7 @@ def agents_token(home: str, app: str, team: str) -> str:
 
 
 def token_hash(token: str) -> str:
-    """Return what is kept of a token. It is random, so it needs no salt and no slow hash."""
+    """Return the hash of a token to store. The token is random, so it needs no salt and no slow hash."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 

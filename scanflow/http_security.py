@@ -49,7 +49,7 @@ class Refusal:
 
 
 def refuse_request(headers: Headers, *, hosts: Collection[str] = ()) -> Refusal | None:
-    """Return why a request must not be answered because of where it is sent to or comes from; None: it may be.
+    """Return the refusal of a request because of its host or origin; None: it is allowed.
 
     ``hosts``: names beside loopback's under which the program may be reached, in lower case, without ports; ``*`` is
     any, for a program that nobody's loopback leads to.
@@ -76,7 +76,7 @@ def refuse_request(headers: Headers, *, hosts: Collection[str] = ()) -> Refusal 
 
 
 def refuse_media(method: str, headers: Headers) -> Refusal | None:
-    """Return why a request's body cannot be taken as JSON; None: it is JSON, or there is none."""
+    """Return the refusal of a request whose body is not JSON; None: it is JSON, or empty."""
     if method not in {"POST", "PUT", "PATCH", "DELETE"}:
         return None
     header_by_name = dict(headers)
@@ -163,7 +163,7 @@ class RequestGuard:
         token = bearer_token(scope["headers"])
         caller = None if token is None else await authenticate(token)
         state = scope.setdefault("state", {})
-        state["caller"], state["still"] = caller, partial(_still, authenticate, token)
+        state["caller"], state["still"] = caller, partial(_is_still_valid, authenticate, token)
         if caller is not None or scope["path"] in self._open:
             return None
         what = "No token was sent." if token is None else "The token is not valid here, or not any more."
@@ -175,7 +175,7 @@ class RequestGuard:
         )
 
 
-async def _still(authenticate: Authenticate, token: str | None) -> bool:
+async def _is_still_valid(authenticate: Authenticate, token: str | None) -> bool:
     return token is not None and await authenticate(token) is not None
 
 

@@ -34,7 +34,7 @@ def find_file(name: str, folders: Iterable[Path]) -> Path:
 
 
 def refuse_while_loading() -> None:
-    """Refuse to run from a file that is being loaded: it would run again each time a step of it loads that file.
+    """Reject a run from a file that is being loaded: it would run again each time a step loads that file.
 
     Raises:
         UsageError: this process is loading one.

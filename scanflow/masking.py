@@ -1,4 +1,4 @@
-"""Which parameters look like secrets. Standard library only: a step's process imports it."""
+"""Masks parameters that look like secrets. Standard library only: a step's process imports it."""
 
 from __future__ import annotations
 

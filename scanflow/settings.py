@@ -1,4 +1,4 @@
-"""What can be set from the environment, read once where a program starts and handed on from there."""
+"""Settings from environment variables, read once when a program starts."""
 
 from __future__ import annotations
 

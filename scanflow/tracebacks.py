@@ -57,7 +57,7 @@ def read_text(text: str, *own_folders: str) -> tuple[tuple[str, ...], str]:
 
 
 def _find_chain_start(lines: Sequence[str], starts: Sequence[int]) -> int:
-    """Return where the last chain of exceptions begins: its first traceback is the root cause."""
+    """Return the index of the last exception chain's first traceback, which is the root cause."""
     first = starts[-1]
     for before, after in zip(reversed(starts[:-1]), reversed(starts[1:]), strict=False):
         if not any(line in _CAUSES for line in lines[before:after]):

@@ -37,7 +37,7 @@ class UnchangedReads:
         self._kept: dict[Hashable, object] = {}
 
     def get(self, key: Hashable, read: Callable[[], T]) -> T:
-        """Return what ``read`` returned for ``key`` if nobody wrote since, else what it returns now."""
+        """Return the cached result of ``read`` for ``key`` if the database is unchanged, else call it."""
         with self._lock:
             version = self._version_now()
             if version != self._version or len(self._kept) >= MOST_KEPT:

@@ -77,7 +77,7 @@ class Revision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Desired:
-    """What an instance should serve. The newest generation counts, whatever was said before."""
+    """The desired state of an instance. The newest generation counts."""
 
     generation: int
     revisions: tuple[Revision, ...]
@@ -113,7 +113,7 @@ class Recording:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceSpec:
-    """What an instance is started with: ``instance.json`` in its folder."""
+    """The start parameters of an instance: ``instance.json`` in its folder."""
 
     service: str
     app: str

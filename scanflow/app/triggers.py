@@ -1,4 +1,4 @@
-"""When a sensor fires (thesis Table 5.3)."""
+"""The triggers of sensors (thesis Table 5.3)."""
 
 from __future__ import annotations
 

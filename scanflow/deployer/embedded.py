@@ -65,7 +65,7 @@ class EmbeddedDeployer(Deployer):
 
     @property
     def batch(self) -> RunBackend:
-        """What runs batch workflows: for whoever enters runs that another process drives."""
+        """The backend of batch workflows, for callers that enter runs for another process to drive."""
         return self.backend.batch()
 
     def _open(self, name: str | None) -> Backend:

@@ -62,7 +62,7 @@ class RunRequest:
 
 
 class TaskLog(NamedTuple):
-    """What a task wrote."""
+    """Identifies the log of a task."""
 
     run: str
     task: str
@@ -74,7 +74,7 @@ class TaskLog(NamedTuple):
 
 
 class InstanceLogs(NamedTuple):
-    """What the instances of a service wrote."""
+    """Identifies the logs of a service's instances."""
 
     service: str
     instance: str | None = None
@@ -100,7 +100,7 @@ class Deployer(Protocol):
         ...
 
     def begin(self, request: RunRequest) -> RunRecord:
-        """Have a run begun, and return at once; it goes on by itself."""
+        """Start a run, and return at once; it goes on in the background."""
         ...
 
     def wait(self, run: str, *, timeout_s: float | None = None, observe: Observer = ...) -> RunRecord:
@@ -124,7 +124,7 @@ class Deployer(Protocol):
         ...
 
     def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
-        """Return what a step left for later ones; of a fanned-out step a list."""
+        """Return a step's outputs; of a fanned-out step a list."""
         ...
 
     def logs(self, of: TaskLog | InstanceLogs, *, follow: bool = False) -> Iterator[LogPart]:
@@ -148,7 +148,7 @@ class Deployer(Protocol):
         ...
 
     def services(self, *, instances: bool = True) -> list[ServiceRecord]:
-        """Return what is deployed, by name. Without ``instances`` those of a service that is ready may be left out,
+        """Return the services, by name. Without ``instances`` those of a service that is ready may be left out,
         which is quicker on a large cluster."""
         ...
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 AGAIN_S = 0.2
 PATIENCE_S = 30.0
-"""How long a run may be nobody's, after whoever drove it was killed, before it is told to be interrupted."""
+"""How long a run may have no driver, after its driver was killed, before it is reported as interrupted."""
 
 _EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="kind")])
 
@@ -220,7 +220,7 @@ class RemoteDeployer(Deployer):
                     observe(event)
                 if isinstance(event, RunEnded):
                     return event.record
-            # A stream without its end: whoever drove the run was killed, and somebody goes on with it, or nobody does.
+            # The stream ended before the run: its driver was killed, and another process may go on with it.
             record = self.show(name)
             if record.state in {"succeeded", "failed", "stopped"}:
                 return record

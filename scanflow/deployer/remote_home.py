@@ -1,4 +1,4 @@
-"""Which server of a home folder is up: the note that ``scanflow up`` leaves, and the processes that it names."""
+"""The running server of a home folder: the file that ``scanflow up`` writes, and the processes it names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class UpProcess(BaseModel):
         return Daemon(self.folder)
 
     def is_alive(self) -> bool:
-        """Say whether it runs."""
+        """Return whether the process runs."""
         return self.daemon.alive
 
     def end(self, *, patience_s: float) -> bool:

@@ -50,7 +50,7 @@ class Divisions:
 
     @property
     def weight(self) -> float:
-        """What a squared difference of means of unit variance is multiplied by to be about a chi square."""
+        """The factor that makes a squared difference of means of unit variance approximately chi-square distributed."""
         return self.old * self.new / (self.old + self.new)
 
 
@@ -174,5 +174,5 @@ def standardise(features: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def adjust_sidak(p: Any, many: float) -> Any:
-    """Return how often the smallest of ``many`` independent p-values is as small as ``p``."""
+    """Adjust the smallest of ``many`` independent p-values (Šidák): how often it is as small as ``p``."""
     return -np.expm1(many * np.log1p(-np.minimum(p, 1 - 1e-12)))

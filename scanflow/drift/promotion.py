@@ -1,4 +1,4 @@
-"""Whether a challenger takes over from the champion, by points that both were evaluated on and neither was trained on.
+"""Decides whether a challenger replaces the champion, by points that both were evaluated on and neither trained on.
 
 What decides is what the service answers: the gain over the traffic to be expected, in which each slice weighs as much
 as its share of the recent predictions, and data of before, which may return, a little. The lower end of that gain's

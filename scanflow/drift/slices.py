@@ -88,8 +88,8 @@ class Slice:
         return max(-1.0, middle - half), min(1.0, middle + half)
 
     def compute_critical_value(self, margin: float, level: float) -> float:
-        """Return how many standard errors a loss of up to ``margin`` can be told from none by, at that level of both
-        errors: the level's, where the points suffice, and less down to 0."""
+        """Return the number of standard errors that separates a loss of ``margin`` from none at that level of both
+        errors: the level's quantile if the points suffice, else less, down to 0."""
         return max(0.0, min(quantile(level), margin / self.estimate[1] - quantile(level)))
 
     def is_not_worse(self, margin: float, level: float) -> bool:
@@ -99,7 +99,7 @@ class Slice:
 
 
 def quantile(level: float) -> float:
-    """Return how many standard errors a normal estimate is off by with a probability of ``level``, to one side."""
+    """Return the one-sided normal quantile of ``level``, in standard errors."""
     return NormalDist().inv_cdf(1 - level)
 
 

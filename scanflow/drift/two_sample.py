@@ -125,7 +125,7 @@ class Comparison:
 
     @property
     def drifted(self) -> bool:
-        """Whether the second table was drawn otherwise; with a ``least_effect``, whether a column moved by that."""
+        """Whether the tables differ significantly; with a ``least_effect``, whether a column changed by that."""
         return self.p <= self.level if self.least_effect == 0 else bool(self.drifted_columns)
 
     @property

@@ -64,7 +64,7 @@ class ModelCache:
         return self._registry().get_model(name, version).tags.get(SHAPE_TAG)
 
     def _path(self, version: ModelVersion) -> Path:
-        # A home folder outlives a registry that is made anew, and may see several: their first versions are not the
+        # A home folder outlives a registry that is recreated, and may see several: their first versions are not the
         # same.
         identity = f"{version.name}/{version.version}/{version.created_at.isoformat()}/{version.run_id}"
         return self._folder / version.name / f"{version.version}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"

@@ -1,4 +1,4 @@
-"""When requests are due: a rate over time, and the times that it makes. Pure.
+"""The arrival times of an open loop's requests: a rate over time, and the times drawn from it. Pure.
 
 The area below the rate, up to a time, is how many requests are due until then. The inverse of that area turns 0, 1, 2 …
 into evenly spaced arrivals, and the sums of exponential gaps into a Poisson process whose rate changes (Çinlar,
@@ -47,11 +47,11 @@ class RateTrace:
 
     @property
     def requests(self) -> float:
-        """How many requests it makes due, in all."""
+        """The expected number of requests."""
         return sum((late - soon) * (low + high) / 2 for (soon, low), (late, high) in pairwise(self.knots))
 
     def arrivals(self, *, poisson: int | None = None) -> array[float]:
-        """Return when each request is due, in seconds from the beginning, in order.
+        """Return the due time of each request, in seconds from the beginning, in order.
 
         ``poisson``: the seed of a Poisson process of this rate; None: as evenly as the rate allows.
         """

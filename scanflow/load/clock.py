@@ -1,4 +1,4 @@
-"""When an open loop's requests are due: a timer of the kernel, which wakes their sender."""
+"""A kernel timer that wakes the sender of an open loop when requests are due."""
 
 from __future__ import annotations
 

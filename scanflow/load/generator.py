@@ -57,7 +57,7 @@ class LoadConnection(Protocol):
         """Send a request that was due at a time, by ``time.monotonic``."""
 
     def expire(self, now: float) -> None:
-        """Give up a request that has taken longer than the plan allows."""
+        """Abort a request that has taken longer than the plan allows."""
 
     async def close(self) -> None:
         """Close it at the end of the load."""
@@ -101,7 +101,7 @@ class RequestSender:
         self.release(connection)
 
     def start(self) -> None:
-        """Tell whoever wanted the load that it begins, and begin."""
+        """Signal the start of the load, and start it."""
         gc.freeze()
         gc.disable()  # a pause of the one who measures is none of the server's
         sys.stdout.write("go\n")
@@ -175,7 +175,7 @@ class RequestSender:
     def record_result(
         self, number: int, due: float, sent: float, status: int, reason: str | None, tally: str | None
     ) -> None:
-        """Note what became of a request; ``number`` is for those who give their own."""
+        """Record the result of a request; ``number`` is for those who give their own."""
         del number
         self.waited.append(sent - due)
         self.due.append(due)

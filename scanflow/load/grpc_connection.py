@@ -118,7 +118,7 @@ class GrpcConnection:
         run.release(self)
 
     def expire(self, now: float) -> None:
-        """Give up the call that has taken longer than a load allows."""
+        """Abort a call that has taken longer than the load allows."""
         if self._request is not None and now - self._sent > self._run.plan.timeout_s:
             self._expired = True
             self._request.cancel()

@@ -54,7 +54,7 @@ STALL_S = 300.0
 
 @dataclass(frozen=True, kw_only=True)
 class LoadMetrics:
-    """What became of some of the requests. Latencies are of those that succeeded, in seconds; nan where none did."""
+    """The metrics of some of the requests. Latencies are of those that succeeded, in seconds; nan where none did."""
 
     requests: int
     failed: int
@@ -253,7 +253,7 @@ class LoadGenerator:
         return self._process is not None and self._process.poll() is not None
 
     def wait_for(self, requests: int, *, timeout_s: float = STALL_S) -> None:
-        """Return when so many requests were finished since the load began.
+        """Wait until so many requests were finished since the load began.
 
         Raises:
             LoadError: they were not within ``timeout_s``, or the load ended before.

@@ -34,7 +34,7 @@ SUMMARY: Final = "mlperf_log_summary.txt"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MlperfSettings:
-    """What LoadGen is told. ``scale`` is what Table 4.2's counts were multiplied by."""
+    """The settings of LoadGen. ``scale`` is the factor of Table 4.2's counts."""
 
     scenario: Scenario
     queries: int
@@ -83,7 +83,7 @@ def scale_settings(
 
 @dataclass(frozen=True, slots=True)
 class MlperfSummary:
-    """What LoadGen says of a run."""
+    """LoadGen's summary of a run."""
 
     valid: bool
     metric: str
@@ -109,7 +109,7 @@ _FIELD: Final = re.compile(r"^\s*(.+?)\s*:\s+(\S.*?)\s*$")
 
 
 def read_summary(text: str, scenario: Scenario) -> MlperfSummary:
-    """Return what LoadGen's summary says.
+    """Parse LoadGen's summary.
 
     Raises:
         UnavailableError: it is not one of that scenario.

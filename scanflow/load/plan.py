@@ -1,4 +1,4 @@
-"""What a load is: where its requests go, what they carry, and how long they may take."""
+"""The plan of a load: the target, bodies and time limits of its requests."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Which cores and memory an instance gets, and how many threads. Nothing here changes anything."""
+"""The placement of instances: cores, memory and threads. Nothing here changes anything."""

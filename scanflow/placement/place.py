@@ -38,7 +38,7 @@ class Grant:
     """The CPU of which it has only a part."""
 
     def loads(self) -> dict[int, int]:
-        """Return how much of each CPU this grant takes, in thousandths."""
+        """Return the load of this grant on each CPU, in thousandths."""
         amount = to_milli(self.cores)
         if self.part is not None:
             whole = dict.fromkeys(self.cpus, FULL)

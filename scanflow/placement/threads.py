@@ -45,7 +45,7 @@ _FIXED = {
 
 
 def pool_size(cores: float) -> int:
-    """Return how many threads may work at once on so many cores: a part of a core counts as one."""
+    """Return the size of a thread pool for so many cores, rounded up."""
     return max(1, math.ceil(round(cores, 6)))
 
 

@@ -25,7 +25,7 @@ class LoopEvent(BaseModel):
 
 
 class Answers(NamedTuple):
-    """How many of a version's answers were right at a time, of those that the right answer is known of: 1 or more."""
+    """The right answers of a version at a time, among those with a known label: 1 or more."""
 
     at: float
     version: str  # V2; or the revision of a service without registered models

@@ -1,1 +1,1 @@
-"""What tests share, ours and users': contract suites that every implementation of a port passes. Needs pytest."""
+"""Test helpers, for us and for users: contract suites that every implementation of a port passes. Needs pytest."""

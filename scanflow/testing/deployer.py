@@ -98,7 +98,7 @@ app = sf.Application(
 
 
 class RunsContract:
-    """What a deployer promises to whoever uses it, of runs."""
+    """The contract of deployers for runs."""
 
     interrupts = True
     """Whether a task that is stopped ends at once. Else it runs to its end, and what it returns is not kept."""

@@ -1,4 +1,4 @@
-"""What every knowledge base does: subclass the suite and give it the fixture ``knowledge``.
+"""The contract of knowledge bases: subclass the suite and give it the fixture ``knowledge``.
 
 Each test has a team of its own, and models with random names, so a knowledge base may live longer than one test.
 """

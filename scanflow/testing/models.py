@@ -1,4 +1,4 @@
-"""What every knowledge base does with models: one half of ``KnowledgeBaseContract``."""
+"""The contract of knowledge bases for models: one half of ``KnowledgeBaseContract``."""
 
 from __future__ import annotations
 

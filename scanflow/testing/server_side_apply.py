@@ -46,7 +46,7 @@ Path: TypeAlias = tuple["str | Element", ...]
 
 
 class Manager(NamedTuple):
-    """Who sets fields, and how: one name is two managers, of what it applied and of what it wrote otherwise."""
+    """A field manager: one name is two managers, of its applies and of its other writes."""
 
     name: str
     operation: str

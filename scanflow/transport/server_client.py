@@ -96,7 +96,7 @@ class ServerClient:
         return self._request("DELETE", path, key=key)
 
     def is_ready(self, *, timeout_s: float = 1.0) -> tuple[bool, str]:
-        """Return whether the server says that it is ready, and its words; what cannot be reached is not."""
+        """Return whether the server is ready, and its message; an unreachable server is not ready."""
         try:
             reply = self._client.get("/readyz", timeout=timeout_s)
         except httpx.HTTPError as error:

@@ -1,1 +1,1 @@
-"""Which granularity and affinity a service does best with, found by measuring it: thesis 4.2 and 4.4."""
+"""Searches for the best granularity and affinity of a service by measuring: thesis 4.2 and 4.4."""

@@ -1,4 +1,4 @@
-"""Whether one configuration is better than another beyond noise: from pairs measured one after the other.
+"""Compares two configurations beyond noise, from pairs measured one after the other.
 
 What changes slowly (neighbours, clocks, temperature) is in both of a pair, and cancels in their ratio. The mean of the
 ratios' logarithms has Student's t-distribution; the interval is the ratios' again.
@@ -20,7 +20,7 @@ _MANY = 2.131
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedComparison:
-    """By which factor one is better than the other: 1.2 is a fifth better."""
+    """The factor by which one is better than the other: 1.2 is a fifth better."""
 
     ratio: float
     low: float

@@ -77,14 +77,14 @@ class TuningResult:
 
     @property
     def saved_trials(self) -> int:
-        """How many trials fewer than the earlier search, which began from nothing, this one took."""
+        """The number of trials saved against the earlier search without a history."""
         return (
             0 if self.history is None or not self.history.complete else max(0, self.history.trials - len(self.trials))
         )
 
     @property
     def next_history(self) -> TuningHistory:
-        """What a later search may begin from."""
+        """The history for a later search to start from."""
         scores = {trial.candidate: trial.score(self.goal, self.default) for trial in self.trials}
         ranking = rank_candidates(self.default, self.winner, scores)
         earlier = self.history if self.is_history_valid and self.history and self.history.complete else None
@@ -108,7 +108,7 @@ class TuningResult:
 
     @property
     def winner(self) -> Candidate | None:
-        """What is better than the service as it is, beyond noise, and keeps the bound."""
+        """The candidate that is better than the default beyond noise, and keeps the bound."""
         comparison = self.comparison
         if comparison is None or self.fresh is None or self.goal.excess(self.fresh.measured) > 1:
             return None
@@ -116,12 +116,12 @@ class TuningResult:
 
     @property
     def default_misses(self) -> bool:
-        """Whether the service as it is does not keep the bound: then whatever keeps it is better."""
+        """Whether the default exceeds the bound: then any candidate that keeps it is better."""
         return self.fresh is not None and self.goal.excess(self.fresh.default) > 1
 
     @property
     def nearest(self) -> tuple[Candidate, float] | None:
-        """Return what comes nearest to the bound, and how many times that its latency is; None: something keeps it."""
+        """The candidate nearest to the bound, and its latency as a multiple of the bound; None: one keeps it."""
         excesses = {self.default: self.goal.excess(self.defaults)} if self.defaults else {}
         excesses |= {trial.candidate: self.goal.excess(trial.measured) for trial in self.trials if not trial.failed}
         if not excesses or min(excesses.values()) <= 1:

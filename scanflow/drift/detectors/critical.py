@@ -107,7 +107,7 @@ def pick(
 
 
 def rank_values(values: Floats) -> Floats:
-    """Return which share of the values is below each, 0 to 1; equal values get the same."""
+    """Return the share of values below each value, 0 to 1; ties are equal."""
     if len(values) == 1:
         return np.ones(1)
     return np.searchsorted(np.sort(values), values, side="left") / (len(values) - 1)

@@ -98,7 +98,7 @@ class Detector(Protocol):
 
     @staticmethod
     def load(folder: Path) -> Fitted:
-        """Return what :meth:`Fitted.save` wrote into ``folder``."""
+        """Load the detector that :meth:`Fitted.save` wrote into ``folder``."""
         ...
 
 

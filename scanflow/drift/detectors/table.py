@@ -126,7 +126,7 @@ class TableDetector:
 
 
 def compute_strangeness(reference: DataTable, current: DataTable) -> tuple[Floats, Floats]:
-    """Return how far each row is from the reference, (m,) and (n,): the fourth root of the mean fourth power of its
+    """Compute each row's distance from the reference, (m,) and (n,): the fourth root of the mean fourth power of its
     values, as deviations of columns that the reference's covariance made independent. One very strange value counts."""
     before, after = align(reference, current)
     pairs = [_compute_deviations(column, after.columns[name]) for name, column in before.columns.items()]
@@ -163,7 +163,7 @@ def _compute_deviations(before: Column, after: Column) -> tuple[Floats, Floats]:
 
 
 def _compute_surprise(codes: NDArray[np.intp], old: int) -> Floats:
-    """Return how rare each row's category is among the first ``old``: 0 for the commonest, as deviations."""
+    """Compute the rarity of each row's category among the first ``old``, in deviations: 0 for the commonest."""
     levels, index = np.unique(codes, return_inverse=True)
     counts = np.bincount(index[:old], minlength=len(levels))
     rarer = np.array([counts[counts <= count].sum() for count in counts]) + 0.5

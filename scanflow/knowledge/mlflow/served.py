@@ -1,4 +1,4 @@
-"""The server over a tracker of this machine: where it is, told by a file that its process keeps locked.
+"""The address of the server over a tracker of this machine, in a file that its process keeps locked.
 
 The kernel gives the lock up when the process ends, however it does; so what is locked is served.
 """
@@ -15,8 +15,8 @@ from scanflow.processes.files import is_locked, try_lock
 
 
 def hold_served(place: TrackerPlace, url: str) -> bool:
-    """Tell that the tracker is served at ``url`` for as long as this process lives, whatever program it becomes; return
-    False where another serves it."""
+    """Publish that the tracker is served at ``url`` for as long as this process lives, also after an exec; return False
+    if another process serves it."""
     path = _file(place)
     private_folder(path.parent)
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -30,7 +30,7 @@ def hold_served(place: TrackerPlace, url: str) -> bool:
 
 
 def served_url(place: TrackerPlace) -> str | None:
-    """Return where the tracker's server is, or is about to be; None: there is none."""
+    """Return the address of the tracker's server, which may still be starting; None: there is none."""
     path = _file(place)
     return path.read_text(encoding="ascii") or None if is_locked(path) else None
 

@@ -1,1 +1,1 @@
-"""How an MPI job is cut into workers, and where its workers and ranks go (thesis chapters 3 and 6). Pure."""
+"""The granularity of MPI jobs, and the placement of workers and ranks (thesis chapters 3 and 6). Pure."""

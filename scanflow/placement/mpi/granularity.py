@@ -10,7 +10,7 @@ from scanflow.errors import InvalidError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Granularity:
-    """How a job is cut: N_n, N_w and N_g of Table 6.1."""
+    """The granularity of a job: N_n, N_w and N_g of Table 6.1."""
 
     nodes: int
     workers: int

@@ -1,4 +1,4 @@
-"""Which tasks each worker runs, what it needs for them, and the hostfile (thesis 6.3.2, Algorithm 3)."""
+"""Allocates tasks and resources to workers, and writes the hostfile (thesis 6.3.2, Algorithm 3)."""
 
 from __future__ import annotations
 

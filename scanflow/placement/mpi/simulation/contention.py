@@ -1,4 +1,4 @@
-"""How much jobs that run together slow each other: CPUs, memory of a socket, network of a node.
+"""The contention of concurrent jobs: CPUs, memory of a socket, network of a node.
 
 A job is as slow as its slowest rank, and a rank's time is that of its program's three shares, each multiplied::
 
@@ -40,7 +40,7 @@ class Contention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RanksOfWorker:
-    """Where the ranks of one worker run."""
+    """The placement of one worker's ranks."""
 
     node: int
     sockets: tuple[tuple[int, float], ...]

@@ -32,7 +32,7 @@ class PlacedWorker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedJob:
-    """What became of a job; times from the start of the experiment."""
+    """The result of a simulated job; times from the start of the experiment."""
 
     name: str
     program: str

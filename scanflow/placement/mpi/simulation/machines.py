@@ -27,7 +27,7 @@ class Machines:
 
     @property
     def nodes(self) -> list[ClusterNode]:
-        """What is free of each."""
+        """The nodes with their free resources."""
         return [
             ClusterNode(name=name, cores=sum(map(len, free)), sockets=self._n_sockets)
             for name, free in zip(self.names, self._free, strict=True)
@@ -54,7 +54,7 @@ class Machines:
             socket.sort()
 
     def ranks(self, node: str, cores: Sequence[int]) -> RanksOfWorker:
-        """Return where the ranks of a worker with these cores run: one on each."""
+        """Return the placement of a worker's ranks on these cores: one on each."""
         if self._pinned:
             counted = Counter(core // self._per_socket for core in cores)
             sockets: dict[int, float] = dict(counted)

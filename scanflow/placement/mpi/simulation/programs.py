@@ -1,4 +1,4 @@
-"""What a simulated program does with its time. The thesis' five are in ``experiment``."""
+"""Models of simulated programs: how they spend their time. The thesis' five are in ``experiment``."""
 
 from __future__ import annotations
 

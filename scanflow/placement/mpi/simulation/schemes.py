@@ -55,7 +55,7 @@ class DeploymentScheme:
         )
 
     def placing(self, random: Random) -> Placing:
-        """Return who chooses nodes."""
+        """Return the function that chooses nodes."""
         return place_groups if self.task_groups else _RandomPlacing(random)
 
 
