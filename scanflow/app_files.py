@@ -18,7 +18,7 @@ class AppFiles:
         self._workflow = workflow.name
 
     def folders(self, node: str) -> list[Path]:
-        """Return the folders of a node's files: the application's, then the prototype's ``workflows/<node>`` layouts."""
+        """Return the folders of a node's files: the application's, the prototype's ``workflows/<node>`` layouts."""
         below = self.app_dir / "workflows"
         names = dict.fromkeys([node, node.replace("-", "_")])
         return [
