@@ -136,8 +136,8 @@ class Study:
             raise InvalidError(
                 f"{baseline.failed} of {baseline.requests} requests to the service as it is "
                 f"({describe(self.default)}) fail under this load: {baseline.reason}. "
-                "Nothing can be compared with that. Send what it takes (scanflow predict), or use fewer connections: "
-                "-c 4"
+                "Nothing can be compared with that. Send what it takes (scanflow predict), "
+                "or use fewer connections: -c 4"
             )
         if not self._has_time(SEARCH_PAIRS + FRESH_PAIRS):
             needed = (SEARCH_PAIRS + FRESH_PAIRS) * 2 * statistics.fmean(self._took)
