@@ -20,7 +20,7 @@ from scanflow_client.cli.app import app
 from scanflow_client.formatting.characterize import characterization_to_json, format_characterization
 from scanflow_client.resources_patch import build_resources_patch
 from tests.unit.characterization.test_analysis import MIB, ran
-from tests.waiting import patient
+from tests.waiting import patient, until
 
 HERE = Placement(cpus=(min(os.sched_getaffinity(0)),))
 GREEDY = "data = bytearray(200 * 2**20); data[::4096] = b'x' * len(data[::4096])"
@@ -55,7 +55,7 @@ def test_a_program_that_never_ends_is_ended_with_all_that_it_started(tmp_path: P
         if (tmp_path / "pid").exists():
             break
     child = Path(f"/proc/{(tmp_path / 'pid').read_text()}/stat")
-    assert not child.exists() or child.read_text().split()[2] == "Z"
+    until(lambda: not child.exists() or child.read_text().split()[2] == "Z", "the child is gone, or waits to be reaped")
 
 
 @pytest.mark.processes

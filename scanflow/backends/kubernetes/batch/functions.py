@@ -14,7 +14,7 @@ from scanflow.backends.kubernetes.batch.layout import KEY, KEY_SECRET, format_fu
 from scanflow.backends.kubernetes.cluster import Cluster, ConflictError
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import build_labels
-from scanflow.backends.pickles import home_key, read_signed, add_signature, write_pickle
+from scanflow.backends.pickles import add_signature, home_key, read_signed, write_pickle
 from scanflow.errors import NotFoundError, UnavailableError
 from scanflow.private import open_home, private_folder
 
