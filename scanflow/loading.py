@@ -13,9 +13,9 @@ from scanflow.app.application import Application
 from scanflow.app.files import load_json, load_yaml
 from scanflow.app.workflow import Workflow
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UsageError, did_you_mean
-from scanflow.failures import failure_from_text
 from scanflow.modules import get_loading_file, load_function, load_module
 from scanflow.names import slug
+from scanflow.text.failures import failure_from_text
 
 __all__ = ["find_file", "load_application", "load_function", "load_module", "refuse_while_loading"]
 

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
 from scanflow.environment_variables import name_variables, read_settings
-from scanflow.home_token import home_token
-from scanflow.http_security import host_name, is_loopback_host
+from scanflow.http.home_token import home_token
+from scanflow.http.security import host_name, is_loopback_host
 
 
 def _options(value: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from scanflow.app.files import dump_json
-from scanflow.home_token import ensure_home_token
+from scanflow.http.home_token import ensure_home_token
 from scanflow.loading import load_application
 from tests.asking import HTTP, http_client
 from tests.serving import hold_port

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from scanflow.agent.records import Sample
 from scanflow.errors import InvalidError, ScanflowError, UsageError
-from scanflow.problems import build_problem
+from scanflow.http.problems import build_problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,8 +22,8 @@ from scanflow.deployer import Deployer, EmbeddedDeployer, InstanceLogs, RunReque
 from scanflow.deployer.service_client import get_explanation, predict
 from scanflow.errors import StepFailedError, UnsupportedError, UsageError
 from scanflow.placement.granularity import cores_and_instances
-from scanflow.printable import printable
 from scanflow.settings import Settings
+from scanflow.text.printable import printable
 from scanflow_client.control_client import ControlClient, raise_no_server
 from scanflow_client.formatting.runs import format_failure
 from scanflow_client.measuring_client import MeasuringClient

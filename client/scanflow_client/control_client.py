@@ -16,7 +16,7 @@ from scanflow_client.program import resolve_application
 
 if TYPE_CHECKING:
     from scanflow.app.application import Application
-    from scanflow.home_token import Role
+    from scanflow.http.home_token import Role
     from scanflow.transport import ServerClient
     from scanflow_client.replay import Replay
     from scanflow_client.report import Report

@@ -18,9 +18,9 @@ from typing import Any
 
 from scanflow.deployer.remote_home import Up, UpProcess, forget_up, read_up, up_file, write_up
 from scanflow.errors import MissingExtraError, ScanflowError, UnavailableError, UsageError
-from scanflow.home_token import ensure_home_token, home_token
+from scanflow.files.private import open_home, open_private, private_folder
+from scanflow.http.home_token import ensure_home_token, home_token
 from scanflow.knowledge.step_environment import tracker_place
-from scanflow.private import open_home, open_private, private_folder
 from scanflow.processes.daemon import Daemon
 from scanflow.processes.files import is_locked, try_lock
 from scanflow.processes.ports import forget_ports, reserve_port

@@ -11,7 +11,7 @@ from scanflow.app.quantities import format_count, format_duration
 from scanflow.backends import records
 from scanflow.backends.records import Observer, TaskRecord
 from scanflow.names import StepName
-from scanflow.printable import printable
+from scanflow.text.printable import printable
 from scanflow_client.formatting.runs import format_task
 from scanflow_client.formatting.text import MARKS
 

@@ -21,7 +21,7 @@ from scanflow.app.application import Application
 from scanflow.app.files import dump_json
 from scanflow.app.quantities import parse_duration
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError, UsageError
-from scanflow.problems import parse_error
+from scanflow.http.problems import parse_error
 from scanflow_client.program import resolve_application
 
 _KINDS = frozenset({"sample", "intent", "call", "error", "decision", "refused"})

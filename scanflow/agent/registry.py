@@ -21,10 +21,10 @@ from scanflow.app.agents import Agent, Sensor, SensorFunction, collect_declarati
 from scanflow.app.application import Application
 from scanflow.app.parameters import Fixed
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UsageError, did_you_mean
-from scanflow.failures import failure_from_text
 from scanflow.knowledge.filters import parse_filter
 from scanflow.loading import find_file
 from scanflow.modules import load_function, mark_loading
+from scanflow.text.failures import failure_from_text
 
 __all__ = ["Declared", "collect_declarations", "load_agent", "load_template"]
 

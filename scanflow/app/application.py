@@ -13,8 +13,8 @@ from scanflow.app.model import Model, Whole, as_tuple, find_duplicate, short
 from scanflow.app.webhook import Webhook
 from scanflow.app.workflow import Workflow
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
-from scanflow.html_table import html_table
 from scanflow.names import MAX_NAME, check_name, environment_name
+from scanflow.text.html_table import html_table
 
 
 class Tracker(Model):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 from pydantic import AfterValidator, BeforeValidator
 
 from scanflow.errors import InvalidError
-from scanflow.masking import STARS, looks_secret
+from scanflow.text.masking import STARS, looks_secret
 
 MAX_DEPTH = 50  # far below where writers of JSON and YAML give up
 _MAX_BITS = 14_000  # Python reads and writes whole numbers of at most 4,300 digits

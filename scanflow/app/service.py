@@ -16,8 +16,8 @@ from scanflow.app.resources import Affinity, Resources
 from scanflow.app.scaling import Scaling
 from scanflow.app.serving import Batching
 from scanflow.errors import InvalidError, did_you_mean
-from scanflow.html_table import html_table
 from scanflow.names import check_locator, check_name
+from scanflow.text.html_table import html_table
 
 ServiceRole = Literal["MODEL", "TRANSFORMER", "ROUTER", "COMBINER", "OUTPUT_TRANSFORMER"]
 _MODEL = re.compile(r"models:/[^/@\s]+[/@][^/@\s]+")

@@ -16,8 +16,8 @@ from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, Val
 from scanflow.app.executor import Executor, Target
 from scanflow.app.references import Ref, item, references_in
 from scanflow.errors import InvalidError, did_you_mean
-from scanflow.masking import STARS, looks_secret
 from scanflow.names import slug
+from scanflow.text.masking import STARS, looks_secret
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -40,7 +40,7 @@ class FunctionRequest:
     """The home's key for signing pickles, in hexadecimal digits."""
 
     def write(self, file: Path) -> None:
-        from scanflow.private import write_private
+        from scanflow.files.private import write_private
 
         write_private(file, json.dumps(asdict(self)))
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scanflow.backends.records import RunRecord, RunState, TaskRecord
-from scanflow.disk import disk_error
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
-from scanflow.failures import Failure
+from scanflow.files.disk import disk_error
+from scanflow.files.private import private_file, private_folder
 from scanflow.names import RunName, StepName, make_run_name
-from scanflow.private import private_file, private_folder
+from scanflow.text.failures import Failure
 
 BUSY_TIMEOUT_S = 30.0
 _SCHEMA = """

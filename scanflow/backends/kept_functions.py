@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from scanflow.backends.pickles import write_signed
-from scanflow.private import private_folder
+from scanflow.files.private import private_folder
 
 _NAME: Final = re.compile(r"\b[0-9a-f]{64}\.pickle\b")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from scanflow.backends.port import LogPage, LogPart
 from scanflow.errors import NotFoundError
-from scanflow.tail import Tail
+from scanflow.files.tail import Tail
 
 Look = Callable[[], tuple[Sequence[tuple[str, Path]], bool]]
 """Returns the files, each with its source, and whether they are complete."""

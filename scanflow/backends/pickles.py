@@ -16,7 +16,7 @@ from typing import Any
 import cloudpickle
 
 from scanflow.errors import InvalidError
-from scanflow.private import write_private
+from scanflow.files.private import write_private
 
 _SIGNATURE_BYTES = 32
 

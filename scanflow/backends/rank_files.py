@@ -13,9 +13,9 @@ from typing import Final
 from scanflow.app.quantities import format_duration
 from scanflow.backends.records import TaskRecord, TaskState
 from scanflow.backends.tasks import task_name
+from scanflow.files.private import private_folder, write_private
 from scanflow.placement.cpulist import format_numbered
 from scanflow.placement.mpi.plan import MPIPlan
-from scanflow.private import private_folder, write_private
 
 RANKS: Final = "ranks"
 """In the step's output folder: ``plan.json``, and for each rank ``<rank>.out``, ``<rank>.err`` and, once it has ended,

@@ -8,9 +8,9 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict
 
 from scanflow.app.quantities import format_duration
-from scanflow.failures import Failure
-from scanflow.html_table import html_table
 from scanflow.names import RunName, StepName
+from scanflow.text.failures import Failure
+from scanflow.text.html_table import html_table
 
 RunState = Literal["running", "interrupted", "succeeded", "failed", "stopped"]
 """``interrupted``: it should be running, but no process drives it; ``resume`` continues it."""

@@ -11,8 +11,8 @@ from pydantic import ConfigDict, Field
 from scanflow.app.resources import AffinityMode
 from scanflow.app.scaling import Scaling
 from scanflow.backends.records import Record
-from scanflow.html_table import html_table
 from scanflow.placement.scaling import Load
+from scanflow.text.html_table import html_table
 
 InstanceState = Literal["starting", "ready", "draining", "waiting", "failed"]
 """``waiting``: it ended and will be restarted after a pause; ``failed``: it will not."""

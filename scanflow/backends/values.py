@@ -19,8 +19,8 @@ from typing import Any
 from scanflow import outputs as marks
 from scanflow.backends.parameters import RESULT
 from scanflow.backends.pickles import read_pickle, write_pickle
-from scanflow.disk import disk_error
 from scanflow.errors import InvalidError
+from scanflow.files.disk import disk_error
 from scanflow.outputs import OUTPUTS_FOLDER, write_output
 
 LONGEST_ARGUMENT = 120_000  # Linux takes 131,072 bytes in one argument

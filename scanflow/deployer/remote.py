@@ -24,9 +24,9 @@ from scanflow.deployer.port import Deployer, InstanceLogs, RunRequest, TaskLog
 from scanflow.deployer.serialization import encode_application
 from scanflow.deployer.service_client import connect_service
 from scanflow.errors import NotFoundError, ScanflowError, UnavailableError
+from scanflow.http.problems import parse_error
 from scanflow.loading import refuse_while_loading
 from scanflow.names import RunName
-from scanflow.problems import parse_error
 from scanflow.transport import ServerClient, build_path
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from scanflow.private import open_home, private_folder
+from scanflow.files.private import open_home, private_folder
 from scanflow.processes.daemon import Daemon
 
 

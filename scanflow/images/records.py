@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from scanflow.private import private_folder, write_private
+from scanflow.files.private import private_folder, write_private
 
 
 class BuiltImage(BaseModel):

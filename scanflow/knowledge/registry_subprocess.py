@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from scanflow import errors
-from scanflow.cpu_priority import yield_cpu
 from scanflow.errors import InternalError, ScanflowError
 from scanflow.knowledge import open_knowledge
 from scanflow.knowledge.model_cache import ModelCache
+from scanflow.processes.cpu_priority import yield_cpu
 from scanflow.wire import ModelFiles, decode
 
 BEHIND_S: Final = 5.0

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from scanflow.errors import InvalidError
+from scanflow.files.private import private_folder, write_private
 from scanflow.knowledge.checks import check_environment
-from scanflow.private import private_folder, write_private
 
 _SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql")
 

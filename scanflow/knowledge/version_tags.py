@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from scanflow.printable import one_line
+from scanflow.text.printable import one_line
 
 PROMOTION: Final = "scanflow.promotion"
 """``promoted``, ``promoted by hand``, ``rejected: why`` or ``taken out of use``. The last two, and one that was

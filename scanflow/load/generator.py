@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from scanflow.cpu_priority import take_short_slices
 from scanflow.load import http_connection
 from scanflow.load.clock import ArrivalClock
 from scanflow.load.plan import NEVER, PAUSE_S, LoadError, LoadPlan
+from scanflow.processes.cpu_priority import take_short_slices
 
 SWEEP_S = 0.1
 """How often requests that wait too long are looked for, and the time is compared with the duration."""

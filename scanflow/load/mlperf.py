@@ -21,10 +21,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from scanflow.cpu_priority import take_short_slices
 from scanflow.errors import InvalidError, UnavailableError
 from scanflow.load.generator import RequestSender, run_loop
 from scanflow.load.plan import LoadError, LoadPlan
+from scanflow.processes.cpu_priority import take_short_slices
 
 Scenario = Literal["single-stream", "multi-stream", "server", "offline"]
 

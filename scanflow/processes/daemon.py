@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from scanflow.errors import UnavailableError
-from scanflow.private import private_folder
+from scanflow.files.private import private_folder
 from scanflow.processes import shim
 from scanflow.processes.shims import (
     Exit,

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from scanflow.disk import disk_error
 from scanflow.errors import AlreadyRunningError, UnavailableError
-from scanflow.private import open_private, private_folder
+from scanflow.files.disk import disk_error
+from scanflow.files.private import open_private, private_folder
 
 PATIENCE_S = 10.0
 _POLL_S = 0.01

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scanflow.private import open_private, private_folder, write_private
+from scanflow.files.private import open_private, private_folder, write_private
 from scanflow.processes.daemon import Daemon
 
 GONE = ".gone-"

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from scanflow.private import private_folder, write_private
+from scanflow.files.private import private_folder, write_private
 from scanflow.processes import shim
 
 _GONE_MS = 2000

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import httpx
 
 from scanflow.errors import UnavailableError, UsageError
-from scanflow.http_security import is_loopback_host
-from scanflow.problems import parse_error
+from scanflow.http.problems import parse_error
+from scanflow.http.security import is_loopback_host
 
 T = TypeVar("T")
 

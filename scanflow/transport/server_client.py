@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from scanflow.errors import InvalidError, ScanflowError, UnavailableError
-from scanflow.problems import parse_error
+from scanflow.http.problems import parse_error
 from scanflow.transport.clients import (
     CONNECT_TIMEOUT_S,
     build_tls_context,

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import httpx
 
 from scanflow.errors import UnavailableError
-from scanflow.problems import parse_refusal
+from scanflow.http.problems import parse_refusal
 from scanflow.transport.clients import client_options, retry
 from scanflow.transport.tensors import as_arrays, decode_answer, encode_request
 

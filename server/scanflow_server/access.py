@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from scanflow.errors import ForbiddenError
-from scanflow.home_token import Role
+from scanflow.http.home_token import Role
 
 Permission = Literal["read", "propose", "change", "approve", "administer"]
 

@@ -11,7 +11,7 @@ from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 
 from scanflow.errors import InternalError
-from scanflow.http_security import RequestGuard
+from scanflow.http.security import RequestGuard
 from scanflow_server.arbiter.make import make_engine
 from scanflow_server.auth import Callers, Needs
 from scanflow_server.context import ServerContext

@@ -12,7 +12,7 @@ from fastapi import Depends, Request
 from sqlalchemy import Connection
 from starlette.concurrency import run_in_threadpool
 
-from scanflow.home_token import agents_token, ensure_home_token, home_token, keep_home_token, token_hash
+from scanflow.http.home_token import agents_token, ensure_home_token, home_token, keep_home_token, token_hash
 from scanflow_server.access import Permission, TokenHolder
 from scanflow_server.context import ServerContext
 from scanflow_server.store import agents, tokens

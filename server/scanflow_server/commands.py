@@ -20,7 +20,7 @@ from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import ServiceObserver, ServiceRecord
 from scanflow.deployer.embedded import EmbeddedDeployer
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError, UsageError
-from scanflow.problems import parse_error
+from scanflow.http.problems import parse_error
 from scanflow_server.context import ServerContext
 from scanflow_server.store import keys, operations
 from scanflow_server.store.operations import Kind, OperationRow

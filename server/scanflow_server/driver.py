@@ -21,8 +21,8 @@ from scanflow.backends.service_change import Deployment, ServiceChange, Sizing
 from scanflow.backends.service_records import Progress, ServiceObserver, ServiceRecord
 from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.errors import AlreadyRunningError, InvalidError, NotFoundError, ScanflowError, UnavailableError
+from scanflow.http.problems import build_problem
 from scanflow.names import RunName
-from scanflow.problems import build_problem
 from scanflow.processes.jobs import Job, Lines
 from scanflow.settings import Settings
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from scanflow.errors import AlreadyRunningError, ScanflowError, UsageError
-from scanflow.private import open_home, open_private, private_folder
+from scanflow.files.private import open_home, open_private, private_folder
 from scanflow.processes.files import try_lock
 from scanflow_server.leading import EndedError, hold_lease, make_http_options
 from scanflow_server.settings import ServerSettings

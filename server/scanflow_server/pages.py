@@ -17,8 +17,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from scanflow.errors import NotFoundError, ScanflowError, UnsupportedError
-from scanflow.http_security import App, Receive, RequestGuard, Scope, Send
-from scanflow.problems import build_problem
+from scanflow.http.problems import build_problem
+from scanflow.http.security import App, Receive, RequestGuard, Scope, Send
 from scanflow.reports.event_report import report_page
 from scanflow.reports.loop_events import TYPES
 from scanflow_server import overview_html, page_html, requests

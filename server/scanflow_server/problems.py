@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from scanflow.errors import InvalidError, ScanflowError
-from scanflow.problems import PROBLEM_JSON, build_problem, problem_document
+from scanflow.http.problems import PROBLEM_JSON, build_problem, problem_document
 
 _log = logging.getLogger(__name__)
 _MOST_SHOWN = 5

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from scanflow.environment_variables import name_variables, read_settings
 from scanflow.errors import UsageError
-from scanflow.http_security import is_loopback_host
+from scanflow.http.security import is_loopback_host
 from scanflow.settings import Settings
 
 PORT = 46666

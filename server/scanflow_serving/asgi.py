@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from functools import lru_cache, partial
 from typing import Any, Final, Protocol
 
-from scanflow.http_security import Refusal, bearer_token, refuse_request
+from scanflow.http.security import Refusal, bearer_token, refuse_request
 from scanflow_serving.http_server import LINGER_S, RESPOND
 from scanflow_serving.messages import Headers, Request, Response
 from scanflow_serving.problems import ProblemError

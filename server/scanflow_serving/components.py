@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from scanflow.errors import InvalidError, ScanflowError, UsageError, did_you_mean
 from scanflow.modules import load_function
-from scanflow.tracebacks import read_text
+from scanflow.text.tracebacks import read_text
 from scanflow.wire import Node
 from scanflow_serving.declared import UNDECLARED, NodeSignature, read_declaration
 from scanflow_serving.problems import ProblemError

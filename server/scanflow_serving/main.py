@@ -15,9 +15,9 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from scanflow.cpu_priority import take_short_slices, yield_cpu
 from scanflow.errors import ScanflowError, UsageError
 from scanflow.processes import pinning
+from scanflow.processes.cpu_priority import take_short_slices, yield_cpu
 from scanflow.processes.open_files import raise_open_file_limit
 from scanflow.wire import Desired, InstanceSpec, Limits, decode, read_token
 

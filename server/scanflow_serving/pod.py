@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from scanflow.errors import ScanflowError, UsageError
-from scanflow.http_security import ANY_HOST
+from scanflow.http.security import ANY_HOST
 from scanflow.processes.open_files import raise_open_file_limit
 from scanflow.wire import Desired, InstanceSpec, ModelFiles, decode, read_token
 from scanflow_serving.main import CONFIGURATION, UNHEALTHY, drain, start_grpc

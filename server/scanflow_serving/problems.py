@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from scanflow.errors import did_you_mean
-from scanflow.problems import PROBLEM_JSON, problem_document
+from scanflow.http.problems import PROBLEM_JSON, problem_document
 from scanflow_serving.messages import Headers, Response
 
 _MAX_SHOWN = 2000

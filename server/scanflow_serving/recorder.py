@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scanflow.private import open_private, private_folder
+from scanflow.files.private import open_private, private_folder
 from scanflow.processes.files import try_lock
 from scanflow.wire import Recording, Revision
 from scanflow_serving.messages import Tensor

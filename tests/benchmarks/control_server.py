@@ -15,7 +15,7 @@ from scanflow.agent.records import Action, Decision, Event, Intent
 from scanflow.app.files import dump_json
 from scanflow.backends.local.layout import Home
 from scanflow.deployer import EmbeddedDeployer, RunRequest
-from scanflow.home_token import token_file
+from scanflow.http.home_token import token_file
 from scanflow.loading import load_application
 from scanflow.settings import Settings
 from scanflow_server.settings import ServerSettings

@@ -15,7 +15,7 @@ from scanflow.backends.memory import Memory
 from scanflow.backends.records import Event, TaskEnded, TaskStarted
 from scanflow.deployer import Deployer, EmbeddedDeployer, RemoteDeployer, RunRequest, TaskLog
 from scanflow.deployer.remote_home import read_up
-from scanflow.home_token import ensure_home_token
+from scanflow.http.home_token import ensure_home_token
 from scanflow.loading import load_application
 from scanflow.settings import Settings
 from scanflow.testing.deployer import DeployerContract

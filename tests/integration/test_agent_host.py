@@ -24,7 +24,7 @@ import pytest
 
 import scanflow as sf
 from scanflow.app.files import dump_json
-from scanflow.home_token import ensure_home_token
+from scanflow.http.home_token import ensure_home_token
 from scanflow.knowledge import open_knowledge
 from scanflow_agents.host.schedules import count_between
 from scanflow_agents.host.sensor_state import SensorState

@@ -24,7 +24,7 @@ import psutil
 import pytest
 
 from scanflow.deployer.remote_home import read_up
-from scanflow.home_token import ensure_home_token
+from scanflow.http.home_token import ensure_home_token
 from scanflow_agents.host.schedules import count_between
 from scanflow_agents.host.store import SENSOR_STATES
 from tests.conftest import Cli

@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from scanflow.agent.records import Action, Decision
 from scanflow.errors import UsageError
-from scanflow.home_token import ensure_home_token, home_token, token_file
+from scanflow.http.home_token import ensure_home_token, home_token, token_file
 from scanflow_server.app import OPEN_PATHS, create_app
 from scanflow_server.auth import get_home_owner, register_home
 from scanflow_server.context import ServerContext

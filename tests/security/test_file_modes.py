@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from scanflow.errors import UsageError
-from scanflow.private import open_home, open_private, private_file, private_folder
+from scanflow.files.private import open_home, open_private, private_file, private_folder
 from tests.conftest import Cli
 
 APP = """

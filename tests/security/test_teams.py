@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from scanflow.backends.agents import HostedAgent
-from scanflow.home_token import agents_token, home_token
+from scanflow.http.home_token import agents_token, home_token
 from scanflow_server.access import PERMISSIONS, Permission, TokenHolder, explain_refusal
 from scanflow_server.app import create_app
 from scanflow_server.context import ServerContext

@@ -16,7 +16,7 @@ from scanflow.agent.records import Action, Decision, Intent, PrimitiveCall, Samp
 from scanflow.drift.promotion import decide
 from scanflow.drift.slices import Slice
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError, UsageError
-from scanflow.problems import build_problem
+from scanflow.http.problems import build_problem
 from scanflow.transport import ServerClient
 from scanflow_client import agent_client
 from scanflow_client.cli.app import app

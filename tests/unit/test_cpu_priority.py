@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scanflow.cpu_priority import yield_cpu
+from scanflow.processes.cpu_priority import yield_cpu
 from tests.waiting import patient
 
 pytestmark = pytest.mark.processes
@@ -17,7 +17,7 @@ LINUX = sys.platform == "linux"
 SLICE = """
 import os, threading
 from pathlib import Path
-from scanflow.cpu_priority import take_short_slices
+from scanflow.processes.cpu_priority import take_short_slices
 
 def slice_of(task):
     for line in Path(f"/proc/self/task/{task}/sched").read_text().splitlines():

@@ -6,7 +6,7 @@ import sqlite3
 
 import pytest
 
-from scanflow.disk import disk_error
+from scanflow.files.disk import disk_error
 
 
 @pytest.mark.parametrize(

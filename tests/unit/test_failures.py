@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow.failures import MAX_FRAMES, Failure, failure_from_text
-from scanflow.tracebacks import CAUSE_WIDTH
+from scanflow.text.failures import MAX_FRAMES, Failure, failure_from_text
+from scanflow.text.tracebacks import CAUSE_WIDTH
 from tests.waiting import patient
 
 TRACEBACK = """Traceback (most recent call last):

@@ -17,11 +17,11 @@ from scanflow.app.plan import Plan, PlannedInstance, PlannedStep
 from scanflow.app.quantities import format_count
 from scanflow.backends.records import RunRecord, TaskRecord
 from scanflow.backends.service_records import Explanation, InstanceRecord, RevisionRecord, ServiceRecord, Shape
-from scanflow.failures import Failure
 from scanflow.images.building import ImageRecord
 from scanflow.images.recipe import Recipe
 from scanflow.images.recipes import PlannedImage
 from scanflow.names import RunName, StepName
+from scanflow.text.failures import Failure
 from scanflow_client.formatting import agents, control_plane, images, labels, runs, services, text
 from scanflow_client.formatting.table import Table, lay_out
 from tests.snapshots import assert_snapshot

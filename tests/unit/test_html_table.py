@@ -11,9 +11,9 @@ import pytest
 import scanflow as sf
 from scanflow.backends.records import RunRecord, TaskRecord
 from scanflow.backends.service_records import InstanceRecord, RevisionRecord, ServiceRecord, Shape
-from scanflow.failures import Failure
-from scanflow.html_table import MAX_ROWS, html_table
 from scanflow.names import RunName, StepName
+from scanflow.text.failures import Failure
+from scanflow.text.html_table import MAX_ROWS, html_table
 from scanflow_client.report import Report
 
 EVIL = "<script>alert('&')</script>\x1b]0;title\x07"

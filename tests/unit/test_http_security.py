@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scanflow.http_security import RequestGuard, bearer_token, refuse_media, refuse_request
+from scanflow.http.security import RequestGuard, bearer_token, refuse_media, refuse_request
 
 LOCAL = (b"host", b"127.0.0.1:46666")
 

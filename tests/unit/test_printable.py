@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow.masking import STARS, looks_secret, mask_secrets
-from scanflow.printable import PrintableStream, one_line, printable
+from scanflow.text.masking import STARS, looks_secret, mask_secrets
+from scanflow.text.printable import PrintableStream, one_line, printable
 
 ATTACKS = {
     "a title": ("\x1b]0;owned\x07safe", "safe"),

@@ -21,8 +21,8 @@ from scanflow.backends.service_records import Progress, ServiceRecord, Shape
 from scanflow.deployer import InstanceLogs, RemoteDeployer, RunRequest, functions
 from scanflow.deployer.service_client import predict
 from scanflow.errors import InternalError, InvalidError, NotFoundError, UnavailableError, UsageError
+from scanflow.http.problems import build_problem
 from scanflow.names import RunName
-from scanflow.problems import build_problem
 from scanflow.transport import ServerClient
 
 URL = "http://127.0.0.1:46666"

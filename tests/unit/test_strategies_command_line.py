@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError, UsageError
-from scanflow.problems import build_problem
+from scanflow.http.problems import build_problem
 from scanflow.transport import ServerClient
 from scanflow_client import agent_client
 from scanflow_client.cli.app import app

@@ -24,7 +24,7 @@ from scanflow.errors import (
     UnavailableError,
     UsageError,
 )
-from scanflow.problems import parse_refusal
+from scanflow.http.problems import parse_refusal
 from scanflow.transport import HttpServiceClient
 from scanflow.transport.clients import build_tls_context
 from scanflow.transport.tensors import as_arrays, decode_answer, encode_request

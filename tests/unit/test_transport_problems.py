@@ -8,7 +8,7 @@ import pytest
 
 from scanflow import errors
 from scanflow.errors import InternalError, NotFoundError, ScanflowError, UnavailableError, UsageError
-from scanflow.problems import build_problem, get_status, parse_error
+from scanflow.http.problems import build_problem, get_status, parse_error
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 import stamina
 
 from scanflow.errors import InternalError, InvalidError, NotFoundError, UnavailableError, UsageError
-from scanflow.problems import build_problem
+from scanflow.http.problems import build_problem
 from scanflow.transport import ServerClient, build_path
 
 Handler = Callable[[httpx.Request], httpx.Response]

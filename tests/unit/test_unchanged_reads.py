@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scanflow.unchanged_reads import MOST_KEPT, UnchangedReads
+from scanflow.files.unchanged_reads import MOST_KEPT, UnchangedReads
 
 
 def write(path: Path, text: str) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from scanflow.errors import MissingExtraError
-from scanflow.home_token import ensure_home_token, home_token
+from scanflow.files.unchanged_reads import UnchangedReads
+from scanflow.http.home_token import ensure_home_token, home_token
 from scanflow.knowledge import KnowledgeBase, open_knowledge
 from scanflow.transport.async_client import AsyncClient
 from scanflow.transport.server_client import ServerClient
-from scanflow.unchanged_reads import UnchangedReads
 from scanflow_agents.host.agent_host import AgentHost
 from scanflow_agents.host.control_loop import Strategies
 from scanflow_agents.host.outbox import Outbox

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from scanflow.errors import UnavailableError
-from scanflow.private import private_file
+from scanflow.files.private import private_file
 
 Statement = tuple[str, Sequence[Any]]
 _RETRY_S = 0.5

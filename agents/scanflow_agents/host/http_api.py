@@ -23,8 +23,8 @@ from starlette.routing import Route
 
 from scanflow.agent.records import Accepted, Event, SensorCall
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError
-from scanflow.http_security import RequestGuard
-from scanflow.problems import PROBLEM_JSON, build_problem
+from scanflow.http.problems import PROBLEM_JSON, build_problem
+from scanflow.http.security import RequestGuard
 from scanflow_agents.host.agent_host import AgentHost
 
 MOST_EVENTS = 1000

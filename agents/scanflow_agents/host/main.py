@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import stamina
 
 from scanflow.errors import AlreadyRunningError, InvalidError, ScanflowError, UsageError
-from scanflow.private import open_private, write_private
+from scanflow.files.private import open_private, write_private
 from scanflow_agents.host.spec import AgentSpec, read_spec
 
 CONFIGURATION = 78

@@ -13,9 +13,9 @@ from scanflow.agent.records import JSON, Action, ActionState, Event, Verdict
 from scanflow.backends.records import RunRecord
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import NotFoundError, UsageError
+from scanflow.files.unchanged_reads import UnchangedReads
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow.transport.server_client import ServerClient, build_path
-from scanflow.unchanged_reads import UnchangedReads
 
 RECENT = 100
 """The number of newest runs of a workflow, and of newest actions of a strategy, that the agents read."""

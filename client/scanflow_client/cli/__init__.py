@@ -7,7 +7,7 @@ import os
 import sys
 
 from scanflow.errors import ScanflowError, ServiceFailedError, StepFailedError, UnavailableError, UsageError
-from scanflow.printable import printable
+from scanflow.text.printable import printable
 
 __all__ = ["main"]
 

@@ -8,7 +8,7 @@ import typer
 from typer import Argument, Option
 
 from scanflow.errors import UsageError
-from scanflow.home_token import Role
+from scanflow.http.home_token import Role
 from scanflow_client.cli.options import PLAIN_HELP, JsonOption, LimitOption, load_settings, open_client
 from scanflow_client.cli.output import print_json, respond, say
 
@@ -97,7 +97,7 @@ def events(
 @tokens.command("show")
 def show_token() -> None:
     """Print the token of the home folder, for SCANFLOW_TOKEN; made if there is none."""
-    from scanflow.home_token import ensure_home_token
+    from scanflow.http.home_token import ensure_home_token
 
     say(ensure_home_token(load_settings().home))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
-from scanflow.printable import PrintableStream, printable
+from scanflow.text.printable import PrintableStream, printable
 
 if TYPE_CHECKING:
     from scanflow_client.formatting.table import Screen

@@ -10,7 +10,7 @@ from scanflow.agent.formatting import format_call
 from scanflow.agent.records import Action, AgentView, Intent, SensorReport
 from scanflow.app.quantities import format_count, format_duration
 from scanflow.drift.promotion import format_decision
-from scanflow.masking import mask_secrets
+from scanflow.text.masking import mask_secrets
 from scanflow_client.formatting.table import Screen, Table
 from scanflow_client.formatting.text import format_age, format_seconds, format_time, shorten, to_json
 

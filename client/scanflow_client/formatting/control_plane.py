@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from scanflow.agent.records import AgentView
 from scanflow.drift.promotion import format_decision
-from scanflow.masking import mask_secrets
+from scanflow.text.masking import mask_secrets
 from scanflow_client.formatting.agents import format_agent_row
 from scanflow_client.formatting.table import Screen, Table
 from scanflow_client.formatting.text import format_age, format_time, shorten, to_json

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from scanflow.printable import one_line
+from scanflow.text.printable import one_line
 from scanflow_client.formatting.table import Screen, Table
 from scanflow_client.formatting.text import MARKS, format_seconds
 

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from scanflow.app.quantities import format_count
-from scanflow.html_table import html_table
+from scanflow.text.html_table import html_table
 from scanflow_client.formatting.services import format_shape
 from scanflow_client.formatting.table import Screen, Table
 from scanflow_client.formatting.text import format_latency

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scanflow.app.quantities import format_count
-from scanflow.html_table import html_table
 from scanflow.reports.model_history import VersionHistory
+from scanflow.text.html_table import html_table
 from scanflow_client.formatting.services import format_shape
 from scanflow_client.formatting.table import Screen, Table
 from scanflow_client.formatting.text import format_age, format_time

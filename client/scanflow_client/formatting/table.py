@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
-from scanflow.printable import one_line
+from scanflow.text.printable import one_line
 
 GAP = "  "
 

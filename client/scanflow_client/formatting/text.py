@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from scanflow.app.quantities import format_count, format_duration
-from scanflow.printable import one_line
+from scanflow.text.printable import one_line
 
 MARKS = {
     "succeeded": "✓", "failed": "✗", "skipped": "–", "stopped": "■", "running": "●", "pending": "·",

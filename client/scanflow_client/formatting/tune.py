@@ -9,8 +9,8 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 from scanflow.app.quantities import format_count
-from scanflow.html_table import html_table
 from scanflow.reports import drawing as svg
+from scanflow.text.html_table import html_table
 from scanflow.tuning.candidates import Candidate, describe
 from scanflow_client.formatting.table import Screen, Table
 from scanflow_client.formatting.text import format_latency

@@ -19,8 +19,8 @@ from scanflow.backends.kubernetes.recently import Recently
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.port import RunDefinition
 from scanflow.backends.records import RunRecord
+from scanflow.files.private import open_home, private_folder
 from scanflow.names import RunName
-from scanflow.private import open_home, private_folder
 from scanflow.processes.files import hold_driver_lock, is_locked
 from scanflow.settings import Settings
 

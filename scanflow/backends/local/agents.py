@@ -13,7 +13,7 @@ from pathlib import Path
 from scanflow.backends.agents import AgentProcess, HostedAgent, ignore_message
 from scanflow.backends.log_files import FileLogs
 from scanflow.errors import NotFoundError
-from scanflow.private import private_folder
+from scanflow.files.private import private_folder
 from scanflow.processes.jobs import GRACE_S, Job, write_whole
 from scanflow.processes.starts import Processes
 

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from scanflow.errors import InvalidError, MissingExtraError, UnavailableError
-from scanflow.private import open_private, private_folder
+from scanflow.files.private import open_private, private_folder
 from scanflow.processes.files import try_lock
 
 BUILD_TIMEOUT_S = 1800.0

@@ -49,11 +49,11 @@ from scanflow.errors import (
     UsageError,
     did_you_mean,
 )
-from scanflow.failures import Failure, failure_from_text
 from scanflow.loading import load_function
 from scanflow.names import RunName, StepName, make_run_name
 from scanflow.outputs import keep_outputs
 from scanflow.settings import Settings
+from scanflow.text.failures import Failure, failure_from_text
 
 _ENDED = frozenset({"succeeded", "failed", "stopped"})
 _OWN_FOLDER = str(Path(__file__).parents[2])  # the library's: its frames are not the user's

@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from scanflow.errors import UnavailableError, UsageError
-from scanflow.private import open_private, private_file, private_folder
+from scanflow.files.private import open_private, private_file, private_folder
 
 _MAKING_TAKES_S = 120.0
 """Making a database takes MLflow seconds; whoever holds the lock for longer than this is stuck."""

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scanflow.files.unchanged_reads import UnchangedReads
 from scanflow.knowledge.checks import RESERVED
 from scanflow.knowledge.filters import Clause, matches, to_mlflow
 from scanflow.knowledge.mlflow.artifacts import (
@@ -35,7 +36,6 @@ from scanflow.knowledge.port import KnowledgeBase, NewRun, SaveKey
 from scanflow.knowledge.records import LATEST, ModelVersion, RunStatus, SavedVersion, TrackedRun
 from scanflow.knowledge.step_environment import TrackerPlace, known_environment, remember, sqlite_path, step_environment
 from scanflow.names import environment_name
-from scanflow.unchanged_reads import UnchangedReads
 
 if TYPE_CHECKING:
     from mlflow.entities import Run

@@ -9,8 +9,8 @@ import fcntl
 import os
 from pathlib import Path
 
+from scanflow.files.private import private_folder
 from scanflow.knowledge.step_environment import TrackerPlace
-from scanflow.private import private_folder
 from scanflow.processes.files import is_locked, try_lock
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from scanflow.agent.primitives import parse_act
 from scanflow.agent.records import Action, ActionState, Decision, Intent
 from scanflow.errors import InvalidError, UsageError
-from scanflow.problems import build_problem
+from scanflow.http.problems import build_problem
 from scanflow_server.arbiter.arbitrate import arbitrate_all, decide_duplicate, supersede
 from scanflow_server.arbiter.identity import compute_lookback_s, get_place, is_lasting
 from scanflow_server.arbiter.objections import FOREIGN_S, Owner, World, are_equal, find_foreign_fields

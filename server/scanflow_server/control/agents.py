@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from scanflow.agent.records import AgentView
 from scanflow.backends.agents import AgentProcess, HostedAgent
 from scanflow.errors import UnavailableError
-from scanflow.home_token import agents_token, home_token, token_hash
+from scanflow.http.home_token import agents_token, home_token, token_hash
 from scanflow.transport.clients import fetch_reply, is_loopback
 from scanflow_server.context import ServerContext
 from scanflow_server.control.loop import OUTSIDE_S, ErrorIsolation

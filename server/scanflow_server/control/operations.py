@@ -9,7 +9,7 @@ from typing import Any
 
 from scanflow.backends.service_records import Progress, ServiceRecord
 from scanflow.errors import InternalError, ScanflowError
-from scanflow.problems import build_problem
+from scanflow.http.problems import build_problem
 from scanflow.processes.jobs import Job, Lines
 from scanflow.processes.starts import MOST_STARTS, Processes
 from scanflow_server.arbiter.engine import ArbiterEngine

@@ -13,9 +13,9 @@ from scanflow.app.files import load_json
 from scanflow.backends.records import Waiting
 from scanflow.deployer import RunRequest
 from scanflow.errors import InternalError, NotFoundError, ScanflowError, UnavailableError, UsageError
+from scanflow.files.private import private_folder
+from scanflow.http.problems import build_problem
 from scanflow.names import RunName
-from scanflow.private import private_folder
-from scanflow.problems import build_problem
 from scanflow.processes.jobs import Job, Lines
 from scanflow.processes.starts import MOST_STARTS, Processes
 from scanflow_server.context import ServerContext, make_driver_command

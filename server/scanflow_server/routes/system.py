@@ -14,7 +14,7 @@ from sqlalchemy import text
 
 from scanflow.deployer.remote_home import read_up
 from scanflow.errors import ScanflowError, UnavailableError, UnsupportedError
-from scanflow.private import open_private
+from scanflow.files.private import open_private
 from scanflow_server.access import TokenHolder
 from scanflow_server.auth import Operator, Reader
 from scanflow_server.bodies import Status, TrackerStatus

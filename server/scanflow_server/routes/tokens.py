@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
-from scanflow.home_token import Role, make_token, token_hash
+from scanflow.http.home_token import Role, make_token, token_hash
 from scanflow_server.access import TokenHolder
 from scanflow_server.auth import Admin, get_home_owner
 from scanflow_server.bodies import Name

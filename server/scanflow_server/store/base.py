@@ -19,7 +19,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from scanflow.errors import InvalidError, UnavailableError
-from scanflow.private import private_file, private_folder
+from scanflow.files.private import private_file, private_folder
 
 BUSY_TIMEOUT_S = 30.0
 CONNECTIONS = 50

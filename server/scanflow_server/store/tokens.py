@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Connection, delete, insert, select, update
 
 from scanflow.errors import AlreadyRunningError, UsageError
-from scanflow.home_token import Role
+from scanflow.http.home_token import Role
 from scanflow_server.store.base import Row
 from scanflow_server.store.tables import tokens
 

@@ -14,8 +14,8 @@ import pytest
 from scanflow.backends.journal import Journal, JournalRun
 from scanflow.backends.records import TaskRecord, TaskState
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError
-from scanflow.failures import Failure
 from scanflow.names import RunName, StepName
+from scanflow.text.failures import Failure
 from tests.waiting import PATIENCE_S
 
 NAMES = random.Random(0)

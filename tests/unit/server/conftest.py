@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scanflow.home_token import ensure_home_token
+from scanflow.http.home_token import ensure_home_token
 from scanflow.settings import Settings
 from scanflow_server.auth import register_home
 from scanflow_server.context import ServerContext, make_context

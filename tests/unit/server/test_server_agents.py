@@ -15,7 +15,7 @@ import pytest
 from scanflow.backends.agents import AgentProcess, HostedAgent
 from scanflow.backends.local.agents import LocalAgents
 from scanflow.errors import UnavailableError
-from scanflow.home_token import agents_token, home_token
+from scanflow.http.home_token import agents_token, home_token
 from scanflow.processes.jobs import Job
 from scanflow.processes.starts import WELL_S
 from scanflow_server.context import ServerContext

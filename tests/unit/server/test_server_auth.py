@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from scanflow.home_token import token_hash
+from scanflow.http.home_token import token_hash
 from scanflow_server.access import TokenHolder
 from scanflow_server.auth import Callers
 from scanflow_server.store import agents, tokens

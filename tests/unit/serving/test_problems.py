@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow.problems import PROBLEM_JSON
+from scanflow.http.problems import PROBLEM_JSON
 from scanflow_serving.problems import ProblemError, invalid, make_not_found
 
 

@@ -54,9 +54,9 @@ from scanflow.backends.tasks import (
 )
 from scanflow.backends.values import Outputs
 from scanflow.errors import InvalidError, UnavailableError, UsageError
+from scanflow.files.private import private_folder, write_private
 from scanflow.names import RunName, StepName
 from scanflow.outputs import OUTPUTS_FOLDER
-from scanflow.private import private_folder, write_private
 from scanflow.processes.files import is_locked
 from scanflow.settings import Settings
 

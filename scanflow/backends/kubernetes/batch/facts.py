@@ -16,9 +16,9 @@ from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import build_selector
 from scanflow.backends.kubernetes.times import parse_epoch_s
 from scanflow.backends.records import RunRecord, RunState, TaskRecord
+from scanflow.files.private import private_folder, write_private
 from scanflow.names import StepName
 from scanflow.outputs import OUTPUTS_FOLDER
-from scanflow.private import private_folder, write_private
 
 ENDED: Final = frozenset({"succeeded", "failed", "stopped"})
 

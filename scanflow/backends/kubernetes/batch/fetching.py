@@ -21,9 +21,9 @@ from scanflow.backends.kubernetes.labels import MANAGER, RUN
 from scanflow.backends.kubernetes.security import container_security, pod_security
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError
+from scanflow.files.private import private_folder, write_private
 from scanflow.names import StepName
 from scanflow.outputs import OUTPUTS_FOLDER
-from scanflow.private import private_folder, write_private
 
 LONGEST_S: Final = 120.0
 LARGEST: Final = 4_000_000

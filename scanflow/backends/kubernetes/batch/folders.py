@@ -10,8 +10,8 @@ from typing import Final
 
 from scanflow.backends.kubernetes.batch import layout
 from scanflow.backends.kubernetes.batch.framing import LAST
+from scanflow.files.private import write_private
 from scanflow.outputs import OUTPUTS_FOLDER
-from scanflow.private import write_private
 
 MOST_LEFT: Final = 1_000
 """Characters of outputs that are reported to the engine; more are read from the claim."""

@@ -16,7 +16,7 @@ from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import build_labels
 from scanflow.backends.pickles import add_signature, home_key, read_signed, write_pickle
 from scanflow.errors import NotFoundError, UnavailableError
-from scanflow.private import open_home, private_folder
+from scanflow.files.private import open_home, private_folder
 
 
 class Functions:

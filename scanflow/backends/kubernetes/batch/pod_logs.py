@@ -10,7 +10,7 @@ from scanflow.backends.kubernetes.batch.framing import Unframed, split_streams
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.port import LogPage, LogPart, Stream
 from scanflow.errors import NotFoundError, UnavailableError, UsageError
-from scanflow.private import private_folder
+from scanflow.files.private import private_folder
 from scanflow.processes.files import write_atomically
 
 MAIN = "main"

@@ -30,8 +30,8 @@ from scanflow.backends.step_process import options, step_variables
 from scanflow.backends.tasks import task_name
 from scanflow.backends.values import Outputs, encode
 from scanflow.errors import InternalError, ScanflowError
+from scanflow.files.private import write_private
 from scanflow.names import StepName
-from scanflow.private import write_private
 
 REFUSED = 125
 """The exit code of a task that could not be started."""

@@ -16,8 +16,8 @@ from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.times import parse_epoch_s
 from scanflow.backends.records import TaskRecord, TaskState
 from scanflow.backends.tasks import task_name
-from scanflow.failures import Failure
 from scanflow.names import StepName
+from scanflow.text.failures import Failure
 
 Phase = Literal["running", "succeeded", "failed", "stopped"]
 

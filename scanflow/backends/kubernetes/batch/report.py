@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from scanflow.app.quantities import format_duration
 from scanflow.backends.kubernetes.batch.process import ProcessEnd
 from scanflow.errors import ScanflowError
-from scanflow.failures import Failure, failure_from_text
+from scanflow.text.failures import Failure, failure_from_text
 
 LARGEST_CAUSE = 2_000
 """Characters of a cause: the engine keeps all reports of a run in one object."""

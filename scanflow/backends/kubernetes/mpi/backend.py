@@ -39,10 +39,10 @@ from scanflow.backends.step_process import task_tags
 from scanflow.backends.tasks import add_pending_tasks, find_logged_task, find_output_tasks, running_tasks, split_task
 from scanflow.backends.values import Outputs
 from scanflow.errors import AlreadyRunningError, InvalidError, ScanflowError, UnsupportedError, UsageError
+from scanflow.files.private import private_folder, write_private
 from scanflow.names import RunName, StepName
 from scanflow.placement.mpi.groups import ClusterNode
 from scanflow.placement.mpi.plan import MPIPlan, plan_job
-from scanflow.private import private_folder, write_private
 from scanflow.processes.files import hold_driver_lock, is_locked
 
 _KINDS: Final = {"volcano": "Job", "mpi-operator": "MPIJob"}

@@ -20,8 +20,8 @@ from scanflow.backends.kubernetes.pod_logs import read_lines_since
 from scanflow.backends.parameters import RESULT
 from scanflow.backends.rank_files import RANKS, describe_running_ranks, first_failure
 from scanflow.backends.records import TaskRecord
-from scanflow.failures import Failure
 from scanflow.names import StepName
+from scanflow.text.failures import Failure
 
 MAX_OUTPUT_BYTES: Final = 256 * 1024 * 1024
 """Limit of the output of all ranks, which would else fill this disk."""

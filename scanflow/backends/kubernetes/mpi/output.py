@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from scanflow.backends.kubernetes.pod_logs import LogLine
 from scanflow.backends.kubernetes.times import parse_epoch_s
 from scanflow.backends.rank_files import PLAN, rank_file
-from scanflow.private import open_private, private_folder
+from scanflow.files.private import open_private, private_folder
 from scanflow.processes.files import write_atomically
 
 TOLD: Final = "##scanflow"

@@ -41,15 +41,15 @@ from scanflow.backends.tasks import (
     split_task,
 )
 from scanflow.backends.values import Outputs
-from scanflow.disk import disk_error
 from scanflow.errors import AlreadyRunningError, UnavailableError, UnsupportedError, UsageError
+from scanflow.files.disk import disk_error
+from scanflow.files.private import open_home, private_folder
 from scanflow.names import RunName, StepName
 from scanflow.placement.available_cpus import this_machine
 from scanflow.placement.mpi.groups import ClusterNode
 from scanflow.placement.mpi.here import build_local_node, plan_here
 from scanflow.placement.mpi.plan import MPIPlan
 from scanflow.placement.sysfs import read_topology
-from scanflow.private import open_home, private_folder
 from scanflow.processes.files import hold_driver_lock, is_locked
 from scanflow.processes.shims import stop_attempt
 from scanflow.settings import Settings

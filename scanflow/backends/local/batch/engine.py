@@ -34,10 +34,10 @@ from scanflow.backends.local.layout import RunFolder
 from scanflow.backends.records import EnvironmentReady, Observer, RunState, TaskEnded, TaskRecord, TaskStarted, Waiting
 from scanflow.backends.schedule import Budget, Share, StepProgress
 from scanflow.backends.step_cache import copy_outputs
-from scanflow.disk import disk_error
 from scanflow.errors import ScanflowError
+from scanflow.files.disk import disk_error
+from scanflow.files.private import private_folder
 from scanflow.names import StepName
-from scanflow.private import private_folder
 from scanflow.processes.shims import Exit, Shims, stop_attempt
 
 WARM_IMPORTS = "scanflow.backends.local.batch.warm_imports"

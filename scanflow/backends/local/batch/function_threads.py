@@ -15,8 +15,8 @@ from typing import Any, BinaryIO, TextIO, TypeAlias
 
 from scanflow.app.steps import check_parameters, check_result
 from scanflow.backends.values import write_result
+from scanflow.files.private import open_private
 from scanflow.outputs import use_output_dir
-from scanflow.private import open_private
 
 LogTo: TypeAlias = Callable[[Path], AbstractContextManager[None]]
 """A context that redirects the calling thread's output to ``stdout.log`` and ``stderr.log`` of a folder."""

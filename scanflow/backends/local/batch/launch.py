@@ -29,10 +29,10 @@ from scanflow.backends.step_process import options, step_variables
 from scanflow.backends.tasks import split_task
 from scanflow.backends.values import Outputs, encode
 from scanflow.errors import InternalError, NotFoundError
+from scanflow.files.private import private_folder
 from scanflow.loading import load_function
 from scanflow.names import StepName
 from scanflow.placement.sysfs import read_topology
-from scanflow.private import private_folder
 from scanflow.processes.shims import Spec, create_attempt_folder
 
 SEEN_OUTPUTS = 512

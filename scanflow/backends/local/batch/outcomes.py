@@ -9,9 +9,9 @@ from pathlib import Path
 from scanflow.app.quantities import format_duration
 from scanflow.backends.records import TaskRecord, TaskState
 from scanflow.errors import ScanflowError
-from scanflow.failures import Failure, failure_from_text
 from scanflow.names import StepName
 from scanflow.processes.shims import Exit
+from scanflow.text.failures import Failure, failure_from_text
 
 TAIL_BYTES = 65_536  # of standard error; a traceback is at its end
 _OWN_FOLDER = str(Path(__file__).parents[3])  # the library's: its frames are not the user's

@@ -14,7 +14,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
 from scanflow.errors import UsageError
-from scanflow.private import open_private
+from scanflow.files.private import open_private
 from scanflow_server.store.base import Store, translate_errors
 from scanflow_server.store.tables import metadata
 

@@ -14,10 +14,10 @@ from sqlalchemy import insert
 
 from scanflow.agent.context import Context
 from scanflow.errors import InvalidError, NotFoundError
-from scanflow.home_token import ensure_home_token
+from scanflow.files.unchanged_reads import UnchangedReads
+from scanflow.http.home_token import ensure_home_token
 from scanflow.settings import Settings
 from scanflow.transport.server_client import ServerClient
-from scanflow.unchanged_reads import UnchangedReads
 from scanflow_agents.templates.control_plane import MOST_LABELS, ControlPlane, list_newest_runs, list_strategy_actions
 from scanflow_server.auth import register_home
 from scanflow_server.context import ServerContext, make_context

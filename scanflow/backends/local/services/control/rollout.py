@@ -16,7 +16,7 @@ from scanflow.backends.local.services.state.observed import is_current, is_super
 from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_records import Progress, ServiceObserver, ServiceRecord
 from scanflow.errors import NotFoundError, UnavailableError, UsageError
-from scanflow.private import private_folder
+from scanflow.files.private import private_folder
 from scanflow.processes import restarter, seqpacket
 
 _POLL_S = 0.02

@@ -24,9 +24,9 @@ from scanflow.backends.local.services.layout import ServiceFolder
 from scanflow.backends.local.services.state.desired import read_desired
 from scanflow.backends.local.services.supervisor.controller import ServiceController
 from scanflow.backends.service_desired import DesiredState
-from scanflow.cpu_priority import take_short_slices
 from scanflow.errors import ScanflowError
 from scanflow.processes import seqpacket
+from scanflow.processes.cpu_priority import take_short_slices
 from scanflow.processes.files import try_lock
 from scanflow.processes.open_files import raise_open_file_limit
 from scanflow.processes.shims import Shims

@@ -17,8 +17,8 @@ from scanflow.backends.local.services.layout import ServiceFolder
 from scanflow.backends.local.services.supervisor.listener import LISTEN_FD
 from scanflow.backends.service_desired import DesiredState
 from scanflow.errors import InvalidError
+from scanflow.files.private import private_folder, write_private
 from scanflow.placement.place import Grant
-from scanflow.private import private_folder, write_private
 from scanflow.processes.shims import Exit, Spec, create_attempt_folder
 from scanflow.wire import DRAIN_IDLE_S, InstanceSpec, Recording, decode, encode
 

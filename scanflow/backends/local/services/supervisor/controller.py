@@ -37,8 +37,8 @@ from scanflow.backends.local.services.supervisor.recorder_process import Recorde
 from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_metrics import MetricsWindow
 from scanflow.errors import ScanflowError
+from scanflow.files.private import private_folder
 from scanflow.placement.sysfs import read_topology
-from scanflow.private import private_folder
 from scanflow.processes.shims import Shims
 from scanflow.wire import SHORT_IDLE_S
 

@@ -16,7 +16,7 @@ from scanflow.backends.local.services.supervisor.attempts import (
     read_started,
 )
 from scanflow.backends.local.services.supervisor.metrics import Usage, read_usage
-from scanflow.cpu_priority import yield_cpu
+from scanflow.processes.cpu_priority import yield_cpu
 from scanflow.processes.identity import read_start_time
 from scanflow.processes.shims import stop_attempt
 

@@ -18,7 +18,7 @@ from scanflow.backends.local.services.supervisor import attempts
 from scanflow.backends.local.services.supervisor.instance import Instance
 from scanflow.backends.local.services.supervisor.metrics import ServiceMetrics
 from scanflow.backends.service_desired import DesiredState
-from scanflow.disk import disk_error
+from scanflow.files.disk import disk_error
 from scanflow.placement.place import Grant
 from scanflow.placement.topology import Topology
 from scanflow.processes.shims import Exit, Shims, stop_attempt

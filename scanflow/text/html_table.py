@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from scanflow.printable import one_line
+from scanflow.text.printable import one_line
 
 MAX_ROWS = 50
 _LONGEST = 200

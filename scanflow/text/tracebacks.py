@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from scanflow.printable import printable
+from scanflow.text.printable import printable
 
 _HEADER = "Traceback (most recent call last):"
 _FRAME = re.compile(r'  File "(?P<file>.+?)", line (?P<line>\d+)(?:, in (?P<where>.+))?')

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from scanflow.errors import UnavailableError
-from scanflow.private import open_home, open_private
+from scanflow.files.private import open_home, open_private
 
 _PREFIX = "scanflow_"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
-from scanflow.tracebacks import MAX_FRAMES, read_text
+from scanflow.text.tracebacks import MAX_FRAMES, read_text
 
 __all__ = ["MAX_FRAMES", "Failure", "failure_from_text"]
 
@@ -26,6 +26,6 @@ class Failure(BaseModel):
 
 
 def failure_from_text(text: str, *, summary: str, own_folder: str = "") -> Failure:
-    """Return the failure that a program's standard error tells of: see :func:`scanflow.tracebacks.read_text`."""
+    """Return the failure that a program's standard error tells of: see :func:`scanflow.text.tracebacks.read_text`."""
     frames, cause = read_text(text, *([own_folder] if own_folder else []))
     return Failure(summary=summary, frames=frames, cause=cause)
