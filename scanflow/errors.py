@@ -37,7 +37,7 @@ class ForbiddenError(AccessDeniedError):
 
 
 class UnsupportedError(UsageError):
-    """A field or a request that this backend cannot honour; it is never ignored silently."""
+    """A field or a request that this backend does not support; it is never ignored silently."""
 
 
 class MissingExtraError(UsageError):

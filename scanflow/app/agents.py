@@ -63,9 +63,7 @@ class Sensor(Model):
         if not name.isidentifier() or keyword.iskeyword(name):
             better = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
             better = better if better.isidentifier() and not keyword.iskeyword(better) else f"on_{better}".rstrip("_")
-            raise InvalidError(
-                f"Sensor {name!r} is called by its name, so that has to be a Python name. Write {better!r} instead."
-            )
+            raise InvalidError(f"Sensor {name!r} needs a Python identifier as its name. Write {better!r} instead.")
         return name
 
 
@@ -174,12 +172,12 @@ def declared_sensor(
     """
     candidate: Any = function
     if not callable(candidate) or isinstance(candidate, SensorFunction | type):
-        raise InvalidError(f"A sensor is made of a function; {short(candidate)} is not one.")
+        raise InvalidError(f"A sensor needs a function; {short(candidate)} is not one.")
     own = str(name or getattr(candidate, "__name__", type(candidate).__name__))
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidError(f"The sensor {own!r} yields. Return one value instead, such as a list.")
     if own == "<lambda>":
-        raise InvalidError("A sensor is called by its name, which a lambda has not. Give it one: name='count'.")
+        raise InvalidError("A sensor needs a name, and a lambda has none. Give it one: name='count'.")
     described = Sensor(
         name=own,
         trigger=CallReceive() if trigger is None else trigger,

@@ -70,8 +70,8 @@ class Application(Model):
             for sensor in agent.sensors:
                 if unknown := [node for node in sensor.nodes if node not in nodes]:
                     raise InvalidError(
-                        f"{who}: the sensor {sensor.name!r} of the agent {agent.name!r} looks at {unknown[0]!r}, "
-                        f"which is no node of its workflows.{did_you_mean(unknown[0], nodes)}"
+                        f"{who}: the sensor {sensor.name!r} of the agent {agent.name!r} reads {unknown[0]!r}, which is "
+                        f"not a node of its workflows.{did_you_mean(unknown[0], nodes)}"
                     )
         return self
 
@@ -93,13 +93,13 @@ class Application(Model):
             for step in workflow.steps if online else ():  # what a run keeps of its application has none
                 if unknown := [name for name in step.avoid_services if name not in online]:
                     raise InvalidError(
-                        f"{who}: the step {step.name!r} keeps apart from {unknown[0]!r}, which is no online workflow "
-                        f"of it.{did_you_mean(unknown[0], online)}"
+                        f"{who}: the step {step.name!r} has {unknown[0]!r} in apart_from, which is not an online "
+                        f"workflow of it.{did_you_mean(unknown[0], online)}"
                     )
             backup = None if workflow.serving is None else workflow.serving.backup
             if backup is not None and backup not in online:
                 raise InvalidError(
-                    f"{who}: the backup of the workflow {workflow.name!r} is {backup!r}, which is no other online "
+                    f"{who}: the backup of the workflow {workflow.name!r} is {backup!r}, which is not another online "
                     f"workflow of it.{did_you_mean(backup, online - {workflow.name})}"
                 )
 

@@ -83,10 +83,10 @@ def _is_list(target: object) -> bool:
 
 def _advice(target: object) -> str:
     if _is_list(target):
-        return "'>>' links nodes, and this list of them is empty: nothing would wait for anything. Leave it out."
+        return "'>>' links nodes, but this list of nodes is empty, so there is no edge to make. Remove it."
     if callable(getattr(target, "bind", None)):
-        return f"'>>' links nodes, and {target!s} is a function. Make a node of it first: .bind(...)."
-    return f"'>>' links nodes, and {short(target)} is not one. Write a >> b, or a >> [b, c]."
+        return f"'>>' links nodes, but {target!s} is a function. Make a node of it first: .bind(...)."
+    return f"'>>' links nodes, but {short(target)} is not one. Write a >> b, or a >> [b, c]."
 
 
 def _join(first: Chain, second: Chain) -> Chain:

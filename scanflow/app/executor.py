@@ -28,7 +28,7 @@ from scanflow.names import check_locator, check_name
 
 __all__ = ["Duration", "Executor", "Retry", "Target"]
 
-# What asks for a process of the step's own; a step inside the runner's process cannot honour these.
+# Fields that need a process of the step's own; a step inside the runner's process does not support them.
 _NEEDS_A_PROCESS = ("requirements", "image", "resources", "affinity", "timeout", "env")
 
 
@@ -209,7 +209,7 @@ class Executor(Linkable):
         for field in _NEEDS_A_PROCESS:
             if getattr(self, field) != type(self).model_fields[field].get_default(call_default_factory=True):
                 raise InvalidError(
-                    f"{who} is in_process, where {field!r} cannot be honoured. Remove {field!r}, or in_process=True."
+                    f"{who} is in_process, where {field!r} is not supported. Remove {field!r}, or in_process=True."
                 )
 
     @property

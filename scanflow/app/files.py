@@ -11,7 +11,7 @@ from scanflow.app.model import short
 from scanflow.errors import InvalidError
 
 SCHEMA = "scanflow/v1"
-_DEEP = "This file is nested deeper than any application is. Look for a bracket too many."
+_DEEP = "This file is nested too deeply for an application. Look for an extra bracket."
 
 
 def dump_json(app: Application) -> str:

@@ -31,7 +31,7 @@ def levels(parents: Mapping[str, Sequence[str]]) -> tuple[tuple[str, ...], ...]:
             else [*cycle[: _MOST_SHOWN - 2], f"({len(cycle) - _MOST_SHOWN + 1} more)", cycle[-1]]
         )
         raise InvalidError(
-            f"The nodes wait for each other in a circle: {' >> '.join(shown)}. Remove one of these edges."
+            f"The nodes depend on each other in a cycle: {' >> '.join(shown)}. Remove one of these edges."
         ) from None
     position = {name: index for index, name in enumerate(parents)}
     waves: list[tuple[str, ...]] = []

@@ -19,7 +19,7 @@ _OURS = frozenset({"$from", "$path", "$pickle"})
 
 def _refuse(*_: Any, **__: Any) -> NoReturn:
     raise InvalidError(
-        "What is described cannot be changed afterwards. Make a changed copy: node.replace(parameters={...}), or "
+        "Parameters cannot be changed in place. Make a changed copy: node.replace(parameters={...}), or "
         "workflow.with_parameters({...})."
     )
 
@@ -59,8 +59,8 @@ def plain(value: Any, what: str, *, special: Callable[[Any], Any] = lambda _: No
         return plain(value.item(), what, depth=MAX_DEPTH)
     kind = type(value).__name__
     raise InvalidError(
-        f"{what} is {with_article(kind)}, which cannot be written down. Use text, numbers, true/false, lists, "
-        "mappings or paths; have a step load or make anything else."
+        f"{what} is {with_article(kind)}, which cannot be serialized. Use text, numbers, true/false, lists, mappings "
+        "or paths; have a step load or make anything else."
     )
 
 
@@ -85,7 +85,7 @@ def _check_variables(env: Mapping[str, str]) -> Mapping[str, str]:
         if not key or "=" in key or "\0" in key + value:
             shown = STARS if looks_secret(key) else f"{value!r:.60}"
             raise InvalidError(
-                f"env has {key!r:.60}={shown}, which no process can be given. Write {{'NAME': 'value'}}."
+                f"env has {key!r:.60}={shown}, which is not a valid environment variable. Write {{'NAME': 'value'}}."
             )
     return env
 
@@ -107,13 +107,11 @@ def _check_number(value: float, what: str) -> float:
     if isinstance(value, int):
         if value.bit_length() > _MAX_BITS:
             raise InvalidError(
-                f"{what} is a number of more than 4,000 digits, which cannot be written down. Write it as text."
+                f"{what} is a number of more than 4,000 digits, which cannot be serialized. Write it as text."
             )
         return int(value)
     if not math.isfinite(value):
-        raise InvalidError(
-            f"{what} is {value!r}, which cannot be written down as a number. Write the text '{value!r}', or None."
-        )
+        raise InvalidError(f"{what} is {value!r}, which JSON has no number for. Write the text '{value!r}', or None.")
     return float(value)
 
 
@@ -127,8 +125,8 @@ def _check_keys(value: Mapping[Any, Any], what: str, *, reserved: frozenset[str]
             raise InvalidError(f"{what} has the key {name!r} twice, as text and as a number. Remove one.")
         if name in reserved:
             raise InvalidError(
-                f"{what} has the key {name!r}, a word of scanflow's own. A reference is {{'$from': 'step.output'}} and "
-                "nothing beside it; rename any other."
+                f"{what} has the key {name!r}, which scanflow reserves. A reference is {{'$from': 'step.output'}} with "
+                "no other key; rename any other use of it."
             )
         keyed[name] = inner
     return keyed

@@ -77,14 +77,14 @@ class Ref(Model):
 
     def __iter__(self) -> NoReturn:
         raise InvalidError(
-            f"The value of {str(self)!r} is known only at run time, so nothing can go through it now. "
-            "Have a step run for each of its items: for_each=..."
+            f"The value of {str(self)!r} is known only at run time, so it cannot be iterated over here. Run a step for "
+            "each of its items: for_each=..."
         )
 
     def __format__(self, spec: str) -> str:
         raise InvalidError(
-            f"The value of {str(self)!r} is known only at run time, so it cannot become a part of a text. "
-            "Hand it on as a parameter of its own."
+            f"The value of {str(self)!r} is known only at run time, so it cannot be formatted into a string. Pass it "
+            "as a separate parameter."
         )
 
     def __getitem__(self, key: str) -> Ref:
@@ -114,7 +114,9 @@ class Ref(Model):
     def is_in(self, others: Sequence[object]) -> Condition:
         """Return the condition that this value is one of ``others``."""
         if isinstance(others, str):
-            raise InvalidError(f"is_in cannot look into the text {others!r}. Write a list: is_in([{others!r}]).")
+            raise InvalidError(
+                f"is_in needs a list of choices, not the text {others!r}. Write a list: is_in([{others!r}])."
+            )
         return Condition(left=self, op="in", right=list(others))
 
 
@@ -166,7 +168,7 @@ class Condition(Model):
     def _check(self) -> Self:
         if self.op == "in" and not isinstance(self.right, list | str | dict):
             raise InvalidError(
-                f"The condition '{self}' looks into {self.right!r}, which is not a list. Write a list: [...]."
+                f"The condition '{self}' tests membership in {self.right!r}, which is not a list. Write a list: [...]."
             )
         return self
 

@@ -47,8 +47,8 @@ class Scaling(Model):
             raise InvalidError(f"Scaling has min={self.min} above max={self.max}. Swap them, or raise max.")
         if self.down_threshold >= self.up_threshold:
             raise InvalidError(
-                f"Scaling goes down below {self.down_threshold:g} and up above {self.up_threshold:g}: it would never "
-                f"rest. Write down={self.up_threshold * 0.8:g} or less."
+                f"Scaling goes down below {self.down_threshold:g} and up above {self.up_threshold:g}: the number of "
+                f"instances would oscillate. Write down={self.up_threshold * 0.8:g} or less."
             )
         return self
 

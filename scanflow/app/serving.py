@@ -73,7 +73,9 @@ class Serving(Model):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.auth is not None and not re.fullmatch("(env|file):.+", self.auth):
-            raise InvalidError("Serving.auth says where the token is, and is not the token: env:NAME or file:PATH.")
+            raise InvalidError(
+                "Serving.auth is a reference to the token, not the token itself. Write env:NAME or file:PATH."
+            )
         if self.port is not None and self.port == self.grpc_port:
             raise InvalidError(
                 f"Serving has port {self.port} for both HTTP and gRPC. Give gRPC another, or none: grpc_port=0."

@@ -76,7 +76,7 @@ class Cron(Model):
         fields = parse_cron(expression)
         if len(fields.weekdays) == 7 and min(fields.days) > max(_MONTH_DAYS[month - 1] for month in fields.months):
             raise InvalidError(
-                f"The cron expression {expression!r} never comes: no such month has {min(fields.days)} days."
+                f"The cron expression {expression!r} never fires: no such month has {min(fields.days)} days."
             )
         return expression
 
@@ -175,7 +175,9 @@ def every(
     }
     for unit, (value, _) in amounts.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_DURATION_S:
-            raise InvalidError(f"every({unit}={short(value)}) is no interval. Write a number, as in every(minutes=5).")
+            raise InvalidError(
+                f"every({unit}={short(value)}) is not an interval. Write a number, as in every(minutes=5)."
+            )
     return Interval(seconds=sum(value * size for value, size in amounts.values()), jitter=jitter)
 
 

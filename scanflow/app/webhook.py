@@ -26,7 +26,7 @@ def check_url(url: str) -> str:
     except ValueError:
         usable = False
     if not usable or not url.isascii() or not url.isprintable() or " " in url:
-        raise InvalidError("The address of a webhook is no http or https one without a user's name. Write https://…")
+        raise InvalidError("The address of a webhook must be an http or https URL without a user name. Write https://…")
     return url
 
 
@@ -49,7 +49,9 @@ class Webhook(Model):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.secret is not None and not re.fullmatch(_REFERENCE, self.secret):
-            raise InvalidError("Webhook.secret says where the secret is, and is not the secret: env:NAME or file:PATH.")
+            raise InvalidError(
+                "Webhook.secret is a reference to the secret, not the secret itself. Write env:NAME or file:PATH."
+            )
         if not re.fullmatch(_REFERENCE, self.url):
             check_url(self.url)
         return self

@@ -50,8 +50,8 @@ def _check_depth(text: str) -> None:
             depth += 1
             if depth > MAX_DEPTH:
                 raise InvalidError(
-                    f"This file is nested more than {MAX_DEPTH} levels deep, which no application is. "
-                    "Look for a bracket too many."
+                    f"This file is nested more than {MAX_DEPTH} levels deep, too deeply for an application. Look for "
+                    "an extra bracket."
                 )
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
@@ -69,9 +69,11 @@ def _count_values(node: yaml.Node | None, sizes: dict[int, int]) -> int:
         sizes[id(node)] = 1 + sum(_count_values(child, sizes) for child in inner)
     size = sizes[id(node)]
     if size == 0:
-        raise InvalidError("An alias (*name) stands inside what it names, so that it would have no end. Write it out.")
+        raise InvalidError(
+            "An alias (*name) refers to the value that contains it, which would be endless. Write the value out."
+        )
     if size > MAX_VALUES:
-        raise InvalidError(f"Its aliases (*name) make more than {MAX_VALUES:,} values of it. Write less.")
+        raise InvalidError(f"Its aliases (*name) expand to more than {MAX_VALUES:,} values. Use fewer aliases.")
     return size
 
 

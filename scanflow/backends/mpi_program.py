@@ -73,8 +73,8 @@ def check_affinity(workload: MPIWorkload, *fields: str) -> None:
     for field in ("node_selector", "near", "apart_from", "avoid_services"):
         if field not in fields and getattr(workload.affinity, field, None):
             raise UnsupportedError(
-                f"MPIWorkload {workload.name!r}: affinity.{field} cannot be honoured here: what bounds the job decides "
-                "beside whom it runs (profile=...). Remove it."
+                f"MPIWorkload {workload.name!r}: affinity.{field} is not supported here: profile=... decides which "
+                "jobs share a node. Remove it."
             )
 
 

@@ -85,7 +85,7 @@ def test_what_is_wanted_of_steps_is_changed_for_later_runs_and_taken_back(acting
     assert "'hold': Kubernetes honours affinity for whole cores and known memory only" in exclusive
     assert "Write resources=sf.Resources(cpu=2, memory='1Gi')" in exclusive
     pinned = acting.refusal(do.update_workflow_affinity("work", "cpumempin", kind="batch"))
-    assert "Kubernetes cannot honour affinity 'cpumempin' of a step. Write 'cpumem'" in pinned
+    assert "Kubernetes does not support affinity 'cpumempin' of a step. Write 'cpumem'" in pinned
 
     begun, run = acting.begin(do.run_workflow("work"))
     until(lambda: workflows(cluster, acting, run), "its Workflow is there")

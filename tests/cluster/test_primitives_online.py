@@ -48,7 +48,7 @@ def test_a_service_is_deployed_sized_and_ended_and_each_is_taken_back(
         acting.take_back(more)
         assert sizes(here) == ["200m"]
         named = acting.refusal(do.delete_workflow_instance(here.name, instance=next(iter(here.pods()))))
-        assert "cannot honour 'instance'" in named
+        assert "does not support 'instance'" in named
         assert "Give it a 'count'" in named
 
         fixed = acting.do(do.update_workflow_replica(here.name, instances=2))

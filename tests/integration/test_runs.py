@@ -332,7 +332,7 @@ def test_what_this_backend_cannot_honour_is_refused_by_name(
     client: Client, tmp_path: Path, fields: dict[str, Any], field: str
 ) -> None:
     script(tmp_path, "x.py", "pass")
-    with pytest.raises(UnsupportedError, match=f"'x': the embedded backend cannot honour {field}"):
+    with pytest.raises(UnsupportedError, match=f"'x': the embedded backend does not support {field}"):
         client.plan(app_of(tmp_path, sf.Executor(name="x", mainfile="x.py", **fields)))
 
 

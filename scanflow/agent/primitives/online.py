@@ -316,8 +316,8 @@ class DeleteWorkflowInstance(BuiltIn):
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
         if self.instance is not None:
             raise UnsupportedError(
-                "delete_workflow_instance: which instance goes is the backend's choice, and cannot honour 'instance': "
-                f"{self.instance!r}. Give it a 'count'."
+                "delete_workflow_instance: which instance goes is the backend's choice, so it does not support "
+                f"'instance': {self.instance!r}. Give it a 'count'."
             )
         before = get_own_service(context, self.workflow)
         there = _count_instances_before(context, before)

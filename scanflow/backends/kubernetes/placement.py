@@ -70,12 +70,12 @@ def build_instance_placement(services: Iterable[Service], labels: Mapping[str, s
         for field, (requested, problem) in problems.items():
             if requested:
                 raise UnsupportedError(
-                    f"Service {node.name!r}: the backend 'kubernetes' cannot honour {field}: {problem}"
+                    f"Service {node.name!r}: the backend 'kubernetes' does not support {field}: {problem}"
                 )
         for label, value in affinity.node_selector.items():
             if selected.setdefault(label, value) != value:
                 raise UnsupportedError(
-                    f"Service {node.name!r}: the backend 'kubernetes' cannot honour affinity.node_selector: it asks "
+                    f"Service {node.name!r}: the backend 'kubernetes' does not support affinity.node_selector: it asks "
                     f"for {label}={value}, another node of the graph for {label}={selected[label]}, and all are in one "
                     "pod. Make two workflows."
                 )

@@ -129,7 +129,8 @@ class KubernetesSettings(BaseModel):
     """How often it looks at each pod. Rates are taken from looks in three times as long, so that one may be missed."""
 
     allow_degraded: bool = False
-    """Whether what the cluster cannot honour (exclusive cores under the CPU manager policy ``none``) is a warning."""
+    """Whether what the cluster does not support (exclusive cores under the CPU manager policy ``none``) is a "
+    "warning."""
 
     pending_s: float = Field(default=300.0, gt=0)
     """The longest that a step's pod may take to start, while somebody watches the run; then its task has failed."""

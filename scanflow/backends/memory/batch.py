@@ -106,7 +106,7 @@ class MemoryBatch:
         for node in workflow.steps:
             if node.target is None:
                 raise UnsupportedError(
-                    f"Executor {node.name!r}: the backend 'memory' cannot honour mainfile: it starts no processes. "
+                    f"Executor {node.name!r}: the backend 'memory' does not support mainfile: it starts no processes. "
                     "Write a @sf.step function."
                 )
             if node.target.call is not None:

@@ -91,7 +91,7 @@ def inside(act: Callable[[], Any], where: Context | None = None) -> Any:
         (lambda: named.call(ids=1), "The actuator 'named': missing a required argument: 'run_ids'."),
         (lambda: to_checker(lambda: 3).call(), "returned 3. Return 'args, kwargs'"),
         (lambda: to_checker(lambda: ["a"]).call(), "returned ['a']. Return 'args, kwargs'"),
-        (lambda: to_checker(lambda: {"a": {1}}).call(), "is a set, which cannot be written down"),
+        (lambda: to_checker(lambda: {"a": {1}}).call(), "is a set, which cannot be serialized"),
         (lambda: actuator(path="/checks/x", depender="checker"), "names no sensor. Write path='/sensors/NAME'."),
         (lambda: actuator(path="/sensors/a-b", depender="checker"), "Write 'a_b' instead."),
         (lambda: actuator(path="/sensors/x", depender="The Checker"), "Write 'the-checker' instead."),

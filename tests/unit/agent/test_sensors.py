@@ -73,10 +73,10 @@ def yields() -> Any:
     ("make", "told"),
     [
         (lambda: made(sensor, nodes="predictor"), "Write a list: nodes=['predictor']."),
-        (lambda: sensor(HOURLY)(lambda: 1), "which a lambda has not"),
+        (lambda: sensor(HOURLY)(lambda: 1), "a lambda has none"),
         (lambda: sensor(HOURLY, name="a-b")(print), "Write 'a_b' instead."),
         (lambda: sensor(HOURLY)(yields), "The sensor 'yields' yields"),
-        (lambda: sensor(HOURLY)(ANY(3)), "A sensor is made of a function; 3 is not one."),
+        (lambda: sensor(HOURLY)(ANY(3)), "A sensor needs a function; 3 is not one."),
         (lambda: sensor(HOURLY)(int), "is not one."),
         (lambda: sensor(HOURLY)(sensor(HOURLY)(print)), "is not one."),
         (lambda: sensor(ANY("1h"))(print), "Sensor 'print': trigger cannot be '1h'"),

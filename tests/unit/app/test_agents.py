@@ -20,9 +20,7 @@ HOURLY = sf.every(hours=1)
 def test_a_sensor_is_named_as_a_function_is(name: str, better: str) -> None:
     with pytest.raises(InvalidError) as error:
         sf.Sensor(name=name, trigger=HOURLY)
-    assert message(error) == (
-        f"Sensor {name!r} is called by its name, so that has to be a Python name. Write {better!r} instead."
-    )
+    assert message(error) == (f"Sensor {name!r} needs a Python identifier as its name. Write {better!r} instead.")
     assert sf.Sensor(name=better, trigger=HOURLY).name == better
 
 

@@ -82,7 +82,7 @@ def test_what_is_no_mapping_says_what_an_application_is(text: str) -> None:
         ("name: shop\n", "This file has no 'schema'"),
         (HEAD + "name: other\n", "Line 3 has the key 'name' for the second time. Keep one of the two."),
         (HEAD + "tracker: {port: 1, uri: x, port: 2}\n", "Line 3 has the key 'port' for the second time."),
-        (HEAD + "team: &a [*a]\n", "An alias (*name) stands inside what it names"),
+        (HEAD + "team: &a [*a]\n", "An alias (*name) refers to the value that contains it"),
         (HEAD + "---\n" + HEAD, "This is not YAML: expected a single document"),
         (HEAD + "\tteam: x\n", "This is not YAML: "),
         (HEAD + "team: [\n", "This is not YAML: "),
@@ -97,7 +97,7 @@ def test_what_is_no_mapping_says_what_an_application_is(text: str) -> None:
         (HEAD + "workflow: []\n", "Application 'shop' has no field 'workflow'. Did you mean 'workflows'?"),
         (HEAD + "workflows: {}\n", "Application 'shop': workflows cannot be {}: it should be a list."),
         (HEAD + STEP % "parameters: {when: 2026-01-31}", "the parameter 'when' is a date, which cannot"),
-        (HEAD + STEP % "parameters: {p: .nan}", "the parameter 'p' is nan, which cannot be written down as a number"),
+        (HEAD + STEP % "parameters: {p: .nan}", "the parameter 'p' is nan, which JSON has no number for"),
         (HEAD + STEP % "parameters: {p: !!binary aGk=}", "the parameter 'p' is a bytes, which cannot"),
         (HEAD + STEP % "parameters: {p: {1: a, '1': b}}", "has the key '1' twice, as text and as a number"),
         (HEAD + STEP % "mainfil: x", "Executor 'train' has no field 'mainfil'. Did you mean 'mainfile'?"),
@@ -121,7 +121,7 @@ def test_a_wrong_file_says_what_and_where(text: str, told: str) -> None:
         ("{", "This is not JSON: "),
         ('{"schema": "scanflow/v1", "name": "a", "name": "b"}', "An object has the key 'name' twice. Keep one of the"),
         ('{"schema": "scanflow/v1", "name": "a", "tracker": {"port": NaN}}', "port cannot be nan"),
-        ("[" * 100_000, "nested deeper than any application is"),
+        ("[" * 100_000, "nested too deeply for an application"),
         ("NaN", "this is nan"),
     ],
 )
@@ -143,7 +143,7 @@ def test_yaml_that_is_nested_without_end_is_refused_and_harms_nobody(text: str) 
 def test_aliases_that_multiply_without_end_are_refused_at_once() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{index}: &a{index} [{', '.join([f'*a{index - 1}'] * 10)}]" for index in range(1, 30)]
-    with pytest.raises(InvalidError, match=r"aliases .* make more than 10,000,000 values of it"):
+    with pytest.raises(InvalidError, match=r"aliases .* expand to more than 10,000,000 values"):
         load_yaml(HEAD + "\n".join(lines))
 
 

@@ -45,9 +45,9 @@ def test_an_edge_back_is_refused_with_a_circle_that_is_really_there(graph: Graph
     end = data.draw(st.sampled_from(names))
     start = data.draw(st.sampled_from([end, *sorted(ancestors(parents, end))]))
     edges = [*edges, (end, start)]
-    with pytest.raises(InvalidError, match="wait for each other in a circle") as error:
+    with pytest.raises(InvalidError, match="depend on each other in a cycle") as error:
         levels(collect_parents(names, edges))
-    circle = message(error).partition("circle: ")[2].partition(".")[0].split(" >> ")
+    circle = message(error).partition("cycle: ")[2].partition(".")[0].split(" >> ")
     assert circle[0] == circle[-1]
     assert set(itertools.pairwise(circle)) <= set(edges)
 
@@ -57,7 +57,7 @@ def test_a_circle_is_told_in_the_order_its_steps_would_run() -> None:
     with pytest.raises(InvalidError) as error:
         batch(a, b, c, edges=a >> b >> c >> a)
     assert message(error) in {
-        f"Workflow 'training': The nodes wait for each other in a circle: {circle}. Remove one of these edges."
+        f"Workflow 'training': The nodes depend on each other in a cycle: {circle}. Remove one of these edges."
         for circle in ("a >> b >> c >> a", "b >> c >> a >> b", "c >> a >> b >> c")
     }
 

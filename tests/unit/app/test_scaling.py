@@ -22,7 +22,7 @@ def test_thresholds_that_would_never_rest_are_refused_with_one_that_would(down: 
     if down < up:
         assert sf.Scaling(metric="rps", target=up, down=down, up=up).down_threshold == down
     else:
-        with pytest.raises(InvalidError, match=r"it would never rest. Write down=.* or less") as error:
+        with pytest.raises(InvalidError, match=r"instances would oscillate. Write down=.* or less") as error:
             sf.Scaling(metric="rps", target=up, down=down, up=up)
         advised = float(message(error).rpartition("down=")[2].split()[0])
         assert sf.Scaling(metric="rps", target=up, down=advised, up=up).down == advised

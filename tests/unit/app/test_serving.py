@@ -34,7 +34,7 @@ def test_amounts_are_held_as_numbers() -> None:
 def test_a_step_keeps_apart_from_an_online_workflow_of_the_application() -> None:
     step = script("train", affinity=sf.Affinity(avoid_services=["serving"]))
     assert shop(online(), batch(step)).workflow("training").steps[0].avoid_services == ("serving",)
-    with pytest.raises(InvalidError, match=r"'train' keeps apart from 'serving', which is no .* Did you mean 'serve'"):
+    with pytest.raises(InvalidError, match=r"has 'serving' in apart_from, which is not .* Did you mean 'serve'"):
         shop(online("serve"), batch(step))
 
 
@@ -44,10 +44,10 @@ def test_a_backup_is_another_online_workflow_of_the_application() -> None:
     with pytest.raises(InvalidError) as error:
         shop(primary, online("spares"))
     assert message(error) == (
-        "Application 'shop': the backup of the workflow 'serving' is 'spare', which is no other online workflow of it. "
-        "Did you mean 'spares'?"
+        "Application 'shop': the backup of the workflow 'serving' is 'spare', which is not another online workflow of "
+        "it. Did you mean 'spares'?"
     )
-    with pytest.raises(InvalidError, match="'spare', which is no other online workflow"):
+    with pytest.raises(InvalidError, match="'spare', which is not another online workflow"):
         shop(primary, batch(script("train"), name="spare"))
     with pytest.raises(InvalidError, match="Workflow 'serving' is named as its own backup"):
         online(serving=sf.Serving(backup="serving"))

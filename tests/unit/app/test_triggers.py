@@ -87,8 +87,8 @@ def test_names_and_rare_dates_are_taken(text: str) -> None:
         ("* * * nov-feb *", "The range runs backwards. Write 'nov-dec,jan-feb'."),
         ("* * * foo *", "It goes from 1 to 12, or jan feb mar apr may jun jul aug sep oct nov dec."),
         ("* * * * monday", "It goes from 0 to 7, or sun mon tue wed thu fri sat."),
-        ("* * 30 2 *", "never comes: no such month has 30 days"),
-        ("* * 31 apr,jun,sep,nov *", "never comes: no such month has 31 days"),
+        ("* * 30 2 *", "never fires: no such month has 30 days"),
+        ("* * 31 apr,jun,sep,nov *", "never fires: no such month has 31 days"),
     ],
 )
 def test_what_is_no_cron_expression_says_what_is(text: str, told: str) -> None:

@@ -84,7 +84,7 @@ def test_ten_thousand_nodes_in_one_line_make_ten_thousand_waves() -> None:
     nodes = [script(f"n{index}", parameters={"i": index}) for index in range(10_000)]
     workflow = batch(*nodes, edges=[before >> after for before, after in itertools.pairwise(nodes)])
     assert workflow.levels == tuple((f"n{index}",) for index in range(10_000))
-    with pytest.raises(InvalidError, match="in a circle"):
+    with pytest.raises(InvalidError, match="in a cycle"):
         workflow.replace(edges=[*workflow.dependencies, sf.Dependency(dependee="n9999", depender="n0")])
 
 

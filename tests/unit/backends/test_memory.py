@@ -80,7 +80,7 @@ def test_a_run_that_is_stopped_goes_on_where_it_was(deployer: EmbeddedDeployer) 
 
 def test_what_needs_a_process_is_refused_by_the_name_of_its_field(deployer: EmbeddedDeployer) -> None:
     script = sf.Executor(name="train", mainfile="train.py")
-    with pytest.raises(UnsupportedError, match="'train': the backend 'memory' cannot honour mainfile"):
+    with pytest.raises(UnsupportedError, match="'train': the backend 'memory' does not support mainfile"):
         deployer.run(RunRequest(sf.Application(name="shop", workflows=[sf.Workflow(name="w", nodes=[script])])))
 
 

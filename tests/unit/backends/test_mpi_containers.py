@@ -46,13 +46,13 @@ def job(folder: Path, **fields: Any) -> sf.Application:
 def test_an_image_needs_a_runtime_and_a_runtime_an_image(home: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidError, match=r"has a runtime for containers, and no image"):
         job(tmp_path, image=None, runtime="podman")
-    with pytest.raises(UnsupportedError, match=r"cannot honour image without a runtime"):
+    with pytest.raises(UnsupportedError, match=r"does not support image without a runtime"):
         sf.Client(progress=False).plan(job(tmp_path), "job")
 
 
 def test_what_one_machine_cannot_honour_of_an_affinity_is_refused(home: Path, tmp_path: Path) -> None:
     app = job(tmp_path, runtime="apptainer", affinity=sf.Affinity(node_selector={"disk": "ssd"}))
-    with pytest.raises(UnsupportedError, match=r"affinity\.node_selector cannot be honoured"):
+    with pytest.raises(UnsupportedError, match=r"affinity\.node_selector is not supported"):
         sf.Client(progress=False).plan(app, "job")
 
 

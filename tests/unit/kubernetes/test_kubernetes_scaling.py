@@ -83,7 +83,7 @@ def test_limits_that_every_autoscaler_has_need_no_query_of_their_own() -> None:
 def test_what_no_autoscaler_can_do_is_refused_by_name(scaling: sf.Scaling, field: str) -> None:
     with pytest.raises(UnsupportedError) as refused:
         made(scaling)
-    assert f"Service 'serving': the backend 'kubernetes' cannot honour Scaling.{field}: " in str(refused.value)
+    assert f"Service 'serving': the backend 'kubernetes' does not support Scaling.{field}: " in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -136,9 +136,13 @@ A, B = service("a", requirements="one.txt"), service("b", requirements="two.txt"
         (
             online(service(resources=sf.Resources(gpu=1))),
             UnsupportedError,
-            "Service 'm': .* cannot honour resources.gpu",
+            "Service 'm': .* does not support resources.gpu",
         ),
-        (online(service(affinity=sf.Affinity(node_selector={"a": "b"}))), UnsupportedError, "cannot honour affinity"),
+        (
+            online(service(affinity=sf.Affinity(node_selector={"a": "b"}))),
+            UnsupportedError,
+            "does not support affinity",
+        ),
         (online(A, B, edges=[A >> B]), UnsupportedError, "requirements: 'a' and 'b' name different ones"),
         (online(sf.Service(name="m", implementation="c.py:C")), NotFoundError, "There is no file 'c.py'"),
         (online(service(), record=0.5), InvalidError, "has no tracker to record them in"),
@@ -155,7 +159,7 @@ def test_what_cannot_be_honoured_is_refused_by_name(
 
 def test_a_backup_has_none_itself(folder: Path) -> None:
     first, second = online(service(), backup="second"), online(service(), name="second", backup="third")
-    with pytest.raises(UnsupportedError, match="nobody follows a chain"):
+    with pytest.raises(UnsupportedError, match="does not support a chain of backups"):
         define(folder, first, second, online(service(), name="third"))
 
 

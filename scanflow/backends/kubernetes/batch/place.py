@@ -45,7 +45,7 @@ class Place:
 
 
 def check_honoured(node: Executor) -> None:
-    """Raise for an affinity that pods cannot honour.
+    """Raise for an affinity that pods do not support.
 
     Raises:
         UnsupportedError: with the field's name.
@@ -53,8 +53,8 @@ def check_honoured(node: Executor) -> None:
     affinity = node.affinity if isinstance(node.affinity, Affinity) else Affinity()
     if affinity.mode == "cpumempin":
         raise UnsupportedError(
-            f"Executor {node.name!r}: Kubernetes cannot honour affinity 'cpumempin' of a step. Write 'cpumem': whole "
-            "cores of its own."
+            f"Executor {node.name!r}: Kubernetes does not support affinity 'cpumempin' of a step. Write 'cpumem': "
+            "whole cores of its own."
         )
     if affinity.mode != "any":
         _check_exclusive(node)

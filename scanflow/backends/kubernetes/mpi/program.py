@@ -57,14 +57,16 @@ def build_pod_program(app: Application, workflow: Workflow, settings: Kubernetes
 def _check_supported(workload: MPIWorkload) -> None:
     who = f"MPIWorkload {workload.name!r}"
     if workload.runtime is not None:
-        raise UnsupportedError(f"{who}: the backend 'kubernetes' cannot honour runtime: its nodes have one. Remove it.")
+        raise UnsupportedError(
+            f"{who}: the backend 'kubernetes' does not support runtime: its nodes have one. Remove it."
+        )
     if workload.flavor == "mpich":
         raise UnsupportedError(
             f"{who}: on Kubernetes jobs run under Open MPI. Compile it with that, and remove flavor."
         )
     check_affinity(workload, "node_selector")
     if workload.resources_per_task.gpu:
-        raise UnsupportedError(f"{who}: the backend 'kubernetes' cannot honour resources_per_task.gpu of MPI jobs.")
+        raise UnsupportedError(f"{who}: the backend 'kubernetes' does not support resources_per_task.gpu of MPI jobs.")
 
 
 def _locate_program(program: MPIProgram, app: Application, code: Code) -> str:

@@ -366,7 +366,7 @@ class KubernetesServices:
         return read_kubelet_policies(self._cluster, asked=MAX_POLICY_QUERIES if shape.affinity in EXCLUSIVE else 0)
 
     def _report_warnings(self, shape: Shape, name: str, observe: ServiceObserver) -> Shape:
-        """Return the shape, and report or raise what the nodes cannot honour."""
+        """Return the shape, and report or raise what the nodes do not support."""
         for warning in check_nodes(name, shape, self._list_nodes(shape), allow_degraded=self._settings.allow_degraded):
             observe(Progress(service=name, text=warning))
         return shape

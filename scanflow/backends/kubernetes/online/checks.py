@@ -37,8 +37,8 @@ def check_workflow(app: Application, workflow: Workflow, shape: Shape, settings:
     for node in workflow.services:
         if node.resources.gpu:
             raise UnsupportedError(
-                f"Service {node.name!r}: the backend 'kubernetes' cannot honour resources.gpu: it asks for cores and "
-                "memory only. Remove it."
+                f"Service {node.name!r}: the backend 'kubernetes' does not support resources.gpu: it asks for cores "
+                "and memory only. Remove it."
             )
     if serving.record > 0 and resolve_tracker_uri(app, settings) is None:
         raise UsageError(
@@ -93,10 +93,10 @@ def complete_shape(name: str, shape: Shape, env: Mapping[str, str]) -> Shape:
 
 
 def check_nodes(name: str, shape: Shape, policies: Sequence[KubeletPolicy], *, allow_degraded: bool) -> Iterator[str]:
-    """Yield a warning for each requirement that the nodes cannot honour, if degraded service is allowed.
+    """Yield a warning for each requirement that the nodes do not support, if degraded service is allowed.
 
     Raises:
-        UnsupportedError: nodes cannot honour a requirement, and degraded service is not allowed.
+        UnsupportedError: the nodes do not support a requirement, and degraded service is not allowed.
         InvalidError: no node is as large as one instance.
     """
     nodes = [policy for policy in policies if policy.schedulable]
@@ -127,7 +127,7 @@ def check_nodes(name: str, shape: Shape, policies: Sequence[KubeletPolicy], *, a
     for problem in problems:
         if not allow_degraded:
             raise UnsupportedError(
-                f"{name!r}: the cluster cannot honour affinity {shape.affinity!r}. {problem}; or accept it: "
+                f"{name!r}: the cluster does not support affinity {shape.affinity!r}. {problem}; or accept it: "
                 "SCANFLOW_KUBERNETES_ALLOW_DEGRADED=1"
             )
         yield f"warning: {problem}."
@@ -137,6 +137,6 @@ def _check_backup(app: Application, workflow: Workflow, serving: Serving) -> Non
     online = {other.name: other for other in app.workflows if other.type == "online"}
     if serving.backup in online and (online[serving.backup].serving or Serving()).backup is not None:
         raise UnsupportedError(
-            f"Workflow {workflow.name!r}: the backend 'kubernetes' cannot honour serving.backup: {serving.backup!r} "
-            "has a backup itself, and nobody follows a chain of them. Remove one."
+            f"Workflow {workflow.name!r}: the backend 'kubernetes' does not support a chain of backups: "
+            f"{serving.backup!r} has a backup itself. Remove one of the two."
         )

@@ -180,7 +180,7 @@ def check_scaling(scaling: Scaling, *, service: str, cores: float | None, settin
     for field, is_unsupported, problem in problems:
         if is_unsupported:
             raise UnsupportedError(
-                f"Service {service!r}: the backend 'kubernetes' cannot honour Scaling.{field}: {problem}"
+                f"Service {service!r}: the backend 'kubernetes' does not support Scaling.{field}: {problem}"
             )
 
 

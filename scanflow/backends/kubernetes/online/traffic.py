@@ -161,7 +161,7 @@ def detect_mirroring(gateway_class: Manifest) -> Mirroring:
     features = {feature["name"] if isinstance(feature, Mapping) else feature for feature in supported or ()}
     if supported is not None and "HTTPRouteRequestMirror" not in features:
         raise UnsupportedError(
-            "The backend 'kubernetes' cannot honour shadow: the Gateways of class "
+            "The backend 'kubernetes' does not support shadow: the Gateways of class "
             f"{gateway_class['metadata']['name']!r} copy no requests. Give the version a small weight instead."
         )
     return "filter"

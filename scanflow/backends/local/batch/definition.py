@@ -22,7 +22,7 @@ def check_supported(workflow: Workflow) -> None:
         )
     for node in workflow.steps:
         if problem := _problem(node):
-            raise UnsupportedError(f"Executor {node.name!r}: the embedded backend cannot honour {problem}")
+            raise UnsupportedError(f"Executor {node.name!r}: the embedded backend does not support {problem}")
 
 
 def ignored_fields(workflow: Workflow) -> tuple[str, ...]:

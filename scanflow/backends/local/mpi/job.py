@@ -64,13 +64,13 @@ def is_job(workflow: Workflow) -> bool:
 def _check_supported(workload: MPIWorkload) -> MPIWorkload:
     if workload.image is not None and workload.runtime is None:
         raise UnsupportedError(
-            f"MPIWorkload {workload.name!r}: the embedded backend cannot honour image without a runtime: ranks are "
+            f"MPIWorkload {workload.name!r}: the embedded backend does not support image without a runtime: ranks are "
             "processes of this machine. Write runtime='podman' or 'apptainer', remove it, or run on Kubernetes."
         )
     check_affinity(workload)
     if workload.resources_per_task.gpu:
         raise UnsupportedError(
-            f"MPIWorkload {workload.name!r}: the embedded backend cannot honour resources_per_task.gpu."
+            f"MPIWorkload {workload.name!r}: the embedded backend does not support resources_per_task.gpu."
         )
     return workload
 

@@ -191,7 +191,7 @@ def test_done_again_after_a_kill_it_is_as_if_done_once(doing: Batch) -> None:
             "not bound to cores",
         ),
         ("update_workflow_affinity", {"workflow": "scripts", "affinity": "cpumem"}, "not bound to cores"),
-        ("update_workflow_resource", {"workflow": "scripts", "gpu": 1}, "cannot honour resources.gpu"),
+        ("update_workflow_resource", {"workflow": "scripts", "gpu": 1}, "does not support resources.gpu"),
         ("update_executor_resource", {"workflow": "scripts", "executor": "train", "gpu": 1}, "resources.gpu"),
         ("run_workflow", {"workflow": "sum"}, "Did you mean 'sums'"),
         ("run_workflow", {"workflow": "sums", "parameters": {"cuont": 1}}, "no parameter 'cuont'"),

@@ -170,7 +170,7 @@ def test_a_version_is_tried_and_taken_back(served: Online, backend: StandIn) -> 
 @pytest.mark.parametrize(
     ("primitive", "arguments", "kind", "message"),
     [
-        ("delete_workflow_instance", {"instance": "1"}, UnsupportedError, "cannot honour 'instance'"),
+        ("delete_workflow_instance", {"instance": "1"}, UnsupportedError, "does not support 'instance'"),
         ("delete_workflow_instance", {"count": 2}, UsageError, "would leave none"),
         ("delete_workflow_instance", {"count": 0}, UsageError, "count cannot be 0"),
         ("update_workflow_resource", {"memory": "1Gi"}, UnsupportedError, "cannot change 'memory'"),

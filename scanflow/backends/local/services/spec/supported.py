@@ -23,9 +23,9 @@ def find_requirements(app: Application, workflow: Workflow) -> tuple[Path, ...]:
     if len(services_by_file) > 1:
         first, second = (service.name for service in list(services_by_file.values())[:2])
         raise UnsupportedError(
-            f"Workflow {workflow.name!r}: the embedded backend cannot honour requirements: {first!r} and {second!r} "
-            "name different ones, and all nodes of a workflow run in one process. Write all into one file, or make two "
-            "workflows."
+            f"Workflow {workflow.name!r}: the embedded backend does not support requirements: {first!r} and {second!r} "
+            "name different ones, and all nodes of a workflow run in one process. Write all into one file, or make "
+            "two workflows."
         )
     return tuple(services_by_file)
 
@@ -41,11 +41,13 @@ def check_supported(app: Application, workflow: Workflow) -> None:
         }
         for field, problem in problems.items():
             if problem:
-                raise UnsupportedError(f"Service {node.name!r}: the embedded backend cannot honour {field}: {problem}")
+                raise UnsupportedError(
+                    f"Service {node.name!r}: the embedded backend does not support {field}: {problem}"
+                )
     backup = (workflow.serving or Serving()).backup
     online = {other.name: other for other in app.workflows if other.type == "online"}
     if backup in online and (online[backup].serving or Serving()).backup is not None:
         raise UnsupportedError(
-            f"Workflow {workflow.name!r}: the embedded backend cannot honour serving.backup: {backup!r} has a backup "
-            "itself, and nobody follows a chain of them. Remove one."
+            f"Workflow {workflow.name!r}: the embedded backend does not support a chain of backups: {backup!r} has a "
+            "backup itself. Remove one of the two."
         )
