@@ -33,5 +33,5 @@ def keep_shapes(definition: ServiceSpec, remember: Remember, observe: ServiceObs
         try:
             remember(model.name, model.version, definition.shape)
         except ScanflowError as error:
-            text = f"the shape was not kept with models:/{model.name}/{model.version}: {error}"
+            text = f"the shape was not stored with models:/{model.name}/{model.version}: {error}"
             observe(Progress(service=definition.workflow, text=text))

@@ -60,6 +60,6 @@ class BackgroundRun:
 def build_still_running_error(name: str, timeout_s: float | None) -> UnavailableError:
     """Build the error for a run that still goes on after the timeout."""
     return UnavailableError(
-        f"The run {name!r} goes on after {timeout_s:g} s. Wait longer, look at it: scanflow show {name}, "
-        f"or stop it: scanflow stop {name}"
+        f"The run {name!r} is still running after {timeout_s:g} s. Wait longer, inspect it: scanflow show {name}, or "
+        f"stop it: scanflow stop {name}"
     )

@@ -101,8 +101,8 @@ class EmbeddedDeployer(Deployer):
             app, chosen = self._use(request.application), request.chosen
             if chosen.type == "online":
                 raise UnsupportedError(
-                    f"The workflow {chosen.name!r} is of type 'online': it is served, and has no end. "
-                    "Deploy it: scanflow deploy"
+                    f"The workflow {chosen.name!r} is of type 'online': it serves requests and does not finish. Deploy "
+                    "it: scanflow deploy"
                 )
             return RunDefinition(app, chosen, request.parameters, request.source)
         past, earlier = self.batch.show(request.run), self.batch.definition(request.run)

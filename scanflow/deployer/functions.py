@@ -37,8 +37,8 @@ def check_versions(theirs: Mapping[str, str]) -> None:
     for name, own in versions().items():
         if (other := theirs.get(name)) != own:
             raise InvalidError(
-                f"A function of a program or notebook cannot come here by value: there {name} is {other}, here it is "
-                f"{own}. Use {own} there, too; or {_INSTEAD}"
+                f"A function of a program or notebook cannot be received by value: the client has {name} {other}, the "
+                f"server has {own}. Use {own} in the client, too; or {_INSTEAD}"
             )
 
 
@@ -80,12 +80,12 @@ def _pickle(function: Callable[..., Any] | None, step: str) -> bytes:
     except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidError(
             f"The step {step!r} is a function of the running program or notebook and cannot be sent by value: {error}. "
-            f"Make that inside the function; or {_INSTEAD}"
+            f"Create that object inside the function; or {_INSTEAD}"
         ) from error
     if len(content) > MAX_BYTES:
         raise InvalidError(
-            f"The step {step!r} is a function of the running program or notebook and brings {len(content) / 2**20:.0f} "
-            f"MiB along, of which {MAX_BYTES // 2**20} may be sent: a global variable that it uses is large. Load that "
+            f"The step {step!r} is a function of the running program or notebook and takes {len(content) / 2**20:.0f} "
+            f"MiB, more than the limit of {MAX_BYTES // 2**20} MiB: it uses a large global variable. Load its data "
             "inside the function, or give it a file's path as a parameter."
         )
     return content

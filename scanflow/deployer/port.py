@@ -46,7 +46,7 @@ class RunRequest:
     def application(self) -> Application:
         """The application of a new run."""
         if self.app is None:
-            raise UsageError("It names neither an application nor a run. Give one.")
+            raise UsageError("The request names neither an application nor a run. Name one.")
         return self.app
 
     @property

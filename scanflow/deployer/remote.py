@@ -240,8 +240,8 @@ class RemoteDeployer(Deployer):
             done = self._watch_operation(name, operation, observe)
         except NotFoundError as error:
             raise UnavailableError(
-                f"The server no longer knows of the change of {name!r} that was begun; it was restarted meanwhile. "
-                f"See whether it came into effect: scanflow services {name}"
+                f"The server was restarted during the change of {name!r} and no longer tracks it. Check whether it "
+                f"took effect: scanflow services {name}"
             ) from error
         if done["state"] == "succeeded":
             return done
@@ -258,8 +258,8 @@ class RemoteDeployer(Deployer):
         status: dict[str, Any] = self._server.get(build_path("operations", operation))
         if status["state"] == "running":
             raise UnavailableError(
-                f"The server stopped telling of the change of {name!r} before it had ended. "
-                f"See how it went: scanflow services {name}"
+                f"The server stopped reporting the change of {name!r} before it completed. Check its status: scanflow "
+                f"services {name}"
             )
         return status
 

@@ -43,7 +43,7 @@ def get_explanation(record: ServiceRecord) -> Explanation:
     """
     if record.explanation is None:
         raise UnavailableError(
-            f"Nothing has decided yet how many instances {record.name!r} has: its supervisor has not looked at it. "
-            "Try again in a moment."
+            f"There is no scaling decision for {record.name!r} yet: its supervisor has not evaluated it. Try again in "
+            "a moment."
         )
     return record.explanation

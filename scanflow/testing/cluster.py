@@ -336,7 +336,7 @@ class MemoryCluster(Cluster):
             raise NotFoundError(f'namespaces "{namespace}" not found')
         if "deletionTimestamp" in home["metadata"]:
             raise AccessDeniedError(
-                f'The cluster does not allow it: {_format_resource(kind)} "{name}" is forbidden: '
+                f'The cluster forbids the request: {_format_resource(kind)} "{name}" is forbidden: '
                 f"unable to create new content in namespace {namespace} because it is being terminated."
             )
 

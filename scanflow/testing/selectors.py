@@ -33,13 +33,13 @@ def _holds(part: str, labels: Mapping[str, str]) -> bool:
         return (labels.get(match["key"]) == match["value"]) is (match["how"] != "!=")
     if match := _THERE.fullmatch(part):
         return (match["key"] in labels) is not bool(match["not"])
-    raise InvalidError(f"The cluster refuses it: unable to parse requirement: {part!r}")
+    raise InvalidError(f"The cluster rejects the request: unable to parse requirement: {part!r}")
 
 
 def _field_holds(part: str, manifest: Mapping[str, Any]) -> bool:
     match = _EQUAL.fullmatch(part)
     if match is None:
-        raise InvalidError(f"The cluster refuses it: invalid field selector {part!r}")
+        raise InvalidError(f"The cluster rejects the request: invalid field selector {part!r}")
     value: Any = manifest
     for name in match["key"].split("."):
         value = value.get(name, "") if isinstance(value, Mapping) else ""

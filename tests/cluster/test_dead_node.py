@@ -75,7 +75,7 @@ def test_nobody_waits_for_an_instance_of_a_dead_node_and_it_is_replaced(place: C
             assert other["spec"]["nodeName"] == lives
             here.change(instances=2)
             told = "\n".join(one.text for one in here.seen)
-            assert f"instance {lost} on {dead} was to end and has not: its node does not answer" in told
+            assert f"instance {lost} on {dead} did not terminate: its node does not answer" in told
             assert f"kubectl delete node {dead}" in told
             assert here.cluster.get("Pod", lost, here.namespace) is not None, "its end was confirmed by nobody"
             here.deployer.delete(here.name, observe=here.seen.append)

@@ -115,7 +115,7 @@ def test_a_step_whose_pod_is_evicted_has_failed_or_is_tried_again(
     assert (record.state, attempts(record)) == ("failed", {"once": ("failed", 1), "after": ("pending", 0)})
     failure = record.tasks[0].failure
     assert failure is not None
-    assert "its pod was told to end" in f"{failure.summary} {failure.cause}"
+    assert "its pod was terminated" in f"{failure.summary} {failure.cause}"
 
     record, _ = run(settings, cluster, source, "again", end)
     assert attempts(record) == {"again": ("succeeded", 2), "after": ("succeeded", 1)}, record.tasks[0]

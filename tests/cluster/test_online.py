@@ -32,7 +32,7 @@ def test_a_service_is_deployed_changed_and_removed(place: Callable[..., Place], 
     assert (swapped.url, swapped.previous, here.answer()) == (record.url, True, [3])
     here.change(rollback=True)
     assert here.answer() == [2]
-    with pytest.raises(UsageError, match=r"did not come into effect: .*less than nothing.* served before is served on"):
+    with pytest.raises(UsageError, match=r"did not take effect: .*less than nothing.* is still served"):
         here.deploy(-1)
     assert here.answer() == [2]
     assert here.deployer.service(here.name).state == "ready"

@@ -32,7 +32,7 @@ def test_a_quota_that_is_used_up_is_told_at_once_and_what_served_is_served_on(pl
     changes: list[Callable[[], object]] = [lambda: here.change(instances=3), lambda: here.deploy(3)]
     for change in changes:
         began = time.monotonic()
-        with pytest.raises(UsageError, match="What was served before is served on") as failed:
+        with pytest.raises(UsageError, match="The previous version is still served") as failed:
             change()
         assert time.monotonic() - began < 30, "it is told, and not waited for"
         assert "exceeded quota: one" in str(failed.value)
@@ -94,7 +94,7 @@ def test_admission_that_lets_no_pod_in_is_named(place: Callable[..., Place]) -> 
             here.deploy(2)
     record = here.deployer.service(here.name)
     assert record.state == "failed"
-    assert "Change what it objects to" in (record.error or "")
+    assert "Change what it rejects" in (record.error or "")
 
 
 def _refuses_pods(here: Place) -> bool:

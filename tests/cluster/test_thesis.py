@@ -222,7 +222,7 @@ def _fired(client: ScanflowDeployerClient, app: str) -> list[int]:
 def _delete_of_an_agent(cluster: Cluster, namespace: str, server: ServerProcess) -> None:
     """Delete the Service of one as somebody would; see that it is made again, and told of."""
     cluster.delete("Service", "agent-checker", namespace)
-    wanted = f"somebody deleted the Service {namespace}/agent-checker: made it again"
+    wanted = f"recreated the Service {namespace}/agent-checker, which another client deleted"
 
     def told() -> list[Any]:
         with closing(ServerClient(server.url, token=server.token)) as client:

@@ -105,8 +105,8 @@ def test_pods_that_are_not_taken_are_told_and_waited_for(place: Callable[..., Pl
             assert here.answer() == [2]
         assert [one.state for one in grown.result(timeout=90).instances] == ["ready", "ready"]
     (told,) = [one.text for one in here.seen if "failed calling webhook" in one.text]
-    assert f"no pod of the Deployment {here.namespace}/{here.name}-r1 is let in" in told
-    assert "Is what serves it up?" in told
+    assert f"no pod of the Deployment {here.namespace}/{here.name}-r1 can be created" in told
+    assert "Is the webhook's server up?" in told
     assert failed == []
 
 

@@ -182,7 +182,7 @@ def test_a_function_that_cannot_travel_is_refused_with_what_to_write(
     with pytest.raises(InvalidError, match=r"step 'locked' .* cannot be sent by value: .*lock.*%%writefile steps\.py"):
         deployer.run(RunRequest(programs_own(locked)))
     monkeypatch.setattr(functions, "MAX_BYTES", 500)
-    with pytest.raises(InvalidError, match=r"step 'large' .* a global variable that it uses is large"):
+    with pytest.raises(InvalidError, match=r"step 'large' .* it uses a large global variable"):
         deployer.run(RunRequest(programs_own(large), run="@latest"))
     assert standin.asked == []
 
@@ -190,7 +190,7 @@ def test_a_function_that_cannot_travel_is_refused_with_what_to_write(
 @pytest.mark.parametrize("name", ["python", "cloudpickle", "scanflow"])
 def test_functions_of_other_versions_are_refused(name: str) -> None:
     functions.check_versions(functions.versions())
-    with pytest.raises(InvalidError, match=rf"there {name} is 1\.0, here it is .*%%writefile steps\.py"):
+    with pytest.raises(InvalidError, match=rf"the client has {name} 1\.0, the server has .*%%writefile steps\.py"):
         functions.check_versions(functions.versions() | {name: "1.0"})
 
 
@@ -298,7 +298,7 @@ def test_a_change_that_failed_raises_what_went_wrong_there(deployer: RemoteDeplo
 
 def test_a_change_the_server_has_forgotten_is_not_said_to_fail(deployer: RemoteDeployer, standin: StandIn) -> None:
     standin.on("PATCH /services/digits", httpx.Response(202, json={"operation": "o"}))
-    with pytest.raises(UnavailableError, match=r"whether it came into effect: scanflow services digits"):
+    with pytest.raises(UnavailableError, match=r"whether it took effect: scanflow services digits"):
         deployer.change("digits", ServiceChange(rollback=True))
 
 

@@ -47,7 +47,7 @@ def test_a_run_is_begun_looked_at_and_waited_for(home: Path, app: sf.Application
     assert f"Run {run.name} of gated:w, running" in run._repr_html_()
     until(lambda: run.show().tasks[0].state == "running" and run.logs("gate"), "its step is at the gate")
     assert run.logs("gate") == "at the gate\n"
-    with pytest.raises(UnavailableError, match=rf"'{run.name}' goes on after 0\.01 s"):
+    with pytest.raises(UnavailableError, match=rf"'{run.name}' is still running after 0\.01 s"):
         run.wait(timeout_s=0.01)
     (tmp_path / "gate.open").touch()
 
@@ -88,7 +88,7 @@ def test_a_stopped_run_is_resumed_and_a_step_spun_without_waiting(
 def test_a_client_of_another_program_waits_too(home: Path, app: sf.Application, tmp_path: Path) -> None:
     run = sf.Client(progress=False).run(app, wait=False)
     other = sf.Client(progress=False)
-    with pytest.raises(UnavailableError, match="goes on after 0 s"):
+    with pytest.raises(UnavailableError, match="is still running after 0 s"):
         other.wait(timeout_s=0)
     (tmp_path / "gate.open").touch()
     assert other.wait(run.name).state == "succeeded"

@@ -56,7 +56,7 @@ def retry_on_conflict(what: str, attempt: Callable[[], Changed]) -> Changed:
             return attempt()
         except ConflictError:
             continue
-    raise UnavailableError(f"{what} is changed by others all the time. Try again in a moment.")
+    raise UnavailableError(f"{what} is being changed by other clients. Try again in a moment.")
 
 
 class ExpiredError(UnavailableError):
@@ -420,22 +420,24 @@ def _build_error(code: int, status: Manifest, path: str) -> ScanflowError:
     """Return the error of the class for whoever can act on it, with the API server's message."""
     reason, message = str(status.get("reason", "")), str(status.get("message") or f"status {code}")
     if code == 401:
-        return AccessDeniedError(f"The cluster does not know who asks: {message}. Renew the kubeconfig's credentials.")
+        return AccessDeniedError(
+            f"The cluster could not authenticate the request: {message}. Renew the kubeconfig's credentials."
+        )
     if code == 403 and "exceeded quota" in message:
-        return UsageError(f"The namespace's quota does not allow it: {message}. Raise it, or ask for less.")
+        return UsageError(f"The request exceeds the namespace's quota: {message}. Raise the quota, or request less.")
     if "denied the request" in message or "denied request" in message:
         return InvalidError(
-            f"The cluster's admission control refuses {_describe_object(path)}: {message}. Change what it objects to, "
-            "or have whoever runs it let it in."
+            f"The cluster's admission control rejects {_describe_object(path)}: {message}. Change what it rejects, or "
+            "ask the cluster's administrator to allow it."
         )
     if "failed calling webhook" in message:
         return UnavailableError(
-            f"The cluster cannot take {_describe_object(path)} now: {message}. Is what serves the webhook up? Look: "
+            f"The cluster cannot admit {_describe_object(path)} now: {message}. Is the webhook's server up? Look: "
             "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations"
         )
     if code == 403:
         return AccessDeniedError(
-            f"The cluster does not allow it: {message}. Look: scanflow doctor --backend kubernetes"
+            f"The cluster forbids the request: {message}. Look: scanflow doctor --backend kubernetes"
         )
     if code == 404:
         return _build_not_found_error(message, path)
@@ -444,8 +446,8 @@ def _build_error(code: int, status: Manifest, path: str) -> ScanflowError:
     if code == 410 or reason == "Expired":
         return ExpiredError(message)
     if code in {400, 413, 415, 422}:
-        return InvalidError(f"The cluster refuses it: {message}")
-    return UnavailableError(f"The API server could not do it now ({code}): {message}")
+        return InvalidError(f"The cluster rejects the request: {message}")
+    return UnavailableError(f"The API server could not handle the request ({code}): {message}")
 
 
 def _describe_object(path: str) -> str:

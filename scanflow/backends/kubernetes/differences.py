@@ -33,7 +33,7 @@ def compute_difference(cluster: Cluster, manifest: Manifest) -> ObjectChange:
         before = cluster.get(kind, name, namespace)
         after, conflict = _dry_run_apply(cluster, manifest)
     except NotFoundError:
-        return ObjectChange(kind, name, namespace, "create", why="its namespace is not there yet")
+        return ObjectChange(kind, name, namespace, "create", why="its namespace does not exist yet")
     except UsageError as error:
         return ObjectChange(kind, name, namespace, "refused", why=str(error))
     if before is None:
@@ -47,7 +47,7 @@ def compute_difference(cluster: Cluster, manifest: Manifest) -> ObjectChange:
 def format_recreation(manifest: Manifest) -> str:
     """Return the message about an object that was recreated."""
     metadata = manifest["metadata"]
-    return f"somebody deleted the {manifest['kind']} {metadata['namespace']}/{metadata['name']}: made it again"
+    return f"recreated the {manifest['kind']} {metadata['namespace']}/{metadata['name']}, which another client deleted"
 
 
 def find_changed_fields(before: Manifest, after: Manifest, *, secret: bool = False) -> Iterator[FieldChange]:

@@ -46,10 +46,10 @@ _ENGINES: Final = (
     ),
     _Engine("Volcano", "Job", "volcano-controllers", "runs MPI jobs", "volcano.sh/docs/installation"),
     _Engine("MPI Operator", "MPIJob", "mpi-operator", "runs MPI jobs", "github.com/kubeflow/mpi-operator"),
-    _Engine("KEDA", "ScaledObject", "keda-operator", "scales services on load, and to none", "keda.sh/docs/deploy"),
+    _Engine("KEDA", "ScaledObject", "keda-operator", "scales services on load, and to zero", "keda.sh/docs/deploy"),
     _Engine("Seldon Core", "SeldonDeployment", "seldon-controller-manager", "serves models", "docs.seldon.io"),
     _Engine("KServe", "InferenceService", "kserve-controller-manager", "serves models", "kserve.github.io"),
-    _Engine("Gateway API", "HTTPRoute", "", "routes parts of the traffic", "gateway-api.sigs.k8s.io/guides"),
+    _Engine("Gateway API", "HTTPRoute", "", "splits traffic between versions", "gateway-api.sigs.k8s.io/guides"),
 )
 
 
@@ -87,7 +87,7 @@ def _run_check(what: str, check: Callable[[], Iterable[Finding]]) -> list[Findin
     try:
         return list(check())
     except ScanflowError as error:
-        return [Finding("✗", what, f"could not be looked at: {error}")]
+        return [Finding("✗", what, f"could not be checked: {error}")]
 
 
 def _fetch_api_versions(cluster: Cluster) -> set[str]:
@@ -124,7 +124,7 @@ def _check_engines(cluster: Cluster, settings: KubernetesSettings, api_versions:
         description = f"{api_version}{f', {version}' if version else ''}; {engine.purpose}"
         if controller and not controller.get("status", {}).get("availableReplicas"):
             advice = f"kubectl -n {controller['metadata']['namespace']} describe pods"
-            yield Finding(problem, engine.name, f"{description}; its {engine.controller} does not run", advice)
+            yield Finding(problem, engine.name, f"{description}; its {engine.controller} is not running", advice)
         else:
             yield Finding("✓", engine.name, description)
 
@@ -214,7 +214,7 @@ def _check_prometheus(cluster: Cluster, settings: KubernetesSettings) -> Finding
         return Finding("–", "Prometheus", "not set; services cannot scale on rps, p95 or queue", advice)
     address = _IN_CLUSTER.fullmatch(settings.prometheus)
     if address is None:
-        return Finding("–", "Prometheus", f"{settings.prometheus}: not a Service of the cluster, so it was not asked")
+        return Finding("–", "Prometheus", f"{settings.prometheus}: not a Service of the cluster, so it was not queried")
     service = f"{address['name']}:{address['port'] or 80}"
     path = (address["path"] or "").rstrip("/")
     try:
@@ -236,7 +236,7 @@ def _check_gateway(cluster: Cluster, settings: KubernetesSettings) -> Finding:
     conditions = {condition["type"]: condition for condition in gateway.get("status", {}).get("conditions", [])}
     for needed in ("Accepted", "Programmed"):
         if conditions.get(needed, {}).get("status") != "True":
-            message = conditions.get(needed, {}).get("message", "no controller has looked at it")
+            message = conditions.get(needed, {}).get("message", "no controller has accepted it")
             advice = f"kubectl -n {namespace} describe gateway {name}"
             return Finding("✗", "gateway", f"{settings.gateway} is not {needed.lower()}: {message}", advice)
     addresses = [address["value"] for address in gateway.get("status", {}).get("addresses", [])]

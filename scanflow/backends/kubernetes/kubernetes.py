@@ -45,7 +45,7 @@ class Kubernetes:
             from scanflow.backends.kubernetes.cluster import Cluster
         except ModuleNotFoundError as error:
             raise MissingExtraError(
-                "The backend 'kubernetes' needs what speaks to clusters. Install it: pip install 'scanflow[kubernetes]'"
+                "The backend 'kubernetes' needs the package kubernetes. Install it: pip install 'scanflow[kubernetes]'"
             ) from error
         return Cluster(self._cluster_settings)
 

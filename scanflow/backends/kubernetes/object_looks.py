@@ -76,7 +76,8 @@ class ObjectLooks:
             self._observe(Waiting(run=self._run, what=API))
         elif now - since > self._away_s:
             raise UnavailableError(
-                f"{error} The run {self._run!r} goes on without anybody who watches. Then: scanflow resume {self._run}"
+                f"{error} The run {self._run!r} continues, but nothing watches it. To watch it again: scanflow resume "
+                f"{self._run}"
             ) from error
         self._sleep(AWAY_S)
         return now if since is None else since

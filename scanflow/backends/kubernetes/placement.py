@@ -65,7 +65,7 @@ def build_instance_placement(services: Iterable[Service], labels: Mapping[str, s
         affinity = node.affinity if isinstance(node.affinity, Affinity) else Affinity()
         problems = {
             "affinity.apart_from": (affinity.apart_from, "all nodes of a graph are in one pod. Make two workflows."),
-            "affinity.avoid_services": (affinity.avoid_services, "batch steps keep off services, not services."),
+            "affinity.avoid_services": (affinity.avoid_services, "only batch steps can avoid services."),
         }
         for field, (requested, problem) in problems.items():
             if requested:

@@ -41,7 +41,7 @@ _TELLING: Final = {"FailedAttachVolume", "FailedCreatePodSandBox", "FailedMapVol
 _REMEDIES: Final = (
     ("insufficient cpu", "Ask for fewer cores, stop what holds them, or add a node. Look: kubectl describe nodes"),
     ("insufficient memory", "Ask for less memory, stop what holds it, or add a node. Look: kubectl describe nodes"),
-    ("insufficient", "No node has what is asked for free. Look: kubectl describe nodes"),
+    ("insufficient", "No node has the requested resources free. Look: kubectl describe nodes"),
     (
         "anti-affinity",
         "It must not share a node with what runs there: fewer instances, another apart_from, or more nodes.",
@@ -51,7 +51,7 @@ _REMEDIES: Final = (
         "node affinity/selector",
         "No node that could take it has the labels of its node_selector. Look: kubectl get nodes --show-labels",
     ),
-    ("pod affinity", "What it is to be near runs nowhere yet, or where there is no room."),
+    ("pod affinity", "The pods of its affinity run nowhere yet, or on nodes without room."),
     ("volume node affinity", "Its volume is on a node that cannot take it now."),
     (
         "persistentvolumeclaim",
@@ -74,10 +74,10 @@ _DENIED: Final = (
     ),
     (
         "failed calling webhook",
-        "Is what serves it up? Look: kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations",
+        "Is the webhook's server up? Look: kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations",
     ),
-    ("denied the request", "Change what it objects to, or have whoever runs it let these pods in."),
-    ("denied request", "Change what it objects to, or have whoever runs that policy let these pods in."),
+    ("denied the request", "Change what it rejects, or ask its administrator to allow these pods."),
+    ("denied request", "Change what it rejects, or ask the policy's administrator to allow these pods."),
     ("violates podsecurity", "Have the namespace's label pod-security.kubernetes.io/enforce allow it."),
     ("usage per", "Ask for what the namespace's LimitRange allows. Look: kubectl describe limits -n {namespace}"),
     ("error looking up service account", "Make the environment again: scanflow apply."),
@@ -89,7 +89,7 @@ _PASSING: Final = ("failed calling webhook", "error looking up service account")
 
 _IMAGE_REMEDY: Final = (
     "Nodes cannot pull the image: is it in a registry that they reach (scanflow build pushes to "
-    "SCANFLOW_KUBERNETES_REGISTRY), and does SCANFLOW_KUBERNETES_PULL_SECRET name what they need to be let in?"
+    "SCANFLOW_KUBERNETES_REGISTRY), and does SCANFLOW_KUBERNETES_PULL_SECRET name a Secret with access to it?"
 )
 
 
@@ -129,7 +129,7 @@ class Denied(NamedTuple):
     """Whether it may be temporary."""
 
     def __str__(self) -> str:
-        return f"no pod of the Deployment {self.deployment} is let in: {self.message.rstrip('.')}. {self.remedy}"
+        return f"no pod of the Deployment {self.deployment} can be created: {self.message.rstrip('.')}. {self.remedy}"
 
 
 def explain_denial(deployment: Manifest) -> Denied | None:
@@ -158,8 +158,8 @@ def _explain_silent_node(pod: Manifest) -> Pending | None:
         return None
     node = pod["spec"].get("nodeName", "?")
     remedy = (
-        f"Look: kubectl describe node {node}. Where it is dead for good, kubectl delete node {node} has what ran there "
-        "counted as gone."
+        f"Look: kubectl describe node {node}. If the node is dead for good, kubectl delete node {node} marks its pods "
+        "as gone."
     )
     return Pending(NODE_NOT_READY, f"its node {node} does not answer", remedy)
 

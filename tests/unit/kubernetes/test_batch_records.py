@@ -72,10 +72,10 @@ def test_pods_become_tasks_with_their_attempts(packed: bool) -> None:
 @pytest.mark.parametrize(
     ("message", "summary"),
     [
-        ("OOMKilled (exit code 137)", "killed because it used more memory than it may"),
+        ("OOMKilled (exit code 137)", "killed because it exceeded its memory limit"),
         ("Error (exit code 3)", "exit code 3"),
         ("pod deleted", "its pod was deleted"),
-        ("Pod was active on the node longer than the specified deadline", "its pod was ended after its deadline"),
+        ("Pod was active on the node longer than the specified deadline", "its pod was terminated at its deadline"),
         ("", "lost"),
     ],
 )

@@ -107,7 +107,7 @@ def test_an_engine_whose_controller_does_not_run_is_said(cluster: MemoryCluster)
     cluster.edit("Deployment", "workflow-controller", "argo", {"status": {"availableReplicas": None}})
     (found,) = found_about("Argo Workflows", cluster)
     assert (found.mark, found.advice) == ("✗", "kubectl -n argo describe pods")
-    assert "its workflow-controller does not run" in found.found
+    assert "its workflow-controller is not running" in found.found
 
 
 def test_what_is_not_allowed_is_named_with_the_role_that_allows_it(cluster: MemoryCluster) -> None:
@@ -164,7 +164,7 @@ def test_a_gateway_is_to_be_taken_up_by_its_controller(cluster: MemoryCluster) -
     assert found.found == "there is no Gateway 'infra/public'"
     make(cluster, "Gateway", "public", "infra", spec={})
     (found,) = found_about("gateway", cluster, gateway="infra/public")
-    assert found.found == "infra/public is not accepted: no controller has looked at it"
+    assert found.found == "infra/public is not accepted: no controller has accepted it"
     conditions = [{"type": one, "status": "True"} for one in ("Accepted", "Programmed")]
     status = {"conditions": conditions, "addresses": [{"value": "10.0.0.1"}]}
     cluster.edit("Gateway", "public", "infra", {"status": status})
@@ -176,7 +176,7 @@ def test_a_gateway_is_to_be_taken_up_by_its_controller(cluster: MemoryCluster) -
 def test_what_may_not_be_looked_at_is_a_finding_and_the_rest_goes_on(cluster: MemoryCluster) -> None:
     cluster.refuse(lambda verb, kind, _: AccessDeniedError("no") if kind == "Node" else None)
     findings = examine(cluster, KubernetesSettings())
-    assert Finding("✗", "nodes", "could not be looked at: no") in findings
+    assert Finding("✗", "nodes", "could not be checked: no") in findings
     assert any(one.what == "storage" for one in findings)
 
 

@@ -139,7 +139,7 @@ def test_what_a_person_deletes_of_an_agent_that_runs_is_named_and_made_again(clu
     assert after is not None
     assert (after.get("spec"), after.get("data")) == (before.get("spec"), before.get("data"))
     agents.start(agent(), observe=told.append)
-    assert told == [f"somebody deleted the {kind} {NAMESPACE}/agent-watcher: made it again"]
+    assert told == [f"recreated the {kind} {NAMESPACE}/agent-watcher, which another client deleted"]
 
 
 def test_what_agents_are_made_of_is_looked_at_once_in_ten_seconds(cluster: MemoryCluster) -> None:
@@ -232,9 +232,9 @@ def test_an_agents_own_files_are_made_again_where_its_pod_waits_for_them_and_no_
     file.write_text("LEAST = 2\n")
     agents.start(given, observe=told.append)
     assert (told, cluster.get("ConfigMap", code, NAMESPACE)) == ([], None)
-    assert f"The ConfigMap {code} with its files was deleted, and they have changed" in str(agents.show(*KEY).failure)
+    assert f"The ConfigMap {code} with its files was deleted, and the files have" in str(agents.show(*KEY).failure)
     file.write_text("LEAST = 1\n")
     agents.start(given, observe=told.append)
-    assert told == [f"somebody deleted the ConfigMap {NAMESPACE}/{code}: made it again"]
+    assert told == [f"recreated the ConfigMap {NAMESPACE}/{code}, which another client deleted"]
     assert cluster.get("ConfigMap", code, NAMESPACE) is not None
     assert agents.show(*KEY).failure is None

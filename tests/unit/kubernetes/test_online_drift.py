@@ -61,7 +61,7 @@ def test_what_somebody_deletes_is_named_and_made_again(served: Served, kind: str
     for name in gone:
         served.cluster.delete(kind, name, NAMESPACE)
     assert served.reconcile() == [
-        f"somebody deleted the {kind} {NAMESPACE}/{name}: made it again" for name in sorted(gone, reverse=True)
+        f"recreated the {kind} {NAMESPACE}/{name}, which another client deleted" for name in sorted(gone, reverse=True)
     ]
     after = served.there(kind)
     assert {name: one.get("spec", one.get("data")) for name, one in after.items()} == {
@@ -88,14 +88,14 @@ def test_what_pods_mount_is_made_again_where_it_is_known_once_a_pod_is_to_start(
     for pod in served.there("Pod"):
         served.cluster.patch("Pod", pod, NAMESPACE, {"status": {"conditions": []}}, subresource="status")
     assert served.reconcile() == [
-        f"somebody deleted the ConfigMap {NAMESPACE}/{name}: made it again",
-        f"somebody deleted the Secret {NAMESPACE}/service-serving-token: made it again",
+        f"recreated the ConfigMap {NAMESPACE}/{name}, which another client deleted",
+        f"recreated the Secret {NAMESPACE}/service-serving-token, which another client deleted",
     ]
     assert served.there("Secret")["service-serving-token"]["data"] == token["data"]
     (tmp_path / "app" / "multiply.py").write_text("changed = True\n", encoding="utf-8")
     served.cluster.delete("ConfigMap", name, NAMESPACE)
     (told,) = served.reconcile()
-    assert f"the ConfigMap {NAMESPACE}/{name}, which the pods of 'serving' mount" in told
+    assert f"the ConfigMap {NAMESPACE}/{name}, which pods of 'serving' mount" in told
     assert "scanflow deploy" in told
     assert served.reconcile() == [], "it is told once"
 
@@ -104,7 +104,7 @@ def test_what_somebody_edits_is_named_with_whom_and_put_back(served: Served) -> 
     patch = {"spec": {"selector": {"scanflow.dev/service": "another"}}}
     served.cluster.edit("Service", "serving", NAMESPACE, patch)
     (text,) = served.reconcile()
-    assert text.startswith(f"somebody (kubectl-edit) changed the Service {NAMESPACE}/serving: put back")
+    assert text.startswith(f"restored the Service {NAMESPACE}/serving, which another client (kubectl-edit) changed: ")
     assert "another" in text
     assert served.answering() == {"r1"}
     assert served.reconcile() == []
@@ -120,14 +120,16 @@ def test_what_somebody_adds_is_left(served: Served) -> None:
 def test_the_number_of_instances_is_put_back_unless_an_autoscaler_has_it(served: Served) -> None:
     served.cluster.edit("Deployment", "serving-r1", NAMESPACE, {"spec": {"replicas": 0}})
     assert served.reconcile() == [
-        f"somebody changed the Deployment {NAMESPACE}/serving-r1: put back ~ .spec.replicas: 0 -> 1"
+        f"restored the Deployment {NAMESPACE}/serving-r1, which another client changed: ~ .spec.replicas: 0 -> 1"
     ]
     served.change(scaling=sf.Scaling(metric="cpu", min=1, max=4, target=0.5), cores=1)
     name = next(iter(served.there("Deployment")))
     served.cluster.edit("Deployment", name, NAMESPACE, {"spec": {"replicas": 3}}, manager="autoscaler")
     assert served.reconcile() == []
     served.cluster.delete("HorizontalPodAutoscaler", name, NAMESPACE)
-    assert served.reconcile() == [f"somebody deleted the HorizontalPodAutoscaler {NAMESPACE}/{name}: made it again"]
+    assert served.reconcile() == [
+        f"recreated the HorizontalPodAutoscaler {NAMESPACE}/{name}, which another client deleted"
+    ]
 
 
 @pytest.mark.parametrize("kind", ["Deployment", "Service"])
@@ -150,7 +152,7 @@ def test_an_object_that_changes_under_the_hand_that_puts_it_right_is_put_right_a
     assert served.reconcile() == []
     monkeypatch.undo()
     (told,) = served.reconcile()
-    assert "put back" in told
+    assert "restored" in told
 
 
 def test_a_service_that_was_deployed_with_other_settings_or_is_changed_is_left(served: Served) -> None:
@@ -177,7 +179,7 @@ def test_what_pods_miss_is_told_again_once_it_was_there(tmp_path: Path, monkeypa
         served.cluster.delete("Secret", "service-serving-token", NAMESPACE)
         _readiness(served, [])
         (told,) = served.reconcile()
-        assert "what was in it is not here" in told
+        assert "its contents are not stored here" in told
         assert served.reconcile() == []
         monkeypatch.setenv("SERVING_TOKEN", "secret")
         served.deploy(3)
@@ -247,10 +249,10 @@ def test_two_versions_of_scanflow_leave_each_others_services_as_they_are_until_t
     served.cluster.edit("Service", "serving", NAMESPACE, {"spec": {"selector": {"scanflow.dev/service": "another"}}})
     told = "\n".join(served.reconcile())
     assert ".spec.replicas: 0 -> 1" in told, "what both write alike is held against what they write"
-    assert "changed the Service" in told
+    assert "restored the Service" in told
 
     served.cluster.delete("Deployment", "serving-r1", NAMESPACE)
-    assert served.reconcile() == [f"somebody deleted the Deployment {NAMESPACE}/serving-r1: made it again"]
+    assert served.reconcile() == [f"recreated the Deployment {NAMESPACE}/serving-r1, which another client deleted"]
     assert newer_pods() == [True]
     for _ in range(2):
         as_version(False)

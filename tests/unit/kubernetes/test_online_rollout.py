@@ -147,7 +147,7 @@ def test_a_change_that_cannot_be_is_given_up_and_what_served_is_served_on(
 ) -> None:
     served.deploy()
     served.status = lambda pod: READY if pod["metadata"]["labels"]["scanflow.dev/revision"] == "r1" else status(pod)
-    with pytest.raises(UsageError, match=f"(?s)did not come into effect: .*{said}.*served on"):
+    with pytest.raises(UsageError, match=f"(?s)did not take effect: .*{said}.*is still served"):
         served.deploy(3)
     record = served.services.service("serving")
     assert (record.state, record.current and record.current.id, served.answering()) == ("ready", "r1", {"r1"})
@@ -196,7 +196,7 @@ def test_pods_that_are_not_let_in_are_told_and_given_up(served: Served) -> None:
         cluster.patch("Deployment", deployment["metadata"]["name"], NAMESPACE, {"status": status}, subresource="status")
 
     served.cluster.play("Deployment", deny)
-    with pytest.raises(UsageError, match=rf"Deployment {NAMESPACE}/serving-r1 is let in.*exceeded quota.*served on"):
+    with pytest.raises(UsageError, match=rf"Deployment {NAMESPACE}/serving-r1 can be created.*exceeded quota.*served"):
         served.change(instances=3)
     assert any("kubectl describe quota" in text for text in served.told)
     assert served.services.service("serving").shape.instances == 1
@@ -258,7 +258,7 @@ def test_a_service_of_another_application_is_not_taken_over(served: Served) -> N
 def test_a_service_that_cannot_be_read_is_named(served: Served) -> None:
     served.deploy()
     served.cluster.edit("ConfigMap", "service-serving", NAMESPACE, {"data": {"service.json": "{"}})
-    with pytest.raises(InternalError, match=rf"ConfigMap {NAMESPACE}/service-serving holds no service"):
+    with pytest.raises(InternalError, match=rf"{NAMESPACE}/service-serving does not hold a valid service record"):
         served.services.services()
 
 
@@ -284,7 +284,7 @@ def test_an_instance_on_a_dead_node_is_named_and_not_waited_for(served: Served) 
     served.cluster.edit("Pod", old, NAMESPACE, {"metadata": gone, "spec": {"nodeName": "n7"}})
     record = served.deploy(3)
     assert (record.state, record.settled) == ("ready", record.generation)
-    assert any(f"instance {old} on n7 was to end and has not" in text for text in served.told)
+    assert any(f"instance {old} on n7 did not terminate" in text for text in served.told)
     served.services.delete("serving", observe=lambda _: None)
     with pytest.raises(NotFoundError):
         served.services.service("serving")

@@ -60,7 +60,7 @@ def test_a_pod_that_the_cluster_takes_for_not_ready_is_on_a_node_that_does_not_a
     [
         ("0/3 nodes are available: 1 node(s) had untolerated taint {a: }, 2 Insufficient cpu.", "fewer cores"),
         ("0/3 nodes are available: 3 Insufficient memory.", "less memory"),
-        ("0/3 nodes are available: 3 Insufficient nvidia.com/gpu.", "No node has what is asked for"),
+        ("0/3 nodes are available: 3 Insufficient nvidia.com/gpu.", "No node has the requested resources"),
         ("0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector.", "node_selector"),
         ("0/2 nodes are available: 2 node(s) didn't match pod anti-affinity rules.", "more nodes"),
         ("0/2 nodes are available: 2 node(s) didn't match pod topology spread constraints.", "spread"),
@@ -150,11 +150,11 @@ def deployment(message: str, *, status: str = "True", observed: int = 2) -> Mani
             False,
         ),
         ('pods "a" is forbidden: failed quota: q: must specify cpu', "SCANFLOW_KUBERNETES_DEFAULT_CPU", False),
-        ('admission webhook "w" denied the request: no', "Change what it objects to", False),
+        ('admission webhook "w" denied the request: no', "Change what it rejects", False),
         ("pods \"a\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no", "policy", False),
         ('pods "a" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot', "pod-security", False),
         ('pods "a" is forbidden: maximum cpu usage per Container is 1', "LimitRange", False),
-        ('Internal error occurred: failed calling webhook "w": no endpoints available', "serves it up", True),
+        ('Internal error occurred: failed calling webhook "w": no endpoints available', "webhook's server up", True),
         ('pods "a" is forbidden: error looking up service account shop/s: not found', "scanflow apply", True),
         ("something else", "kubectl get events -n shop", False),
     ],
@@ -163,7 +163,7 @@ def test_pods_that_are_not_made_say_why_and_what_to_do(message: str, remedy: str
     found = explain_denial(deployment(message))
     assert found is not None
     assert found.passing is passing
-    assert str(found).startswith(f"no pod of the Deployment shop/serving-r1 is let in: {message}. ")
+    assert str(found).startswith(f"no pod of the Deployment shop/serving-r1 can be created: {message}. ")
     assert remedy in found.remedy
 
 

@@ -315,7 +315,7 @@ def test_an_agent_whose_files_have_changed_is_started_anew_when_it_is_asked_for_
 
 def test_what_was_put_right_of_an_agent_is_an_event(context: ServerContext, monkeypatch: pytest.MonkeyPatch) -> None:
     def start(_agent: HostedAgent, *, observe: Callable[[str], object]) -> bool:
-        observe("somebody deleted the Service: made it again")
+        observe("recreated the Service, which another client deleted")
         return False
 
     monkeypatch.setattr(context.agents, "start", start)
@@ -325,4 +325,4 @@ def test_what_was_put_right_of_an_agent_is_an_event(context: ServerContext, monk
     with context.store.read() as connection:
         (found,) = [one for one in events.list_after(connection, 0) if one.type == "agent.mended"]
     assert (found.subject, found.app) == ("agent/tracker", "a")
-    assert found.data == {"text": "somebody deleted the Service: made it again"}
+    assert found.data == {"text": "recreated the Service, which another client deleted"}

@@ -217,14 +217,17 @@ def test_a_change_that_is_due_is_asked_for_once_until_there_is_another_generatio
 
 def test_what_was_put_right_of_a_service_is_an_event(context: ServerContext, monkeypatch: pytest.MonkeyPatch) -> None:
     def reconcile(record: ServiceRecord, *, observe: ServiceObserver) -> None:
-        observe(Progress(service=record.name, text="somebody deleted the Service: made it again"))
+        observe(Progress(service=record.name, text="recreated the Service, which another client deleted"))
 
     monkeypatch.setattr(context.deployer, "services", lambda: [a_service("digits", "ready")])
     monkeypatch.setattr(context.deployer, "reconcile", reconcile)
     ServicesController(context, make_engine(context)).tick()
     with context.store.read() as connection:
         (found,) = [one for one in events.list_after(connection, 0) if one.type == "service.mended"]
-    assert (found.subject, found.data) == ("service/digits", {"text": "somebody deleted the Service: made it again"})
+    assert (found.subject, found.data) == (
+        "service/digits",
+        {"text": "recreated the Service, which another client deleted"},
+    )
 
 
 def test_a_folder_that_cannot_be_forgotten_holds_up_no_other(context: ServerContext) -> None:

@@ -189,8 +189,8 @@ class KubernetesAgents:
         if code is not None and code.name == name:
             return [code.config_map]
         self._code_problems[agent.app, agent.team, agent.name] = (
-            f"The ConfigMap {name} with its files was deleted, and they have changed since. Start it with what they "
-            f"are now: scanflow agents --start app.py:{agent.name}"
+            f"The ConfigMap {name} with its files was deleted, and the files have changed since. Start the agent with "
+            f"the current files: scanflow agents --start app.py:{agent.name}"
         )
         return []
 

@@ -307,7 +307,7 @@ class KubernetesBatch(ClusterRuns):
         except ConflictError:  # another process created it concurrently
             existing = self._cluster.get("Workflow", name, namespace)
             if existing is None:
-                raise UnavailableError(f"The Workflow {namespace}/{name} was deleted this moment. Try again.") from None
+                raise UnavailableError(f"The Workflow {namespace}/{name} was deleted just now. Try again.") from None
             created = existing
         write_private(self._run_home(run).driven, manifest["metadata"]["annotations"][DRIVE])
         return created

@@ -96,8 +96,8 @@ class Facts:
 
 def format_deletion(run: str, namespace: str) -> str:
     return (
-        f"The Workflow of the run in the namespace {namespace!r} was deleted by somebody: what had not finished was "
-        f"stopped. Go on with it: scanflow resume {run}"
+        f"The Workflow of the run in the namespace {namespace!r} was deleted by another client, and unfinished steps "
+        f"were stopped. Continue the run: scanflow resume {run}"
     )
 
 

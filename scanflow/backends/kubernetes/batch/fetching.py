@@ -83,8 +83,8 @@ def _fetch(
         cluster.delete("Pod", name, namespace, grace_s=0)
     if phase != "Succeeded":
         raise InvalidError(
-            f"What the run {run!r} left cannot be fetched: {text.decode(errors='replace').strip()[-300:]}. "
-            "Read it in a step, or have steps name files rather than values."
+            f"The outputs of the run {run!r} cannot be fetched: {text.decode(errors='replace').strip()[-300:]}. Read "
+            "it in a step, or have steps name files rather than values."
         )
     folders = list(target_folders.values())
     with tarfile.open(fileobj=io.BytesIO(base64.b64decode(text)), mode="r:gz") as packed:
@@ -135,7 +135,7 @@ def _wait_until_ended(cluster: Cluster, name: str, namespace: str) -> str:
     while (remaining_s := deadline - time.monotonic()) > 0:
         pod = cluster.get("Pod", name, namespace)
         if pod is None:
-            raise NotFoundError(f"The pod {namespace}/{name}, which was to read outputs, was deleted. Try again.")
+            raise NotFoundError(f"The pod {namespace}/{name}, which reads outputs, was deleted. Try again.")
         phase = str(pod["status"].get("phase"))
         if phase in {"Succeeded", "Failed"}:
             return phase

@@ -91,5 +91,5 @@ def ensure_namespace_key(cluster: Cluster, namespace: str, app: str, team: str) 
         except ConflictError:
             secret = cluster.get("Secret", KEY_SECRET, namespace)
     if secret is None:
-        raise UnavailableError(f"The Secret {namespace}/{KEY_SECRET} was deleted this moment. Try again.")
+        raise UnavailableError(f"The Secret {namespace}/{KEY_SECRET} was deleted just now. Try again.")
     return base64.b64decode(secret["data"][KEY])

@@ -210,11 +210,11 @@ def _derive_failure(node: Mapping[str, Any], state: TaskState) -> Failure:
         return Failure(summary="stopped")
     if "OOMKilled" in message:
         return Failure(
-            summary="killed because it used more memory than it may",
+            summary="killed because it exceeded its memory limit",
             cause=f"{message}. Raise the step's memory: resources=sf.Resources(memory='2Gi').",
         )
     if "deadline" in message.lower():
-        return Failure(summary="its pod was ended after its deadline", cause=message)
+        return Failure(summary="its pod was terminated at its deadline", cause=message)
     if message == "pod deleted":
         return Failure(
             summary="its pod was deleted", cause="Its pod was deleted: by a person, or with the node it was on."

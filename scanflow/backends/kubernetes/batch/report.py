@@ -52,8 +52,8 @@ def read_report(text: str) -> TaskReport | None:
 VANISHED = TaskReport(
     failure=Failure(
         summary="its pod was deleted",
-        cause="Its pod was gone right after it had begun, and Argo made another one. It has no retries, so it is not "
-        "run twice. If that does no harm: retries=1.",
+        cause="Its pod was deleted right after it started, and Argo created another one. The step has no retries, so "
+        "it is not run twice. If a second run is harmless: retries=1.",
     )
 )
 """The report of a task that had begun before in another pod."""
@@ -84,7 +84,7 @@ def _describe_failure(end: ProcessEnd) -> Failure:
     elif end.cause == "stopped":
         summary = "stopped"
     elif end.cause == "ended":
-        summary = "its pod was told to end: evicted, drained or deleted"
+        summary = "its pod was terminated: evicted, drained or deleted"
     elif end.code < 0:
         hint = ", as the kernel does when memory runs out: raise resources.memory"
         summary = f"ended by {signal.Signals(-end.code).name}{hint if end.code == -signal.SIGKILL else ''}"

@@ -128,8 +128,8 @@ class Environments:
             except ConflictError as error:
                 if not unchanged:
                     raise UsageError(
-                        f"{_format_name(manifest)} of {manifest['metadata']['namespace']!r} cannot be brought to what "
-                        f"is described now, since another one set a field: {error}. Undo that, or take it over: "
+                        f"{_format_name(manifest)} of {manifest['metadata']['namespace']!r} cannot be updated to the "
+                        f"current settings: another client owns a field: {error}. Undo its change, or overwrite it: "
                         "scanflow apply --force"
                     ) from error
                 conflicts.append(f"{_format_name(manifest)}: {error}")
@@ -146,8 +146,8 @@ class Environments:
                 self._cluster.apply(manifest)
             except AccessDeniedError as error:
                 raise AccessDeniedError(
-                    f"The namespace {name!r} is not there, and you may not make it. Let who may do that: "
-                    f"kubectl create namespace {name} ({error})"
+                    f"The namespace {name!r} does not exist, and you have no permission to create it. Have somebody "
+                    f"with that permission run: kubectl create namespace {name} ({error})"
                 ) from error
             yield f"Namespace {name}: made"
             return
@@ -175,8 +175,8 @@ class Environments:
             if "immutable" not in str(error) and "field can not be less" not in str(error):
                 raise
             raise UsageError(
-                f"{_format_name(manifest)} of {metadata['namespace']!r} cannot be changed to what the settings say "
-                f"now: {error}. Set them back, or delete the environment, with its data, and make it again."
+                f"{_format_name(manifest)} of {metadata['namespace']!r} cannot be updated to the current settings: "
+                f"{error}. Restore the old settings, or delete the environment, with its data, and create it again."
             ) from error
         if live is None:
             yield f"{_format_name(manifest)}: made"

@@ -147,6 +147,6 @@ def _format_blocked(kind: str, name: str, namespace: str | None, live: Manifest)
         [*([f"its finalizers {finalizers} wait for their controllers"] if finalizers else []), *messages]
     )
     return (
-        f"{kind} {name!r}{where} is not gone yet: {reason or 'it is still ending'}. Try again; are the controllers "
-        "that its finalizers name running?"
+        f"{kind} {name!r}{where} is not gone yet: {reason or 'it is still terminating'}. Try again; are the "
+        "controllers that its finalizers name running?"
     )

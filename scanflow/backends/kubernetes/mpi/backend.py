@@ -242,7 +242,7 @@ class KubernetesMPI(ClusterRuns):
         running_tasks(record, task)
         if split_task(task)[1] is not None:
             raise UnsupportedError(
-                f"The rank {task!r} cannot be stopped alone: without it the others wait for ever. Stop the job: "
+                f"The rank {task!r} cannot be stopped alone: the other ranks would wait for it forever. Stop the job: "
                 f"scanflow stop {record.name}"
             )
         return self.stop(run)

@@ -104,7 +104,7 @@ class JobDrive:
                 )
                 self._observe(TaskEnded(run=self._run, record=record, width=1))
                 return JobEnd(derive_end_state(observed))
-        raise AssertionError("looks have no end of their own")
+        raise AssertionError("the watch of a job ends only with the job")
 
     def _advance(self, manifest: Manifest, observed: JobSeen, *, adopted: bool) -> bool:
         now = self._clock()
@@ -142,8 +142,8 @@ class JobDrive:
         n_lost = self._count_lost_workers(observed, now)
         if n_lost:
             return (
-                f"{n_lost} of the workers of {name!r} went away {format_duration(LOST_S)} ago, and mpirun has not "
-                "noticed: a node was lost, or somebody deleted pods. Start it again."
+                f"{n_lost} of the workers of {name!r} were lost {format_duration(LOST_S)} ago, and mpirun has not "
+                "noticed: a node failed, or pods were deleted. Start the job again."
             )
         return None
 

@@ -139,8 +139,8 @@ class JobFacts:
         if asked or why is not None:
             return None
         return (
-            f"The job of the run in the namespace {self._namespace!r} was deleted by somebody, and so stopped. Start "
-            f"it again: scanflow resume {self._run.record.name}"
+            f"The job of the run in the namespace {self._namespace!r} was deleted by another client, which stopped it. "
+            f"Start it again: scanflow resume {self._run.record.name}"
         )
 
     def _build_failure(self, observed: JobSeen, output: RankOutput) -> Failure:
@@ -159,7 +159,7 @@ class JobFacts:
         if observed.lost_workers:
             cause = f"{_describe_lost(observed.lost_workers)} {cause}"
         if observed.reason == "OOMKilled":
-            cause += " Its pod was killed because it used more memory than it may: raise resources_per_task."
+            cause += " Its pod was killed because it exceeded its memory limit: raise resources_per_task."
         return Failure(summary=summary, cause=cause)
 
     def _describe_mpirun_failure(self, observed: JobSeen, output: RankOutput) -> str:

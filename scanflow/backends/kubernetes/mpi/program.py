@@ -77,7 +77,7 @@ def _locate_program(program: MPIProgram, app: Application, code: Code) -> str:
         path = program.file.relative_to(Path(app.app_dir).resolve())
     except ValueError as error:
         raise InvalidError(
-            f"{who}: {str(program.file)!r} is not in the application's folder, and so is not sent to the cluster. Put "
+            f"{who}: {str(program.file)!r} is outside the application's folder, so it is not sent to the cluster. Move "
             "it there, or name an image that has it: image='...'."
         ) from error
     item = {item["path"]: item for item in code.volume["configMap"]["items"]}.get(path.as_posix())

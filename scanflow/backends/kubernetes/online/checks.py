@@ -80,7 +80,7 @@ def complete_shape(name: str, shape: Shape, env: Mapping[str, str]) -> Shape:
         problem = None
         if shape.cores is None or not float(shape.cores).is_integer():
             requested = "none" if shape.cores is None else f"{shape.cores:g}"
-            problem = f"gives whole cores only, and {requested} are asked for. Write cores=2"
+            problem = f"gives whole cores only, and {requested} are requested. Write cores=2"
         elif shape.memory_bytes is None:
             problem = "gives cores only to pods whose memory is limited. Write memory='1Gi'"
         if problem:
@@ -114,7 +114,7 @@ def check_nodes(name: str, shape: Shape, policies: Sequence[KubeletPolicy], *, a
     if unmanaged:
         problems.append(
             f"CPUManagerPolicy: the kubelets of {', '.join(unmanaged[:5])} have the CPU manager policy 'none', so that "
-            f"affinity {shape.affinity!r} gets a share of all cores there and none of its own. Set it to 'static'"
+            f"affinity {shape.affinity!r} gets a share of all cores there and no exclusive ones. Set it to 'static'"
         )
     unaligned = [
         policy.node for policy in nodes if policy.cpu_manager == "static" and policy.topology_manager == "none"

@@ -95,8 +95,8 @@ def map_nodes_to_pod(nodes: tuple[Node, ...], app_dir: Path) -> tuple[Node, ...]
             relative = Path(node.file).relative_to(folder)
         except ValueError as error:
             raise InvalidError(
-                f"Service {node.name!r}: its file {node.file!r} is not below the application's folder {str(folder)!r}, "
-                "which is all that pods get. Move it there."
+                f"Service {node.name!r}: its file {node.file!r} is outside the application's folder {str(folder)!r}, "
+                "and pods receive only that folder. Move it there."
             ) from error
         return replace(node, model=model, file=str(PurePosixPath(pods.APP_DIR, *relative.parts)))
 

@@ -135,7 +135,8 @@ def format_repair(manifest: Manifest, fields: Iterable[FieldChange], reason: str
     match = re.search(r'conflict with "([^"]+)"', reason)
     more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
     author = f" ({match[1]})" if match else ""
-    return f"somebody{author} changed the {kind} {namespace}/{name}: put back {'; '.join(changed[:_SHOWN])}{more}"
+    shown = "; ".join(changed[:_SHOWN])
+    return f"restored the {kind} {namespace}/{name}, which another client{author} changed: {shown}{more}"
 
 
 class Drift:
@@ -219,8 +220,9 @@ class Drift:
             elif manifest is None and key not in missing:
                 missing.add(key)
                 yield (
-                    f"somebody deleted the {kind} {stored.namespace}/{name}, which the pods of {stored.state.name!r} "
-                    "mount, and what was in it is not here. Deploy it again from where it is: scanflow deploy"
+                    f"another client deleted the {kind} {stored.namespace}/{name}, which pods of {stored.state.name!r} "
+                    "mount, and its contents are not stored here. Deploy again from the application's folder: "
+                    "scanflow deploy"
                 )
 
     def _is_steady(self, stored: KeptService) -> bool:
@@ -269,7 +271,7 @@ class Drift:
         change = {"metadata": version, "spec": {"replicas": count}}
         self._cluster.patch(target.kind, target.name, stored.namespace, change)
         changed = FieldChange(".spec.replicas", workload["spec"].get("replicas", 1), count)
-        return f"somebody changed the {target.kind} {stored.namespace}/{target.name}: put back {changed}"
+        return f"restored the {target.kind} {stored.namespace}/{target.name}, which another client changed: {changed}"
 
     def _list_kinds(self) -> set[str]:
         gateway = set() if self._settings.gateway is None else {"HTTPRoute", "GRPCRoute", "TraefikService"}

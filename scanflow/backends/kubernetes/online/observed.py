@@ -110,7 +110,7 @@ def explain_termination(ended: Mapping[str, Any]) -> str:
     message = next((line for line in reversed(lines) if line.strip()), "").strip()
     message = re.sub(r"^[\d-]+ [\d:,]+ ERROR ", "", message)
     if ended.get("reason") == "OOMKilled":
-        return "it took more memory than it was given (OOMKilled). Give it more: resources=sf.Resources(memory='2Gi')"
+        return "it exceeded its memory limit (OOMKilled). Raise it: resources=sf.Resources(memory='2Gi')"
     return message[:500] or f"it ended with {ended.get('exitCode')} ({ended.get('reason', 'Error')})"
 
 

@@ -109,7 +109,7 @@ class Rollout:
             except ConflictError as conflict:  # another process wrote an object: repeat all steps
                 if self._clock() > deadline:
                     raise UnavailableError(
-                        f"{conflict} What has the service {name!r} is written by others all the time. Try again in a "
+                        f"{conflict} What has the service {name!r} is being written by other clients. Try again in a "
                         "moment."
                     ) from conflict
             except (_HopelessError, UsageError) as failure:
@@ -287,8 +287,8 @@ class Rollout:
                 return
             if self._clock() > deadline:
                 raise UnavailableError(
-                    f"The change of {state.name!r} is not in effect after {self._settings.timeout_s:.0f} s"
-                    f"{watcher.format_waits()}. What it waits for: scanflow services show {state.name}"
+                    f"The change of {state.name!r} is not in effect after {self._settings.timeout_s:.0f} "
+                    f"s{watcher.format_waits()}. See what it waits for: scanflow services show {state.name}"
                 )
             self._check_superseded(state)
             poll_s = _MISSING_POLL_S if watcher.has_missing_pods else _POLL_S
@@ -417,7 +417,7 @@ class _Watcher:
                 node = pod["spec"].get("nodeName", "?")
                 self._report_once(name, "ready", f"instance {name} is ready on {node} ({now - first:.1f} s)")
             elif state == "draining":
-                self._report_once(name, "draining", f"instance {name} answers what it has read, and ends")
+                self._report_once(name, "draining", f"instance {name} is draining")
             elif now - first >= _REPORT_S or observed.count_restarts(pod):
                 self._explain(namespace, pod)
 
@@ -430,8 +430,8 @@ class _Watcher:
         """Report that the rollout does not wait for an instance."""
         name, node = pod["metadata"]["name"], pod["spec"].get("nodeName", "?")
         text = (
-            f"instance {name} on {node} was to end and has not: its node does not answer, and nobody waits for it. Is "
-            f"the node dead? kubectl delete node {node}"
+            f"instance {name} on {node} did not terminate: its node does not answer, so it is no longer waited for. If "
+            f"the node is dead: kubectl delete node {node}"
         )
         self._report_once(name, "lost", text)
 
@@ -460,4 +460,4 @@ def _format_failure(state: DesiredState, reason: str) -> str:
             f"The service {state.name!r} could not be deployed: {reason}. Its logs: scanflow logs {state.name}. Remove "
             f"it: scanflow delete {state.name}"
         )
-    return f"The change of {state.name!r} did not come into effect: {reason}. What was served before is served on."
+    return f"The change of {state.name!r} did not take effect: {reason}. The previous version is still served."

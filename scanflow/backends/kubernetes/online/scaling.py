@@ -30,7 +30,7 @@ _NEVER: Final = "1000000000"  # a target beyond any number of requests: it wakes
 _MOST_WINDOW_S: Final = 3600
 _HPA_POLLING_S: Final = 15.0
 _WAKING: Final = (
-    "Set SCANFLOW_KUBERNETES_GATEWAY_REQUESTS to what Prometheus is asked for the Gateway's requests, or write min=1."
+    "Set SCANFLOW_KUBERNETES_GATEWAY_REQUESTS to the Prometheus query of the Gateway's requests, or write min=1."
 )
 
 
@@ -137,12 +137,12 @@ def check_scaling(scaling: Scaling, *, service: str, cores: float | None, settin
         (
             f"metric={scaling.metric!r}",
             asks_prometheus and settings.prometheus is None,
-            "KEDA asks a Prometheus for it, and none is named. Set SCANFLOW_KUBERNETES_PROMETHEUS to its address.",
+            "KEDA reads it from Prometheus: set SCANFLOW_KUBERNETES_PROMETHEUS to its address.",
         ),
         (
             "metric='cpu'",
             scaling.metric == "cpu" and cores is None,
-            "it is a share of the cores that instances ask for. Give the service resources=sf.Resources(cpu=...).",
+            "it is a share of the cores that instances request. Give the service resources=sf.Resources(cpu=...).",
         ),
         (
             "min=0",
@@ -152,7 +152,7 @@ def check_scaling(scaling: Scaling, *, service: str, cores: float | None, settin
         (
             f"stabilization_window_s={window_s:g}",
             window_s > _MOST_WINDOW_S,
-            f"an autoscaler looks back {_MOST_WINDOW_S} s at most.",
+            f"an autoscaler's window is at most {_MOST_WINDOW_S} s.",
         ),
         (
             f"polling={polling_s:g}",

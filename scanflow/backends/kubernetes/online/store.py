@@ -142,7 +142,7 @@ def _parse_service(manifest: Manifest) -> KeptService:
         state = DesiredState.model_validate_json(manifest.get("data", {})[DOCUMENT])
     except (LookupError, ValueError) as error:
         raise InternalError(
-            f"The ConfigMap {metadata['namespace']}/{metadata['name']} holds no service that can be read: {error}"
+            f"The ConfigMap {metadata['namespace']}/{metadata['name']} does not hold a valid service record: {error}"
         ) from error
     return KeptService(
         state, metadata["namespace"], metadata["name"], metadata["resourceVersion"], metadata.get("annotations", {})
