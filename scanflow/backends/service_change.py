@@ -21,7 +21,6 @@ __all__ = ["CanaryPolicy", "Deployment", "ServiceChange", "Sizing"]
 
 MAX_INSTANCES = 100_000
 _SIZE = ("instances", "cores", "memory_bytes", "affinity", "threads", "scaling", "backup")
-_TRAFFIC = ("weight", "shadow", "policy")
 
 
 def _bytes(value: object) -> object:

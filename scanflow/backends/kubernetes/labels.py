@@ -19,8 +19,6 @@ TASK: Final = "scanflow.dev/task"
 SERVICE: Final = "scanflow.dev/service"
 REVISION: Final = "scanflow.dev/revision"
 AGENT: Final = "scanflow.dev/agent"
-SPEC: Final = "scanflow.dev/spec"
-"""An annotation: the document that an object was made from."""
 
 SELECTED: Final = f"app.kubernetes.io/managed-by={MANAGER}"
 """Selects all objects that scanflow created."""

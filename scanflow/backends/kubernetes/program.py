@@ -11,7 +11,7 @@ from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 from scanflow.backends.kubernetes.labels import MANAGER
 from scanflow.backends.kubernetes.pods import explain_pending
-from scanflow.backends.kubernetes.rights import SUBRESOURCES, USED
+from scanflow.backends.kubernetes.rights import SUBRESOURCES, USED, read_group
 from scanflow.backends.kubernetes.security import container_security, pod_security
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import UnavailableError
@@ -49,7 +49,7 @@ def build_program_manifests(
 def _build_rules() -> list[Manifest]:
     """Return the RBAC rules of a server: the rights that the doctor checks."""
     rules = [
-        {"apiGroups": [_read_group(kind)], "resources": [KINDS[kind].plural], "verbs": list(verbs)}
+        {"apiGroups": [read_group(kind)], "resources": [KINDS[kind].plural], "verbs": list(verbs)}
         for kind, verbs in USED.items()
     ]
     rules += [
@@ -57,11 +57,6 @@ def _build_rules() -> list[Manifest]:
     ]
     steps = {"apiGroups": ["argoproj.io"], "resources": ["workflowtaskresults"], "verbs": ["create", "patch"]}
     return [*rules, steps]
-
-
-def _read_group(kind: str) -> str:
-    group, slash, _ = KINDS[kind].api_version.partition("/")
-    return group if slash else ""
 
 
 def _build_pod(

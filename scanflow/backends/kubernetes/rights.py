@@ -52,7 +52,7 @@ def find_missing_rights(cluster: Cluster, kinds: Iterable[str] = USED) -> dict[s
     """Return the missing verbs, by resource as ``kubectl`` names it: ``workflows.argoproj.io``."""
     missing: dict[str, list[str]] = {}
     for kind in kinds:
-        group, resource = _read_group(KINDS[kind].api_version), KINDS[kind].plural
+        group, resource = read_group(kind), KINDS[kind].plural
         for verb in USED[kind]:
             if not is_allowed(cluster, verb, resource, group):
                 missing.setdefault(f"{resource}.{group}" if group else resource, []).append(verb)
@@ -75,5 +75,7 @@ def is_allowed(cluster: Cluster, verb: str, resource: str, group: str = "", name
     return bool(cluster.create(review)["status"]["allowed"])
 
 
-def _read_group(api_version: str) -> str:
-    return api_version.partition("/")[0] if "/" in api_version else ""
+def read_group(kind: str) -> str:
+    """Return the API group of a kind; empty: the core group."""
+    group, slash, _ = KINDS[kind].api_version.partition("/")
+    return group if slash else ""

@@ -149,10 +149,6 @@ def compute_canary_instances(instances: int, weight: float) -> int:
     return max(1, round(weight * max(instances, 1) / (1 - weight)))
 
 
-def share_by_instances(instances: int, canary: int) -> float:
-    return canary / (instances + canary) if canary else 0.0
-
-
 def compute_gateway_canary_instances(instances: int, weight: float) -> int:
     """Return how many instances a canary needs if a Gateway splits the traffic."""
     return max(1, math.ceil(round(instances * weight, 6)))
