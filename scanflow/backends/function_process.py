@@ -1,6 +1,6 @@
 """The process of a function step: loads the function, calls it and writes its result.
 
-Run as ``python call.py <request>`` if the step has its own environment, else in a fork of the warm shim.
+Run as ``python function_process.py <request>`` if the step has its own environment, else in a fork of the warm shim.
 
 What the function raises is left to the interpreter: its traceback goes to the step's standard error, its exit code is
 1.

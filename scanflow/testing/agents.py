@@ -19,7 +19,7 @@ KEY = ("shop", "red", "watcher")
 
 
 class AgentsContract(ABC):
-    """The contract of :class:`~scanflow.backends.port.AgentBackend`."""
+    """The contract of :class:`~scanflow.backends.agents.AgentBackend`."""
 
     patience_s = 30.0
 

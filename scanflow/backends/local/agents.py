@@ -22,7 +22,7 @@ _LAST_WORDS = 8192
 
 
 class LocalAgents:
-    """See :class:`~scanflow.backends.port.AgentBackend`.
+    """See :class:`~scanflow.backends.agents.AgentBackend`.
 
     ``<home>/server/agents/<app>/<name>`` is an agent's folder: ``host`` is its own, ``told`` (its version), ``code``
     and ``team`` are what it was started with, and beside them are its log and the process' attempts.

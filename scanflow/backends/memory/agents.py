@@ -14,7 +14,7 @@ _Key: TypeAlias = tuple[str, str, str]
 
 
 class MemoryAgents:
-    """See :class:`~scanflow.backends.port.AgentBackend`. For tests of callers."""
+    """See :class:`~scanflow.backends.agents.AgentBackend`. For tests of callers."""
 
     def __init__(self) -> None:
         self.listeners: list[Callable[[], None]] = []

@@ -91,7 +91,7 @@ class _Run:
 
 
 class MemoryBatch:
-    """See :class:`~scanflow.backends.port.BatchBackend`."""
+    """See :class:`~scanflow.backends.port.RunBackend`."""
 
     def __init__(self, settings: Settings, *, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
         self._settings, self._clock, self._sleep = settings, clock, sleep

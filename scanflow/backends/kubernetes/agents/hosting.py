@@ -59,7 +59,7 @@ class _Parts(NamedTuple):
 
 
 class KubernetesAgents:
-    """See :class:`~scanflow.backends.port.AgentBackend`. Kubelets restart agents that die."""
+    """See :class:`~scanflow.backends.agents.AgentBackend`. Kubelets restart agents that die."""
 
     def __init__(
         self,
