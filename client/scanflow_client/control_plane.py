@@ -22,7 +22,7 @@ from scanflow.files.private import open_home, open_private, private_folder
 from scanflow.http.home_token import ensure_home_token, home_token
 from scanflow.knowledge.step_environment import tracker_place
 from scanflow.processes.daemon import Daemon
-from scanflow.processes.files import is_locked, try_lock
+from scanflow.processes.files import is_locked, take_lock
 from scanflow.processes.ports import forget_ports, reserve_port
 from scanflow.settings import Settings
 from scanflow.transport import ServerClient, build_path, is_reachable
@@ -281,8 +281,6 @@ def reserve_home_port(home: Path, first: int) -> int:
 @contextmanager
 def _lock_home(home: Path) -> Iterator[None]:
     """Hold the lock of a home folder, so that one ``up`` or ``down`` at a time changes it."""
-    import fcntl
-
     path = up_file(home).with_name("up.lock")
     try:
         private_folder(open_home(path.parent.parent) / path.parent.name)
@@ -292,11 +290,8 @@ def _lock_home(home: Path) -> Iterator[None]:
             f"{str(path.parent)!r} cannot be used: {error.strerror}. Fix it, or name another home."
         ) from error
     with file:
-        give_up = time.monotonic() + READY_S * 2
-        while not try_lock(file.fileno(), fcntl.LOCK_EX):
-            if time.monotonic() > give_up:
-                raise UnavailableError("Another 'scanflow up' or 'down' is using this home. Wait for it, or stop it.")
-            time.sleep(_POLL_S)
+        if not take_lock(file.fileno(), READY_S * 2):
+            raise UnavailableError("Another 'scanflow up' or 'down' is using this home. Wait for it, or stop it.")
         yield
 
 

@@ -25,17 +25,14 @@ def hold_lock(path: Path) -> Iterator[None]:
     Raises:
         UnavailableError: another process holds it for too long, or the disk cannot be written.
     """
-    deadline = time.monotonic() + PATIENCE_S
     try:
         private_folder(path.parent)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise disk_error(error, path) from error
     try:
-        while not try_lock(file, fcntl.LOCK_EX):
-            if time.monotonic() > deadline:
-                raise UnavailableError(f"{str(path)!r} is locked by another process. Try again.")
-            time.sleep(_POLL_S)
+        if not take_lock(file, PATIENCE_S):
+            raise UnavailableError(f"{str(path)!r} is locked by another process. Try again.")
         yield
     finally:
         os.close(file)
@@ -68,15 +65,12 @@ def hold_driver_lock(path: Path, run: str) -> Iterator[None]:
         AlreadyRunningError: another process holds it.
     """
     with open_private(path, "a+", encoding="ascii") as file:
-        deadline = time.monotonic() + _DRIVER_PATIENCE_S
-        while not try_lock(file.fileno(), fcntl.LOCK_EX):
-            if time.monotonic() > deadline:
-                file.seek(0)
-                holder = file.read().strip() or "unknown"
-                raise AlreadyRunningError(
-                    f"The run {run!r} is driven by the process {holder} already. Watch it: scanflow show {run}"
-                )
-            time.sleep(0.02)
+        if not take_lock(file.fileno(), _DRIVER_PATIENCE_S):
+            file.seek(0)
+            holder = file.read().strip() or "unknown"
+            raise AlreadyRunningError(
+                f"The run {run!r} is driven by the process {holder} already. Watch it: scanflow show {run}"
+            )
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
@@ -89,6 +83,16 @@ def is_locked(path: Path) -> bool:
             return not try_lock(file.fileno(), fcntl.LOCK_SH)
     except FileNotFoundError:
         return False
+
+
+def take_lock(file: int, patience_s: float) -> bool:
+    """Take the exclusive lock of an open file, and return whether it was free within that time."""
+    deadline = time.monotonic() + patience_s
+    while not try_lock(file, fcntl.LOCK_EX):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
 
 
 def try_lock(file: int, kind: int) -> bool:

@@ -8,7 +8,6 @@ shim, which restarts it, holds the listening socket.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import selectors
@@ -16,7 +15,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from pathlib import Path
 
 from scanflow.backends.local.services.control.rollout import start_supervisor
@@ -27,13 +25,13 @@ from scanflow.backends.service_desired import DesiredState
 from scanflow.errors import ScanflowError
 from scanflow.processes import seqpacket
 from scanflow.processes.cpu_priority import take_short_slices
-from scanflow.processes.files import try_lock
+from scanflow.processes.files import take_lock
 from scanflow.processes.open_files import raise_open_file_limit
 from scanflow.processes.shims import Shims
 
 _log = logging.getLogger(__name__)
 
-PATIENCE_S = 2.0
+PATIENCE_S = 2.0  # longest wait for the lock: ``is_locked`` holds it for an instant
 LOG_BYTES = 1_000_000  # a larger log is truncated
 IDLE_S = 1.0  # longest that the loop sleeps
 RESTART = 1  # the exit code after which the shim restarts the supervisor; after 0 it does not
@@ -100,7 +98,7 @@ def main(arguments: list[str]) -> int:
         lock = os.open(folder.supervised, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except FileNotFoundError:
         return 0  # deleted meanwhile
-    if not _take_lock(lock) or (desired := read_desired(folder)) is None:
+    if not take_lock(lock, PATIENCE_S) or (desired := read_desired(folder)) is None:
         return 0
     try:
         os.truncate(lock, 0)
@@ -125,16 +123,6 @@ def main(arguments: list[str]) -> int:
     folder.grants.unlink(missing_ok=True)
     folder.socket.unlink(missing_ok=True)
     return 0
-
-
-def _take_lock(lock: int) -> bool:
-    """Take the lock, unless another supervisor holds it; ``is_locked`` holds it for an instant."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not try_lock(lock, fcntl.LOCK_EX):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 if __name__ == "__main__":
