@@ -32,7 +32,7 @@ NOW = 1000.0
 def wanted(
     count: int = 1, *, spec_hash: str = "a", serves: int = 1, cores: float = 1.0, changing: bool = True
 ) -> PoolTarget:
-    return PoolTarget(spec_hash=spec_hash, count=count, serves=serves, cores=cores, changing=changing)
+    return PoolTarget(spec_hash=spec_hash, count=count, serves=serves, cores=cores, deadline_s=30.0, changing=changing)
 
 
 def one(

@@ -253,7 +253,7 @@ class LocalServices:
     def reconcile(self, _record: ServiceRecord, /, *, observe: ServiceObserver) -> ServiceChange | None:  # noqa: ARG002
         return None
 
-    def delete(self, name: str, *, observe: ServiceObserver = lambda _: None, timeout_s: float = 120.0) -> None:
+    def delete(self, name: str, *, observe: ServiceObserver = lambda _: None) -> None:
         """Stop a service, and delete its folder.
 
         Raises:
@@ -269,7 +269,7 @@ class LocalServices:
         update_desired(
             folder, lambda desired: None if desired is None else desired.model_copy(update={"deleted": True})
         )
-        rollout.wait_until_gone(folder, watcher, timeout_s)
+        rollout.wait_until_gone(folder, watcher)
         shutil.rmtree(folder.path, ignore_errors=True)
 
     def _folder(self, name: str) -> ServiceFolder:

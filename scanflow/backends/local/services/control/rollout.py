@@ -23,6 +23,8 @@ _POLL_S = 0.02
 _PATIENCE_S = 20.0  # until a supervisor has started
 _AGAIN_S = 1.0
 _START_S = 5.0
+_GONE_S = 120.0  # longest wait until a deleted service has ended
+_REPORTED_S = 10.0  # longest wait for the first report of a new supervisor
 _BACK_S = 30.0  # longest wait until the previous definition is served again
 
 
@@ -137,20 +139,20 @@ def wait_until_settled(folder: ServiceFolder, generation: int, watcher: Watcher,
         time.sleep(_POLL_S)
 
 
-def wait_until_reported(folder: ServiceFolder, patience_s: float = 10.0) -> None:
-    """Return once a new supervisor has reported, or after ``patience_s``."""
-    deadline = time.monotonic() + patience_s
+def wait_until_reported(folder: ServiceFolder) -> None:
+    """Return once a new supervisor has reported, or after ten seconds."""
+    deadline = time.monotonic() + _REPORTED_S
     while not is_current(folder, read_observed(folder)) and time.monotonic() < deadline:
         time.sleep(_POLL_S)
 
 
-def wait_until_gone(folder: ServiceFolder, watcher: Watcher, timeout_s: float) -> None:
+def wait_until_gone(folder: ServiceFolder, watcher: Watcher) -> None:
     """Return once all processes of a deleted service have ended.
 
     Raises:
         UnavailableError: it takes too long.
     """
-    deadline, next_start = time.monotonic() + timeout_s, 0.0
+    deadline, next_start = time.monotonic() + _GONE_S, 0.0
     wake_supervisor(folder)
     # A supervisor removes its socket when it has ended everything: only then nothing is left.
     while (watched := is_supervised(folder)) or folder.socket.exists():
@@ -158,7 +160,7 @@ def wait_until_gone(folder: ServiceFolder, watcher: Watcher, timeout_s: float) -
         now = time.monotonic()
         if now > deadline:
             raise UnavailableError(
-                f"The service {folder.path.name!r} did not end within {timeout_s:.0f} s. Try again: scanflow delete "
+                f"The service {folder.path.name!r} did not end within {_GONE_S:.0f} s. Try again: scanflow delete "
                 f"{folder.path.name}"
             )
         if not watched and now >= next_start:

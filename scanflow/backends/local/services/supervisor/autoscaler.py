@@ -122,7 +122,7 @@ class Observation(NamedTuple):
     active: float
     """The time of the last request, or of the last change of the number of instances."""
 
-    load: Load | None = None
+    load: Load | None
 
 
 class ScalingDecision(NamedTuple):

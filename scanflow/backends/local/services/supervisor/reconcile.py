@@ -33,8 +33,8 @@ class PoolTarget:
     count: int
     serves: int  # the generation that each should serve
     cores: float  # of one instance; 1 if it is not limited
-    deadline_s: float = 30.0
-    changing: bool = False  # whether a change is in progress, which can be reverted
+    deadline_s: float
+    changing: bool  # whether a change is in progress, which can be reverted
 
 
 @dataclass(frozen=True, slots=True)
