@@ -23,7 +23,6 @@ from scanflow.errors import UnavailableError
 from scanflow.files.private import private_folder
 from scanflow.processes import shim
 from scanflow.processes.shims import (
-    Exit,
     Spec,
     create_attempt_folder,
     end_lost_attempt,
@@ -52,12 +51,6 @@ class Daemon:
         newest = self._newest()
         started = None if newest is None else read_started(newest)
         return int(started["pid"]) if started is not None and newest is not None and _is_locked(newest) else None
-
-    @property
-    def exit(self) -> Exit | None:
-        """The exit of the last attempt; None: it runs, was never started, or its end was not recorded."""
-        newest = self._newest()
-        return None if newest is None else read_exit(newest)
 
     def start(
         self,

@@ -12,7 +12,7 @@ import pytest
 
 from scanflow.processes.daemon import Daemon
 from scanflow.processes.identity import read_start_time
-from scanflow.processes.shims import Spec, create_attempt_folder, read_started
+from scanflow.processes.shims import Spec, create_attempt_folder, read_exit, read_started
 from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.processes
@@ -46,7 +46,7 @@ def written(tmp_path: Path) -> str:
 
 
 def test_one_at_a_time_runs_and_any_process_may_ask_and_stop_it(daemon: Daemon, tmp_path: Path) -> None:
-    assert (daemon.alive, daemon.pid, daemon.exit, daemon.cancel_start()) == (False, None, None, True)
+    assert (daemon.alive, daemon.pid, daemon.cancel_start()) == (False, None, True)
     pid = start(daemon, tmp_path)
     assert written(tmp_path) == "me\n"
     other = Daemon(tmp_path)
@@ -56,7 +56,7 @@ def test_one_at_a_time_runs_and_any_process_may_ask_and_stop_it(daemon: Daemon, 
     other.stop()
     assert daemon.wait(PATIENCE_S)
     assert (daemon.alive, daemon.pid) == (False, None)
-    ended = daemon.exit
+    ended = read_exit(tmp_path / "attempts" / "1")
     assert ended is not None
     assert ended.reason == "stopped"
     assert start(daemon, tmp_path) != pid
