@@ -19,7 +19,7 @@ from scanflow_server.arbiter.identity import (
     get_start_time,
     qualify_strategy,
 )
-from scanflow_server.arbiter.intent_service import Look, record_intent_event
+from scanflow_server.arbiter.intent_service import Look, append_reason, record_intent_event
 from scanflow_server.arbiter.objections import LEASE_S
 from scanflow_server.store import intents as intent_store
 from scanflow_server.store.base import Store
@@ -89,7 +89,7 @@ class Actor:
             failed(row.id, why)
         return None
 
-    def request_revert(self, id: str, *, by: str, reason: str = "") -> Action:
+    def request_revert(self, id: str, *, by: str, reason: str) -> None:
         with self._store.write() as connection:
             row = intent_store.find(connection, id)
             action = row.action
@@ -107,9 +107,8 @@ class Actor:
                     )
             change = {"reverted_by": by}  # shows readers that it is no longer in effect
             intent_store.put(connection, row.replace(action=change, reverting=by, guard_until=None, due=None, tries=0))
-            note = f"it is taken back by {by}"
-            intent_store.append_trail(connection, id, self._clock(), f"{note}: {reason}" if reason else f"{note}.")
-            return action
+            text = append_reason(f"it is taken back by {by}", reason)
+            intent_store.append_trail(connection, id, self._clock(), text)
 
     def end_guard(self, id: str, note: str = "the guard saw nothing worse") -> None:
         with self._store.write() as connection:

@@ -91,7 +91,7 @@ class IntentService:
                 raise UsageError(f"The intent {id!r} needs no approval: it is {_describe_state(row.action)}.")
             approved = row.replace(action={"state": "pending", "ended": None}, approved_by=by)
             intent_store.put(connection, approved)
-            intent_store.append_trail(connection, id, self._clock(), _append_reason(f"{by} approved it", reason))
+            intent_store.append_trail(connection, id, self._clock(), append_reason(f"{by} approved it", reason))
             self._decide(connection, get_place(row.intent), seen, [approved])
             return intent_store.find(connection, id).action
 
@@ -101,7 +101,7 @@ class IntentService:
             if row.action.state != "pending" or row.action.began is not None:
                 advice = f" Take it back: scanflow approve {id} --revert" if row.action.state == "succeeded" else ""
                 raise UsageError(f"The intent {id!r} cannot be refused: it is {_describe_state(row.action)}.{advice}")
-            text = _append_reason(f"{by} refused it", reason)
+            text = append_reason(f"{by} refused it", reason)
             decision = Decision(intent=id, verdict="refuse", reason=text, by=by, at=self._clock())
             self._transition(connection, row, decision)
             return intent_store.find(connection, id).action
@@ -236,5 +236,5 @@ def _describe_state(action: Action) -> str:
     return "refused already" if action.state == "refused" else action.state
 
 
-def _append_reason(what: str, reason: str) -> str:
+def append_reason(what: str, reason: str) -> str:
     return f"{what}: {reason}" if reason else f"{what}."

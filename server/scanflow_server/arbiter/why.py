@@ -17,7 +17,7 @@ _NOTHING = {
 }
 
 
-def explain_action(action: Action, trail: Sequence[tuple[float, str]] = ()) -> list[str]:
+def explain_action(action: Action, trail: Sequence[tuple[float, str]]) -> list[str]:
     intent, sample = action.intent, action.intent.sample
     lines = []
     if intent.source == "person":

@@ -303,7 +303,7 @@ def test_why_tells_the_evidence_that_a_model_is_better(world: World) -> None:
     evidence = decide([part]).evidence(champion=1, version=3, run="bold-fox-1")
     sample = {"id": "s1", "agent": "executor", "sensor": "change_model", "at": 999.0, "cause": "call:1"}
     world.do(wanted("i1", sample={**sample, "value": {"version": 3, "evidence": evidence}}))
-    lines = explain_action(action(world, "i1"))
+    lines = explain_action(action(world, "i1"), [])
     assert "(71.2 %) by version 3 (93.2 %), n = 59, +22.0 points" in lines[2]
     assert lines[0].endswith('{"version": 3} (in 0 s)'), "the evidence is told once"
 
