@@ -21,6 +21,9 @@ from tests import leftovers
 from tests.suite import ONLY, RESULT, describe_result
 from tests.waiting import patient
 
+# They compare golden files, and a failure is to show the difference.
+pytest.register_assert_rewrite("tests.manifests", "tests.snapshots")
+
 # Several runners share the cores: where threads of a pool spin for one another, one alone takes a quarter of the time.
 # Steps and instances whose cores are limited are given sizes of their own.
 for _pool in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
