@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,21 @@ def test_the_steps_lead_to_the_tables_that_the_code_uses(store: Store) -> None:
     with store.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": False})
         assert compare_metadata(context, metadata) == []
+
+
+def test_a_database_of_step_0011_is_led_to_the_tables_that_the_code_uses(tmp_path: Path) -> None:
+    """A new database takes no step, so a step that a change of the tables lacks is missed here alone."""
+    file = tmp_path / "server.db"
+    kept = Path(__file__).parents[2] / "golden" / "tables-0011.sql"
+    with closing(sqlite3.connect(file)) as connection:
+        connection.executescript(kept.read_text(encoding="utf-8"))
+        connection.executescript(
+            "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY);"
+            "INSERT INTO alembic_version VALUES ('0011');"
+        )
+    with closing(open_store(f"sqlite:///{file}")) as store:
+        migrate(store)
+        test_the_steps_lead_to_the_tables_that_the_code_uses(store)
 
 
 def test_a_database_that_is_there_already_is_left_as_it_is_also_where_it_is_newer(store: Store) -> None:
