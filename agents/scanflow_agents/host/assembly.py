@@ -6,7 +6,6 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 from scanflow.errors import MissingExtraError
 from scanflow.files.unchanged_reads import UnchangedReads
@@ -28,11 +27,7 @@ from scanflow_agents.templates.control_plane import ControlPlane
 
 
 def build(
-    folder: Path,
-    spec: AgentSpec,
-    *,
-    clock: Callable[[], float],
-    report_trouble: Callable[[str | None], None] = lambda _why: None,
+    folder: Path, spec: AgentSpec, *, clock: Callable[[], float], report_trouble: Callable[[str | None], None]
 ) -> tuple[AgentHost, Callable[[], Awaitable[None]]]:
     """Return the agent's host, and a function that closes its connections. To be called on the event loop's thread.
 
@@ -57,7 +52,6 @@ def build(
         tracker=_open_tracker(spec),
         services=None if spec.server is None else _build_control_plane(spec, spec.server, token),
     )
-    misfire: Any = spec.misfire
     host = AgentHost(
         app=app.name,
         agent=agent.name,
@@ -67,8 +61,6 @@ def build(
                 sensor,
                 environment,
                 limit_s=spec.sensor_limit_s,
-                grace_s=spec.grace_s,
-                misfire=misfire,
                 strategies=frozenset(strategy.name for strategy in declared.select_strategies(sensor.name)),
             )
             for sensor in declared.sensors

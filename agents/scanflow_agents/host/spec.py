@@ -47,12 +47,6 @@ class AgentSpec(BaseModel):
     sensor_limit_s: float = Field(default=60.0, gt=0)
     """The timeout of a firing."""
 
-    grace_s: float = Field(default=60.0, gt=0)
-    """How late a firing may begin; later it counts as missed."""
-
-    misfire: str = Field(default="run_once", pattern="^(run_once|skip)$")
-    """What to do about firings due while the agent was down: fire once for all of them, or only count them."""
-
     beat_s: float = Field(default=5.0, gt=0)
     """The heartbeat interval."""
 
