@@ -56,7 +56,11 @@ class HostedSensor:
     """The timeout of a firing; until it ends, the next one is refused."""
 
     grace_s: float = 60.0
+    """How late a firing may begin; later it counts as missed."""
+
     misfire: Misfire = "run_once"
+    """What to do about firings due while the agent was down: fire once for all of them, or only count them."""
+
     most_waiting: int = 1000
     strategies: frozenset[str] = frozenset()
     """The strategies that are evaluated on its samples."""
@@ -112,14 +116,14 @@ class ControlLoop:
         self,
         agent: str,
         *,
+        app: str,
         state: AgentStore,
         sensors: Iterable[HostedSensor],
         decider: Decider,
         send: Callable[[Iterable[Delivery]], None],
         clock: Callable[[], float],
         call_later: Timer,
-        on_sample: Callable[[Sample, Decisions, int], None] = lambda _sample, _decisions, _hops: None,
-        app: str = "",
+        on_sample: Callable[[Sample, Decisions, int], None],
     ) -> None:
         """``on_sample`` gets each sample, its decisions, and the number of samples that led to it by their events."""
         self.agent, self.app = agent, app

@@ -43,7 +43,7 @@ class JournalQuery(BaseModel):
     kind: str | None = None
 
 
-def make_api(host: AgentHost, *, tokens: Collection[str], hosts: Collection[str] = ()) -> Starlette:
+def make_api(host: AgentHost, *, tokens: Collection[str], hosts: Collection[str]) -> Starlette:
     """``tokens``: the accepted tokens. ``hosts``: the accepted host names besides loopback's."""
     endpoints = _Endpoints(host)
     api = Starlette(

@@ -30,7 +30,7 @@ class DeliveryClient:
     """Sends deliveries: intents to the server, and calls to the agents that the server lists."""
 
     def __init__(
-        self, *, app: str, agent: str, server: AsyncClient | None, connect: Callable[[str], AsyncClient] = AsyncClient
+        self, *, app: str, agent: str, server: AsyncClient | None, connect: Callable[[str], AsyncClient]
     ) -> None:
         self._app, self._agent, self._server = app, agent, server
         self._connect = connect
