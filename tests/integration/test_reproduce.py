@@ -34,7 +34,7 @@ def test_a_round_measures_what_claims_speak_of(module: ModuleType, monkeypatch: 
     for name, value in SHORT.items():
         if hasattr(module, name):
             monkeypatch.setattr(module, name, value)
-    problem = module.find_problem()
+    problem = module.EXPERIMENT.find_problem()
     if problem is not None:
         pytest.skip(problem)
     told: list[str] = []

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from scanflow.characterization.study import rotate
-from scanflow_client.reproduction.experiment import Experiment, MeasureRound, Observe
+from scanflow_client.reproduction.experiment import Experiment, MeasureRound, Observe, find_core_problem
 from scanflow_client.reproduction.figure import Claim, Figure, FigurePanel, Round
 from scanflow_client.reproduction.served import PROGRAMS
 
@@ -22,12 +22,6 @@ NEEDED_MEBIBYTES = 224
 
 LIMITS = {"2.3 times what it needs": 2.3, "1.5 times": 1.5, "1.1 times": 1.1, "0.8 times": 0.8}
 TIMEOUT_S = 120.0
-
-
-def find_problem() -> str | None:
-    from scanflow.placement.sysfs import read_topology
-
-    return "two cores are needed" if read_topology().effective_count < 2 else None
 
 
 @contextmanager
@@ -106,7 +100,7 @@ EXPERIMENT = Experiment(
     ),
     rounds=4,
     round_s=40.0,
-    find_problem=find_problem,
+    find_problem=find_core_problem,
     open=open_rounds,
 )
 

@@ -34,3 +34,10 @@ class Experiment:
     """A context manager that prepares the rounds and cleans up."""
 
     simulated: bool = False
+
+
+def find_core_problem(purpose: str = "") -> str | None:
+    """Return that this machine has too few cores; None: it has two."""
+    from scanflow.placement.sysfs import read_topology
+
+    return f"two cores are needed{purpose}" if read_topology().effective_count < 2 else None

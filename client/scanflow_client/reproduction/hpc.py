@@ -19,7 +19,7 @@ from scanflow.characterization.study import rotate
 from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.errors import StepFailedError
 from scanflow.settings import Settings
-from scanflow_client.reproduction.experiment import Experiment, MeasureRound, Observe
+from scanflow_client.reproduction.experiment import Experiment, MeasureRound, Observe, find_core_problem
 from scanflow_client.reproduction.figure import Claim, Figure, FigurePanel, Round
 
 SIZE = 1800
@@ -52,9 +52,7 @@ def find_problem() -> str | None:
     for program, package in (("mpirun", "openmpi-bin"), ("hpcc", "hpcc")):
         if shutil.which(program) is None:
             return f"{program} is not installed: apt-get install {package}"
-    from scanflow.placement.sysfs import read_topology
-
-    return "two cores are needed" if read_topology().effective_count < 2 else None
+    return find_core_problem()
 
 
 def define_arms(cores: int) -> dict[str, dict[str, Any]]:

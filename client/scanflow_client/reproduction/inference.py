@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from scanflow.characterization.study import rotate
-from scanflow_client.reproduction.experiment import Experiment, MeasureRound, Observe
+from scanflow_client.reproduction.experiment import Experiment, MeasureRound, Observe, find_core_problem
 from scanflow_client.reproduction.figure import Claim, Figure, FigurePanel, Round
 from scanflow_client.reproduction.served import MeasuredService, build_application, find_serving_problem, open_deployer
 
@@ -32,11 +32,7 @@ BATCHES = (1, 2, 4, 8)
 
 
 def find_problem() -> str | None:
-    from scanflow.placement.sysfs import read_topology
-
-    if read_topology().effective_count < 2:
-        return "two cores are needed to cut them"
-    return find_serving_problem()
+    return find_core_problem(" to cut them") or find_serving_problem()
 
 
 def define_arms(cores: int) -> dict[str, dict[str, Any]]:

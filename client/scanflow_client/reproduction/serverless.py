@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from scanflow.characterization.study import rotate
-from scanflow_client.reproduction.experiment import Experiment, MeasureRound, Observe
+from scanflow_client.reproduction.experiment import Experiment, MeasureRound, Observe, find_core_problem
 from scanflow_client.reproduction.figure import Claim, Figure, FigurePanel, Round
 from scanflow_client.reproduction.served import (
     PROGRAMS,
@@ -32,9 +32,7 @@ ONE, EACH = "one instance", "one for each core"
 
 
 def find_problem() -> str | None:
-    from scanflow.placement.sysfs import read_topology
-
-    return "two cores are needed" if read_topology().effective_count < 2 else find_serving_problem()
+    return find_core_problem() or find_serving_problem()
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from scanflow.app.application import Application
 from scanflow.app.serving import Serving
 from scanflow.characterization.study import rotate
 from scanflow.errors import StepFailedError
-from scanflow_client.reproduction.experiment import Experiment, MeasureRound, Observe
+from scanflow_client.reproduction.experiment import Experiment, MeasureRound, Observe, find_core_problem
 from scanflow_client.reproduction.figure import Claim, Figure, FigurePanel, Round
 from scanflow_client.reproduction.served import (
     PROGRAMS,
@@ -38,11 +38,7 @@ INSTANCE = "x-scanflow-instance"
 
 
 def find_problem() -> str | None:
-    from scanflow.placement.sysfs import read_topology
-
-    if read_topology().effective_count < 2:
-        return "two cores are needed, which stand for two nodes"
-    return find_serving_problem()
+    return find_core_problem(", which stand for two nodes") or find_serving_problem()
 
 
 @contextmanager
