@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -116,7 +117,7 @@ def _characterize_workflow(
 ) -> str:
     """Measure a workflow, print the result, and return the recommended resources."""
     from scanflow_client.characterize_workflow import characterize_job, characterize_service
-    from scanflow_client.formatting.characterize import format_workflow_characterization, workflow_to_json
+    from scanflow_client.formatting.characterize import format_workflow_characterization
     from scanflow_client.predict_io import HttpRequest, read_request, to_http
     from scanflow_client.progress import open_output
     from scanflow_client.signals import end_on_signals
@@ -136,7 +137,7 @@ def _characterize_workflow(
 
             result = characterize_service(deployer, target, build_request, counts, rounds=rounds, observe=output.update)
     if as_json:
-        print_json(workflow_to_json(result))
+        print_json(asdict(result))
     else:
         say(*format_workflow_characterization(result))
     return str(result.recommendation)

@@ -90,13 +90,6 @@ def format_workflow_characterization(result: WorkflowCharacterization) -> Screen
     ]
 
 
-def workflow_to_json(result: WorkflowCharacterization) -> dict[str, Any]:
-    """Return a characterization of a workflow in JSON types."""
-    from dataclasses import asdict
-
-    return asdict(result)
-
-
 def describe_saturation(scaling: Saturation) -> str:
     if len(scaling.speed) == 1:
         return "How it scales is not known: it ran with one number of cores only."

@@ -7,9 +7,8 @@ import time
 from typing import TYPE_CHECKING
 
 from scanflow.app.quantities import format_count
-from scanflow.text.html_table import html_table
 from scanflow_client.formatting.services import format_shape
-from scanflow_client.formatting.table import Screen, Table
+from scanflow_client.formatting.table import Screen, Table, render_html
 from scanflow_client.formatting.text import format_latency
 
 if TYPE_CHECKING:
@@ -60,9 +59,7 @@ def _format_mlperf(settings: MlperfSettings, summary: MlperfSummary) -> list[str
 
 def render_load(report: LoadReport) -> str:
     """Return the report with its plot as HTML, for a notebook."""
-    head, table, *reasons = format_load(report, bound_s=None)
-    assert isinstance(table, Table)
-    return html_table(str(head), table.headers, table.rows, *map(str, reasons)) + draw_load(report)
+    return render_html(format_load(report, bound_s=None)) + draw_load(report)
 
 
 def draw_load(report: LoadReport) -> str:

@@ -43,6 +43,15 @@ def lay_out(table: Table, width: int | None = None) -> list[str]:
     return lines
 
 
+def render_html(screen: Screen) -> str:
+    """Return a headline, a table, if there is one, and lines as HTML, for a notebook."""
+    from scanflow.text.html_table import html_table
+
+    head, *rest = screen
+    table = next((part for part in rest if isinstance(part, Table)), Table((), ()))
+    return html_table(str(head), table.headers, table.rows, *(part for part in rest if isinstance(part, str)))
+
+
 def _sum_widths(widths: Sequence[int]) -> int:
     return sum(widths) + len(GAP) * (len(widths) - 1)
 

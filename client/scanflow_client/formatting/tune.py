@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from scanflow.app.quantities import format_count
 from scanflow.reports import drawing as svg
-from scanflow.text.html_table import html_table
 from scanflow.tuning.candidates import Candidate, describe
-from scanflow_client.formatting.table import Screen, Table
+from scanflow_client.formatting.table import Screen, Table, render_html
 from scanflow_client.formatting.text import format_latency
 
 if TYPE_CHECKING:
@@ -144,10 +143,7 @@ def format_shape_options(candidate: Candidate) -> str:
 
 def render_tuning(report: TuningReport) -> str:
     """Return the result with its plot as HTML, for a notebook."""
-    head, *rest = format_tuning(report)
-    table = next((part for part in rest if isinstance(part, Table)), Table((), ()))
-    lines = [str(part) for part in rest if not isinstance(part, Table)]
-    return html_table(str(head), table.headers, table.rows, *lines) + draw_tuning(report)
+    return render_html(format_tuning(report)) + draw_tuning(report)
 
 
 def draw_tuning(report: TuningReport) -> str:
