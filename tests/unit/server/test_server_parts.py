@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -22,7 +20,7 @@ from scanflow_server.control.loop import ErrorIsolation, Loop
 from scanflow_server.progress_events import derive_events
 from scanflow_server.settings import ServerSettings
 from scanflow_server.streams import PING, add_pings
-from tests.waiting import PATIENCE_S, patient, until
+from tests.waiting import PATIENCE_S, until
 
 
 def test_settings_come_from_the_environment_and_show_no_password() -> None:
@@ -42,18 +40,6 @@ def test_settings_come_from_the_environment_and_show_no_password() -> None:
 def test_a_setting_that_cannot_be_names_its_variable() -> None:
     with pytest.raises(InvalidError, match="SCANFLOW_SERVER_PORT='99999' is not usable"):
         ServerSettings.from_environment({"SCANFLOW_SERVER_PORT": "99999"})
-
-
-@pytest.mark.processes
-def test_a_server_starts_without_what_is_heavy() -> None:
-    code = (
-        "import sys, scanflow_server.main, scanflow_server.app\n"
-        "print(*sorted({'mlflow', 'numpy', 'pandas', 'tensorflow'} & set(sys.modules)))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], timeout=patient(120), check=True, capture_output=True, text=True
-    )
-    assert done.stdout.split() == []
 
 
 class Troubled:
