@@ -56,9 +56,9 @@ EXPLANATION = Explanation(
 
 
 class StandIn:
-    def __init__(self, folder: Path, url: str = "http://127.0.0.1:9") -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.url = url
+        self.url = "http://127.0.0.1:9"
         self.records: dict[str, ServiceRecord] = {}
         self.asked: list[dict[str, Any]] = []
 

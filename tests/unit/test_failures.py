@@ -21,12 +21,12 @@ ValueError: bad
 """
 
 
-def failure_of(tmp_path: Path, code: str, *, own_folder: str = "") -> Failure:
+def failure_of(tmp_path: Path, code: str) -> Failure:
     file = tmp_path / "train.py"
     file.write_text(code)
     done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, timeout=patient(120))
     assert done.returncode
-    return failure_from_text(done.stderr, summary=f"exit {done.returncode}", own_folder=own_folder)
+    return failure_from_text(done.stderr, summary=f"exit {done.returncode}")
 
 
 DIVIDED = "def fit(x):\n    return 1 / x\n\nfit(0)\n"

@@ -34,11 +34,11 @@ REQUEST = encode_grpc_request("digits", {"x": ROWS})
 
 
 @contextmanager
-def server(answer: Answer, *, threads: int = 4) -> Iterator[str]:
+def server(answer: Answer) -> Iterator[str]:
     """Serve ``ModelInfer`` by a function of the serialized message and gRPC's context; yield its ``host:port``."""
     service, _, method = INFER_METHOD.removeprefix("/").partition("/")
     handlers = {method: grpc.unary_unary_rpc_method_handler(answer)}
-    with ThreadPoolExecutor(threads) as pool:
+    with ThreadPoolExecutor(4) as pool:
         serving = grpc.server(pool)
         serving.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
         port = serving.add_insecure_port("127.0.0.1:0")

@@ -87,10 +87,10 @@ def shop(settings: Settings, tmp_path: Path) -> Shop:
     return Shop(settings, tmp_path)
 
 
-def wish(version: int, service: str = "digits") -> Action:
+def wish(version: int) -> Action:
     known = action()
-    arguments = {"service": service, "model": f"models:/{CNN}/{version}"}
-    intent = known.intent.model_copy(update={"arguments": arguments, "target": f"service/{service}"})
+    arguments = {"service": "digits", "model": f"models:/{CNN}/{version}"}
+    intent = known.intent.model_copy(update={"arguments": arguments, "target": "service/digits"})
     return known.model_copy(update={"id": f"a{version}", "intent": intent, "state": "pending"})
 
 

@@ -76,9 +76,9 @@ def run_record(state: Any = "running") -> RunRecord:
     return RunRecord(name=RunName("tall-fox"), app="shop", team="default", workflow="w", state=state, created=1.0)
 
 
-def service_record(name: str = "digits") -> ServiceRecord:
+def service_record() -> ServiceRecord:
     return ServiceRecord(
-        name=name, app="shop", team="default", state="ready", url="http://127.0.0.1:1", generation=1, shape=Shape()
+        name="digits", app="shop", team="default", state="ready", url="http://127.0.0.1:1", generation=1, shape=Shape()
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from scanflow.agent.actions import call
 from scanflow.agent.actuators.actuator import actuator
-from scanflow.agent.context import Context, current, firing
+from scanflow.agent.context import current, firing
 from scanflow.agent.sensors.firing import Firing, fire
 from scanflow.agent.sensors.sensor import sensor
 from scanflow.errors import InvalidError, UsageError
@@ -75,9 +75,9 @@ def test_the_call_is_there_as_a_value_without_any_firing() -> None:
     assert as_printed.call(1, b=2) == call("checker", "check_predictions", 1, b=2)
 
 
-def inside(act: Callable[[], Any], where: Context | None = None) -> Any:
+def inside(act: Callable[[], Any]) -> Any:
     """Act as a plain function in a firing does: with no loop in its thread."""
-    with firing(where or context(caller=Kept())):
+    with firing(context(caller=Kept())):
         return act()
 
 

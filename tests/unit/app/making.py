@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import string
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -19,7 +18,6 @@ from scanflow.errors import ScanflowError
 T = TypeVar("T", bound=ScanflowError)
 M = TypeVar("M")
 
-LABEL = string.ascii_lowercase + string.digits
 names = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,12}[a-z0-9])?", fullmatch=True).filter(lambda name: name != "item")
 """Names that Kubernetes takes, and no step is called ``item``."""
 
@@ -185,11 +183,11 @@ servings = st.builds(
 
 
 @st.composite
-def online_workflows(draw: st.DrawFn, name: str = "serving") -> sf.Workflow:
+def online_workflows(draw: st.DrawFn) -> sf.Workflow:
     nodes = draw(st.lists(services, min_size=1, max_size=3, unique_by=lambda node: node.name))
     nodes = [nodes[0], *(node.replace(scaling=None) for node in nodes[1:])]
     links = [before >> after for before, after in itertools.pairwise(nodes)]
-    return sf.Workflow(name=name, type="online", nodes=nodes, edges=links, serving=draw(st.none() | servings))
+    return sf.Workflow(name="serving", type="online", nodes=nodes, edges=links, serving=draw(st.none() | servings))
 
 
 @st.composite

@@ -168,8 +168,6 @@ LOAD, TRAIN = script("load"), script("train", parameters={"epochs": 1})
 BOTH = batch(LOAD, TRAIN)
 X = LOAD["x"]
 SCALED = CNN.replace(scaling=sf.Scaling(metric="rps", target=5, max=3))
-BACKUP = sf.Serving(backup="spare")
-any_: Any = None
 HOW_TO_LINK = "Write a >> b, or a list: [sf.Dependency(dependee='a', depender='b')]."
 
 

@@ -20,12 +20,12 @@ from scanflow.characterization.measurement import ProgramRun
 MIB = 2**20
 
 
-def ran(*, seconds: float = 10.0, cpu_s: float = 10.0, peak_bytes: int = 100 * MIB) -> ProgramRun:
+def ran(*, seconds: float = 10.0, cpu_s: float = 10.0) -> ProgramRun:
     return ProgramRun(
         outcome="succeeded",
         seconds=seconds,
         cpu_s=cpu_s,
-        peak_bytes=peak_bytes,
+        peak_bytes=100 * MIB,
         voluntary_switches=1,
         involuntary_switches=2,
         minor_faults=3,

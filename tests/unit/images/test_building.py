@@ -20,10 +20,10 @@ class Builder:
 
     name = "memory"
 
-    def __init__(self, *, broken: str = "") -> None:
+    def __init__(self) -> None:
         self.asked: list[str] = []
         self.contexts: list[dict[str, str]] = []
-        self.broken = broken
+        self.broken = ""
 
     def build(self, context: Path, image: str, say: Say, *, pull: bool = False) -> None:
         say("built")

@@ -44,8 +44,8 @@ from scanflow.backends.kubernetes.batch.folders import Folders
 from scanflow.backends.kubernetes.batch.step import run_step
 base = Path(sys.argv[1])
 folders = Folders(*(base / name for name in ("outputs", "run", "keys", "app", "reported")))
-step, index, retry = json.loads(sys.argv[2])
-code = run_step(folders, step, index, retry=retry, before={})
+step, index = json.loads(sys.argv[2])
+code = run_step(folders, step, index, retry=0, before={})
 (base / "imported").write_text(" ".join(name for name in ("pydantic", "cloudpickle", "yaml") if name in sys.modules))
 sys.exit(code)
 """
@@ -81,12 +81,12 @@ class Claim:
         if launches and not document.origins:
             (base / "run" / "launches.json").write_text(launches)
 
-    def pod(self, name: str, index: int | None = None, *, retry: int = 0) -> tuple[int, dict[str, bytes]]:
+    def pod(self, name: str, index: int | None = None) -> tuple[int, dict[str, bytes]]:
         """Run a pod to its end; return its exit code and its streams."""
         for file in (self.base / "reported").glob("*"):
             if file.is_file():
                 file.unlink()
-        words = json.dumps([name, index, retry])
+        words = json.dumps([name, index])
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM, str(self.base), words],
             capture_output=True,

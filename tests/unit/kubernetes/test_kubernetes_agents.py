@@ -17,7 +17,7 @@ from scanflow.app.resources import Resources
 from scanflow.backends.agents import HostedAgent
 from scanflow.backends.kubernetes.agents.hosting import KubernetesAgents
 from scanflow.backends.kubernetes.agents.manifests import VERSION, build_objects
-from scanflow.backends.kubernetes.labels import AGENT, derive_namespace
+from scanflow.backends.kubernetes.labels import derive_namespace
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import UsageError
 from scanflow.testing.agents import KEY, AgentsContract
@@ -25,7 +25,6 @@ from scanflow.testing.cluster import MemoryCluster
 from tests.manifests import assert_manifests
 
 NAMESPACE = derive_namespace("shop", "red")
-LABELS = f"{AGENT}=watcher"
 PRIVATE = SecretStr("scanflow_" + "t" * 8)
 
 

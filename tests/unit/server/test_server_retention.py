@@ -50,9 +50,9 @@ def tell(context: ServerContext, count: int, at: float = NOW) -> None:
         events.append(connection, [Event(at=at, type="sample", data={"n": n}) for n in range(count)])
 
 
-def listed(context: ServerContext, after: int = 0) -> list[int]:
+def listed(context: ServerContext) -> list[int]:
     with context.store.read() as connection:
-        return [one.id for one in events.list_after(connection, after, limit=100_000)]
+        return [one.id for one in events.list_after(connection, 0, limit=100_000)]
 
 
 # -- decisions

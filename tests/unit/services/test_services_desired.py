@@ -25,21 +25,21 @@ from tests.unit.standin import EXPLANATION
 from tests.waiting import until
 
 
-def files(version: int, name: str = "digits") -> ModelFiles:
-    return ModelFiles(name=name, version=version, path=f"/models/{name}/{version}")
+def files(version: int) -> ModelFiles:
+    return ModelFiles(name="digits", version=version, path=f"/models/digits/{version}")
 
 
-def definition(version: int = 1, *, generation: int = 1, instances: int = 1) -> ServiceSpec:
-    node = Node(name="model", model=files(version))
+def definition() -> ServiceSpec:
+    node = Node(name="model", model=files(1))
     return ServiceSpec(
         app="shop",
         team="default",
         workflow="w",
         app_dir="/app",
         deployment=1,
-        serves=generation,
-        shape=Shape(instances=instances),
-        revisions=(Revision(id=f"r{generation}", nodes=(node,)),),
+        serves=1,
+        shape=Shape(),
+        revisions=(Revision(id="r1", nodes=(node,)),),
         python=sys.executable,
     )
 

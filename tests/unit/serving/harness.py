@@ -151,5 +151,5 @@ async def instance(
         await application.close()
 
 
-def batching(max_size: int, max_delay_s: float = 0.0) -> BatchingOptions:
-    return BatchingOptions(max_size=max_size, max_delay_s=max_delay_s)
+def batching(max_size: int) -> BatchingOptions:
+    return BatchingOptions(max_size=max_size, max_delay_s=0.0)

@@ -24,10 +24,10 @@ LONG_S = 3600.0
 
 @asynccontextmanager
 async def engine(
-    *, threads: int = 1, queue: int = 100, deadline_s: float = LONG_S, on_unhealthy: Callable[[], None] | None = None
+    *, threads: int = 1, deadline_s: float = LONG_S, on_unhealthy: Callable[[], None] | None = None
 ) -> AsyncIterator[Engine]:
     made = Engine(
-        asyncio.get_running_loop(), threads=threads, queue=queue, deadline_s=deadline_s, on_unhealthy=on_unhealthy
+        asyncio.get_running_loop(), threads=threads, queue=100, deadline_s=deadline_s, on_unhealthy=on_unhealthy
     )
     try:
         yield made

@@ -18,7 +18,6 @@ from scanflow_serving.tensors import DATATYPES, from_binary, from_json, from_pyt
 from tests.unit.serving.harness import attempt, refused
 
 WHERE = "The input 'x'"
-FLOATS = {"FP16", "FP32", "FP64", "BF16"}
 
 
 def elements(datatype: str) -> st.SearchStrategy[Any]:

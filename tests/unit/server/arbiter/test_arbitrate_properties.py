@@ -16,7 +16,7 @@ FIELDS = ("model", "replicas", "traffic")
 
 
 @st.composite
-def intents(draw: st.DrawFn, at: st.SearchStrategy[float] | None = None) -> list[Intent]:
+def intents(draw: st.DrawFn) -> list[Intent]:
     count = draw(st.integers(1, 6))
     return [
         intent(
@@ -32,7 +32,7 @@ def intents(draw: st.DrawFn, at: st.SearchStrategy[float] | None = None) -> list
             budget=draw(st.sampled_from([None, 0, 1, 2])),
             budget_window_s=10.0,
             key=draw(st.sampled_from(["k1", "k2", "k3", f"own{number}"])),
-            at=draw(at or st.sampled_from([100.0, 101.0])),
+            at=draw(st.sampled_from([100.0, 101.0])),
         )
         for number in range(count)
     ]
