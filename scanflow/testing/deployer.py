@@ -199,7 +199,9 @@ class RunsContract:
             return
         endless = deployer.begin(RunRequest(app, "replicas", source=source)).name
         while not any(task.state == "running" for task in deployer.show(endless).tasks):
-            with pytest.raises(UnavailableError, match=rf"'{endless}' goes on after 0\.2 s.*scanflow stop {endless}"):
+            with pytest.raises(
+                UnavailableError, match=rf"'{endless}' is still running after 0\.2 s.*scanflow stop {endless}"
+            ):
                 deployer.wait(endless, timeout_s=0.2)
         deployer.stop(endless)
         assert deployer.wait(endless).state == "stopped"

@@ -33,10 +33,10 @@ class SimulatedBench:
     def clock(self) -> float:
         return self.now
 
-    def measure(self, one: Candidate) -> Measurement:
+    def measure(self, candidate: Candidate) -> Measurement:
         self.now += self.took_s
         slower = (1 - self.drift) ** len(self.measured)
-        self.measured.append(one)
-        rate = max(0.01, self.worth(one) * slower * (1 + self._random.gauss(0, self.noise)))
-        p99_s = self.p99_s(one)
+        self.measured.append(candidate)
+        rate = max(0.01, self.worth(candidate) * slower * (1 + self._random.gauss(0, self.noise)))
+        p99_s = self.p99_s(candidate)
         return Measurement(rate=rate, p50_s=p99_s / 3, p90_s=1 / rate, p99_s=p99_s, requests=100)

@@ -21,12 +21,12 @@ SPACE = SearchSpace(topology=uniform(sockets=2, cores_per_socket=8), cores=16, b
 DEFAULT = Candidate(instances=1, cores=16.0)
 
 
-def gains(one: Candidate) -> float:
+def gains(candidate: Candidate) -> float:
     """Like the thesis' Server scenario: finer cuts gain (Fig. 3c), affinity adds to it, and batches cost a little."""
-    granularity = {1: 1.0, 2: 1.4, 4: 1.45, 8: 1.56, 16: 1.5}[one.instances]
-    affinity = {"any": 1.0, "cpu": 1.02, "cpumem": 1.08, "cpumempin": 1.05}[one.affinity]
-    threads = 1.0 if one.threads is None else 0.9
-    return 100 * granularity * affinity * threads * (1.0 if one.batch is None else 0.97)
+    granularity = {1: 1.0, 2: 1.4, 4: 1.45, 8: 1.56, 16: 1.5}[candidate.instances]
+    affinity = {"any": 1.0, "cpu": 1.02, "cpumem": 1.08, "cpumempin": 1.05}[candidate.affinity]
+    threads = 1.0 if candidate.threads is None else 0.9
+    return 100 * granularity * affinity * threads * (1.0 if candidate.batch is None else 0.97)
 
 
 def studied(bench: SimulatedBench, **changes: Any) -> TuningResult:
@@ -84,8 +84,8 @@ def test_what_is_said_of_the_best_comes_from_pairs_of_its_own() -> None:
 
 
 def test_a_bound_keeps_what_is_quick_and_slow_to_answer_from_winning() -> None:
-    def p99_s(one: Candidate) -> float:
-        return 0.06 if one.instances > 4 else 0.03
+    def p99_s(candidate: Candidate) -> float:
+        return 0.06 if candidate.instances > 4 else 0.03
 
     found = studied(SimulatedBench(gains, p99_s=p99_s), goal=Goal(p99_s=0.05))
     assert found.winner is not None
@@ -113,10 +113,10 @@ def test_what_keeps_the_bound_wins_over_a_quicker_service_that_does_not() -> Non
 
 def test_a_candidate_that_cannot_be_served_is_out_and_the_reason_is_kept() -> None:
     class Small(SimulatedBench):
-        def measure(self, one: Candidate) -> Measurement:
-            if one.instances > 4:
+        def measure(self, candidate: Candidate) -> Measurement:
+            if candidate.instances > 4:
                 raise UnavailableError("instance 5 ran out of memory")
-            return super().measure(one)
+            return super().measure(candidate)
 
     found = studied(Small(gains))
     assert found.winner is not None
@@ -132,9 +132,9 @@ def test_cost_is_requests_of_each_core_and_latency_the_90th_percentile() -> None
 
 def test_a_candidate_that_fails_is_out_and_the_search_goes_on() -> None:
     class Breaking(SimulatedBench):
-        def measure(self, one: Candidate) -> Measurement:
-            found = super().measure(one)
-            return replace(found, failed=3, reason="503: full") if one.instances == 2 else found
+        def measure(self, candidate: Candidate) -> Measurement:
+            found = super().measure(candidate)
+            return replace(found, failed=3, reason="503: full") if candidate.instances == 2 else found
 
     found = studied(Breaking(gains))
     broken = [one for one in found.trials if one.failed]
@@ -145,8 +145,8 @@ def test_a_candidate_that_fails_is_out_and_the_search_goes_on() -> None:
 
 def test_a_service_that_fails_under_the_load_cannot_be_compared_with() -> None:
     class Broken(SimulatedBench):
-        def measure(self, one: Candidate) -> Measurement:
-            return replace(super().measure(one), failed=3, reason="500: broken")
+        def measure(self, candidate: Candidate) -> Measurement:
+            return replace(super().measure(candidate), failed=3, reason="500: broken")
 
     with pytest.raises(InvalidError, match=r"3 of 100 requests to the service as it is .* 500: broken"):
         studied(Broken(gains))
@@ -167,10 +167,10 @@ def test_the_time_keeps_enough_to_measure_the_best_anew() -> None:
 
 def test_an_interrupt_keeps_what_was_measured() -> None:
     class Interrupted(SimulatedBench):
-        def measure(self, one: Candidate) -> Measurement:
+        def measure(self, candidate: Candidate) -> Measurement:
             if len(self.measured) > 10:
                 raise KeyboardInterrupt
-            return super().measure(one)
+            return super().measure(candidate)
 
     found = studied(Interrupted(gains))
     assert found.interrupted
@@ -181,8 +181,8 @@ def test_an_interrupt_keeps_what_was_measured() -> None:
 
 def test_what_others_disturb_is_measured_once_more() -> None:
     class Busy(SimulatedBench):
-        def measure(self, one: Candidate) -> Measurement:
-            found = super().measure(one)
+        def measure(self, candidate: Candidate) -> Measurement:
+            found = super().measure(candidate)
             return replace(found, others=0.5) if len(self.measured) % 5 == 0 else found
 
     found = studied(Busy(gains))

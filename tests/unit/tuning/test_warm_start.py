@@ -32,11 +32,16 @@ def later_version(seed: int) -> Worth:
     """Return what each way to serve the next version is worth: alike, but for a tenth here and there."""
     drawn, changes = random.Random(seed), dict[object, float]()
 
-    def worth(one: Candidate) -> float:
+    def worth(candidate: Candidate) -> float:
         factor = 1.0
-        for part in (one.instances, one.affinity, ("threads", one.threads is None), ("batch", one.batch)):
+        for part in (
+            candidate.instances,
+            candidate.affinity,
+            ("threads", candidate.threads is None),
+            ("batch", candidate.batch),
+        ):
             factor *= changes.setdefault(part, 1 + drawn.uniform(-0.05, 0.05))
-        return gains(one) * factor
+        return gains(candidate) * factor
 
     for one in SPACE.whole:
         worth(one)
@@ -74,8 +79,8 @@ def test_a_third_version_begins_from_the_first_s_gain_where_the_second_was_serve
 
 
 def test_where_another_way_is_best_now_the_search_goes_on_as_without_a_history() -> None:
-    def reversed_gains(one: Candidate) -> float:
-        return 10_000 / gains(one) if one.instances > 1 else gains(one)
+    def reversed_gains(candidate: Candidate) -> float:
+        return 10_000 / gains(candidate) if candidate.instances > 1 else gains(candidate)
 
     near = 0
     for seed in range(20):
