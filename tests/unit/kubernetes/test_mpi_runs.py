@@ -188,9 +188,9 @@ def test_what_pods_cannot_do_is_refused_before_a_run(runs: KubernetesRuns, tmp_p
     refused(UnsupportedError, r"resources_per_task\.gpu", resources_per_task=sf.Resources(gpu=1))
     refused(InvalidError, r"allow it: chmod \+x solve", mainfile="solve")
     refused(InvalidError, "64 cores for its 64 tasks, and 8 are there", n_tasks=64)
-    refused(UnsupportedError, r"affinity\.near cannot", affinity=sf.Affinity(near=["ring"]))
+    refused(UnsupportedError, r"affinity\.near is not supported", affinity=sf.Affinity(near=["ring"]))
     refused(InvalidError, "no node has the labels disk=ssd", affinity=sf.Affinity(node_selector={"disk": "ssd"}))
-    refused(InvalidError, "is not in the application's folder", mainfile="/bin/true")
+    refused(InvalidError, "is outside the application's folder", mainfile="/bin/true")
 
 
 def test_a_volume_is_mounted_by_all_pods_and_refused_where_they_would_wait_for_ever(
