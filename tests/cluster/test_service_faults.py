@@ -83,7 +83,8 @@ def test_what_a_person_does_to_a_service_is_named_and_put_right(place: Callable[
     name = f"{here.name}-r1"
     with here.looked_after() as told:
         here.cluster.delete("Service", here.name, here.namespace)
-        until(lambda: any(f"deleted the Service {here.namespace}/{here.name}:" in one for one in told), "it is told")
+        service = f"recreated the Service {here.namespace}/{here.name}, which another client deleted"
+        until(lambda: any(service in one for one in told), "it is told")
         until(lambda: _answers(here), "it answers again")
         _edit(here, "Deployment", name, {"spec": {"replicas": 0}})
         until(lambda: any(".spec.replicas: 0 -> 1" in one for one in told), "the number is told")
@@ -91,7 +92,8 @@ def test_what_a_person_does_to_a_service_is_named_and_put_right(place: Callable[
         _edit(here, "Deployment", name, {"spec": {"template": {"spec": {"containers": containers}}}})
         until(lambda: any("(kubectl-edit)" in one and "nowhere/none:1" in one for one in told), "so is this")
         here.cluster.delete("Deployment", name, here.namespace)
-        until(lambda: any(f"deleted the Deployment {here.namespace}/{name}:" in one for one in told), "and this")
+        deployment = f"recreated the Deployment {here.namespace}/{name}, which another client deleted"
+        until(lambda: any(deployment in one for one in told), "and this")
         until(lambda: ready(here) and _answers(here), "it answers again", patience_s=90)
     assert here.deployer.service(here.name).generation == 1, "nothing else was asked for"
 
