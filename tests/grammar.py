@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 CHECKOUT = Path(__file__).parents[1]
-PRODUCT = ("scanflow", "client", "server", "agents")
+PRODUCT = tuple(CHECKOUT / folder for folder in ("scanflow", "client", "server", "agents"))
 
 EXCEPTIONS = {
     "connection_made": "asyncio.Protocol calls it so",
@@ -137,12 +137,15 @@ def find_in_module(path: str, module: ast.Module) -> Iterator[Finding]:
             yield Finding(path, getattr(node, "lineno", 0), name, kind)
 
 
+def parse_modules(paths: Iterable[Path]) -> dict[str, ast.Module]:
+    """Return the trees of modules, and of all modules of folders, by their sorted paths in the checkout."""
+    modules = {module.resolve() for path in paths for module in (path.rglob("*.py") if path.is_dir() else [path])}
+    return {str(module.relative_to(CHECKOUT)): ast.parse(module.read_bytes()) for module in sorted(modules)}
+
+
 def find_in_paths(paths: Iterable[Path]) -> list[Finding]:
     """Return the findings in modules, and in all modules of folders, by path and line."""
-    modules = {module.resolve() for path in paths for module in (path.rglob("*.py") if path.is_dir() else [path])}
-    places = {module: str(module.relative_to(CHECKOUT)) for module in modules}
-    trees = {place: ast.parse(module.read_bytes()) for module, place in places.items()}
-    return sorted(finding for place, tree in trees.items() for finding in find_in_module(place, tree))
+    return sorted(finding for path, tree in parse_modules(paths).items() for finding in find_in_module(path, tree))
 
 
 def count_by_package(findings: Iterable[Finding]) -> dict[str, Counter[str]]:
@@ -171,7 +174,7 @@ def format_row(package: str, counts: Mapping[str, int]) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    findings = find_in_paths([Path(path) for path in arguments] or [CHECKOUT / folder for folder in PRODUCT])
+    findings = find_in_paths([Path(path) for path in arguments] or PRODUCT)
     for finding in findings:
         print(format_finding(finding))
     counts = count_by_package(findings)

@@ -240,12 +240,8 @@ class MemoryCluster(Cluster):
             seen = int(since) if since else self._version
             if seen < self._oldest:
                 raise ExpiredError(f"too old resource version: {seen} ({self._oldest})")
-            first = (
-                []
-                if since
-                else [WatchEvent("ADDED", manifest) for manifest in self._select(kind, namespace, labels, fields)]
-            )
-        yield from first
+            added = [] if since else self._select(kind, namespace, labels, fields)
+        yield from (WatchEvent("ADDED", manifest) for manifest in added)
         while True:
             with self._changed:
                 if self.down:
@@ -355,11 +351,8 @@ class MemoryCluster(Cluster):
         return self._objects[key]
 
     def _select(self, kind: str, namespace: str | None, labels: str, fields: str) -> list[Manifest]:
-        manifests = [
-            manifest
-            for key, manifest in sorted(self._objects.items())
-            if key[0] == kind and namespace in {None, key[1]}
-        ]
+        keys = [key for key in sorted(self._objects) if key[0] == kind and namespace in {None, key[1]}]
+        manifests = [self._objects[key] for key in keys]
         return [copy.deepcopy(manifest) for manifest in manifests if selectors.selects(manifest, labels, fields)]
 
     def _merge(

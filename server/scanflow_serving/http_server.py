@@ -295,17 +295,8 @@ class HttpServer:
         if self.fair_share is None or self.busy < max(self.fair_share, 1) or self._short_lived:
             self._accept_one(key, listener)
             return
-        self.loop.remove_reader(listener.fileno())
-        self.loop.call_later(_DEFER_S, self._accept_after_others, key, listener)
-
-    def _accept_after_others(self, key: str, listener: socket.socket) -> None:
-        """Accept what no other instance took, in batches that grow with the load, so that a burst is soon accepted."""
-        if self._listeners.get(key) is not listener:
-            return
-        self.loop.add_reader(listener.fileno(), self._accept, key, listener)
-        for _ in range(1 + self.busy // 8):
-            if not self._accept_one(key, listener):
-                return
+        # What no other instance takes is then accepted in batches, so that a burst is soon accepted.
+        self._pause_accepting(key, listener, _DEFER_S, batch=1 + self.busy // 8)
 
     def _accept_one(self, key: str, listener: socket.socket) -> bool:
         """Accept one connection; return whether there was one."""
@@ -319,8 +310,7 @@ class HttpServer:
                 self._stop_listening(key)
                 return False
             _log.warning("No more connections for now: %s.", error)
-            self.loop.remove_reader(listener.fileno())
-            self.loop.call_later(_PAUSE_S, self._accept_again, key, listener)
+            self._pause_accepting(key, listener, _PAUSE_S)
             return False
         self.busy += 1
         sock.setblocking(False)
@@ -330,9 +320,18 @@ class HttpServer:
         task.add_done_callback(self._finish_opening)
         return True
 
-    def _accept_again(self, key: str, listener: socket.socket) -> None:
-        if self._listeners.get(key) is listener:
-            self.loop.add_reader(listener.fileno(), self._accept, key, listener)
+    def _pause_accepting(self, key: str, listener: socket.socket, pause_s: float, *, batch: int = 0) -> None:
+        """Leave the socket to other processes for a while; then accept up to ``batch`` connections at once."""
+        self.loop.remove_reader(listener.fileno())
+        self.loop.call_later(pause_s, self._resume_accepting, key, listener, batch)
+
+    def _resume_accepting(self, key: str, listener: socket.socket, batch: int) -> None:
+        if self._listeners.get(key) is not listener:
+            return
+        self.loop.add_reader(listener.fileno(), self._accept, key, listener)
+        for _ in range(batch):
+            if not self._accept_one(key, listener):
+                return
 
     async def _open(self, key: str, sock: socket.socket) -> None:
         try:
@@ -390,8 +389,11 @@ class HttpServer:
         so does any until it has lasted a second: the share is computed from numbers up to a second old.
         """
         self.fair_share = fair_share
+        if fair_share is None or self._short_lived:
+            self._unbalanced_since = None
+            return
         busy = [connection for connection in self._connections() if connection.is_busy(self.now)]
-        if fair_share is None or self._short_lived or (len(busy) - fair_share) * 8 <= fair_share:
+        if (len(busy) - fair_share) * 8 <= fair_share:
             self._unbalanced_since = None
         elif self._unbalanced_since is None:
             self._unbalanced_since = self.now

@@ -10,7 +10,7 @@ from tests import grammar
 
 
 def test_names_of_the_product_keep_to_the_grammar() -> None:
-    findings = grammar.find_in_paths(grammar.CHECKOUT / folder for folder in grammar.PRODUCT)
+    findings = grammar.find_in_paths(grammar.PRODUCT)
     assert not grammar.list_excess(findings)
 
 

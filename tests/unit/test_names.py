@@ -14,9 +14,7 @@ from typer import Context
 from typer.main import get_command
 
 from scanflow_client.cli.app import app
-
-CHECKOUT = Path(__file__).parents[2]
-PRODUCT = ("scanflow", "client", "agents", "server")
+from tests.grammar import PRODUCT, parse_modules
 
 INSTEAD = {
     "instance pool": "crew",
@@ -78,8 +76,7 @@ PLAIN = {
 
 @cache
 def modules() -> list[tuple[str, ast.Module]]:
-    paths = [path for folder in PRODUCT for path in sorted((CHECKOUT / folder).rglob("*.py"))]
-    return [(str(path.relative_to(CHECKOUT)), ast.parse(path.read_bytes())) for path in paths]
+    return list(parse_modules(PRODUCT).items())
 
 
 def names(place: str, module: ast.Module) -> Iterator[str]:
