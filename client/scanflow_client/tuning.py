@@ -15,7 +15,7 @@ from scanflow.app.service import Service
 from scanflow.backends.shapes import compute_shape
 from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, UnavailableError, UsageError
 from scanflow.loading import load_application
-from scanflow.placement.topology import Core, NumaNode, Topology
+from scanflow.placement.topology import Topology
 from scanflow.tuning.candidates import Candidate, SearchSpace, build_candidate
 from scanflow.tuning.goals import Goal
 from scanflow.tuning.result import Trial, TuningResult
@@ -157,7 +157,7 @@ class TuningReport:
             "best": asdict(result.best),
             "winner": None if result.winner is None else asdict(result.winner),
             "comparison": None if comparison is None else asdict(comparison),
-            "candidates": result.exhaustive,
+            "candidates": result.alternatives + 1,
             "trials": [asdict(trial) for trial in result.trials],
             "fresh": None if result.fresh is None else asdict(result.fresh),
             "repeated": result.repeated,
@@ -230,10 +230,7 @@ def build_cluster_space(
     budget = cores if cores is not None else math.floor(max(1, shape.instances) * (shape.cores or 1))
     if budget < 1:
         raise InvalidError(f"{target.workflow.name!r} has less than a core, which cannot be cut. Give more: --cores 2")
-    own = math.ceil(max(1, shape.instances) * (shape.cores or budget))
-    cpus = tuple(range(max(budget, own)))
-    pods = Topology(cores=tuple(Core(cpus=(cpu,)) for cpu in cpus), nodes=(NumaNode(cpus=cpus),))
-    space = SearchSpace(topology=pods, cores=budget, batches=tuple(batches), affinities=POD_AFFINITIES)
+    space = SearchSpace(topology=None, cores=budget, batches=tuple(batches), affinities=POD_AFFINITIES)
     return space, build_candidate(shape, budget)
 
 
@@ -318,6 +315,7 @@ def tune_service(
         load=build_load,
         source=target.source,
         seconds=seconds,
+        on_cluster=is_remote(target),
         observe=changes,
     )
     with copy:

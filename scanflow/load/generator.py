@@ -35,6 +35,9 @@ from scanflow.processes.cpu_priority import take_short_slices
 SWEEP_S = 0.1
 """How often requests that wait too long are looked for, and the time is compared with the duration."""
 
+CONNECT_S = 10.0
+"""How long a connection may take to open."""
+
 PROGRESS = struct.Struct("QQ")
 """How many requests were finished, and how many of them failed: in the file ``progress``, at any time."""
 
@@ -96,7 +99,17 @@ class RequestSender:
             self._progress = mmap.mmap(file.fileno(), PROGRESS.size)
 
     async def connect(self) -> None:
-        connection = await self._protocol.connect(self)
+        """Open a connection.
+
+        Raises:
+            OSError: it was refused, or not taken within :data:`CONNECT_S`.
+        """
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                connection = await self._protocol.connect(self)
+        except TimeoutError:
+            # asyncio's has no errno, which the reason of a failed request is told by.
+            raise OSError(errno.ETIMEDOUT, f"no connection to {self.plan.url} within {CONNECT_S:g} s") from None
         self._open.add(connection)
         self.release(connection)
 

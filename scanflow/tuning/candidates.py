@@ -42,9 +42,11 @@ Options = Callable[[Candidate], list[Candidate]]
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSpace:
-    """Candidates that this machine has room for."""
+    """Candidates that there is room for."""
 
-    topology: Topology
+    topology: Topology | None
+    """Of this machine; None: a cluster, which places the instances itself. What it has no room for fails."""
+
     cores: int
     """The budget: S_cpu of equation 4.1. Every candidate uses all of it."""
 
@@ -66,6 +68,10 @@ class SearchSpace:
 
     def _place(self, candidate: Candidate) -> PlacementKey | None:
         threads = candidate.threads or max(1, round(candidate.cores))
+        if self.topology is None:
+            if candidate.affinity != "any" and candidate.cores % 1:
+                return None  # a kubelet gives whole cores only
+            return (candidate.instances, candidate.cores, candidate.affinity, threads, candidate.batch)
         pinned = threads if candidate.affinity == "cpumempin" else None
         try:
             grants = place(
@@ -134,6 +140,10 @@ class SearchSpace:
                 [*candidates, *(option for candidate in candidates for option in options(candidate))]
             )
         return candidates
+
+    def list_alternatives(self, default: Candidate) -> list[Candidate]:
+        """Return every candidate that is placed unlike a service's current one."""
+        return [candidate for candidate in self.whole if self.get_placement(candidate) != self.get_placement(default)]
 
 
 def build_candidate(shape: Shape, cores: float) -> Candidate:

@@ -33,6 +33,11 @@ class Trial:
     def failed(self) -> int:
         return sum(measurement.failed for measurement in self.measured)
 
+    @property
+    def reason(self) -> str:
+        """Why the first request failed; empty: none did."""
+        return next((measurement.reason for measurement in self.measured if measurement.failed), "")
+
     def ratios(self, goal: Goal, default: Candidate) -> list[float]:
         pairs = zip(self.default, self.measured, strict=True)
         return [goal.value(self.candidate, own) / goal.value(default, other) for other, own in pairs]
@@ -56,8 +61,8 @@ class TuningResult:
     fresh: Trial | None = None
     """The best, measured anew; None: nothing was better at first sight, or there was no time left."""
 
-    exhaustive: int = 0
-    """How many candidates there are."""
+    alternatives: int = 0
+    """How many candidates an exhaustive search would measure."""
 
     repeated: int = 0
     """Measurements that others disturbed, and that were made once more."""

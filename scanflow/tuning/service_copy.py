@@ -5,22 +5,25 @@ from __future__ import annotations
 import math
 import os
 import resource
+import socket
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+from urllib.parse import urlsplit
 
 from scanflow.app.application import Application
 from scanflow.app.service import Service
 from scanflow.app.serving import Batching, Serving
 from scanflow.app.workflow import Workflow
 from scanflow.backends.service_change import Deployment, Sizing
-from scanflow.backends.service_records import ServiceObserver, ServiceRecord
+from scanflow.backends.service_records import Progress, ServiceObserver, ServiceRecord
 from scanflow.deployer.port import Deployer
-from scanflow.errors import InvalidError, NotFoundError
+from scanflow.errors import InvalidError, NotFoundError, UnavailableError
 from scanflow.load.load import LoadGenerator, LoadPlan
 from scanflow.placement.available_cpus import affinity_mask
 from scanflow.processes.proc_stat import cpu_seconds, stat_fields
@@ -35,6 +38,12 @@ WARM_UP_S = 0.5
 
 LONGEST_WARM_UP = 200
 """Requests of it at most."""
+
+START_S = 90.0
+"""How long the pods of a candidate may take to start. A cluster waits much longer for room, which is a search's end."""
+
+_CONNECT_S = 2.0
+_CONNECT_POLL_S = 0.2
 
 LoadOf = Callable[[ServiceRecord], LoadPlan]
 """Return a load on a service, but for how long it lasts."""
@@ -64,6 +73,10 @@ class ServiceCopy:
     seconds: float = 3.0
     """Of one measurement."""
 
+    on_cluster: bool = False
+    """Whether its instances are pods. Each candidate is then deployed from nothing, as a change in place needs room for
+    both, and has :data:`START_S` to start."""
+
     observe: ServiceObserver = lambda _progress: None
     _now: Candidate | None = None
 
@@ -82,18 +95,47 @@ class ServiceCopy:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._delete()
+
+    def _delete(self) -> None:
         with suppress(NotFoundError):
             self.where.delete(self.name)
 
     def measure(self, candidate: Candidate) -> Measurement:
         if candidate != self._now:
             self._now = None
-            record = self.where.deploy(self._build_deployment(candidate), observe=self.observe)
+            deployment = self._build_deployment(candidate)
+            if self.on_cluster:
+                self._delete()
+                record = self._deploy_within(deployment, START_S)
+                _wait_until_reachable(record.url, START_S)
+            else:
+                record = self.where.deploy(deployment, observe=self.observe)
             self._now = candidate
             plan = replace(self.load(record), requests=LONGEST_WARM_UP, duration_s=WARM_UP_S)
             with LoadGenerator(plan) as load:
                 load.result()
         return self._measure_load(self.where.service(self.name))
+
+    def _deploy_within(self, deployment: Deployment, seconds: float) -> ServiceRecord:
+        """Deploy the copy, or delete it again if it is not ready in time, which ends the deployment too."""
+        last = ""
+
+        def observe(progress: Progress) -> None:
+            nonlocal last
+            last = progress.text
+            self.observe(progress)
+
+        with ThreadPoolExecutor(1) as pool:
+            future = pool.submit(self.where.deploy, deployment, observe=observe)
+            try:
+                return future.result(seconds)
+            except TimeoutError:
+                self._delete()
+                raise UnavailableError(f"It was not ready within {seconds:g} s: {last}") from None
+            except KeyboardInterrupt:
+                self._delete()
+                raise
 
     def _measure_load(self, record: ServiceRecord) -> Measurement:
         here = is_loopback(record.url)
@@ -131,6 +173,24 @@ class ServiceCopy:
 
 def _set_batch_size(node: Service, size: int) -> Service:
     return node if node.role != "MODEL" else node.replace(batching=Batching(max_size=size))
+
+
+def _wait_until_reachable(url: str, seconds: float) -> None:
+    """Wait until a Service takes connections. Nodes learn of it a moment after its pods are ready, and a connection
+    attempt from before that is never answered.
+
+    Raises:
+        UnavailableError: it did not in time.
+    """
+    address, deadline = urlsplit(url), time.monotonic() + seconds
+    while True:
+        try:
+            with socket.create_connection((address.hostname, address.port or 80), timeout=_CONNECT_S):
+                return
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise UnavailableError(f"{url} did not take a connection within {seconds:g} s: {error}") from error
+            time.sleep(_CONNECT_POLL_S)
 
 
 @dataclass(frozen=True, slots=True)

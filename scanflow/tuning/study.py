@@ -107,7 +107,7 @@ class Study:
             trials=tuple(self.trials),
             best=best if fresh is not None or not self.trials else self._best,
             fresh=fresh,
-            exhaustive=len(self.space.whole),
+            alternatives=len(self.space.list_alternatives(self.default)),
             repeated=self.repeated,
             disturbed=self.disturbed,
             interrupted=interrupted,

@@ -34,7 +34,8 @@ def format_step(step: SearchStep) -> str:
 
 def format_candidate(trial: Trial, goal: Goal, default: Candidate) -> str:
     """Return the score of a candidate."""
-    return f"  {describe(trial.candidate)}: {_format_score(trial, goal, default)}"
+    reason = f": {trial.reason}" if trial.failed else ""
+    return f"  {describe(trial.candidate)}: {_format_score(trial, goal, default)}{reason}"
 
 
 def format_tuning(report: TuningReport) -> Screen:
@@ -54,11 +55,10 @@ def format_tuning(report: TuningReport) -> Screen:
 def _format_head(report: TuningReport) -> str:
     result = report.result
     bound = "" if result.goal.p99_s is None else f", p99 within {format_latency(result.goal.p99_s)}"
-    measured = f"{len(result.trials)} of {result.exhaustive - 1} other ways to serve measured"
+    measured = f"{len(result.trials)} of {result.alternatives} other ways to serve measured"
     cut = " It was interrupted." if result.interrupted else ""
-    return (
-        f"{report.target.workflow.name} on {report.cores} cores for {_WORDS[result.goal.name]}{bound}: {measured}.{cut}"
-    )
+    cores = format_count(report.cores, "core")
+    return f"{report.target.workflow.name} on {cores} for {_WORDS[result.goal.name]}{bound}: {measured}.{cut}"
 
 
 def _format_row(name: str, measured: Sequence[Measurement], score: str) -> list[str]:
@@ -71,14 +71,14 @@ def _format_row(name: str, measured: Sequence[Measurement], score: str) -> list[
 
 def _format_score(trial: Trial, goal: Goal, default: Candidate) -> str:
     if trial.failed:
-        reason = next(measurement.reason for measurement in trial.measured if measurement.failed)
-        return f"✗ failed: {reason}"
+        return "✗ failed"
     score = trial.score(goal, default)
     return f"{score:.2f}×" if score > 0 else f"✗ p99 is {-score:.3g} times the bound"
 
 
 def _format_notes(result: TuningResult) -> list[str]:
-    notes = [] if result.history is None else [format_history(result, result.history)]
+    notes = [f"✗ {describe(trial.candidate)}: {trial.reason}" for trial in result.trials if trial.failed]
+    notes += [] if result.history is None else [format_history(result, result.history)]
     if not result.repeated:
         return notes
     others = f"Others used the machine: {result.repeated} measurements were made again"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
@@ -81,6 +82,17 @@ def read_allocatable(node: Manifest) -> tuple[float, int]:
     allocatable = node.get("status", {}).get("allocatable", {})
     cores = parse_cpu(allocatable["cpu"]) if allocatable.get("cpu", "0") != "0" else 0.0
     return cores, parse_memory(allocatable["memory"]) if allocatable.get("memory", "0") != "0" else 0
+
+
+def sum_allocatable(cluster: Cluster) -> tuple[float, int]:
+    """Return the allocatable cores and bytes of memory of the nodes that take pods; unbounded without the right to list
+    nodes."""
+    try:
+        nodes, _ = cluster.find("Node")
+    except AccessDeniedError:
+        return float(sys.maxsize), sys.maxsize
+    allocatable = [read_allocatable(node) for node in nodes if is_schedulable(node)]
+    return max(sum(cores for cores, _ in allocatable), 0.001), sum(memory for _, memory in allocatable)
 
 
 def _read_capacity(node: Manifest) -> KubeletPolicy:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from scanflow.backends.kubernetes.nodes import read_kubelet_policies
+from scanflow.backends.kubernetes.nodes import read_kubelet_policies, sum_allocatable
 from scanflow.errors import UnavailableError
 from scanflow.testing.cluster import MemoryCluster
 
@@ -38,6 +38,15 @@ def test_each_node_says_its_policies() -> None:
     assert (b.node, b.schedulable, b.cpu_manager, b.pins) == ("b", False, "none", False)
     assert (control.schedulable, control.cpu_manager) == (False, None)
     assert "could not find" in control.why
+
+
+def test_a_plan_counts_on_the_nodes_that_take_pods() -> None:
+    cluster = MemoryCluster()
+    add_node(cluster, "a")
+    add_node(cluster, "b")
+    add_node(cluster, "cordoned", unschedulable=True)
+    add_node(cluster, "control", taints=[{"key": "control", "effect": "NoSchedule"}])
+    assert sum_allocatable(cluster) == (3.0, 4 * 2**30)
 
 
 def test_a_node_that_is_not_ready_takes_no_pods() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -13,20 +14,21 @@ from typer.testing import CliRunner
 
 import scanflow as sf
 from scanflow.backends.service_change import Deployment, ServiceChange
-from scanflow.backends.service_records import ServiceRecord, Shape
+from scanflow.backends.service_records import Progress, ServiceRecord, Shape
 from scanflow.backends.shapes import apply_sizing, compute_shape
-from scanflow.errors import InvalidError, NotFoundError, UsageError
+from scanflow.errors import InvalidError, NotFoundError, UnavailableError, UsageError
 from scanflow.knowledge.memory import MemoryKnowledge
 from scanflow.loading import load_application
 from scanflow.placement.topology import uniform
-from scanflow.tuning.candidates import Candidate
+from scanflow.tuning.candidates import Candidate, describe
 from scanflow.tuning.goals import Goal, Measurement
 from scanflow.tuning.result import Trial, TuningResult
-from scanflow.tuning.service_copy import build_copy
+from scanflow.tuning.service_copy import ServiceCopy, build_copy
 from scanflow_client.cli.app import app
 from scanflow_client.cli.tune import parse_batch_sizes
 from scanflow_client.formatting.tune import draw_tuning, format_tuning, suggest_command
 from scanflow_client.predict_io import HttpRequest
+from scanflow_client.service_load import build_load_plan
 from scanflow_client.tuning import (
     TRIALS_FILE,
     TUNED_TAG,
@@ -172,6 +174,52 @@ def test_a_search_ends_when_its_service_is_deleted_and_leaves_no_copy(file: Path
     assert place.running == {}
 
 
+@dataclass
+class FullPlace(Place):
+    """A cluster that has no room for a pod of a whole core."""
+
+    was_deleted: threading.Event = field(default_factory=threading.Event)
+    operations: list[str] = field(default_factory=list)
+
+    def deploy(self, deployment: Deployment, **options: Any) -> ServiceRecord:
+        record = super().deploy(deployment, **options)
+        self.operations.append(f"deploy {record.shape.cores}")
+        if record.shape.cores == 1:
+            options["observe"](Progress(service=record.name, text="Unschedulable: Insufficient cpu"))
+            assert self.was_deleted.wait(20)
+            raise NotFoundError("it was deleted meanwhile")
+        return record
+
+    def delete(self, name: str) -> None:
+        self.operations.append("delete")
+        if any(record.shape.cores == 1 for record in self.running.values()):
+            self.was_deleted.set()
+        super().delete(name)
+
+
+@pytest.mark.processes
+def test_a_candidate_whose_pods_do_not_start_in_time_has_failed_and_leaves_no_copy(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scanflow.tuning.service_copy.START_S", 0.05)
+    app, _, _ = load_application(str(file))
+    with server(lambda handler, number: say(handler)) as url:
+        place = FullPlace(url.removesuffix("/infer"))
+        copy = ServiceCopy(
+            where=place,  # type: ignore[arg-type]
+            app=build_copy(app, app.workflow("serve")),
+            load=lambda record: build_load_plan(record, request(record.name), connections=1),
+            seconds=0.05,
+            on_cluster=True,
+        )
+        with copy:
+            assert copy.measure(Candidate(instances=1, cores=0.5)).failed == 0
+            with pytest.raises(UnavailableError, match=r"not ready within 0\.05 s: Unschedulable: Insufficient cpu"):
+                copy.measure(Candidate(instances=1, cores=1.0))
+    assert place.operations == ["delete", "deploy 0.5", "delete", "deploy 1.0", "delete", "delete"]
+    assert place.running == {}
+
+
 def report_of(file: Path, **result: Any) -> TuningReport:
     default, best = Candidate(instances=1, cores=2.0), Candidate(instances=2, cores=1.0, affinity="cpu")
 
@@ -188,7 +236,7 @@ def report_of(file: Path, **result: Any) -> TuningReport:
         "trials": (trial,),
         "best": best,
         "fresh": fresh,
-        "exhaustive": 6,
+        "alternatives": 5,
     }
     target = TuningTarget.find(Place("http://127.0.0.1:1"), f"{file}:serve")  # type: ignore[arg-type]
     return TuningReport(target=target, result=TuningResult(**{**given, **result}), cores=2)
@@ -308,8 +356,14 @@ def test_on_a_cluster_replicas_and_cores_of_pods_are_tried(file: Path) -> None:
     space, default = build_cluster_space(target, cores=None, batches=[])
     assert (default.instances, default.cores) == (2, 2.0)
     cuts = {(one.instances, one.cores, one.affinity) for one in space.whole if one.threads is None}
-    assert cuts == {(count, 4 / count, mode) for count in (1, 2, 4) for mode in ("any", "cpu")} - {(1, 4.0, "cpu")}
+    assert cuts == {(count, 4 / count, mode) for count in (1, 2, 4) for mode in ("any", "cpu")}
     assert build_cluster_space(target, cores=8, batches=[])[0].cores == 8
+
+
+def test_on_a_cluster_a_pod_with_a_part_of_a_core_is_not_one_with_the_whole(file: Path) -> None:
+    space, default = build_cluster_space(deployed(file, "http://10.96.0.9:8080", cores=0.5), cores=None, batches=[])
+    assert (default.instances, default.cores) == (2, 0.5)
+    assert [describe(one) for one in space.list_alternatives(default)] == ["1 × 1 core, any", "1 × 1 core, cpu"]
 
 
 def test_on_a_cluster_the_budget_is_to_be_known(file: Path) -> None:

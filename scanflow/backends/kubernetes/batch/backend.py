@@ -14,7 +14,7 @@ from scanflow.app.workflow import Workflow
 from scanflow.backends.definition import KeptDefinition, enter_run, read_definition, redefine_run
 from scanflow.backends.journal import Journal, JournalRun
 from scanflow.backends.kept_functions import forget_functions
-from scanflow.backends.kubernetes.batch.checks import check_definition, sum_allocatable
+from scanflow.backends.kubernetes.batch.checks import check_definition
 from scanflow.backends.kubernetes.batch.document import RunDocument
 from scanflow.backends.kubernetes.batch.driving import Drive
 from scanflow.backends.kubernetes.batch.facts import (
@@ -37,6 +37,7 @@ from scanflow.backends.kubernetes.batch.stopping import stop_running_task
 from scanflow.backends.kubernetes.cluster import Cluster, ConflictError
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import derive_namespace
+from scanflow.backends.kubernetes.nodes import sum_allocatable
 from scanflow.backends.kubernetes.recently import Recently
 from scanflow.backends.kubernetes.runs import ClusterRuns, run_namespace
 from scanflow.backends.kubernetes.settings import KubernetesSettings

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 
 from scanflow.app.executor import Target
 from scanflow.app.steps import check_parameters
 from scanflow.app_files import AppFiles
 from scanflow.backends.kubernetes.batch.place import check_honoured
-from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.nodes import read_allocatable
 from scanflow.backends.port import RunDefinition
-from scanflow.errors import AccessDeniedError, UnsupportedError
+from scanflow.errors import UnsupportedError
 
 
 def check_definition(definition: RunDefinition, is_by_value: Callable[[Target], bool]) -> None:
@@ -38,13 +35,3 @@ def check_definition(definition: RunDefinition, is_by_value: Callable[[Target], 
             check_parameters(call, node.parameters, who=f"Step {node.name!r}")
         elif not is_by_value(node.target):
             files.function_file(node.target, node.name)
-
-
-def sum_allocatable(cluster: Cluster) -> tuple[float, int]:
-    """Return the allocatable cores and bytes of memory of all nodes; unbounded without the right to list nodes."""
-    try:
-        nodes, _ = cluster.find("Node")
-    except AccessDeniedError:
-        return float(sys.maxsize), sys.maxsize
-    allocatable = [read_allocatable(node) for node in nodes]
-    return max(sum(cores for cores, _ in allocatable), 0.001), sum(memory for _, memory in allocatable)

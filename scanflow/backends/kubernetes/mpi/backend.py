@@ -14,7 +14,6 @@ from scanflow.app.workflow import Workflow
 from scanflow.backends.definition import enter_run, read_definition, redefine_run
 from scanflow.backends.job_times import MPI
 from scanflow.backends.journal import Journal, JournalRun
-from scanflow.backends.kubernetes.batch.checks import sum_allocatable
 from scanflow.backends.kubernetes.batch.facts import ENDED, read_drive
 from scanflow.backends.kubernetes.cluster import ConflictError
 from scanflow.backends.kubernetes.environment.manifests import PODS
@@ -28,6 +27,7 @@ from scanflow.backends.kubernetes.mpi.program import PodProgram, build_pod_progr
 from scanflow.backends.kubernetes.mpi.results import build_results, check_volume
 from scanflow.backends.kubernetes.mpi.seen import JobSeen
 from scanflow.backends.kubernetes.mpi.volcano import SCHEDULER, build_volcano_objects, has_task_topology
+from scanflow.backends.kubernetes.nodes import sum_allocatable
 from scanflow.backends.kubernetes.object_looks import ObjectLooks
 from scanflow.backends.kubernetes.runs import ClusterRuns, run_namespace
 from scanflow.backends.log_files import FileLogs
