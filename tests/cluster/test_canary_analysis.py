@@ -1,0 +1,77 @@
+"""Canaries on a cluster that a running server promotes or removes by their policy, while nobody else looks at them."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import scanflow as sf
+from scanflow.backends.kubernetes.cluster import Cluster
+from scanflow.backends.service_records import CanaryPolicy
+from scanflow.errors import ScanflowError
+from tests.cluster.loops import Loop
+from tests.waiting import patient, until
+
+pytestmark = [pytest.mark.cluster_slow, pytest.mark.timeout(900)]
+
+MODULE = """
+class Multiply:
+    def __init__(self, by):
+        self.by = by
+
+    def predict(self, X):
+        if self.by < 0:
+            raise ValueError("it cannot multiply by less than nothing")
+        return X * self.by
+
+
+def _load_pyfunc(path):
+    with open(path) as file:
+        return Multiply(int(file.read()))
+"""
+MLMODEL = "flavors: {python_function: {loader_module: multiply, data: by.txt}}\n"
+APP = """
+import scanflow as sf
+
+node = sf.Service(name="multiply", model="models:/multiply/1")
+flow = sf.Workflow(name="{name}", type="online", nodes=[node])
+app = sf.Application(name="{name}", team="tests", workflows=[flow], tracker=sf.Tracker())
+"""
+POLICY = CanaryPolicy(metric="errors", after_requests=20)
+
+
+def test_a_server_promotes_a_canary_that_answers_and_removes_one_that_fails(
+    cluster: Cluster, loop_images: str, tmp_path: Path
+) -> None:
+    del loop_images  # in the environment
+    name = f"canary{uuid.uuid4().hex[:6]}"
+    (tmp_path / "multiply.py").write_text(MODULE, encoding="utf-8")
+    (tmp_path / "app.py").write_text(APP.format(name=name), encoding="utf-8")
+    loop = Loop(cluster, tmp_path, tmp_path / "app.py")
+
+    def is_decided(client: sf.Client) -> bool:
+        """Send a request, and return whether no canary is left."""
+        with suppress(ScanflowError):  # of the version that fails
+            client.predict(name, [1])
+        return [revision.role for revision in client.service(name).revisions] == ["current"]
+
+    with loop.running() as client:
+        for version, by in enumerate((2, 3, -1), start=1):
+            folder = tmp_path / f"version-{version}"
+            folder.mkdir()
+            (folder / "MLmodel").write_text(MLMODEL, encoding="utf-8")
+            (folder / "by.txt").write_text(str(by), encoding="utf-8")
+            loop.knowledge().register_model("multiply", folder, app=name, team="tests")
+        loop.scanflow("deploy", f"app.py:{name}")
+        assert client.predict(name, [1]).tolist() == [2]
+
+        client.traffic(name, "models:/multiply/2", weight=0.5, policy=POLICY)
+        until(lambda: is_decided(client), "the canary is promoted", patience_s=patient(120))
+        assert client.predict(name, [1]).tolist() == [3]
+
+        client.traffic(name, "models:/multiply/3", weight=0.5, policy=POLICY)
+        until(lambda: is_decided(client), "the canary is removed", patience_s=patient(120))
+        assert [client.predict(name, [1]).tolist() for _ in range(10)] == [[3]] * 10
