@@ -30,8 +30,7 @@ def test_a_search_measures_pods_of_other_sizes_and_leaves_the_service_as_it_was(
     tried: list[str] = []
 
     def build_request(name: str) -> HttpRequest:
-        url = here.deployer.service(name).url
-        return HttpRequest(f"{url}/v2/models/{name}/infer", BODY, {"content-type": "application/json"})
+        return HttpRequest(f"/v2/models/{name}/infer", BODY, {"content-type": "application/json"})
 
     report = tune_service(
         here.deployer,
