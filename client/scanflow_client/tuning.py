@@ -276,7 +276,8 @@ def tune_service(
             "A search needs the serving extra. Install it: pip install 'scanflow[serving]'"
         ) from error
 
-    if is_remote(target):
+    on_cluster = is_remote(target)
+    if on_cluster:
         space, default = build_cluster_space(target, cores=cores, batches=batches)
     else:
         space, default = build_search_space(target, read_topology(), deployer.services(), cores=cores, batches=batches)
@@ -315,7 +316,7 @@ def tune_service(
         load=build_load,
         source=target.source,
         seconds=seconds,
-        on_cluster=is_remote(target),
+        on_cluster=on_cluster,
         observe=changes,
     )
     with copy:

@@ -27,7 +27,7 @@ from scanflow.errors import InvalidError, NotFoundError, UnavailableError
 from scanflow.load.load import LoadGenerator, LoadPlan
 from scanflow.placement.available_cpus import affinity_mask
 from scanflow.processes.proc_stat import cpu_seconds, stat_fields
-from scanflow.transport.clients import is_loopback
+from scanflow.transport.clients import is_loopback, retry
 from scanflow.tuning.candidates import Candidate
 from scanflow.tuning.goals import Measurement
 
@@ -43,7 +43,6 @@ START_S = 90.0
 """How long the pods of a candidate may take to start. A cluster waits much longer for room, which is a search's end."""
 
 _CONNECT_S = 2.0
-_CONNECT_POLL_S = 0.2
 
 LoadOf = Callable[[ServiceRecord], LoadPlan]
 """Return a load on a service, but for how long it lasts."""
@@ -182,15 +181,15 @@ def _wait_until_reachable(url: str, seconds: float) -> None:
     Raises:
         UnavailableError: it did not in time.
     """
-    address, deadline = urlsplit(url), time.monotonic() + seconds
-    while True:
-        try:
-            with socket.create_connection((address.hostname, address.port or 80), timeout=_CONNECT_S):
-                return
-        except OSError as error:
-            if time.monotonic() > deadline:
-                raise UnavailableError(f"{url} did not take a connection within {seconds:g} s: {error}") from error
-            time.sleep(_CONNECT_POLL_S)
+    address = urlsplit(url)
+
+    def connect() -> None:
+        socket.create_connection((address.hostname, address.port or 80), timeout=_CONNECT_S).close()
+
+    try:
+        retry(connect, on=lambda error: isinstance(error, OSError), timeout_s=seconds)
+    except OSError as error:
+        raise UnavailableError(f"{url} did not take a connection within {seconds:g} s: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import Progress
 from scanflow.deployer import EmbeddedDeployer
 from scanflow.deployer.service_client import predict
-from scanflow.knowledge import open_knowledge
+from scanflow.knowledge import KnowledgeBase, open_knowledge
 from scanflow.knowledge.model_cache import ModelCache
 from scanflow.settings import Settings
 from tests.cluster.drains import evict
@@ -44,6 +44,16 @@ def _load_pyfunc(path):
 
 MLMODEL = "flavors: {python_function: {loader_module: multiply, data: by.txt}}\n"
 KIND = {"deployment": "Deployment", "seldon": "SeldonDeployment", "kserve": "InferenceService"}
+
+
+def register_factors(knowledge: KnowledgeBase, folder: Path, app: str, factors: Iterable[int]) -> None:
+    """Register a version of the model ``multiply`` for each factor; their files are made in a folder."""
+    for by in factors:
+        files = folder / f"by-{by}"
+        files.mkdir()
+        (files / "MLmodel").write_text(MLMODEL, encoding="utf-8")
+        (files / "by.txt").write_text(str(by), encoding="utf-8")
+        knowledge.register_model("multiply", files, app=app, team="tests")
 
 
 class Place:
@@ -84,12 +94,7 @@ class Place:
         environments, app = self.backend.environments(), self.app(model="models:/multiply/1")
         environments.ensure(app)
         environments.wait_for_tracker(app, within_s=90)
-        for by in factors:
-            folder = self.folder / f"by-{by}"
-            folder.mkdir()
-            (folder / "MLmodel").write_text(MLMODEL, encoding="utf-8")
-            (folder / "by.txt").write_text(str(by), encoding="utf-8")
-            self.knowledge().register_model("multiply", folder, app=self.name, team="tests")
+        register_factors(self.knowledge(), self.folder, self.name, factors)
 
     def app(self, by: int = 2, *, model: str | None = None, **service: Any) -> sf.Application:
         if model is None:

@@ -13,6 +13,7 @@ from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.service_records import CanaryPolicy
 from scanflow.errors import ScanflowError
 from tests.cluster.loops import Loop
+from tests.cluster.online import register_factors
 from tests.waiting import patient, until
 
 pytestmark = [pytest.mark.cluster_slow, pytest.mark.timeout(900)]
@@ -32,7 +33,6 @@ def _load_pyfunc(path):
     with open(path) as file:
         return Multiply(int(file.read()))
 """
-MLMODEL = "flavors: {python_function: {loader_module: multiply, data: by.txt}}\n"
 APP = """
 import scanflow as sf
 
@@ -65,12 +65,7 @@ def test_a_server_promotes_a_canary_that_answers_and_removes_one_that_fails(
         return []
 
     with loop.running() as client:
-        for version, by in enumerate((2, 3, -1), start=1):
-            folder = tmp_path / f"version-{version}"
-            folder.mkdir()
-            (folder / "MLmodel").write_text(MLMODEL, encoding="utf-8")
-            (folder / "by.txt").write_text(str(by), encoding="utf-8")
-            loop.knowledge().register_model("multiply", folder, app=name, team="tests")
+        register_factors(loop.knowledge(), tmp_path, name, (2, 3, -1))
         loop.scanflow("deploy", f"app.py:{name}")
         assert client.predict(name, [1]).tolist() == [2]
 
