@@ -41,7 +41,8 @@ def refuse_while_loading() -> None:
     """
     if (path := get_loading_file()) is not None:
         raise UsageError(
-            f"{path.name} runs a workflow while it is only being loaded. Put that below: if __name__ == '__main__':"
+            f"{path.name} runs a workflow while the file is being loaded. Move that call below: if __name__ == "
+            "'__main__':"
         )
 
 
@@ -55,7 +56,7 @@ def load_application(target: str | None, *, folder: Path | None = None) -> tuple
     name, _, workflow = (target or "").partition(":")
     path = here / name if name else next((here / file for file in DEFAULT_FILES if (here / file).is_file()), None)
     if path is None:
-        raise NotFoundError(f"There is no {' or '.join(DEFAULT_FILES[:2])} in {str(here)!r}. Make one: scanflow init")
+        raise NotFoundError(f"There is no {' or '.join(DEFAULT_FILES[:2])} in {str(here)!r}. Create one: scanflow init")
     if path.is_dir():
         return load_application(f":{workflow}" if workflow else None, folder=path)
     if not path.is_file():

@@ -106,4 +106,4 @@ def is_mark(value: Mapping[Any, Any]) -> bool:
 def _number(value: Any) -> Any:
     if hasattr(value, "item") and getattr(value, "shape", None) == ():
         return value.item()
-    raise TypeError(f"{type(value).__name__} is not one of text, numbers, true/false, lists, mappings, paths")
+    raise TypeError(f"{type(value).__name__} is not text, a number, a boolean, a list, a mapping or a path")

@@ -19,7 +19,7 @@ def _options(value: Any) -> Any:
         return value
     pairs = [part.partition("=") for part in value.split(",") if part.strip()]
     if not all(name.strip() and equals for name, equals, _ in pairs):
-        raise ValueError("write name=value, and a comma between two")
+        raise ValueError("write name=value, separated by commas")
     return {name.strip(): text.strip() for name, _, text in pairs}
 
 

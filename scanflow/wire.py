@@ -203,9 +203,9 @@ def read_token(reference: str, folder: Path) -> str | None:
         try:
             token = (folder / Path(place).expanduser()).read_text(encoding="utf-8")
         except OSError as error:
-            raise InvalidError(f"What {reference!r} refers to cannot be read: {error}.") from error
+            raise InvalidError(f"The token that {reference!r} refers to cannot be read: {error}.") from error
     else:
-        raise InvalidError("auth should be 'env:NAME' or 'file:PATH': where the token is, never the token itself.")
+        raise InvalidError("auth must be 'env:NAME' or 'file:PATH', a reference to the token, not the token itself.")
     if not token.strip():
         raise InvalidError(f"There is no token in {reference!r}.")
     return token.strip()
@@ -226,4 +226,4 @@ def decode(kind: type[_T], text: bytes | str | Mapping[str, Any]) -> _T:
             return msgspec.convert(text, kind)
         return msgspec.json.decode(text, type=kind)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
-        raise InvalidError(f"This is no {kind.__name__}: {error}.") from error
+        raise InvalidError(f"This is not a valid {kind.__name__}: {error}.") from error

@@ -104,7 +104,7 @@ class Instance:
 
     def _still_there(self, give_up: float, what: str) -> None:
         if self.process.poll() is not None or time.monotonic() > give_up:
-            raise AssertionError(f"Waited in vain until {what}; exit code {self.process.poll()}.\n{self.log()}")
+            raise AssertionError(f"Timed out waiting until {what}; exit code {self.process.poll()}.\n{self.log()}")
 
     def log(self) -> str:
         return (self.folder / "log").read_text(errors="replace")

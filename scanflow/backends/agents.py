@@ -26,7 +26,7 @@ class HostedAgent:
     """The application, as ``scanflow.app.files`` writes it."""
 
     version: str
-    """An agent that runs with another version is restarted."""
+    """An agent that runs another version is restarted."""
 
     source: str | None = None
     """The application's file."""
@@ -44,7 +44,7 @@ class HostedAgent:
     """The tracker's address. None: the one in the home."""
 
     token: SecretStr | None = None
-    """Authenticates it at the server and at the other agents of the application, for its own team only."""
+    """Authenticates it to the server and to the other agents of the application, for its own team only."""
 
     ca: str | None = None
     """The CA certificates, in PEM, that the server's is verified with. None: the system's."""
@@ -80,7 +80,7 @@ class AgentProcess:
     """How often the backend itself restarted it."""
 
     failure: str | None = None
-    """Why it does not start, or ended; None: unknown."""
+    """Why it does not start or has ended; None: unknown."""
 
     ailment: str | None = None
     """The problem of an agent that runs."""

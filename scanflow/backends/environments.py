@@ -12,7 +12,7 @@ _SHOWN = 120
 
 @dataclass(frozen=True, slots=True)
 class FieldChange:
-    """A field before and after; None: it is not there."""
+    """A field before and after; None: it is absent."""
 
     path: str
     before: Any

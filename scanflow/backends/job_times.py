@@ -23,7 +23,7 @@ class JobTimes:
     nodes: tuple[str, ...]
     submitted: float
     began: float | None
-    """When ``mpirun`` started, in the last attempt. None: it waits, or never started."""
+    """When ``mpirun`` started, in the last attempt. None: it is queued, or never started."""
 
     ended: float | None
     """None: it has not ended."""
@@ -91,7 +91,7 @@ def job_times(record: RunRecord, now: float) -> JobTimes:
 
 
 def totals(jobs: Iterable[JobTimes]) -> JobTotals | None:
-    """Return the totals of the jobs that have ended; None: none has."""
+    """Return the totals of the jobs that have ended; None: none has ended."""
     ended: Sequence[JobTimes] = [job for job in jobs if job.response_s is not None]
     if not ended:
         return None

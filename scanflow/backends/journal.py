@@ -150,7 +150,7 @@ class Journal:
         with self.transaction():
             if name is not None and (row := self._find_row(name)) is not None:
                 if (row["definition"], row["source"]) != (definition, source):
-                    raise InvalidError(f"There is a run {name!r} already. Choose another name.")
+                    raise InvalidError(f"A run {name!r} already exists. Choose another name.")
                 return JournalRun(row["id"], _run_record(row), row["definition"])
             run_name = name or self.free_name(rng)
             cursor = self._db.execute(
@@ -189,7 +189,7 @@ class Journal:
     def runs(
         self, *, limit: int, app: str | None = None, team: str | None = None, workflow: str | None = None
     ) -> list[RunRecord]:
-        """Return the newest runs first, without their tasks; of one application, team or workflow where it is named."""
+        """Return the newest runs first, without their tasks; optionally of one application, team or workflow."""
         named = {"app": app, "team": team, "workflow": workflow}
         filters = {column: value for column, value in named.items() if value is not None}
         where = f" WHERE {' AND '.join(f'{column} = :{column}' for column in filters)}" if filters else ""

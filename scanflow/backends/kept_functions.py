@@ -1,4 +1,4 @@
-"""Functions sent by value: stored in a home by their digests, until no run names them."""
+"""Functions sent by value: stored in a home by their digests, until no run refers to them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def is_kept_function(module: str) -> bool:
 
 
 def keep_function(folder: Path, pickled: bytes, key: bytes) -> str:
-    """Store a pickled function without loading it, and return its name. Storing it again renews its age."""
+    """Store a pickled function without loading it, and return its name. Storing it again resets its age."""
     name = f"{hashlib.sha256(pickled).hexdigest()}.pickle"
     private_folder(folder)
     write_signed(folder / name, pickled, key)

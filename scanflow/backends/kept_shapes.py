@@ -14,7 +14,7 @@ Remember = Callable[[str, int, Shape], None]
 
 
 def suppress_registry_errors(recall: Recall) -> Recall:
-    """Wrap ``recall``: return None while the registry is unavailable, as the shape known here is as good."""
+    """Wrap ``recall``: return None while the registry is unavailable, because the shape known here is sufficient."""
 
     def recall_if_reachable(model: str, version: int) -> Shape | None:
         try:

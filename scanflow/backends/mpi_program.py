@@ -35,7 +35,7 @@ def get_mpi_workload(workflow: Workflow) -> MPIWorkload:
     """Return the workload of an MPI workflow, its only node."""
     [node] = workflow.nodes
     if not isinstance(node, MPIWorkload):
-        raise InvalidError(f"Workflow {workflow.name!r} is of type 'mpi', and its node is a {type(node).__name__}.")
+        raise InvalidError(f"Workflow {workflow.name!r} is of type 'mpi', but its node is a {type(node).__name__}.")
     return node
 
 
@@ -57,7 +57,7 @@ def load_mpi_program(app: Application, workflow: Workflow) -> MPIProgram:
     except NotFoundError as error:
         if workload.image is None:
             installed = shutil.which(workload.mainfile)
-            hint = f" This machine has a program of that name: mainfile={installed!r}." if installed else ""
+            hint = f" A program of that name is installed here: mainfile={installed!r}." if installed else ""
             raise NotFoundError(f"MPIWorkload {workload.name!r}: {error}{hint}") from error
         file = None
     arguments = options(workload.parameters, who=f"MPIWorkload {workload.name!r}")
@@ -118,11 +118,12 @@ def _from_yaml(file: Path, workload: MPIWorkload) -> MPIWorkload:
         raise InvalidError(f"{who} cannot be read as YAML: {error}") from error
     if isinstance(document, Mapping) and "kind" in document:
         raise UnsupportedError(
-            f"{who} describes a {document['kind']} of Kubernetes. scanflow makes that object itself: write a YAML with "
+            f"{who} describes a {document['kind']} of Kubernetes. scanflow creates that object itself. Write a YAML "
+            "file with "
             "'program', 'args' and, where it runs in pods, 'image'."
         )
     if not isinstance(document, Mapping) or not isinstance(document.get("program"), str):
-        raise InvalidError(f"{who} needs 'program' (a path), and may have 'args' (a list) and fields of the workload.")
+        raise InvalidError(f"{who} needs 'program' (a path), and accepts 'args' (a list) and fields of the workload.")
     fields = dict(document)
     program, args = fields.pop("program"), fields.pop("args", [])
     if not isinstance(args, list):

@@ -33,7 +33,7 @@ def pick_output(outputs: Mapping[str, Any], name: str, step: str) -> Any:
         return result[name]
     names = [key for key in outputs if key != RESULT] + (list(result) if isinstance(result, Mapping) else [])
     advice = did_you_mean(name, [str(key) for key in names]) or " A script names outputs with sf.output(name, value)."
-    raise NotFoundError(f"The step {step!r} left no output {name!r}.{advice}")
+    raise NotFoundError(f"The step {step!r} has no output {name!r}.{advice}")
 
 
 class StepInputs:
@@ -69,7 +69,9 @@ class StepInputs:
             return tasks
         if chosen := [task for task in tasks if task[0] == self._only]:
             return chosen
-        raise NotFoundError(f"The step {node.name!r} has {len(tasks)} tasks, from {node.name}.0: no {self._only!r}.")
+        raise NotFoundError(
+            f"The step {node.name!r} has {len(tasks)} tasks, numbered from {node.name}.0; there is no {self._only!r}."
+        )
 
     def parameters(self, node: Executor, item: Any) -> dict[str, Any]:
         """Return a task's parameters with references resolved."""
@@ -82,8 +84,8 @@ class StepInputs:
             output = self._look_up(node.for_each)
             if isinstance(output, str | bytes | Mapping) or not hasattr(output, "__iter__"):
                 raise InvalidError(
-                    f"The step {node.name!r} runs for each item of {str(node.for_each)!r}, which turned out to be "
-                    f"{output!r:.60}, not a list."
+                    f"The step {node.name!r} runs for each item of {str(node.for_each)!r}, which is "
+                    f"{output!r:.60} in this run, not a list."
                 )
             items = list(output)
         else:
@@ -124,5 +126,5 @@ def _item_part(ref: Ref, item: Any) -> Any:
         return item[ref.output]
     except (KeyError, TypeError, IndexError) as error:
         raise NotFoundError(
-            f"The item {item!r:.60} has no {ref.output!r}, which sf.item[{ref.output!r}] asks for."
+            f"The item {item!r:.60} has no {ref.output!r}, which sf.item[{ref.output!r}] refers to."
         ) from error

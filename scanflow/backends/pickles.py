@@ -47,7 +47,7 @@ def write_pickle(file: Path, value: Any, key: bytes) -> None:
         content = cloudpickle.dumps(value)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise InvalidError(
-            f"A {type(value).__name__} cannot be kept: {error}. Write a file and return its path."
+            f"A {type(value).__name__} cannot be pickled: {error}. Write a file and return its path."
         ) from error
     write_signed(file, content, key)
 
@@ -86,7 +86,7 @@ def read_signed(file: Path, key: bytes) -> bytes:
         raise InvalidError(f"{str(file)!r} cannot be read: {error.strerror}. Run the step again.") from error
     if not hmac.compare_digest(signature, hmac.digest(key, content, "sha256")):
         raise InvalidError(
-            f"{str(file)!r} is not loaded: loading a pickle runs code, and this one was not written by a run of this "
+            f"{str(file)!r} is not loaded: loading a pickle runs code, and this file was not signed by a run of this "
             "home. Run the step again, or let it write a file of another format and return its path."
         )
     return content

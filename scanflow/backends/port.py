@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 Stream = Literal["stdout", "stderr", "both"]
 Environment = Callable[[Mapping[str, str]], Mapping[str, str]]
-"""From the tags of a task to the environment variables that make it log to the tracker with them."""
+"""Maps the tags of a task to the environment variables with which it logs to the tracker under these tags."""
 
 
 class LogPart(NamedTuple):
@@ -298,7 +298,7 @@ class OnlineBackend(Protocol):
         ...
 
     def reconcile(self, record: ServiceRecord, /, *, observe: ServiceObserver) -> ServiceChange | None:
-        """Do what is due for a service, and return the change that is due, for the caller to request. Does not block.
+        """Perform the due actions for a service, and return the change that the caller must request. Does not block.
 
         A server calls it about once a second for each service. If each has a supervisor, nothing is due. ``observe`` is
         called with what others had changed or removed of it and was repaired.
@@ -405,7 +405,7 @@ class Backend(Protocol):
         ...
 
     def doctor(self, *, thorough: bool = False) -> list[Finding]:
-        """Return findings about the backend, beside this machine, with advice.
+        """Return findings about the backend, in addition to those about this machine, with advice.
 
         What cannot be inspected is a finding too. With ``thorough`` it may start something, and removes it again.
         """

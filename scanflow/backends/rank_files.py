@@ -40,7 +40,7 @@ def exit_status(folder: Path, rank: int) -> int | None:
 def describe_exit(status: int) -> str:
     """Format the exit status of a rank for people."""
     by_signal = 128 < status < 128 + 65
-    return f"was ended by {signal.Signals(status - 128).name}" if by_signal else f"ended with code {status}"
+    return f"was killed by {signal.Signals(status - 128).name}" if by_signal else f"exited with code {status}"
 
 
 def last_lines(folder: Path, rank: int, heading: str = "Its last lines") -> str:
@@ -111,7 +111,7 @@ def first_failure(name: str, failed: Iterable[tuple[int, int]], folder: Path) ->
     for rank, status in failed:
         if status:
             output = last_lines(folder, rank)
-            return f"Rank {rank} of {name!r} {describe_exit(status)}, so mpirun ended the others.{output}"
+            return f"Rank {rank} of {name!r} {describe_exit(status)}, so mpirun stopped the others.{output}"
     return None
 
 
@@ -127,9 +127,9 @@ def describe_running_ranks(
         subject, shown_rank = format_numbered("rank", running), running[0]
         if idle := _idle({rank: seconds for rank, seconds in (cpu_s or {}).items() if rank in running}):
             idle_ranks, shown_rank = format_numbered("Rank", idle), idle[0]
-            why = f" {idle_ranks} used less than a tenth of the CPU time that others did, who may wait for it."
+            why = f" {idle_ranks} used less than a tenth of the CPU time of the others, which may be waiting for them."
         text = last_lines(folder, shown_rank, f"Last lines of rank {shown_rank}")
-    return f"{name!r} did not end within {format_duration(timeout_s)}: {subject} still ran.{why}{text}"
+    return f"{name!r} did not finish within {format_duration(timeout_s)}: {subject} still ran.{why}{text}"
 
 
 def _idle(cpu_s: Mapping[int, float]) -> list[int]:

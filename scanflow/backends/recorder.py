@@ -71,7 +71,7 @@ def upload_until_exit(
             failures = 0
         except Exception as error:  # noqa: BLE001 - whatever it is: if this ended, its pod would count as not ready
             failures += 1
-            tell(f"Predictions wait for the tracker: {type(error).__name__}: {error}")
+            tell(f"Predictions are queued until the tracker is available: {type(error).__name__}: {error}")
         if last and not failures:
             return
         pause = min(longest_s, poll_s * 2**failures)

@@ -114,7 +114,7 @@ class RunStarted(Record):
 
 
 class Waiting(Record):
-    """A step waits for something before it can start."""
+    """A step must wait before it can start."""
 
     kind: Literal["waiting"] = "waiting"
     run: RunName

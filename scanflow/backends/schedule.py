@@ -55,7 +55,7 @@ class Budget:
         self._held = 0
 
     def take(self, share: Share) -> bool:
-        """Take a share if it is free or no other is taken; return whether it was taken."""
+        """Reserve a share if it is free or no other is reserved; return whether it was reserved."""
         fits = share.cores <= self._cores + 1e-9 and share.memory_bytes <= self._memory
         if not fits and self._held:
             return False
@@ -63,7 +63,7 @@ class Budget:
         return True
 
     def hold(self, share: Share) -> None:
-        """Take a share unconditionally: its task runs already."""
+        """Reserve a share unconditionally: its task is already running."""
         self._cores -= share.cores
         self._memory -= share.memory_bytes
         self._held += 1

@@ -76,7 +76,8 @@ class Deployment:
         chosen = served[0] if self.workflow is None and len(served) == 1 else self.app.workflow(self.workflow)
         if chosen.type != "online":
             raise UsageError(
-                f"The workflow {chosen.name!r} is of type {chosen.type!r}: it runs to its end. Run it: scanflow run"
+                f"The workflow {chosen.name!r} is of type {chosen.type!r}: it runs to completion and is not served. "
+                "Run it: scanflow run"
             )
         return chosen
 
@@ -91,10 +92,10 @@ class ServiceChange(Sizing):
     """
 
     scaling: Scaling | Literal["off"] | None = None
-    """The autoscaling rule; ``"off"``: none, from now on."""
+    """The autoscaling rule; ``"off"``: no autoscaling from now on."""
 
     backup: str | None = None
-    """The online workflow that answers while this one cannot; ``""``: none, from now on."""
+    """The online workflow that answers while this one cannot; ``""``: no backup from now on."""
 
     model: Annotated[str | None, Field(max_length=4096)] = None
     """A version in the registry: ``models:/name/3`` or ``models:/name@alias``."""
@@ -109,7 +110,7 @@ class ServiceChange(Sizing):
     """Send the canary a copy of each request, and only count its answers."""
 
     policy: CanaryPolicy | None = None
-    """When the canary is promoted or removed automatically. None: by a person or an agent."""
+    """When the canary is promoted or removed automatically. None: a person or an agent decides."""
 
     promote: bool | None = None
     rollback: bool | None = None
@@ -119,15 +120,18 @@ class ServiceChange(Sizing):
         fields = {name for name in self.given if getattr(self, name) is not False}
         if not fields:
             raise UsageError(
-                "Nothing was given to change. Give instances, cores or affinity; or a model, promote or rollback."
+                "The request changes nothing. Give instances, cores or affinity; or a model, promote or rollback."
             )
         kinds = {"size" if name in _SIZE else name if name in {"promote", "rollback"} else "model" for name in fields}
         if len(kinds) > 1:
             raise UsageError(
-                f"A change is of one kind, and {', '.join(sorted(fields))} are of {len(kinds)}. Make two changes."
+                f"A change has one kind, but {', '.join(sorted(fields))} are of {len(kinds)} kinds. Request them "
+                "separately."
             )
         if kinds == {"model"} and self.model is None:
-            raise UsageError(f"{', '.join(sorted(fields))} is of a model version. Name it: model='models:/name/3'.")
+            raise UsageError(
+                f"{', '.join(sorted(fields))} applies to a model version. Name it: model='models:/name/3'."
+            )
         if self.policy is not None and not self.is_canary:
             raise UsageError("A canary policy needs a canary. Give it a weight, or shadow.")
         return self

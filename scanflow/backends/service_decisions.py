@@ -86,7 +86,7 @@ def analyse(policy: CanaryPolicy, *, current: RevisionStats, canary: RevisionSta
     value, baseline = _value(policy, canary), _value(policy, current)
     limit = policy.ratio * baseline + policy.slack
     formula = f"{policy.ratio:g} x {baseline:.4g} + {policy.slack:g} = {limit:.4g}"
-    reason = f"{policy.metric} {value:.4g} against at most {formula}"
+    reason = f"{policy.metric} {value:.4g}, limit {formula}"
     return Verdict("promote" if value <= limit else "take back", reason)
 
 

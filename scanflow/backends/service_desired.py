@@ -18,7 +18,7 @@ _KEPT_KEYS: Final = 31
 
 
 class Failed(BaseModel):
-    """A change that did not come into effect."""
+    """A change that did not take effect."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -18,13 +18,13 @@ InstanceState = Literal["starting", "ready", "draining", "waiting", "failed"]
 """``waiting``: it ended and will be restarted after a pause; ``failed``: it will not."""
 
 ServiceState = Literal["starting", "ready", "degraded", "backup", "idle", "failed", "unsupervised"]
-"""``degraded``: fewer instances are ready than wanted; ``backup``: another service answers for it; ``idle``: scaled to
-zero, the first request wakes it; ``unsupervised``: nobody watches it (the machine was restarted, or its supervisor was
-killed): any command on it starts a new supervisor, which adopts what runs."""
+"""``degraded``: fewer instances are ready than desired; ``backup``: another service answers for it; ``idle``: scaled to
+zero, the first request wakes it; ``unsupervised``: it has no supervisor (the machine was restarted, or its supervisor
+was killed): any command on it starts a new one, which adopts the running instances."""
 
 
 class Shape(Record):
-    """How many instances a service has, how large they are and where they run. It is kept with each model version."""
+    """How many instances a service has, how large they are and where they run. It is stored with each model version."""
 
     instances: int = Field(default=1, ge=0)
     cores: float | None = Field(default=None, gt=0)
@@ -56,10 +56,10 @@ class CanaryPolicy(Record):
     """... plus this much."""
 
     after_requests: int = 100
-    """Decide when the canary has answered this many."""
+    """Decide when the canary has answered this many requests."""
 
     within_s: float = 600.0
-    """Remove the canary if it has not answered so many within this many seconds."""
+    """Remove the canary if it has not answered that many requests within this many seconds."""
 
 
 class InstanceRecord(Record):
@@ -118,7 +118,7 @@ class RevisionRecord(Record):
     requests: int = 0
     errors: int = 0
     rps: float | None = None
-    """Requests a second, lately."""
+    """Recent requests per second."""
 
     p50_s: float | None = None
     p95_s: float | None = None
@@ -147,7 +147,7 @@ class Explanation(Record):
     """The formula with its numbers: ``ceil(2 x 31.0 / 20.0) = 4, at most max=3``."""
 
     decision: str
-    """In words: ``add 1``, ``stay: 12 s of the cool-down are left``."""
+    """The decision: ``add 1``, ``stay: 12 s of the cool-down are left``."""
 
 
 class ServiceRecord(Record):
@@ -171,13 +171,13 @@ class ServiceRecord(Record):
     """The number of changes requested."""
 
     settled: int = 0
-    """The newest generation that is wholly in effect."""
+    """The newest generation that is completely in effect."""
 
     shape: Shape
     """The desired shape, by the last deploy, scale or autoscaling decision."""
 
     previous: bool = False
-    """Whether there is something to roll back to."""
+    """Whether there is an earlier definition to roll back to."""
 
     tracker: str | None = None
     """The address of its application's tracker; None: the default one."""
@@ -194,10 +194,10 @@ class ServiceRecord(Record):
     """Predictions uploaded to the tracker."""
 
     dropped: int = 0
-    """Predictions that were to be recorded and were lost."""
+    """Predictions that should have been recorded and were lost."""
 
     error: str | None = None
-    """Why the last change did not come into effect."""
+    """Why the last change did not take effect."""
 
     scaling: Scaling | None = None
     """The autoscaling rule; None: the number of instances is the shape's."""

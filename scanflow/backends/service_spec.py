@@ -178,7 +178,7 @@ def with_model(definition: ServiceSpec, files: ModelFiles, node: str | None) -> 
         raise NotFoundError(f"{definition.workflow!r} has no node {node!r}.{did_you_mean(node, models)}")
     if node not in models:
         raise UsageError(
-            f"The node {node!r} of {definition.workflow!r} is a class and not a registered model. Change its code and "
+            f"The node {node!r} of {definition.workflow!r} is a class, not a registered model. Change its code and "
             "deploy again."
         )
     return tuple(

@@ -48,12 +48,12 @@ def check_backup(name: str, backup: str, services: Iterable[ServiceRecord]) -> N
             service.name for service in by_name.values() if (service.app, service.team) == (primary.app, primary.team)
         ]
         raise NotFoundError(
-            f"The application {primary.app!r} serves no {backup!r} that could be a backup."
+            f"The application {primary.app!r} has no online workflow {backup!r} to use as a backup."
             f"{did_you_mean(backup, others)} Deploy it first: scanflow deploy"
         )
     if backup == name or candidate.backup is not None or any(service.backup == name for service in by_name.values()):
         raise UsageError(
-            f"{backup!r} cannot be the backup of {name!r}: nobody follows a chain of backups. Take one away."
+            f"{backup!r} cannot be the backup of {name!r}: chains of backups are not supported. Remove one of the two."
         )
 
 
@@ -90,11 +90,11 @@ def _set_canary(desired: DesiredState, change: ServiceChange, nodes: tuple[Node,
     if weight <= 0 and not shadow:
         if canary is None:
             raise UsageError(
-                f"{name} gets no requests already. Give it a share: --weight 0.1, or a copy of each: --shadow"
+                f"{name} already gets no requests. Give it a share: --weight 0.1, or a copy of each: --shadow"
             )
         return desired.serve_only(definition.current, replaces=False)
     if nodes == definition.current.nodes:
-        raise UsageError(f"{name} is what {desired.name!r} serves already. Name another version.")
+        raise UsageError(f"{name} is already served by {desired.name!r}. Name another version.")
     current = replace(definition.current, weight=1.0 if shadow else 1.0 - weight)
     id_ = f"r{generation}" if canary is None else canary.id
     revision = Revision(id=id_, nodes=nodes, weight=1.0 if shadow else weight, shadow=shadow)
@@ -116,7 +116,7 @@ def _swap_model(desired: DesiredState, _: ServiceChange, nodes: tuple[Node, ...]
     """Serve another version of a model in the running processes."""
     definition = desired.definition
     if nodes == definition.current.nodes and definition.canary is None:
-        raise UsageError(f"{name} is what {desired.name!r} serves already.")
+        raise UsageError(f"{name} is already served by {desired.name!r}.")
     return desired.serve_only(Revision(id=f"r{desired.generation + 1}", nodes=nodes), replaces=True)
 
 
@@ -126,7 +126,9 @@ def _roll_back(desired: DesiredState, recall: Recall, complete: Complete) -> Des
         return desired.serve_only(desired.definition.current, replaces=False)
     previous = desired.previous
     if previous is None:
-        raise UsageError(f"There is nothing to roll {desired.name!r} back to: it was deployed once and not changed.")
+        raise UsageError(
+            f"{desired.name!r} has no earlier definition to roll back to: it was deployed once and not changed."
+        )
     model = next((node.model for node in previous.current.nodes if node.model is not None), None)
     shape = (model and recall(model.name, model.version)) or previous.shape
     aliases = desired.definition.aliases  # set by the services whose backup it is
@@ -149,7 +151,7 @@ def _resize(desired: DesiredState, change: ServiceChange, complete: Complete) ->
         shape = shape.model_copy(update={"instances": max(shape.instances, 1)})
     if scaling is not None and not scaling.min <= shape.instances <= scaling.max:
         raise UsageError(
-            f"{desired.name!r} has a scaling from {scaling.min} to {scaling.max} instances, so it cannot have "
+            f"{desired.name!r} has scaling from {scaling.min} to {scaling.max} instances, so it cannot have "
             f"{shape.instances}. Change the scaling as well, or turn it off."
         )
     return desired.request_definition(definition.with_changes(shape=complete(definition, shape)), replaces=False)

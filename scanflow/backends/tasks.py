@@ -107,7 +107,7 @@ def find_spin_inputs(definition: RunDefinition, past: RunRecord) -> list[TaskRec
     if missing:
         raise UsageError(
             f"The step {definition.step!r} needs {', '.join(missing)}, which did not finish in the run {past.name!r}. "
-            "Name a run in which it did: scanflow runs"
+            "Name a run in which it finished: scanflow runs"
         )
     return [record.model_copy(update={"origin": past.name}) for record in records]
 
@@ -132,7 +132,7 @@ def cut_down(definition: RunDefinition) -> RunDefinition:
         spun = spun.replace(for_each=None)
     if index is not None and (not isinstance(spun, Executor) or spun.for_each is None):
         raise UsageError(
-            f"The step {step!r} runs once, so there is no {definition.step!r}. Write: scanflow spin {step}"
+            f"The step {step!r} runs once, so it has no task {definition.step!r}. Write: scanflow spin {step}"
         )
     needed = ancestors(workflow.parents, step) | {step}
     reduced = workflow.replace(

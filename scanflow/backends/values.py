@@ -66,7 +66,7 @@ class Outputs(Mapping[str, Any]):
             text = content.decode()
         except UnicodeDecodeError as error:
             raise InvalidError(
-                f"The output {name!r} is neither JSON nor text: its byte {error.start} is no UTF-8. "
+                f"The output {name!r} is neither JSON nor text: its byte {error.start} is not UTF-8. "
                 "Write a file into the output folder, and name its path."
             ) from error
         try:
@@ -120,11 +120,12 @@ def format_argument(value: Any, *, who: str) -> str:
             text = json.dumps(value, default=_path_text)
         except TypeError as error:
             raise InvalidError(
-                f"{who} is a {type(value).__name__}, which a script cannot be given. Give it a file."
+                f"{who} is a {type(value).__name__}, which cannot be passed to a script. Pass it as a file."
             ) from error
     if len(text.encode()) > LONGEST_ARGUMENT:
         raise InvalidError(
-            f"{who} is {len(text):,} characters long; a command line takes {LONGEST_ARGUMENT:,}. Give it a file's path."
+            f"{who} is {len(text):,} characters long; a command-line argument can have {LONGEST_ARGUMENT:,}. Pass the "
+            "path of a file."
         )
     return text
 

@@ -54,7 +54,9 @@ def memory_group(limit_bytes: int | None, *, root: Path = CGROUP, proc: Path = P
     try:
         folder.mkdir()
     except OSError as error:
-        raise UnsupportedError(f"No memory group can be made in {str(parent)!r}: {error.strerror}.") from error
+        raise UnsupportedError(
+            f"No memory control group can be created in {str(parent)!r}: {error.strerror}."
+        ) from error
     try:
         if limit_bytes is not None:
             _set_limit(folder, second, limit_bytes)

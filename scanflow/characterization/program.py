@@ -61,7 +61,7 @@ def run_program(
         UnsupportedError: ``limit_bytes`` is given, and memory cannot be limited here.
     """
     if shutil.which(argv[0]) is None:
-        raise NotFoundError(f"There is no program {argv[0]!r}, or it cannot be executed.")
+        raise NotFoundError(f"There is no program {argv[0]!r}, or it is not executable.")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="characterize-")))
         group = None

@@ -59,7 +59,9 @@ def choose_placements(machine: Topology, counts: Sequence[int]) -> list[Placemen
     chosen = []
     for count in counts:
         if not 1 <= count <= machine.effective_count:
-            raise InvalidError(f"{count} cores are not there: this machine has {machine.effective_count}. Say others.")
+            raise InvalidError(
+                f"{count} cores are not available: this machine has {machine.effective_count}. Choose other numbers."
+            )
         (near,) = place(machine, 1, count, "cpu", order="together")
         far = _spread_over_caches(machine, count)
         if far is None or set(far) == set(near.cpus):
@@ -166,7 +168,10 @@ def _search_memory_limits(
 def _explain_failure(measurement: ProgramRun, placement: Placement) -> str:
     if measurement.outcome == "timed out":
         took = f"{measurement.seconds:.0f} s"
-        return f"The program did not end within {took} on {describe_placement(placement)}. Give it longer: --timeout 1h"
+        return (
+            f"The program did not finish within {took} on {describe_placement(placement)}. Allow more time: --timeout "
+            "1h"
+        )
     where = describe_placement(placement)
-    last = f" It wrote last: {measurement.last_lines}" if measurement.last_lines else ""
+    last = f" Its last lines: {measurement.last_lines}" if measurement.last_lines else ""
     return f"The program {measurement.outcome} on {where}, exit code {measurement.exit_code}.{last}"

@@ -42,7 +42,7 @@ def convert_to_same_kind(
         return reference, current, ""
     if "text" not in {old, new}:
         raise InvalidError(
-            f"{name!r} has {old}s in the reference and {new}s now. Write both files with the same type of it."
+            f"{name!r} has {old}s in the reference and {new}s now. Write the column with the same type in both files."
         )
     kind, of_text = (new, reference) if old == "text" else (old, current)
     if all(map(is_missing, of_text)):

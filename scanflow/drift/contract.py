@@ -14,7 +14,7 @@ Purpose: TypeAlias = Literal["train", "evaluate"]
 PURPOSES: tuple[Purpose, ...] = ("train", "evaluate")
 
 MOST_COLUMNS = 10
-_PAGE = "What such a run has to leave: docs/own-data.md"
+_PAGE = "The outputs that such a run must write: docs/own-data.md"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,17 +71,17 @@ def parse_detection_outputs(outputs: Mapping[str, Any]) -> DetectionOutputs:
     who = "The detection"
     if outputs.get("drifted") is None:
         raise InvalidError(
-            f"No step left an output 'drifted'. Write sf.output('drifted', ...) in the detector's step. {_PAGE}"
+            f"No step wrote an output 'drifted'. Write sf.output('drifted', ...) in the detector's step. {_PAGE}"
         )
     drifted = outputs["drifted"]
     if isinstance(drifted, str) or not isinstance(drifted, bool | int | float):
         raise InvalidError(f"The output 'drifted' is {drifted!r}. Write true or false, or 1 or 0. {_PAGE}")
     columns = outputs.get("columns") or ()
     if not _is_list(columns) or not all(isinstance(column, Mapping) and "name" in column for column in columns):
-        raise InvalidError(f"{who} left 'columns' that are no list of objects with a 'name'. {_PAGE}")
+        raise InvalidError(f"{who} wrote 'columns' that are not a list of objects with a 'name'. {_PAGE}")
     runs, regimes = outputs.get("run_ids"), outputs.get("regimes") or {}
     if not isinstance(regimes, Mapping):
-        raise InvalidError(f"{who} left 'regimes' that are no shares by name: {regimes!r:.100}. {_PAGE}")
+        raise InvalidError(f"{who} wrote 'regimes' that are not shares by name: {regimes!r:.100}. {_PAGE}")
     return DetectionOutputs(
         drifted=bool(drifted),
         n_newdata=_parse_count(outputs, "n_newdata", who, default=None),
@@ -113,10 +113,10 @@ def parse_training_outputs(outputs: Mapping[str, Any]) -> TrainingOutputs | None
         return None
     required = [attribute.name for attribute in fields(TrainingOutputs) if attribute.name != "labels"]
     if missing := [name for name in required if outputs.get(name) is None]:
-        raise InvalidError(f"{who} left no output {', '.join(map(repr, missing))}. {_PAGE}")
+        raise InvalidError(f"{who} wrote no output {', '.join(map(repr, missing))}. {_PAGE}")
     slices = outputs["slices"]
     if not _is_list(slices) or not slices:
-        raise InvalidError(f"{who} left 'slices' that are no list of objects: {slices!r:.100}. {_PAGE}")
+        raise InvalidError(f"{who} wrote 'slices' that are not a list of objects: {slices!r:.100}. {_PAGE}")
     labels = outputs.get("labels")
     training = TrainingOutputs(
         version=_parse_count(outputs, "version", who) or 0,
@@ -129,7 +129,7 @@ def parse_training_outputs(outputs: Mapping[str, Any]) -> TrainingOutputs | None
     names = [part.name for part in training.slices]
     if names.count(CURRENT) != 1 or len(set(names)) != len(names):
         raise InvalidError(
-            f"{who} left slices named {names}. Name one {CURRENT!r}, and the others differently. {_PAGE}"
+            f"{who} wrote slices named {names}. Name one {CURRENT!r}, and the others differently. {_PAGE}"
         )
     return training
 
@@ -151,7 +151,7 @@ def read_purpose(point: Mapping[str, Any]) -> Purpose:
 def _parse_slice(part: Any, who: str) -> Slice:
     names = [attribute.name for attribute in fields(Slice)]
     if not isinstance(part, Mapping) or any(part.get(name) is None for name in names):
-        raise InvalidError(f"{who} left the slice {part!r:.200}, which needs {', '.join(names)}. {_PAGE}")
+        raise InvalidError(f"{who} wrote the slice {part!r:.200}, which needs {', '.join(names)}. {_PAGE}")
     counts = {
         name: _parse_count(part, name, f"{who}, slice {part['name']!r},") or 0 for name in names if name != "name"
     }
@@ -165,7 +165,7 @@ def _parse_count(outputs: Mapping[str, Any], name: str, who: str, *, default: in
     if isinstance(value, str) and value.isdecimal():  # as MLflow has versions
         return int(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or value != int(value):
-        raise InvalidError(f"{who} left {name!r} as {value!r:.60}, which is no count. {_PAGE}")
+        raise InvalidError(f"{who} left {name!r} as {value!r:.60}, which is not a count. {_PAGE}")
     return int(value)
 
 
@@ -174,7 +174,7 @@ def _parse_number(outputs: Mapping[str, Any], name: str, who: str) -> float | No
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InvalidError(f"{who} left {name!r} as {value!r:.60}, which is no finite number. {_PAGE}")
+        raise InvalidError(f"{who} left {name!r} as {value!r:.60}, which is not a finite number. {_PAGE}")
     return float(value)
 
 

@@ -129,7 +129,7 @@ def detect(
     print(f"{len(scores.outliers)} of {len(new.x)} samples are outliers; {len(points)} samples selected for labelling")
     if new.left_out:
         rest = [f"and {len(new.left_out) - MOST_LISTED} more files"] if len(new.left_out) > MOST_LISTED else []
-        print(f"Left out, as they do not fit: {new.n_left_out:,}", *new.left_out[:MOST_LISTED], *rest, sep="\n  ")
+        print(f"Skipped, because they do not fit: {new.n_left_out:,}", *new.left_out[:MOST_LISTED], *rest, sep="\n  ")
 
 
 def _estimate_accuracy(model: models.FittedModel, data: TrainingData, probabilities: Any) -> dict[str, float]:
@@ -163,7 +163,7 @@ def _collect_predictions(
         shape = predictions.x.shape[1:]
         raise InvalidError(
             f"The predictions have samples of the shape {shape}, the training data of {like.shape[1:]}. "
-            "Make them alike: sf.drift.detection(prepare='file.py:function')"
+            "Convert them to one shape: sf.drift.detection(prepare='file.py:function')"
         )
     return predictions if columns is not None else replace(predictions, x=_cast_if_exact(predictions.x, like.dtype))
 
@@ -206,7 +206,7 @@ def _load_learnt_windows(
         try:
             samples[format_window_name(run)] = _drop_repeated_pictures(read(sorted(batches - {""}))).x
         except (NotFoundError, InvalidError) as error:
-            print(f"What the model has learnt of run {run} is not compared with: {error}")
+            print(f"The samples that the model learnt from run {run} are not compared: {error}")
     return samples
 
 
@@ -215,7 +215,7 @@ def _load_pending_windows(run_ids: Sequence[str], read: Callable[[Sequence[str]]
     try:
         return _drop_repeated_pictures(read(run_ids)).x if run_ids else None
     except (NotFoundError, InvalidError) as error:
-        print(f"It is not compared with the drift of before: {error}")
+        print(f"The drift is not compared with earlier drift: {error}")
         return None
 
 

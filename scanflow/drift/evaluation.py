@@ -109,7 +109,7 @@ def check_target(y: NDArray[Any], tolerance: float | None) -> None:
     """
     if tolerance is None and y.dtype.kind == "f" and not (y == np.round(y)).all():
         raise InvalidError(
-            "The target is continuous, so that no answer is ever exactly right. Say how far off one may be: "
+            "The target is continuous, so no answer is exactly right. Set the tolerance of a right answer: "
             "sf.drift.retraining(tolerance=...)"
         )
 

@@ -64,10 +64,12 @@ class Calibration:
 
         confidence, answers = _compute_confidence(scores), np.asarray(right, np.float64)
         if answers.shape != confidence.shape:
-            raise InvalidError(f"There are {answers.shape} labels for {confidence.shape} points. Give one for each.")
+            raise InvalidError(
+                f"There are {answers.shape} labels for {confidence.shape} points. Give one label for each point."
+            )
         if len(answers) < LEAST:
             raise InvalidError(
-                f"There are {len(answers)} labelled points, and a calibration needs {LEAST}. Label more."
+                f"There are {len(answers)} labelled points, but a calibration needs {LEAST}. Label more."
             )
         order = np.argsort(confidence, kind="stable")
         fitted = optimize.isotonic_regression(answers[order])
@@ -85,7 +87,7 @@ class Calibration:
 
         confidence = _compute_confidence(scores)
         if not len(confidence):
-            raise InvalidError("There are no scores. Wait for predictions.")
+            raise InvalidError("There are no scores yet. Wait for predictions.")
         p = np.interp(confidence, self.confidence, self.right)
         value, n = float(p.mean()), len(p)
         spread = math.sqrt(float((p * (1 - p)).sum()) / n**2 + value * (1 - value) / self.n)
@@ -100,7 +102,7 @@ def measure_accuracy(right: int, n: int, level: float = 0.95) -> Accuracy:
         InvalidError: no points, or more right ones than there are.
     """
     if not 0 <= right <= n or n == 0:
-        raise InvalidError(f"{right} of {n} answers cannot be right. Count labelled points.")
+        raise InvalidError(f"{right} of {n} answers is not a valid count. Count labelled points.")
     z, value = NormalDist().inv_cdf(0.5 + level / 2), right / n
     middle = (value + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z / (1 + z**2 / n) * math.sqrt(value * (1 - value) / n + z**2 / (4 * n**2))

@@ -105,7 +105,7 @@ def collect(
         finite = np.flatnonzero(_find_finite_rows(part))
         if missing := len(part) - len(finite):
             left_out[run_id] = (
-                f"{run_id!r}: {missing} of {len(part)}, with values that are not finite, or none of its kind"
+                f"{run_id!r}: {missing} of {len(part)}, with values that are not finite or have the wrong type"
             )
             count += missing
         xs.append(take_rows(part, finite))
@@ -144,7 +144,7 @@ def samples_of(tracker: KnowledgeBase, points: Sequence[Mapping[str, Any]]) -> S
     for number, point in enumerate(points):
         data = point.get("data") or {}
         if "tracked" not in data or "at" not in data:
-            raise InvalidError(f"The point {point.get('id')!r} does not say where it is: data.tracked and data.at.")
+            raise InvalidError(f"The point {point.get('id')!r} has no location: data.tracked and data.at are missing.")
         files[str(data["tracked"]), str(data.get("file", "picked.npz"))].append(number)
     parts: list[Samples] = []
     order: list[int] = []
@@ -152,7 +152,9 @@ def samples_of(tracker: KnowledgeBase, points: Sequence[Mapping[str, Any]]) -> S
         x = unpack_samples("x", arrays_of(tracker, tracked, name=name))
         at = [int(points[number]["data"]["at"]) for number in numbers]
         if min(at) < 0 or max(at) >= len(x):
-            raise InvalidError(f"The file {name!r} of {tracked!r} has {len(x)} points, and number {max(at)} is asked.")
+            raise InvalidError(
+                f"The file {name!r} of {tracked!r} has {len(x)} points, but point {max(at)} was requested."
+            )
         parts.append(take_rows(x, at))
         order += numbers
     return take_rows(concatenate_samples(parts), np.argsort(order))
@@ -164,7 +166,9 @@ def arrays_of(tracker: KnowledgeBase, run_id: str, *, name: str | None = None) -
         root = tracker.fetch_run_artifacts(run_id, Path(folder) / "files", path=name or "")
         files = sorted(root.rglob(name or "*.npz"))
         if len(files) != 1:
-            raise NotFoundError(f"The tracked run {run_id!r} has {len(files)} files {name or '*.npz'}; one is needed.")
+            raise NotFoundError(
+                f"The tracked run {run_id!r} has {len(files)} files {name or '*.npz'}; exactly one is needed."
+            )
         try:
             with np.load(files[0], allow_pickle=False) as file:
                 return {key: file[key] for key in file.files}
@@ -233,12 +237,12 @@ def _find_finite_rows(part: Samples) -> NDArray[np.bool_]:
 
 def _explain_nothing_usable(left_out: Sequence[str]) -> str:
     if not left_out:
-        return "There are no predictions to look at: the list of runs is empty, or their files are."
+        return "There are no predictions to examine: the list of runs is empty, or their files are empty."
     rest = f"\n- and {len(left_out) - _MOST_NAMED} more" if len(left_out) > _MOST_NAMED else ""
     named = "\n".join(f"- {line}" for line in left_out[:_MOST_NAMED])
     return (
-        f"None of the predictions in {len(left_out)} files can be looked at. Recorded is what was sent, before any "
-        f"component had it: where that has several forms, have collect(prepare=...) make them alike.\n{named}{rest}"
+        f"None of the predictions in {len(left_out)} files can be examined. Recorded predictions contain the requests "
+        f"as they were sent: if these have several forms, convert them with collect(prepare=...).\n{named}{rest}"
     )
 
 

@@ -1,6 +1,6 @@
 """Decides whether a challenger replaces the champion, by points that both were evaluated on and neither trained on.
 
-What decides is what the service answers: the gain over the traffic to be expected, in which each slice weighs as much
+What decides is what the service answers: the gain over the expected traffic, in which each slice weighs as much
 as its share of the recent predictions, and data of before, which may return, a little. The lower end of that gain's
 interval has to be above what is wanted (a stratified estimate: Cochran, Sampling Techniques, 1977, 5.3). And on the
 current window more points are gained than lost, and not by chance.
@@ -48,7 +48,7 @@ class PromotionDecision:
     """Of this look, one-sided; ``low`` and ``high`` are each wrong with this probability."""
 
     gain: float
-    """By how much more of the traffic to be expected the challenger answers right, -1 to 1."""
+    """By how much more of the expected traffic the challenger answers right, -1 to 1."""
 
     low: float
     high: float
@@ -60,7 +60,7 @@ class PromotionDecision:
 
     slices: tuple[Slice, ...]
     traffic: Mapping[str, float]
-    """The share of each slice in the traffic to be expected."""
+    """The share of each slice in the expected traffic."""
 
     needed: int = 0
     """So many more labelled points of the current window, about, before a challenger that waits may be promoted."""
@@ -106,7 +106,7 @@ class _WeighedGain:
 def compute_expected_traffic(
     names: Sequence[str], recent: Mapping[str, float] | None = None, *, returning: float = 0.1
 ) -> dict[str, float]:
-    """Return the share of each slice in the traffic to be expected; they add up to 1.
+    """Return the share of each slice in the expected traffic; they add up to 1.
 
     Args:
         names: The slices, ``current`` among them.
@@ -142,7 +142,7 @@ def decide(
         slices: One named ``current``, and others.
         recent: See :func:`compute_expected_traffic`.
         returning: See :func:`compute_expected_traffic`.
-        min_gain: The lower end of the gain over the traffic to be expected has to be above this: 0 to 1.
+        min_gain: The lower end of the gain over the expected traffic has to be above this: 0 to 1.
         margin: Of all answers, so many may be lost by one slice other than the current one: 0 to 1.
         worst: Of its own answers, such a slice may lose so many: 0 to 1.
         min_n: The least number of points of the current slice.
@@ -155,7 +155,7 @@ def decide(
     """
     current = [part for part in slices if part.name == CURRENT]
     if len(current) != 1:
-        raise InvalidError(f"There are {len(current)} slices named {CURRENT!r}. Evaluate both models on one such.")
+        raise InvalidError(f"There are {len(current)} slices named {CURRENT!r}. Evaluate both models on exactly one.")
     (now,) = current
     evaluated = [part for part in slices if part.n or part is now]
     traffic = compute_expected_traffic([part.name for part in evaluated], recent, returning=returning)
@@ -167,7 +167,7 @@ def decide(
         loss for other in others if (loss := other.describe_sure_loss(level) or other.describe_possible_loss(level))
     ]
     if high <= min_gain:
-        surely.append(f"gains {_format_points(high)} at most, and more than {_format_points(min_gain)} is wanted")
+        surely.append(f"gains at most {_format_points(high)}, but more than {_format_points(min_gain)} is required")
     waits, needed = "", 0.0
     if now.n < min_n:
         waits, needed = f"evaluated on {now.n} points of {min_n}", min_n - now.n
@@ -176,14 +176,18 @@ def decide(
         needed = weighed.estimate_missing_points(now.n, min_gain, _spend_level(level, look + 1))
     verdict: Verdict = "reject" if surely else "wait" if waits else "ask" if unsure else "promote"
     if verdict == "wait":
-        tell = "no label would tell" if math.isinf(needed) else f"about {needed:,.0f} more labelled points would tell"
+        tell = (
+            "more labels would not decide"
+            if math.isinf(needed)
+            else (f"about {needed:,.0f} more labelled points would decide")
+        )
         waits += f"; {tell}"
         if now.n + needed > (math.inf if most_n is None else most_n) or math.isinf(needed):
             verdict = "reject"
-            waits += "" if most_n is None else f", and people label {most_n:,} at most"
+            waits += "" if most_n is None else f", but people label at most {most_n:,}"
     shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in traffic.items() if share)
     gain, least = _format_points(weighed.middle), _format_points(low)
-    better = f"better by {gain} of the traffic to be expected ({shares}), at least {least}"
+    better = f"better by {gain} on the expected traffic ({shares}), at least {least}"
     reason = {"promote": [better], "ask": unsure, "wait": [waits], "reject": surely or [waits]}[verdict]
     return PromotionDecision(
         verdict=verdict,
@@ -225,7 +229,7 @@ class _OtherSlice:
 
     @property
     def _limit(self) -> str:
-        return f", and {_format_points(self.allowed)} are allowed"
+        return f", but {_format_points(self.allowed)} are allowed"
 
 
 def _set_limits(
@@ -274,7 +278,7 @@ def _format_parts(evidence: Mapping[str, Any]) -> list[str]:
     old, new = _format_model(evidence, now, "champion"), _format_model(evidence, now, "challenger")
     what = {
         "promote": f"Replace {old} by {new}",
-        "ask": f"Replace {old} by {new} if a person says so",
+        "ask": f"Replace {old} by {new} if a person approves",
         "wait": f"Keep {old}; {new} waits",
         "reject": f"Keep {old}; {new} is rejected",
     }
@@ -282,7 +286,7 @@ def _format_parts(evidence: Mapping[str, Any]) -> list[str]:
     traffic = {name: share for name, share in (evidence.get("traffic") or {}).items() if share}
     if len(traffic) > 1:
         shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in traffic.items())
-        parts.append(f"of the traffic to be expected {_format_gain(evidence)}: {shares}")
+        parts.append(f"gain on the expected traffic {_format_gain(evidence)}: {shares}")
     if verdict != "promote":
         parts.append(str(evidence["reason"]))
     if slices:

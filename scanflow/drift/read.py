@@ -79,7 +79,7 @@ def _read(path: Path, *, texts: Collection[str] = ()) -> dict[str, NDArray[Any]]
             frame = frame.assign(**{name: _format_numbers(frame[name]) for name in texts})
         else:
             raise InvalidError(
-                f"{path.name!r} is of no known kind. Give a file that ends in .csv, .tsv, .parquet or .npz."
+                f"{path.name!r} has an unknown format. Give a file that ends in .csv, .tsv, .parquet or .npz."
             )
     except ModuleNotFoundError as error:
         raise InvalidError(
@@ -125,5 +125,5 @@ def _read_recorded(folder: Path) -> dict[str, NDArray[Any]]:
         return {name: np.concatenate(arrays) for name, arrays in parts.items()}
     except ValueError as error:
         raise InvalidError(
-            f"The predictions in {str(folder)!r} have unlike shapes ({error}). Give those of one model."
+            f"The predictions in {str(folder)!r} have different shapes ({error}). Give the predictions of one model."
         ) from error

@@ -55,7 +55,7 @@ def unpack_samples(name: str, arrays: Mapping[str, NDArray[Any]]) -> Samples:
     columns = {key.removeprefix(f"{name}:"): values for key, values in arrays.items() if key.startswith(f"{name}:")}
     if not columns:
         raise InvalidError(
-            f"The file has no array {name!r} and no columns of one: it has {', '.join(arrays) or 'none'}."
+            f"The file has no array {name!r} and no columns of it: it has {', '.join(arrays) or 'none'}."
         )
     import pandas as pd
 

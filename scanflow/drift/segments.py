@@ -33,7 +33,7 @@ def compare_by(
         InvalidError: there is no such column, or it has too many values.
     """
     if by not in reference.columns or by not in current.columns:
-        raise InvalidError(f"There is no column {by!r} to look by. There are {', '.join(reference.columns)}.")
+        raise InvalidError(f"There is no column {by!r} to group by. There are {', '.join(reference.columns)}.")
     both = reference.columns[by].then(current.columns[by])
     levels, codes, counts = both.levels
     if both.is_numeric and len(levels) > FEW_VALUES:

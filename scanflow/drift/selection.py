@@ -44,7 +44,7 @@ def select(
         generator: Draws those for evaluation.
     """
     if not 0 <= evaluation_share < 1:
-        raise InvalidError(f"evaluation_share={evaluation_share} is no share. Give 0 or more, and less than 1.")
+        raise InvalidError(f"evaluation_share={evaluation_share} is not a share. Give 0 or more, and less than 1.")
     sample_digests = compute_digests(x)
     first, for_evaluation = find_first_occurrences(sample_digests), are_for_evaluation(sample_digests, evaluation_share)
     candidates = first[for_evaluation[first]]

@@ -42,7 +42,9 @@ class PageHinkley:
             least: So many numbers are taken before any alarm.
         """
         if threshold <= 0 or least < 1:
-            raise InvalidError(f"threshold={threshold} and least={least} are above 0. Give 50 and 30, say.")
+            raise InvalidError(
+                f"threshold={threshold} and least={least} must be above 0. Give values such as 50 and 30."
+            )
         self._delta, self._threshold, self._least = delta, threshold, least
         self._reset()
 
@@ -71,7 +73,7 @@ class ADWIN:
     def __init__(self, *, delta: float = 0.002, every: int = 32) -> None:
         """Alarm with a probability of ``delta`` at most in a stream that does not change; look at each ``every``-th."""
         if not 0 < delta < 1:
-            raise InvalidError(f"delta={delta} is not between 0 and 1. Give 0.002, say.")
+            raise InvalidError(f"delta={delta} is not between 0 and 1. Give a value such as 0.002.")
         self._delta, self._every, self._seen = delta, every, 0
         self._rows: list[deque[tuple[float, float]]] = [deque()]
         """Of each size 2^i, the newest last: (sum, sum of squared deviations)."""
@@ -145,8 +147,8 @@ class KSWIN:
         """
         if not 0 < level < 1 or not newest or min(newest) < 2 or 3 * max(newest) > window or every < 1:
             raise InvalidError(
-                f"level={level}, newest={newest} of window={window}, every={every} cannot be. "
-                "Give 1e-5, (30, 150) of 600, 5, say."
+                f"level={level}, newest={newest} of window={window}, every={every} are not valid together. Give "
+                "values such as 1e-5, (30, 150) of 600, 5."
             )
         self._level, self._newest, self._every, self._seen = level, sorted(newest), every, 0
         self._values: deque[float] = deque(maxlen=window)
@@ -200,7 +202,7 @@ class ScaledStream:
         """
         if detector not in DETECTORS:
             raise InvalidError(
-                f"There is no detector of streams {detector!r}.{did_you_mean(detector, DETECTORS)} "
+                f"There is no stream detector {detector!r}.{did_you_mean(detector, DETECTORS)} "
                 f"There are {', '.join(DETECTORS)}."
             )
         self._watch = DETECTORS[detector]()
@@ -250,7 +252,7 @@ def find_changes(values: Sequence[float] | NDArray[Any], detector: str = "adwin"
     """
     watch, numbers = ScaledStream(detector), np.asarray(values, np.float64)
     if len(numbers) <= WARM_UP:
-        raise InvalidError(f"There are {len(numbers)} numbers, and more than {WARM_UP} are needed. Wait for more.")
+        raise InvalidError(f"There are {len(numbers)} numbers, but more than {WARM_UP} are needed. Wait for more.")
     rows = [at for at, value in enumerate(numbers.tolist()) if watch.update(value)]
     ends = [0, *rows, len(numbers)]
     return [

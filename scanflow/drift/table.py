@@ -54,7 +54,7 @@ class Column:
         """
         array = np.asarray(values)
         if array.ndim != 1:
-            raise InvalidError(f"The column {name!r} has the shape {array.shape}. Give one value a row.")
+            raise InvalidError(f"The column {name!r} has the shape {array.shape}. Give one value per row.")
         if array.dtype.kind in "biuf":
             numbers = array.astype(np.float32 if array.dtype == np.float32 else np.float64)
             return cls(np.clip(numbers, -FLOAT32_MOST, FLOAT32_MOST))
@@ -193,7 +193,7 @@ class DataTable:
             fields = {"": array if array.ndim > 1 else array[:, None]}
             width = int(np.prod(fields[""].shape[1:]))
             if names is not None and len(names) != width:
-                raise InvalidError(f"There are {len(names)} names for {width} columns. Give one each.")
+                raise InvalidError(f"There are {len(names)} names for {width} columns. Give one name for each column.")
         columns: dict[str, Column] = {}
         for name, values in fields.items():
             part = np.asarray(values)
@@ -210,9 +210,9 @@ class DataTable:
         lengths = {len(column.values) for column in columns.values()}
         if len(lengths) != 1:
             raise InvalidError(
-                f"A table's columns have {sorted(lengths)} rows. Give each as many."
+                f"A table's columns have {sorted(lengths)} rows. Give all columns the same number of rows."
                 if lengths
-                else "A table has no column."
+                else "The table has no columns."
             )
         return cls(columns)
 
@@ -224,7 +224,7 @@ class DataTable:
     def check(self, what: str, *, least: int = LEAST_ROWS) -> None:
         if self.rows < least:
             raise InvalidError(
-                f"The {what} has {self.rows} rows, and at least {least} are needed. "
+                f"The {what} has {self.rows} rows, but at least {least} are needed. "
                 + ("Give more of the training data." if what == "reference" else "Wait for more data.")
             )
 
@@ -266,7 +266,7 @@ def align(reference: DataTable, current: DataTable) -> tuple[DataTable, DataTabl
             "The tables have different columns. "
             + (f"The current one lacks {', '.join(map(repr, lacking))}. " if lacking else "")
             + (f"The reference lacks {', '.join(map(repr, unknown))}. " if unknown else "")
-            + "Give both the same."
+            + "Give both the same columns."
         )
     old: dict[str, Column] = {}
     new: dict[str, Column] = {}

@@ -74,11 +74,11 @@ def retrain(
         new_x, new_y = labelled.take(labelled.train)
         if not len(new_y):
             raise InvalidError(
-                f"Of {len(points)} labelled points none is to learn from: they are for evaluation, or have labels that "
-                "the model does not know."
+                f"Of {len(points)} labelled points none can be used for training: they are for evaluation, or have "
+                "labels that the model does not know."
             )
         example, y = _mix_samples(training_data, new_x, new_y, train_size, new_share, generator)
-        print(f"Learning from {len(y):,} samples, for which {len(new_y):,} were newly labelled")
+        print(f"Training on {len(y):,} samples, with {len(new_y):,} newly labelled")
         challenger = models.FittedModel(_call_fit(learn, example, y, models.load(address).native))
     champion = models.load(address)  # not the one that fit() was given, which it may have taught in place
     learnt = {str(point.get("run")) for point in load_learnt_points(tracker, address)}
@@ -105,7 +105,7 @@ def retrain(
         output(name, value)
     output("slices", [asdict(part) for part in slices])
     _print_slices(slices)
-    print(f"It is models:/{model_name}/{version}; the champion is as it was")
+    print(f"Registered as models:/{model_name}/{version}; the champion is unchanged")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -179,7 +179,7 @@ def _train_first(
 ) -> None:
     if not data:
         raise InvalidError(
-            "There are no labels to learn from. To train a first model, say where its data is: "
+            "There are no labels to train on. To train a first model, set its data: "
             "sf.drift.retraining(fit=..., data=...)"
         )
     training_data = TrainingData.split(*load_user_function(data)(), evaluation_share=evaluation_share)
@@ -241,7 +241,7 @@ def _mix_samples(
 ) -> tuple[Samples, NDArray[Any]]:
     """Mix old and new samples; new ones are repeated up to about the share ``share``, each at least once."""
     if not 0 < share < 1:
-        raise InvalidError(f"new_share={share} is no share. Give more than 0, and less than 1.")
+        raise InvalidError(f"new_share={share} is not a share. Give more than 0, and less than 1.")
     old = generator.permutation(len(data.y_train))[:size]
     again = np.resize(generator.permutation(len(y)), max(len(y), round(len(old) * share / (1 - share))))
     mixed_x = concatenate_samples([take_rows(data.x_train, old), take_rows(x, again)])
@@ -257,10 +257,10 @@ def _compute_accuracy(part: Slice, who: str) -> float:
 def _print_wrong_labels(points: Sequence[Mapping[str, Any]], wrong: Sequence[int]) -> None:
     if not wrong:
         return
-    print(f"Left out {len(wrong)} of {len(points)} points, whose labels are none that the model knows:")
+    print(f"Left out {len(wrong)} of {len(points)} points, because the model does not know their labels:")
     for at in wrong[:MOST_LISTED]:
         print(f"  {points[at]['id']} is labelled {points[at]['label']!r}")
-    print("A label is corrected by: scanflow labels --give ID=LABEL --replace")
+    print("Correct a label: scanflow labels --give ID=LABEL --replace")
 
 
 def _print_slices(slices: Sequence[Slice]) -> None:

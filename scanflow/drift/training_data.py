@@ -80,7 +80,7 @@ class TrainingData:
         runs = tracker.search_runs(app, team, query, limit=1)
         if not runs:
             raise NotFoundError(
-                f"No training data was kept for the model {model!r} of {app}/{team}. Train a first model: run the "
+                f"No training data is stored for the model {model!r} of {app}/{team}. Train a first model: run the "
                 "workflow of sf.drift.retraining(fit=..., data=...) once by hand, without labels."
             )
         arrays = arrays_of(tracker, runs[0].run_id)

@@ -209,14 +209,14 @@ def compare(
 
 def check_options(level: float, permutations: int, least_effect: float) -> None:
     if not 0 < level <= 0.1:
-        raise InvalidError(f"level={level} is not above 0 and at most 0.1. Give 0.01, say.")
+        raise InvalidError(f"level={level} is not above 0 and at most 0.1. Give a value such as 0.01.")
     if permutations < 5 / level - 1:
         raise InvalidError(
-            f"With {permutations} permutations no p-value is as small as level={level}. "
+            f"With {permutations} permutations no p-value can be as small as level={level}. "
             f"Give permutations={round(5 / level)} or more."
         )
     if not 0 <= least_effect <= 1:
-        raise InvalidError(f"least_effect={least_effect} is not between 0 and 1. Give 0.1, say.")
+        raise InvalidError(f"least_effect={least_effect} is not between 0 and 1. Give a value such as 0.1.")
 
 
 @dataclass(slots=True)

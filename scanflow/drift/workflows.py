@@ -137,7 +137,7 @@ def _locate_function(function: Function, what: str) -> str:
     file = getattr(sys.modules.get(module), "__file__", None)
     if not name.isidentifier() or file is None:
         raise InvalidError(
-            f"{what}={function!r:.80} has no file that a step could load it from. Write it as a function of a file "
-            f"beside the application, and give {what}='file.py:function'."
+            f"{what}={function!r:.80} has no file that a step can load it from. Define the function in a file beside "
+            f"the application, and give {what}='file.py:function'."
         )
     return f"{module}:{name}" if "." in module else f"{Path(file).name}:{name}"

@@ -8,11 +8,11 @@ import sqlite3
 from scanflow.errors import UnavailableError
 
 _FULL = "its disk is full. Free space"
-_DENIED = "this user has no permission. Fix its permissions, or name a home of your own (SCANFLOW_HOME)"
-_READ_ONLY = "its file system is mounted read-only. Name another home (SCANFLOW_HOME)"
+_DENIED = "this user has no permission. Fix its permissions, or use a home of your own (SCANFLOW_HOME)"
+_READ_ONLY = "its file system is mounted read-only. Use another home (SCANFLOW_HOME)"
 _FILES = "too many files are open. Raise the limit (ulimit -n), or run fewer steps at once (SCANFLOW_SLOTS)"
 _BROKEN = "its disk reports an input/output error. Check the disk"
-_BUSY = "another process keeps it locked. Wait for it"
+_BUSY = "another process has locked it. Wait for that process"
 _WORDS = {
     errno.ENOSPC: _FULL,
     errno.EDQUOT: "the disk quota of this user is used up. Free space",
@@ -22,22 +22,22 @@ _WORDS = {
     errno.EMFILE: _FILES,
     errno.ENFILE: _FILES,
     errno.EIO: _BROKEN,
-    errno.EAGAIN: "no more processes may be started. Raise the limit (ulimit -u), or run fewer steps at once",
+    errno.EAGAIN: "no more processes can be started. Raise the limit (ulimit -u), or run fewer steps at once",
     errno.ENOMEM: "there is no memory left. Run fewer steps at once (SCANFLOW_SLOTS)",
-    errno.ENOENT: "there is no such file or folder, and it cannot be made. Name another home (SCANFLOW_HOME)",
-    errno.ENOTDIR: "a part of its path is a file. Name another home (SCANFLOW_HOME)",
-    errno.ENAMETOOLONG: "its path is too long. Name a home with a shorter path (SCANFLOW_HOME)",
+    errno.ENOENT: "the file or folder does not exist and cannot be created. Use another home (SCANFLOW_HOME)",
+    errno.ENOTDIR: "a part of its path is a file. Use another home (SCANFLOW_HOME)",
+    errno.ENAMETOOLONG: "its path is too long. Use a home with a shorter path (SCANFLOW_HOME)",
 }
 _SQLITE = {
     "SQLITE_FULL": _FULL,
-    "SQLITE_READONLY": "it may not be written: check its permissions, and whether its disk is mounted read-only",
-    "SQLITE_CANTOPEN": "it cannot be opened: check its permissions, and that its folder is there",
+    "SQLITE_READONLY": "it is not writable: check its permissions, and whether its disk is mounted read-only",
+    "SQLITE_CANTOPEN": "it cannot be opened: check its permissions, and that its folder exists",
     "SQLITE_PERM": _DENIED,
     "SQLITE_IOERR": _BROKEN,
     "SQLITE_BUSY": _BUSY,
     "SQLITE_LOCKED": _BUSY,
-    "SQLITE_CORRUPT": "it is damaged. Move it away; a new one is then made",
-    "SQLITE_NOTADB": "it is no database. Move it away; a new one is then made",
+    "SQLITE_CORRUPT": "it is damaged. Move it away; a new one is then created",
+    "SQLITE_NOTADB": "it is not a database. Move it away; a new one is then created",
 }
 
 

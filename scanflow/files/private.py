@@ -54,8 +54,8 @@ def open_home(path: Path) -> Path:
             path.chmod(stat.S_IMODE(mode) & ~_OTHERS)
         except PermissionError as error:
             raise UsageError(
-                f"The home {str(path)!r} is another user's, who could read and change what runs. "
-                "Name a folder of your own: SCANFLOW_HOME=…"
+                f"The home {str(path)!r} belongs to another user, who could read and change what runs. Use a folder "
+                "of your own: SCANFLOW_HOME=…"
             ) from error
         for entry in _walk(path):
             _tighten(entry)

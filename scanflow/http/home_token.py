@@ -42,12 +42,14 @@ def ensure_home_token(home: Path) -> str:
         path.chmod(0o600)
     except OSError as error:
         raise UnavailableError(
-            f"The token {str(path)!r} cannot be kept: {error.strerror}. Fix the folder's owner, or name another home: "
+            f"The token {str(path)!r} cannot be stored: {error.strerror}. Fix the folder's owner, or use another home: "
             "SCANFLOW_HOME"
         ) from error
     token = home_token(home)
     if token is None:
-        raise UnavailableError(f"The token {str(path)!r} is empty or unreadable. Remove it; another is made then.")
+        raise UnavailableError(
+            f"The token {str(path)!r} is empty or unreadable. Remove it; a new token is then created."
+        )
     return token
 
 

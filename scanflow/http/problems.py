@@ -18,17 +18,17 @@ PROBLEM_JSON = "application/problem+json"
 _TYPE = "urn:scanflow:error:"
 _STATUS_AND_TITLE: Mapping[type[ScanflowError], tuple[int, str]] = {
     errors.AccessDeniedError: (401, "Access denied"),
-    errors.AlreadyRunningError: (409, "Somebody else is at it"),
-    errors.ForbiddenError: (403, "The token does not allow that"),
-    errors.InternalError: (500, "A defect of scanflow"),
-    errors.InvalidError: (422, "A value cannot be accepted"),
-    errors.MissingExtraError: (400, "Something optional is not installed"),
-    errors.NotFoundError: (404, "There is nothing of that name"),
-    errors.ServiceFailedError: (502, "A service failed on the request"),
+    errors.AlreadyRunningError: (409, "Already running in another process"),
+    errors.ForbiddenError: (403, "The token does not allow this request"),
+    errors.InternalError: (500, "Internal error of scanflow"),
+    errors.InvalidError: (422, "Invalid value"),
+    errors.MissingExtraError: (400, "An optional dependency is not installed"),
+    errors.NotFoundError: (404, "Not found"),
+    errors.ServiceFailedError: (502, "The service failed on the request"),
     errors.StepFailedError: (424, "A step failed"),
-    errors.UnavailableError: (503, "It may pass: try again"),
-    errors.UnsupportedError: (400, "This backend cannot do that"),
-    errors.UsageError: (400, "The request needs a change"),
+    errors.UnavailableError: (503, "Temporarily unavailable: try again"),
+    errors.UnsupportedError: (400, "Not supported by this backend"),
+    errors.UsageError: (400, "Invalid request"),
 }
 """The status and the title of each error's problem document."""
 
@@ -56,7 +56,7 @@ def build_problem(error: Exception) -> tuple[int, dict[str, Any]]:
     if isinstance(error, ScanflowError):
         detail = str(error)
     else:
-        detail = f"{type(error).__name__} was raised where nothing should have been. The server's log has the details."
+        detail = f"{type(error).__name__} was raised unexpectedly. The server's log has the details."
     status, title = _STATUS_AND_TITLE[kind]
     return status, problem_document(status, detail, type=f"{_TYPE}{kind.__name__}", title=title)
 
@@ -77,7 +77,7 @@ def parse_error(status: int, body: bytes, *, who: str = "The server") -> Scanflo
         return kind(detail)
     text = f"{who} answered {status}: {_extract_message(body)}"
     if status in _PASSING:
-        return UnavailableError(f"{text} Is it up? See: scanflow status. Start it: scanflow up")
+        return UnavailableError(f"{text} Is it running? See: scanflow status. Start it: scanflow up")
     if status in {401, 403}:
         return UsageError(f"{text} Give the token that it accepts: SCANFLOW_TOKEN, or Client(url, token=...).")
     return UsageError(text) if 400 <= status < 500 else InternalError(text)
@@ -105,5 +105,5 @@ def _extract_message(body: bytes) -> str:
         status = document.get("status")
         detail = document.get("detail") or document.get("error") or (isinstance(status, dict) and status.get("info"))
         text = detail if isinstance(detail, str) else text
-    text = text or "without a word."
+    text = text or "no message."
     return text if len(text) <= _MOST_SHOWN else text[: _MOST_SHOWN - 1] + "…"

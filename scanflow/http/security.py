@@ -63,14 +63,14 @@ def refuse_request(headers: Headers, *, hosts: Collection[str] = ()) -> Refusal 
             421,
             "Unknown host",
             f"This server is not known as {_format_bytes(host)}. "
-            "Use its address on loopback, or have whoever runs it add the name to SCANFLOW_ALLOWED_HOSTS.",
+            "Use its loopback address, or ask its administrator to add the name to SCANFLOW_ALLOWED_HOSTS.",
         )
     if (site is not None and site not in _OWN_SITES) or (origin is not None and not _is_own(origin, host)):
         return Refusal(
             403,
             "Cross-origin request",
             f"A page of another origin ({_format_bytes(origin or site or b'')}) sent this request. "
-            "Only pages of this server, and programs that are no browser, are answered.",
+            "The server answers only its own pages and programs that are not browsers.",
         )
     return None
 
@@ -166,7 +166,7 @@ class RequestGuard:
         state["caller"], state["still"] = caller, partial(_is_still_valid, authenticate, token)
         if caller is not None or scope["path"] in self._open:
             return None
-        what = "No token was sent." if token is None else "The token is not valid here, or not any more."
+        what = "No token was sent." if token is None else "The token is invalid or has expired."
         return Refusal(
             401,
             "A token is needed",

@@ -87,7 +87,7 @@ def find_builder(name: str | None = None, *, insecure: bool = False, options: st
         MissingExtraError: it, or any, is not installed; the message says how to install it.
     """
     if name is not None and name not in PROGRAMS:
-        raise InvalidError(f"The builder {name!r} is not known.{did_you_mean(name, PROGRAMS)}")
+        raise InvalidError(f"There is no builder {name!r}.{did_you_mean(name, PROGRAMS)}")
     installed: list[Program] = [
         program for program in PROGRAMS if name in {None, program} and shutil.which(program) is not None
     ]

@@ -55,7 +55,9 @@ def build_images(
             is kept, and not built again.
     """
     if push and registry is None:
-        raise UsageError("Push where to? Name a registry: --registry host:5000, or SCANFLOW_KUBERNETES_REGISTRY.")
+        raise UsageError(
+            "No registry is configured to push to. Name one: --registry host:5000, or SCANFLOW_KUBERNETES_REGISTRY."
+        )
     records: list[ImageRecord] = []
     done: set[str] = set()
     for planned in planned_images:

@@ -49,8 +49,8 @@ def list_code_files(folder: Path) -> tuple[CodeFile, ...]:
         files.append(CodeFile(path.relative_to(folder).as_posix(), path, stat.st_size, bool(stat.st_mode & 0o100)))
         if len(files) > MOST_FILES:
             raise InvalidError(
-                f"The application's folder {str(folder)!r} has more than {MOST_FILES:,} files. Move what is no code "
-                f"out of it, or name it in {IGNORE_FILE}: data"
+                f"The application's folder {str(folder)!r} has more than {MOST_FILES:,} files. Move files that are "
+                f"not code out of it, or list them in {IGNORE_FILE}: data"
             )
     return tuple(sorted(files))
 

@@ -56,7 +56,7 @@ def render_dockerfile(recipe: Recipe) -> str:
         InvalidError: the name of the base image is none.
     """
     if not _REFERENCE.fullmatch(recipe.base):
-        raise InvalidError(f"The base image {recipe.base!r} is no image's name. Write it as registry/name:tag.")
+        raise InvalidError(f"The base image {recipe.base!r} is not an image name. Write it as registry/name:tag.")
     install = (
         "COPY requirements.txt /opt/requirements/app.txt\n"
         "RUN pip install --quiet --no-cache-dir -r /opt/requirements/app.txt\n"

@@ -71,8 +71,8 @@ def find_own_image(nodes: Sequence[AppNode]) -> str | None:
     if len(node_by_image) > 1:
         (first, first_node), (second, second_node) = list(node_by_image.items())[:2]
         raise UsageError(
-            f"The nodes {first_node!r} and {second_node!r} run in one container, and name two images: {first!r} and "
-            f"{second!r}. Name one, or make two workflows of them."
+            f"The nodes {first_node!r} and {second_node!r} run in one container, but name two images: {first!r} and "
+            f"{second!r}. Name one image, or split the workflow in two."
         )
     return next(iter(node_by_image), None)
 
@@ -103,8 +103,8 @@ def collect_requirements(app: Application, workflow: Workflow, node: AppNode, mo
     for line in lines:
         if _OWN_FILE.match(line):
             raise InvalidError(
-                f"{node.name!r}: the requirements refer to another file ({line!r}), which is not in the image. Write "
-                "all of them in one file, by name."
+                f"{node.name!r}: the requirements refer to another file ({line!r}), which is not in the image. List "
+                "all of them in one file."
             )
     if isinstance(node, Service) and node.model is not None and not lines:
         lines = _read_model_requirements(models(node.model))

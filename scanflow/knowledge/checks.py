@@ -56,10 +56,10 @@ def check_model_name(name: str) -> str:
 def check_alias(alias: str) -> str:
     if alias.lower() == LATEST:
         raise InvalidError(
-            f"The alias {alias!r} is taken: it always means the newest version. Write another, as 'champion'."
+            f"The alias {alias!r} is reserved: it always means the newest version. Choose another, such as 'champion'."
         )
     if _LIKE_A_VERSION.fullmatch(alias):
-        raise InvalidError(f"The alias {alias!r} reads like a version's number. Write a word, as 'champion'.")
+        raise InvalidError(f"The alias {alias!r} reads like a version number. Choose a word, such as 'champion'.")
     if len(alias) <= MAX_KEY and _ALIAS.fullmatch(alias):
         return alias
     raise InvalidError(f"The alias {alias!r:.80} cannot be used: write 1 to {MAX_KEY} letters, digits, '_' and '-'.")
@@ -117,7 +117,7 @@ def check_times(started_at: datetime | None, ended_at: datetime | None, *, now: 
 
 def check_limit(limit: int) -> int:
     if limit < 1:
-        raise InvalidError(f"The limit is {limit}; ask for at least 1 run.")
+        raise InvalidError(f"The limit is {limit}; it must be at least 1.")
     return limit
 
 
@@ -134,7 +134,7 @@ def check_owner(environment: str, owner: tuple[str, str], requested: tuple[str, 
     if owner != requested:
         raise InvalidError(
             f"Application {requested[0]!r} of team {requested[1]!r} would share the environment {environment!r} with "
-            f"application {owner[0]!r} of team {owner[1]!r}, which was here first. Rename one of the two."
+            f"application {owner[0]!r} of team {owner[1]!r}, which already uses it. Rename one of the two."
         )
 
 
@@ -159,7 +159,7 @@ def _check_length(key: str, what: str, text: str, most: int) -> None:
 
 def _to_utc(time: datetime) -> datetime:
     if time.tzinfo is None:
-        raise InvalidError(f"The time {time} has no time zone, so it could be any. Write datetime.now(UTC).")
+        raise InvalidError(f"The time {time} has no time zone, so it is ambiguous. Write datetime.now(UTC).")
     return datetime.fromtimestamp(int(time.timestamp() * 1000) / 1000, UTC)
 
 
@@ -170,5 +170,5 @@ def _check_key(key: str, what: str) -> None:
         )
     if posixpath.normpath(key) != key or key.startswith(("/", "..")) or key == ".":
         raise InvalidError(
-            f"A {what} cannot be called {key!r}: read as a path, it would be another name. Drop '.' and '//'."
+            f"A {what} cannot be called {key!r}: as a path, it would be another name. Remove '.' and '//'."
         )

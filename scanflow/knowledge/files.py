@@ -27,7 +27,7 @@ def check_source(source: Path) -> dict[str, Path]:
     except OSError as error:
         raise UnavailableError(f"{str(source)!r} could not be read: {error}.") from error
     if not files:
-        raise InvalidError(f"{str(source)!r} holds no file, so there is nothing to save. Put something into it first.")
+        raise InvalidError(f"{str(source)!r} holds no file, so there is nothing to save. Add a file first.")
     for name, path in files.items():
         _check_file(name, path)
     return files
@@ -39,8 +39,7 @@ def stage_destination(destination: Path) -> Generator[Path, None, None]:
     target = destination.absolute()
     if target.is_symlink() or (target.exists() and not (target.is_dir() and not any(target.iterdir()))):
         raise InvalidError(
-            f"{str(destination)!r} exists already, and nothing is overwritten. Name a folder that does not exist, or "
-            "empty it."
+            f"{str(destination)!r} already exists, and nothing is overwritten. Name a new folder, or empty this one."
         )
     staging = target.parent / f".{target.name[:100]}.{uuid.uuid4().hex}"
     try:

@@ -119,5 +119,5 @@ def _parse_kind(word: str) -> Literal["tags", "params", "metrics"]:
 def _build_error(text: str, at: int, why: str) -> UnsupportedError:
     rest = text[at:].strip()
     return UnsupportedError(
-        f"The filter {text!r:.200} cannot be used from {rest!r:.40} on: {why}. Write clauses such as {_EXAMPLE!r}."
+        f"The filter {text!r:.200} is invalid at {rest!r:.40}: {why}. Write clauses such as {_EXAMPLE!r}."
     )

@@ -25,7 +25,7 @@ def read_json(tracker: KnowledgeBase, run_id: str, name: str) -> list[dict[str, 
         try:
             points = json.loads(file.read_bytes())
         except ValueError as error:
-            raise InvalidError(f"The file {name!r} of the tracked run {run_id!r} is no JSON: {error}.") from error
+            raise InvalidError(f"The file {name!r} of the tracked run {run_id!r} is not JSON: {error}.") from error
     if not isinstance(points, list) or not all(isinstance(point, dict) for point in points):
-        raise InvalidError(f"The file {name!r} of the tracked run {run_id!r} holds no list of points.")
+        raise InvalidError(f"The file {name!r} of the tracked run {run_id!r} does not hold a list of points.")
     return points

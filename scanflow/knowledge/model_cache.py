@@ -77,6 +77,7 @@ class ModelCache:
                 raise
         if not (path / "MLmodel").is_file():
             raise InvalidError(
-                f"The version {version.version} of the model {version.name!r} has no file 'MLmodel', so nothing can "
-                "load it. Log it with MLflow, as in mlflow.sklearn.log_model(...), and register what was logged."
+                f"The version {version.version} of the model {version.name!r} has no file 'MLmodel', so it cannot be "
+                "loaded. Log the model with MLflow, for example with mlflow.sklearn.log_model(...), and register "
+                "that."
             )

@@ -319,14 +319,16 @@ class KnowledgeBase(ABC):
             saved = next((save for save in saves if version in {None, save.version}), None)
             if saved is None:
                 near = did_you_mean(str(version), [save.version for save in saves])
-                raise NotFoundError(f"{key} has no version {version!r}.{near} Leave it out for the newest.")
+                raise NotFoundError(f"{key} has no version {version!r}.{near} Omit the version for the newest.")
             return _download(store, store.save_at(key, saved.version), destination)
 
 
 def _build_not_saved_error(store: KnowledgeStore[Any], key: SaveKey) -> NotFoundError:
     whose = f"Application {key.app!r} of team {key.team!r}"
     if key.kind == "application":
-        return NotFoundError(f"{whose} was never saved here. Save it first, or check both names and the tracker.")
+        return NotFoundError(
+            f"{whose} was never saved here. Save it first, or check the application, the team and the tracker."
+        )
     advice = did_you_mean(key.name, set(store.artifact_names(key.app, key.team))) or " Save some first."
     return NotFoundError(f"{whose} has no artifacts {key.name!r}.{advice}")
 

@@ -66,7 +66,7 @@ class RegistrySubprocess:
             line = b""
         if not line:
             self._process = None
-            raise InternalError(f"The process that asks the registry ended with {process.wait()}.")
+            raise InternalError(f"The process that queries the registry exited with code {process.wait()}.")
         answer = json.loads(line)
         if "error" in answer:
             raise _build_error(answer["error"], answer["text"])

@@ -50,7 +50,7 @@ def tracker_place(home: Path, tracker_uri: str | None = None) -> TrackerPlace:
     if scheme not in _SCHEMES or "://" not in uri:
         raise InvalidError(
             f"The tracker {uri!r} cannot be used. Name a tracking server (http://host:5000) or a database "
-            f"(sqlite:///path/mlflow.db, postgresql://host/name), or none for the one in {str(home)!r}."
+            f"(sqlite:///path/mlflow.db, postgresql://host/name), or leave it unset for the tracker in {str(home)!r}."
         )
     if scheme in {"http", "https"}:
         return TrackerPlace(tracking_uri=uri.rstrip("/"), artifact_root=None, notes=root / "prepared")
@@ -67,11 +67,13 @@ def sqlite_path(tracking_uri: str) -> Path | None:
     text = tracking_uri.removeprefix("sqlite:///")
     if text in {"", ":memory:"} or text.startswith("sqlite:"):
         raise InvalidError(
-            f"The tracker {tracking_uri!r} names no file, so steps could not share it. Write sqlite:///PATH."
+            f"The tracker {tracking_uri!r} names no file, so steps cannot share it. Write sqlite:///PATH."
         )
     odd = next((character for character in "?%" if character in text), None)
     if odd:  # some versions of SQLAlchemy read %41 as "A", others do not; "?" begins options in all of them
-        raise InvalidError(f"The tracker's path {text!r} has a {odd!r}, which an address cannot carry. Choose another.")
+        raise InvalidError(
+            f"The tracker's path {text!r} has a {odd!r}, which an address cannot contain. Choose another path."
+        )
     return Path(text).absolute()
 
 

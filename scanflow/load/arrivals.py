@@ -33,13 +33,15 @@ class RateTrace:
     def __post_init__(self) -> None:
         times = [at for at, _ in self.knots]
         if len(times) < 2 or times[0] != 0 or times != sorted(times) or not math.isfinite(times[-1]) or times[-1] <= 0:
-            raise InvalidError("A rate over time begins at 0 s, and its times grow. Give two of them at least.")
+            raise InvalidError("A rate over time needs at least two times that begin at 0 s and increase.")
         if not all(math.isfinite(rate) and rate >= 0 for _, rate in self.knots):
-            raise InvalidError("A rate is a number of requests a second, 0 or more.")
+            raise InvalidError("A rate must be a number of requests per second, 0 or more.")
         if not self.requests:
-            raise InvalidError("This rate is 0 all the time: no request is due.")
+            raise InvalidError("This rate is always 0: no request is due.")
         if self.requests > MOST_REQUESTS:
-            raise InvalidError(f"{self.requests:,.0f} requests are too many for one load: {MOST_REQUESTS:,} at most.")
+            raise InvalidError(
+                f"{self.requests:,.0f} requests are too many for one load, which can have {MOST_REQUESTS:,}."
+            )
 
     @property
     def seconds(self) -> float:
@@ -100,7 +102,7 @@ def read_csv(lines: Iterable[str], source: str) -> RateTrace:
         except ValueError as error:
             if number > 1 and row:
                 raise InvalidError(
-                    f"{source}, row {number}: {','.join(row)!r:.60} is not seconds and requests a second."
+                    f"{source}, row {number}: {','.join(row)!r:.60} is not seconds and requests per second."
                 ) from error
             continue
         knots.append((at, rate))
@@ -124,8 +126,8 @@ def parse_trace(text: str, seconds: float) -> RateTrace:
         low, high, period_s = numbers
         return sine(low, high, period_s, seconds)
     raise InvalidError(
-        f"The trace {text!r} cannot be read. Write steps:50,100,200 (requests a second, one after the other), "
-        "sine:20,200,60 (lowest, highest, seconds of a period), or the name of a .csv file (seconds, rate)."
+        f"The trace {text!r} cannot be read. Write steps:50,100,200 (requests per second, in order), sine:20,200,60 "
+        "(lowest, highest, period in seconds), or the name of a .csv file (seconds, rate)."
     )
 
 

@@ -71,7 +71,7 @@ class RequestSender:
         """``requests``: it ends after so many; ``closed``: whether connections that are free send the next."""
         url = urlsplit(plan.url)
         if url.scheme not in {"http", "grpc"} or url.hostname is None:
-            raise LoadError(f"{plan.url} is no http:// or grpc:// address.")
+            raise LoadError(f"{plan.url} is not an http:// or grpc:// address.")
         self._protocol = _import_protocol(url.scheme)
         self.plan, self._requests, self._closed = plan, requests, closed
         self.tally = plan.tally.lower().encode() if plan.tally else None

@@ -100,7 +100,7 @@ class HttpConnection(asyncio.Protocol):
             return
         self._transport = None
         if self.due is not None:
-            how = "cut off in the answer" if self._begun else "closed without an answer"
+            how = "connection closed during the answer" if self._begun else "closed without an answer"
             due, self.due = self.due, None
             self._run.record_result(self.number, due, self._sent, 0, f"{how}: {exc or 'end of file'}", None)
         else:

@@ -197,7 +197,7 @@ class LoadGenerator:
         when. None of both: a closed loop, which ends after ``plan.requests`` or ``plan.duration_s``, whichever is
         first."""
         if arrivals is None and mlperf is None and plan.requests is None and plan.duration_s is None:
-            raise ValueError("Say how many requests or how many seconds: a load has an end.")
+            raise ValueError("A load must end. Give a number of requests or of seconds.")
         self._plan, self._arrivals, self._mlperf, self._start_s = plan, arrivals, mlperf, start_s
         self._folder = tempfile.TemporaryDirectory(prefix="load-")
         self._process: subprocess.Popen[bytes] | None = None
@@ -229,7 +229,7 @@ class LoadGenerator:
         if not select.select([stdout], [], [], self._start_s)[0] or stdout.readline() != b"go\n":
             why = self._errors()
             self._end()
-            raise LoadError(f"No load could be made on {self._plan.url}: {why}")
+            raise LoadError(f"The load on {self._plan.url} could not be started: {why}")
         return self
 
     def __exit__(
@@ -263,7 +263,7 @@ class LoadGenerator:
             assert self._process is not None
             ended = self._process.poll() is not None
             if self.progress[0] < requests and (ended or time.monotonic() > until):
-                raise LoadError(f"{self.progress[0]} of {requests} requests were finished. {self._errors()}")
+                raise LoadError(f"{self.progress[0]} of {requests} requests finished. {self._errors()}")
             pause.wait(0.01)
 
     def stop(self) -> None:
@@ -276,7 +276,7 @@ class LoadGenerator:
         try:
             code = self._process.wait(timeout_s)
         except subprocess.TimeoutExpired as error:
-            raise LoadError(f"The load still ran after {timeout_s:g} s.") from error
+            raise LoadError(f"The load was still running after {timeout_s:g} s.") from error
         if code != 0:
             raise LoadError(f"The load ended with {code}. {self._errors()}")
         folder = Path(self._folder.name)
@@ -291,7 +291,7 @@ class LoadGenerator:
         return LoadResult(**columns, **rest, marks=dict(self._marks), mlperf=mlperf_summary)
 
     def _errors(self) -> str:
-        return (Path(self._folder.name) / "errors").read_text(errors="replace").strip()[-500:] or "it said nothing"
+        return (Path(self._folder.name) / "errors").read_text(errors="replace").strip()[-500:] or "it printed no error"
 
     def _end(self) -> None:
         if self._process is not None:

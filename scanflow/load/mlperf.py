@@ -77,7 +77,7 @@ def scale_settings(
     overrides = {"target_qps": target_qps, "target_latency_s": target_latency_s, "samples_per_query": samples_per_query}
     changes: dict[str, Any] = {name: value for name, value in overrides.items() if value is not None}
     if not all(math.isfinite(value) and value > 0 for value in (scale, *changes.values())):
-        raise InvalidError("The scale and the targets of a scenario are numbers above 0.")
+        raise InvalidError("The scale and the targets of a scenario must be numbers above 0.")
     return replace(base, queries=max(1, round(base.queries * scale)), scale=scale, **changes)
 
 

@@ -30,7 +30,9 @@ def check_budget(occupancy: Occupancy, demand: Demand, oversubscribe: bool, most
     if oversubscribe or needed <= free:
         return
     remainder = (
-        "" if not used else f", and {_format_cores(free)} of them {'is' if free == FULL else 'are'} left beside others"
+        ""
+        if not used
+        else f", and {_format_cores(free)} of them {'is' if free == FULL else 'are'} left by other services"
     )
     raise InvalidError(
         f"{_format_instances(demand.instances)} of {_format_cores(demand.milli)} "
@@ -63,7 +65,7 @@ def _describe_machine(topology: Topology) -> str:
     if topology.threads_per_core > 1:
         text += f" ({format_count(len(topology.cores), 'core')} with up to {topology.threads_per_core} siblings)"
     if allowed < whole:
-        text += f", of which the affinity mask or cpuset leaves {allowed} ({format_cpus(topology.effective_cpus)})"
+        text += f", of which the affinity mask or cpuset allows {allowed} ({format_cpus(topology.effective_cpus)})"
     if count < allowed:
         text += f", and the CPU quota is {topology.quota:g}"
     return text
@@ -71,8 +73,8 @@ def _describe_machine(topology: Topology) -> str:
 
 def explain_fragmentation(demand: Demand) -> str:
     return (
-        f"{_format_demand(demand)} do not fit: what is left of the CPUs is in parts too small. "
-        "Write a whole number of cores, or 0.5, of which two share a CPU."
+        f"{_format_demand(demand)} do not fit: the free parts of the CPUs are too small. Write a whole number of "
+        "cores, or 0.5, so that two instances share a CPU."
     )
 
 
@@ -86,15 +88,15 @@ def explain_no_socket_fits(
     if ceil(demand.milli / FULL) > widest:
         return (
             f"An instance of {size} does not fit a socket, which has {format_count(widest, 'CPU')} that may be used; "
-            f"{mode} keeps it in one. Write at most cores={widest}, or affinity='cpu'."
+            f"{mode} keeps an instance in one socket. Write at most cores={widest}, or affinity='cpu'."
         )
     layer = trial.layers if oversubscribe else 0
     if any(trial.fits(area, demand.whole, demand.part, layer) for area in places):
         most = max(_sum_memory(topology, area) for area in places)
         return (
             f"{_format_instances(demand.instances)} with {format_memory(demand.memory_bytes or 0)} of memory each "
-            f"do not fit: a socket has {format_memory(most)}, and {mode} takes memory from nowhere else. "
-            "Write less memory, fewer instances, or affinity='cpu'."
+            f"do not fit: a socket has {format_memory(most)}, and {mode} uses the memory of one socket only. Write "
+            "less memory, fewer instances, or affinity='cpu'."
         )
     free = [sum(max(0, FULL - occupancy.loads[cpu]) for cpu in area) for area in sockets(topology)]
     shown = ", ".join(
@@ -102,12 +104,12 @@ def explain_no_socket_fits(
     )
     if placed:
         return (
-            f"{_format_demand(demand)} do not fit with {mode}, which keeps each in one socket: free are {shown}, "
-            f"enough for {placed}. Write instances={placed}, fewer cores each, or affinity='cpu'."
+            f"{_format_demand(demand)} do not fit with {mode}, which keeps each instance in one socket: {shown} are "
+            f"free, enough for {placed}. Write instances={placed}, fewer cores each, or affinity='cpu'."
         )
     return (
-        f"No socket has {size} left for {mode}, which keeps an instance in one: "
-        f"free are {shown}. Write at most cores={max(free) // FULL or max(free) / FULL:g}, or affinity='cpu'."
+        f"No socket has {size} left for {mode}, which keeps an instance in one socket: {shown} are free. Write at "
+        f"most cores={max(free) // FULL or max(free) / FULL:g}, or affinity='cpu'."
     )
 
 

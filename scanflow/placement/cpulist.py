@@ -17,12 +17,12 @@ def parse_cpus(text: str) -> tuple[int, ...]:
     for part in filter(None, (part.strip() for part in text.strip("\0 \t\r\n").split(","))):
         match = _RANGE.fullmatch(part)
         if match is None:
-            raise InvalidError(f"{text!r:.60} is no list of CPUs. Write it as in '0-3,8'.")
+            raise InvalidError(f"{text!r:.60} is not a list of CPUs. Write it as in '0-3,8'.")
         first = int(match[1])
         last = int(match[2] or first)
         used, group = (int(match[3]), int(match[4])) if match[3] else (1, 1)
         if last < first or last > MAX_CPU or not 0 < used <= group:
-            raise InvalidError(f"{text!r:.60} is no list of CPUs: {part!r} is no range.")
+            raise InvalidError(f"{text!r:.60} is not a list of CPUs: {part!r} is not a range.")
         cpus.update(cpu for cpu in range(first, last + 1) if (cpu - first) % group < used)
     return tuple(sorted(cpus))
 
@@ -33,7 +33,7 @@ def parse_mask(text: str) -> tuple[int, ...]:
     try:
         bits = int("".join([words[0], *(word.zfill(8) for word in words[1:])]) or "0", 16)
     except ValueError as error:
-        raise InvalidError(f"{text!r:.60} is no mask of CPUs.") from error
+        raise InvalidError(f"{text!r:.60} is not a mask of CPUs.") from error
     return tuple(place for place in range(bits.bit_length()) if bits >> place & 1)
 
 

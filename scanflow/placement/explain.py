@@ -11,10 +11,10 @@ from scanflow.placement.place import Grant
 from scanflow.placement.topology import Topology
 
 _MODES = {
-    "any": "all instances share the same CPUs, and the system decides",
-    "cpu": "each instance has CPUs of its own, evenly from all sockets; memory from anywhere",
-    "cpumem": "each instance has CPUs of its own in one socket, and that socket's memory",
-    "cpumempin": "each instance has CPUs of its own in one socket, that socket's memory, and a CPU for each thread",
+    "any": "all instances share the same CPUs, and the kernel schedules them",
+    "cpu": "each instance has exclusive CPUs, evenly from all sockets; memory from any node",
+    "cpumem": "each instance has exclusive CPUs in one socket, and that socket's memory",
+    "cpumempin": "each instance has exclusive CPUs in one socket, that socket's memory, and a CPU for each thread",
 }
 
 
@@ -55,7 +55,7 @@ def _describe_cpus(topology: Topology, grant: Grant) -> str:
         text += f", memory of {format_numbered('node', grant.memory_nodes)}"
         homes = {topology.node_of[cpu].id for cpu in grant.cpus}
         if near == grant.memory_nodes and not homes >= set(near):
-            text += " (the nearest that has any)"
+            text += " (the nearest with memory)"
     if any(topology.core_of[cpu].tier for cpu in grant.cpus):
         slow = [cpu for cpu in grant.cpus if topology.core_of[cpu].tier]
         text += (
@@ -68,7 +68,7 @@ def _describe_siblings(topology: Topology, grant: Grant, others: dict[int, Grant
     own = set(grant.cpus)
     siblings = {cpu for own_cpu in own for cpu in topology.core_of[own_cpu].cpus} & set(topology.effective_cpus) - own
     if doubled := len(own) - len({topology.core_of[cpu].cpus for cpu in own}):
-        yield f"{doubled} of them siblings of others of its own"
+        yield f"{doubled} of them siblings of its other CPUs"
     sharing = [number for number, other in others.items() if siblings & set(other.cpus)]
     if sharing:
         yield f"shares cores with {format_numbered('instance', sharing)}"
@@ -81,4 +81,4 @@ def _describe_sharing(grant: Grant, others: dict[int, Grant], taken: Collection[
     if sharing:
         yield f"shares CPUs with {format_numbered('instance', sharing)}"
     if overlap := set(grant.cpus) & set(taken):
-        yield f"{format_numbered('CPU', overlap)} used by others too"
+        yield f"{format_numbered('CPU', overlap)} also used by others"

@@ -69,14 +69,14 @@ def cores_and_instances(
     if cut is None and into is None:
         return instances, cores
     if cut is None or into is None:
-        raise InvalidError("A budget of cores and its number of instances belong together. Write --cut 32 --into 8.")
+        raise InvalidError("A budget of cores needs a number of instances. Write --cut 32 --into 8.")
     if instances is not None or cores is not None:
-        raise InvalidError("--cut and --into say how many instances of which size. Leave out --instances and --cores.")
+        raise InvalidError("--cut and --into set the number and size of the instances. Omit --instances and --cores.")
     shares = {share.cores for share in _cut(into, cores=cut)}
     if len(shares) > 1:
         above = (int(cut) // into + 1) * into
         raise InvalidError(
-            f"{cut:g} cores cannot be divided evenly over {into} instances, which are alike. Write --cut {above}, or "
+            f"{cut:g} cores cannot be divided evenly over {into} equal instances. Write --cut {above}, or "
             f"--instances {into} --cores {cut / into:g}."
         )
     return into, shares.pop()
@@ -88,8 +88,8 @@ _cut = cut  # inside a function whose option is called so
 def _divide(amount: int, instances: int, what: str) -> list[int]:
     if amount < instances:
         raise InvalidError(
-            f"{amount} {what} cannot be cut into {instances} instances: each needs one. "
-            f"Write at least {instances}, or at most {max(amount, 1)} instances."
+            f"{amount} {what} cannot be cut into {instances} instances: each needs at least 1. Write at least "
+            f"{instances}, or at most {max(amount, 1)} instances."
         )
     share, more = divmod(amount, instances)
     return [share + (place < more) for place in range(instances)]

@@ -38,8 +38,8 @@ def read_topology(sysfs: Path = SYSFS, *, proc: Path = PROC, affinity: Collectio
     if not tree.online:
         if not own:
             raise InvalidError(
-                f"There is no machine in {str(sysfs)!r}: it has no devices/system/cpu with CPUs in it. "
-                "Give a copy of /sys, or of the folder that holds it."
+                f"{str(sysfs)!r} describes no machine: it has no CPUs in devices/system/cpu. Give a copy of /sys, or "
+                "of its parent folder."
             )
         tree.online = affinity_mask()  # macOS, or a sandbox that hides /sys
     usable, nodes = _compute_usable(mask, limits, tree.online), tree.nodes()

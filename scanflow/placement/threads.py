@@ -76,17 +76,17 @@ def check_overrides(overrides: Mapping[str, str], cores: float) -> None:
             number = _parse_threads(overrides[name], name)
             if number > size:
                 raise InvalidError(
-                    f"The variable {name}={overrides[name]} asks for {_format_threads(number)} "
-                    f"on {_format_cores(cores)}. Write {name}={size} or less, "
-                    f"leave it out (it is then {size}), or grant more cores."
+                    f"The variable {name}={overrides[name]} requests {_format_threads(number)} on "
+                    f"{_format_cores(cores)}. Write {name}={size} or less, omit it (it is then {size}), or request "
+                    "more cores."
                 )
     if INTER_OP in overrides and INTRA_OP in overrides:
         inter, intra = _parse_threads(overrides[INTER_OP], INTER_OP), _parse_threads(overrides[INTRA_OP], INTRA_OP)
         if inter * intra > size:
             raise InvalidError(
-                f"The variables {INTER_OP}={inter} and {INTRA_OP}={intra} ask for {inter} x {intra} = "
-                f"{inter * intra} threads on {_format_cores(cores)}. "
-                f"Write {INTRA_OP}={max(1, size // inter)}, or leave one of them out."
+                f"The variables {INTER_OP}={inter} and {INTRA_OP}={intra} request {inter} x {intra} = {inter * intra} "
+                f"threads on {_format_cores(cores)}. "
+                f"Write {INTRA_OP}={max(1, size // inter)}, or omit one of them."
             )
 
 
@@ -95,7 +95,7 @@ def _parse_threads(text: str, name: str) -> int:
     parts = text.split(",") if name == "OMP_NUM_THREADS" else [text]
     numbers = [int(part) if part.strip().isdecimal() else 0 for part in parts]
     if not all(numbers):
-        why = ": 0 means as many as the machine has cores" if 0 in numbers and text.strip() == "0" else ""
+        why = ": 0 means one for each core of the machine" if 0 in numbers and text.strip() == "0" else ""
         raise InvalidError(f"The variable {name}={text!r:.40} is not a number of threads{why}. Write 1 or more.")
     return math.prod(numbers)
 

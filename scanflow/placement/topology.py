@@ -26,7 +26,7 @@ def _as_cpus(value: Any) -> Any:
         numbers = list(value)
         if all(type(number) is int and 0 <= number <= MAX_CPU for number in numbers):
             return tuple(sorted(set(numbers)))
-    raise InvalidError(f"{short(value)} is no list of CPUs. Write it as in '0-3,8'.")
+    raise InvalidError(f"{short(value)} is not a list of CPUs. Write it as in '0-3,8'.")
 
 
 Cpus = Annotated[tuple[int, ...], BeforeValidator(_as_cpus), PlainSerializer(format_cpus, return_type=str)]
@@ -86,15 +86,15 @@ class Topology(Model):
         _check_once(((node.id,) for node in self.nodes), "the number of two nodes")
         online = set(self.cpus)
         if stray := {cpu for node in self.nodes for cpu in node.cpus} ^ online:
-            raise InvalidError(f"CPU {min(stray)} has to be in one of the cores and in one of the nodes.")
+            raise InvalidError(f"CPU {min(stray)} must be in one core and in one node.")
         if any(set(cache.cpus) - online for cache in self.caches):
-            raise InvalidError("A cache is shared by a CPU that is in none of the cores.")
+            raise InvalidError("A cache is shared by a CPU that belongs to no core.")
         if set(self.offline) & online:
             raise InvalidError(f"CPU {min(set(self.offline) & online)} cannot be both offline and in a core.")
         if not self.effective_cpus:
-            raise InvalidError("None of the CPUs may be used: 'allowed' names none that is in a core.")
+            raise InvalidError("No CPU may be used: 'allowed' names no CPU of a core.")
         if any(len(node.distances) not in {0, len(self.nodes)} for node in self.nodes):
-            raise InvalidError("The distances of a node are one number for each node.")
+            raise InvalidError("A node needs one distance for each node.")
         return self
 
     @cached_property
@@ -198,7 +198,9 @@ def uniform(
     """
     numbers = (sockets, cores_per_socket, smt, nodes_per_socket, 1 if l3_group is None else l3_group)
     if min(numbers) < 1 or cores_per_socket % nodes_per_socket:
-        raise InvalidError("A machine has whole numbers above zero of all things, and nodes divide a socket's cores.")
+        raise InvalidError(
+            "All numbers of a machine must be whole and above zero, and nodes must divide a socket's cores."
+        )
     total = sockets * cores_per_socket
     share = cores_per_socket // nodes_per_socket
     group = min(share, l3_group or share)
@@ -245,8 +247,6 @@ def load(path: Path) -> Topology:
             "Write one on that machine: scanflow topology --save FILE"
         ) from error
     except (AttributeError, TypeError) as error:
-        raise InvalidError(
-            f"{str(path)!r} describes no machine: it holds no object with 'cores' and 'nodes'."
-        ) from error
+        raise InvalidError(f"{str(path)!r} describes no machine: it has no object with 'cores' and 'nodes'.") from error
     except ValueError as error:  # an InvalidError is one, and so is what is wrong with JSON
         raise InvalidError(f"{str(path)!r} describes no machine: {error}") from error

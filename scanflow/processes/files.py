@@ -69,7 +69,7 @@ def hold_driver_lock(path: Path, run: str) -> Iterator[None]:
             file.seek(0)
             holder = file.read().strip() or "unknown"
             raise AlreadyRunningError(
-                f"The run {run!r} is driven by the process {holder} already. Watch it: scanflow show {run}"
+                f"The run {run!r} is already driven by the process {holder}. Watch it: scanflow show {run}"
             )
         file.truncate(0)
         file.write(str(os.getpid()))

@@ -93,7 +93,7 @@ def bind_memory(nodes: Iterable[int], *, folder: Path = NODES, set_policy: SetPo
     if error:
         raise UnsupportedError(
             f"Memory cannot be bound to nodes here ({os.strerror(error)}): the kernel or the container forbids it. "
-            "Write affinity='cpu', or let the container: docker run --cap-add SYS_NICE"
+            "Write affinity='cpu', or allow it: docker run --cap-add SYS_NICE"
         )
     return f"memory from node {format_cpus(requested)}"
 
@@ -107,7 +107,7 @@ def _set_mask(tid: int, cpus: set[int]) -> None:
     except ProcessLookupError:
         return  # it has ended
     except PermissionError as error:
-        raise UnsupportedError(f"The process {tid} cannot be bound to CPUs: it is another user's.") from error
+        raise UnsupportedError(f"The process {tid} cannot be bound to CPUs: it belongs to another user.") from error
     except (OSError, ValueError) as error:
         raise InvalidError(
             f"No process can be bound to the CPUs {format_cpus(cpus)!r}: none of them may be used here. "
@@ -152,4 +152,4 @@ def _tids() -> set[int]:
     try:
         return {int(task.name) for task in _TASKS.iterdir()}
     except FileNotFoundError:
-        raise UnsupportedError(f"{platform.system()} does not tell where threads run: it has no /proc.") from None
+        raise UnsupportedError(f"{platform.system()} does not report where threads run: it has no /proc.") from None

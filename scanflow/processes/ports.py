@@ -30,13 +30,15 @@ def choose_port(requested: int | None, *, host: str, taken: Collection[int], wha
     """
     if requested is not None:
         if requested in taken or not is_free(host, requested):
-            holder = "another service of this home has it" if requested in taken else "something listens there already"
-            raise InvalidError(f"The port {requested} for {what} is in use: {holder}. Write another, or none.")
+            holder = "another service of this home uses it" if requested in taken else "another process listens on it"
+            raise InvalidError(
+                f"The port {requested} for {what} is in use: {holder}. Choose another port, or leave it out."
+            )
         return requested
     port = reserve_port(FIRST_PORT, tried=_TRIED, host=host, taken=taken)
     if port is not None:
         return port
-    raise UnavailableError(f"No port from {FIRST_PORT} to {FIRST_PORT + _TRIED - 1} is free. Name one.")
+    raise UnavailableError(f"No port from {FIRST_PORT} to {FIRST_PORT + _TRIED - 1} is free. Choose a port explicitly.")
 
 
 def reserve_port(

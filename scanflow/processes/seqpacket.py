@@ -117,7 +117,7 @@ def receive(sock: socket.socket) -> tuple[ControlMessage, list[int]] | None:
         return None
     try:
         if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
-            raise InvalidError("A message came truncated: it is too large, or this process may open no more files.")
+            raise InvalidError("A message arrived truncated: it is too large, or this process cannot open more files.")
         if packet == _IN_MEMFD and fds:
             memory = fds.pop(0)
             try:

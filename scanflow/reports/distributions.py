@@ -25,7 +25,7 @@ def draw_columns(comparison: Comparison, *, most: int = MOST_COLUMNS) -> str:
         x, y = GAP + (at % 2) * (WIDTH + GAP), GAP + (at // 2) * (HEIGHT + GAP)
         drawn = _draw_column_parts(asdict(column), colour="red" if comparison.has_drifted(column) else "ink")
         parts.append(svg.element("g", drawn, transform=f"translate({x:g} {y:g})"))
-    return svg.whole(height, "Columns, as they were and as they are", *parts, width=width) + "\n"
+    return svg.whole(height, "Column distributions, before and now", *parts, width=width) + "\n"
 
 
 def draw_column(column: Mapping[str, Any]) -> str:
@@ -84,7 +84,7 @@ def _read_share(shares: Mapping[str, Any], name: str) -> float:
 
 def _format_summary(statistics: Any) -> str:
     if not isinstance(statistics, Mapping) or not _is_number(statistics.get("mean")):
-        return "not told"
+        return "unknown"
     return f"mean {statistics['mean']:.3g}" + (f" ± {statistics['sd']:.3g}" if _is_number(statistics.get("sd")) else "")
 
 

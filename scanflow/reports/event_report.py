@@ -23,7 +23,7 @@ def report_page(app: str, events: Sequence[Event], labels: Sequence[Mapping[str,
     ``overrides`` are arguments of :func:`loop_report`, in place of those from events and the label queue.
     """
     names = judged_models(events)
-    others = f"The version history is of {names[0]}. Also judged: {', '.join(names[1:])}." if names[1:] else ""
+    others = f"The version history is of {names[0]}. Also compared: {', '.join(names[1:])}." if names[1:] else ""
     labelled = [label for label in labels if label.get("state") == "given"]
     detections = [event for event in reversed(events) if event.type == "drift.found"]
     labels_by_detection = (

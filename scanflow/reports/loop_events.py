@@ -223,7 +223,9 @@ def _format_suspicion(event: Event) -> LoopEvent:
 
 
 def _format_continuation(event: Event) -> LoopEvent:
-    return _build_loop_event(event, "look", "the same drift: nobody is asked again", detail=_format_evidence(event))
+    return _build_loop_event(
+        event, "look", "the same drift: labels are not requested again", detail=_format_evidence(event)
+    )
 
 
 def _format_evidence(event: Event) -> str:
@@ -265,7 +267,7 @@ def format_verdict(data: Mapping[str, Any]) -> str:
     if verdict == "wait":
         return "waits for labels"
     if verdict == "ask":
-        return "better, but a person decides"
+        return "better, waiting for a person's approval"
     return "better" if data.get("better") else "not better"
 
 
@@ -307,8 +309,8 @@ def _format_action(event: Event) -> str:
 _VERBS = {
     "run_workflow": "runs",
     "deploy_workflow": "deploys",
-    "upgrade_workflow": "swaps the model of",
-    "downgrade_workflow": "takes back the model of",
+    "upgrade_workflow": "changes the model of",
+    "downgrade_workflow": "reverts the model of",
     "update_workflow_replica": "rescales",
     "update_workflow_affinity": "moves",
 }
@@ -332,7 +334,7 @@ _FORMATTERS: Mapping[str, Callable[[Event], LoopEvent | None]] = {
         event, "revert", f"{_format_call(event)}: failed", detail=str(event.data.get("error", ""))
     ),
     "action.reverted": lambda event: _build_loop_event(
-        event, "revert", f"{_format_call(event)}: taken back", detail=_format_action(event)
+        event, "revert", f"{_format_call(event)}: reverted", detail=_format_action(event)
     ),
 }
 

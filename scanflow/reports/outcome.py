@@ -16,7 +16,7 @@ class DriftOutcome:
     """A drift and its outcome, until another is found after a model has learnt from this one."""
 
     at: float
-    verdict: str = "Nothing was labelled yet."
+    verdict: str = "No sample is labelled yet."
     steps: list[tuple[float, str, str, str]] = field(default_factory=list)
     """When, what followed, with which figures, and the run that it was found out in."""
 
@@ -46,11 +46,13 @@ def _add_event(last: DriftOutcome, event: Event, run: str) -> None:
     match event.type:
         case "labels.given":
             last.steps.append((event.at, "labelled", f"{data.get('count')} points, by {data.get('by')}", ""))
-            last.verdict = "It was labelled; no model has learnt from it yet."
+            last.verdict = "Its samples are labelled; no model was trained on them yet."
         case "drift.suspected":
             last.steps.append((event.at, "suspected again", f"{format_detection(event)}: {data.get('why')}", run))
         case "drift.continues":
-            last.steps.append((event.at, "goes on", f"{format_detection(event)}; nobody is asked again", run))
+            last.steps.append(
+                (event.at, "continues", f"{format_detection(event)}; labels are not requested again", run)
+            )
         case "drift.none":
             _add_no_drift(last, event, run)
         case "model.judged":
@@ -58,11 +60,11 @@ def _add_event(last: DriftOutcome, event: Event, run: str) -> None:
         case "model.promoted":
             last.promoted = version
             last.steps.append((event.at, "promoted", f"{version} is the champion", ""))
-            last.verdict = f"{version} learnt from it and was promoted; no look has confirmed yet what became of it."
+            last.verdict = f"{version} was trained on it and promoted; no detection has checked the result yet."
         case "model.rejected":
             last.promoted = ""
-            last.steps.append((event.at, "taken back", f"{version}: {data.get('why')}", ""))
-            last.verdict = f"{version} was taken back: {data.get('why')}."
+            last.steps.append((event.at, "reverted", f"{version}: {data.get('why')}", ""))
+            last.verdict = f"{version} was reverted: {data.get('why')}."
         case _:
             pass
 
@@ -82,7 +84,7 @@ def format_detection(event: Event) -> str:
         _format_figure(event.data.get("p_value"), "p {:.3g}"),
         f"columns: {worst}{rest}" if worst else "",
     )
-    return "; ".join(filter(None, parts)) or "no figures were told"
+    return "; ".join(filter(None, parts)) or "no figures were reported"
 
 
 def format_comparison(data: Mapping[str, Any]) -> str:
@@ -92,7 +94,7 @@ def format_comparison(data: Mapping[str, Any]) -> str:
     if decision:
         return decision
     old, new = (_format_figure(data.get(name), "{:.1%}") for name in ("champion_metric", "challenger_metric"))
-    both = f"V{data.get('version')} {new}, the champion {old} on the same samples, how many was not told"
+    both = f"V{data.get('version')} {new}, the champion {old} on the same samples, number unknown"
     return f"{both}: {format_verdict(data)}"
 
 
@@ -102,7 +104,7 @@ def _add_detection(outcomes: list[DriftOutcome], event: Event, run: str) -> None
         last = outcomes[-1]
         same = ", ".join(sorted(columns & last.columns))
         more = f", in {same} as before" if same else ", in other columns" if columns and last.columns else ""
-        last.verdict = f"{last.promoted} learnt from it and was promoted, and drift was found again{more}."
+        last.verdict = f"{last.promoted} was trained on it and promoted, but drift was found again{more}."
         last.steps.append((event.at, "found again", format_detection(event), run))
     if not outcomes or outcomes[-1].promoted:
         outcomes.append(DriftOutcome(event.at, columns=columns))
@@ -115,8 +117,8 @@ def _add_no_drift(last: DriftOutcome, event: Event, run: str) -> None:
     last.steps = [step for step in last.steps if step[1] != "checked again"]
     times = f"{last.looks} times, the last time " if last.looks > 1 else ""
     last.steps.append((event.at, "checked again", f"{times}no drift{suffix}", run))
-    how = f"{last.promoted} learnt from it, was promoted, and" if last.promoted else "no model was promoted, and"
-    last.verdict = f"It is gone: {how} no drift was found since{suffix}."
+    how = f"{last.promoted} was trained on it and promoted, and" if last.promoted else "no model was promoted, and"
+    last.verdict = f"The drift is gone: {how} no drift was found since{suffix}."
 
 
 def _add_labels(last: DriftOutcome, labels: Sequence[Mapping[str, Any]], at: float) -> None:
@@ -125,7 +127,7 @@ def _add_labels(last: DriftOutcome, labels: Sequence[Mapping[str, Any]], at: flo
     labelled_at = max((float(label["given"]) for label in labels if label.get("given")), default=at)
     figures = f"{len(labels):,} points, {evaluation:,} of them for evaluation, by {authors}"
     last.steps.append((labelled_at, "labelled", figures, ""))
-    last.verdict = "It was labelled; no model has learnt from it yet."
+    last.verdict = "Its samples are labelled; no model was trained on them yet."
 
 
 def _add_comparison(last: DriftOutcome, data: Mapping[str, Any], at: float, run: str) -> None:
@@ -134,14 +136,16 @@ def _add_comparison(last: DriftOutcome, data: Mapping[str, Any], at: float, run:
     last.steps.append((at, "retrained", decision, run))
     version = f"V{data.get('version')}"
     if verdict == "wait" and isinstance(evidence, Mapping):
-        last.verdict = f"{version} learnt from it and waits: {evidence.get('reason')}."
+        last.verdict = f"{version} was trained on it and waits: {evidence.get('reason')}."
     elif verdict == "ask" and isinstance(evidence, Mapping):
-        last.verdict = f"{version} learnt from it and is better, and a person decides: {evidence.get('reason')}."
+        last.verdict = (
+            f"{version} was trained on it and is better; it waits for a person's approval: {evidence.get('reason')}."
+        )
     elif verdict == "promote" or (verdict is None and data.get("better")):
-        last.verdict = f"{version} learnt from it and is better; it was not promoted yet."
+        last.verdict = f"{version} was trained on it and is better; it is not promoted yet."
     else:
         reason = evidence.get("reason") if isinstance(evidence, Mapping) else "it is not better"
-        last.verdict = f"{version} learnt from it and was rejected: {reason}."
+        last.verdict = f"{version} was trained on it and was rejected: {reason}."
 
 
 def _format_figure(value: Any, form: str) -> str:

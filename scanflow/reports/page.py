@@ -15,17 +15,17 @@ from scanflow.reports.tracker_links import TrackerLinks
 
 MOST_ROWS = 1000  # so many events are listed, the latest ones; the plot has all
 LANES = (
-    "A lane for each agent. Dashed lines: predictions were counted (blue), drift was found (red), drift was looked for "
-    "and not found (grey)."
+    "A lane for each agent. Dashed lines: predictions were counted (blue), drift was found (red), a detection found "
+    "no drift (grey)."
 )
 POINTS = (
-    "Green: versions that were promoted, in the order in which they were in use; grey: that never were. Each figure is "
-    "of the version's first comparison; bars: where it may really be, at 95 %."
+    "Green: promoted versions, in the order of their use; grey: versions that were never promoted. Each figure is "
+    "from the version's first comparison; bars: 95 % confidence intervals."
 )
 
 
-_NOT_COMPARED = "<p>No version was compared with another yet.</p>"
-RANDOM = "Of the points that were drawn at random from a drifted window, once they were labelled."
+_NOT_COMPARED = "<p>No versions were compared yet.</p>"
+RANDOM = "Measured on labelled samples that were drawn at random from drifted windows."
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1f2430; --soft: #5b6372; --line: #d5d9e0; --paper: #fff; }
@@ -99,21 +99,21 @@ def loop_report(
 <p>{escape(f"{when} {lead}".strip() if times else "Nothing has happened yet.")}</p>
 <dl>
 {"".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>{chr(10)}" for name, value in shown.items())}</dl>
-<h2>Accuracy of what was served</h2>
+<h2>Accuracy of the served versions</h2>
 {sections.render_accuracy(answers, counted, marks, span)}
-<h2>What drifted</h2>
+<h2>Drifted columns</h2>
 {sections.render_columns(columns)}
-<h2>Picked points</h2>
+<h2>Selected samples</h2>
 {sections.render_samples(picked, columns)}
 <h2>Requests</h2>
 {sections.render_requests(asked, marks, span)}
-<h2>Versions of the model</h2>
+<h2>Model versions</h2>
 {sections.render_versions(asked, answers, versions, tracker)}
 {_render_plot(POINTS, sections.draw_history, versions) if versions else _NOT_COMPARED}
-<h2>What the agents did</h2>
+<h2>Agent activity</h2>
 {_render_plot(LANES, timeline, events) if events else "<p>Nothing has happened yet.</p>"}
 {render_events(events)}
-<h2>What became of the drift</h2>
+<h2>Outcome of each drift</h2>
 {"".join(render_outcome(outcome, tracker) for outcome in outcomes) or "<p>No drift was found.</p>"}
 </body>
 </html>

@@ -19,8 +19,8 @@ from scanflow.reports.tracker_links import Link, TrackerLinks
 MOST_POINTS = 40  # of a line over time; what is closer is added up
 MOST_SAMPLES, MOST_VALUES = 12, 8
 PNG = b"\x89PNG\r\n\x1a\n"
-NO_ANSWERS = "No point that was drawn at random from a drifted window is labelled yet. Label points: scanflow labels"
-NOT_ASKED = "What the service was asked is not known: the executor agent tells it while it is at work."
+NO_ANSWERS = "No sample that was drawn at random from a drifted window is labelled yet. Label samples: scanflow labels"
+NOT_ASKED = "The requests to the service are unknown: the executor agent reports them while it is running."
 
 Span = tuple[float, float]
 
@@ -36,7 +36,7 @@ def render_accuracy(answers: Sequence[Answers], counted: str, marks: Sequence[Ev
         lines.setdefault(answer.version, []).append(Point(answer.at, answer.right / answer.n, words, low, high))
     if not lines:
         return render_missing(NO_ANSWERS)
-    caption = f"{escape(counted)} Bars: where the share may really be, at 95 %. {render_legend(lines)}"
+    caption = f"{escape(counted)} Bars: 95 % confidence intervals. {render_legend(lines)}"
     limits = (None, 1.0)
     return f"<p>{caption}</p>\n" + render_both_widths(
         lambda width: chart("Accuracy over time", lines, marks, span=span, form="{:.0%}", limits=limits, width=width)
@@ -45,7 +45,7 @@ def render_accuracy(answers: Sequence[Answers], counted: str, marks: Sequence[Ev
 
 def render_columns(drifted: Sequence[Mapping[str, Any]]) -> str:
     if not drifted:
-        return render_missing("No detection named columns.")
+        return render_missing("No detection reported columns.")
     drawn = "".join(f"<figure>{draw_column(column)}</figure>" for column in drifted[:MOST_COLUMNS])
     more = f" {len(drifted) - MOST_COLUMNS} more are not drawn." if len(drifted) > MOST_COLUMNS else ""
     caption = f"{draw_dot('blue')} before, {draw_dot('amber')} now; the worst first.{more}"
@@ -57,7 +57,9 @@ def render_samples(labels: Sequence[Mapping[str, Any]], worst: Sequence[Mapping[
     pictures = [(label, picture) for label in labels if (picture := _encode_picture(label))][:MOST_SAMPLES]
     rows = [label for label in labels if isinstance(label.get("row"), Mapping)][:MOST_SAMPLES]
     if not (pictures or rows):
-        return render_missing("The points are not kept with what they look like." if labels else "No point was picked.")
+        return render_missing(
+            "The selected samples have no stored picture or row." if labels else "No sample was selected."
+        )
     if pictures:
         drawn = (
             f'<div><img alt="" src="data:image/png;base64,{picture}"><br>{escape(_format_prediction(label))}</div>'
@@ -72,7 +74,7 @@ def render_samples(labels: Sequence[Mapping[str, Any]], worst: Sequence[Mapping[
             [*names, "prediction"],
             [[*(_format_value(label["row"].get(name)) for name in names), _format_prediction(label)] for label in rows],
         )
-    caption = f"{len(pictures or rows)} points of the newest drift, the most critical first."
+    caption = f"{len(pictures or rows)} samples of the newest drift, the most critical first."
     return f"<p>{caption}</p>{shown}"
 
 
@@ -157,7 +159,7 @@ def draw_history(versions: Sequence[Version], *, width: float = svg.WIDTH) -> st
     lines = [[points[number] for _, number in used]]
     lines += [[points[version.version]] for version in ordered if not version.promoted]
     return chart(
-        "Accuracy of the model's versions",
+        "Accuracy of the model versions",
         {str(at): line for at, line in enumerate(lines)},
         marks,
         span=(-0.5, len(ordered) - 0.5),
@@ -170,7 +172,7 @@ def draw_history(versions: Sequence[Version], *, width: float = svg.WIDTH) -> st
 
 def build_event_lines(events: Sequence[LoopEvent]) -> list[EventLine]:
     """Return the marks for plots over time: drift, and promoted or reverted models."""
-    words = {"detection": "drift", "promotion": "{} in use", "revert": "taken back"}
+    words = {"detection": "drift", "promotion": "{} in use", "revert": "reverted"}
     return [
         EventLine(
             event.at, words[event.kind].format(event.text.split()[0]), "green" if event.kind == "promotion" else "red"
@@ -215,7 +217,7 @@ def draw_dot(colour: str) -> str:
 def format_share(value: float, n: int | None, interval: tuple[float | None, float | None] | None) -> str:
     low, high = interval or (None, None)
     between = "" if low is None or high is None else f" ({low:.1%} to {high:.1%})"
-    return f"{value:.1%}{between}, n {'not told' if n is None else f'{n:,}'}"
+    return f"{value:.1%}{between}, n {'unknown' if n is None else f'{n:,}'}"
 
 
 def _encode_picture(item: Mapping[str, Any]) -> str:

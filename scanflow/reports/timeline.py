@@ -63,7 +63,7 @@ def timeline(events: Sequence[LoopEvent], *, width: float = svg.WIDTH) -> str:
         drawn.append(draw_lane(agent, markers, labels[agent], top=top, height=height, right=right))
         top += height
     axis = svg.time_axis(begin, end, left=LEFT, right=right, y=top)
-    name = "What the agents saw and did over time"
+    name = "Events and actions of the agents over time"
     return svg.whole(top + BOTTOM, name, draw_guides(lanes, top), *drawn, axis, width=width)
 
 

@@ -40,7 +40,7 @@ class AgentsContract(ABC):
         """Wait until a condition holds."""
         give_up = time.monotonic() + self.patience_s
         while not condition():
-            assert time.monotonic() < give_up, f"Waited in vain until {what}."
+            assert time.monotonic() < give_up, f"Timed out waiting until {what}."
             time.sleep(0.05)
 
     def start(self, agents: AgentBackend, agent: HostedAgent) -> AgentProcess:

@@ -77,5 +77,5 @@ class AsyncClient:
 
     def _build_unreachable_error(self, error: httpx.HTTPError) -> UnavailableError:
         return UnavailableError(
-            f"{self.url} cannot be reached ({type(error).__name__}: {error}). Is it up? See: scanflow status"
+            f"{self.url} cannot be reached ({type(error).__name__}: {error}). Is it running? See: scanflow status"
         )

@@ -57,7 +57,7 @@ def load_authorities(ca: str) -> ssl.SSLContext:
         context.load_verify_locations(Path(ca).expanduser())
     except (OSError, ssl.SSLError) as error:
         raise UsageError(
-            f"The file {ca!r} of certificates cannot be used: {error}. Name another: SCANFLOW_TLS_CA"
+            f"The file {ca!r} of certificates cannot be used: {error}. Name another file: SCANFLOW_TLS_CA"
         ) from error
     return context
 
@@ -76,7 +76,7 @@ def read_reply(reply: httpx.Response, who: str) -> Any:
         return json.loads(reply.content)
     except ValueError as error:
         raise UnavailableError(
-            f"{who} is no scanflow server: what it answered is not JSON ({error}). See: scanflow status"
+            f"{who} is not a scanflow server: its answer is not JSON ({error}). See: scanflow status"
         ) from error
 
 

@@ -45,7 +45,7 @@ def build_path(*parts: str) -> str:
     """Build a path such as ``/runs/tall-fox``; each part is quoted."""
     for part in parts:
         if part in {"", ".", ".."}:
-            raise InvalidError(f"{part!r} is no name. Give the name of a run, a service or a step.")
+            raise InvalidError(f"{part!r} is not a name. Give the name of a run, a service or a step.")
     return "".join(f"/{quote(part, safe='@')}" for part in parts)
 
 
@@ -70,7 +70,9 @@ class ServerClient:
         self._patience_s = patience_s
         self._met = False
         if token is not None and not (token.isascii() and token.isprintable() and token.strip() == token and token):
-            raise InvalidError("The token cannot be sent: it has spaces or signs that no token has. Copy it again.")
+            raise InvalidError(
+                "The token cannot be sent: it contains spaces or characters that no token has. Copy it again."
+            )
         self._client = httpx.Client(transport=transport, **client_options(self.url, token, timeout_s))
         self._finalizer = weakref.finalize(self, self._client.close)
 
@@ -241,7 +243,7 @@ class ServerClient:
 
     def _build_unreachable_error(self, error: httpx.HTTPError) -> UnavailableError:
         if isinstance(error, httpx.ReadTimeout):
-            words = "did not answer in time. It may be busy: try again, or look: scanflow status"
+            words = "did not answer in time. It may be busy: try again, or see: scanflow status"
         else:
             words = f"cannot be reached ({str(error) or type(error).__name__}). Start it: scanflow up"
         return UnavailableError(f"{self._who} {words}")
@@ -262,9 +264,9 @@ def _check_url(url: str) -> str:
     except ValueError:
         parts, port = urlsplit(""), None
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment or port == 0:
-        raise InvalidError(f"{url!r} is no address of a server. Write it as http://127.0.0.1:46666.")
+        raise InvalidError(f"{url!r} is not the address of a server. Write it as http://127.0.0.1:46666.")
     if parts.username or parts.password:
-        raise InvalidError("The server's address holds a password. Leave it out, and give a token: SCANFLOW_TOKEN.")
+        raise InvalidError("The server's address contains a password. Remove it, and set a token: SCANFLOW_TOKEN.")
     return url.rstrip("/").removesuffix(BASE)
 
 
@@ -272,7 +274,7 @@ def _encode(body: Any) -> bytes:
     try:
         return json.dumps(body, allow_nan=False).encode()
     except (TypeError, ValueError) as error:
-        raise InvalidError(f"What is to be sent cannot be written as JSON: {error}. Use plain values.") from error
+        raise InvalidError(f"The request cannot be serialized as JSON: {error}. Use plain values.") from error
 
 
 def _drop_none(query: Mapping[str, Any]) -> dict[str, Any]:

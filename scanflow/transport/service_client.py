@@ -129,10 +129,10 @@ class HttpServiceClient:
             reply = error.reply
         except httpx.TimeoutException as error:
             raise UnavailableError(
-                f"{self._who} did not answer in time. It may be busy: try again, or look at it: {self._look}"
+                f"{self._who} did not answer in time. It may be busy: try again, or see: {self._look}"
             ) from error
         except httpx.HTTPError as error:
-            raise UnavailableError(f"{self._who} cannot be reached ({error}). Look at it: {self._look}") from error
+            raise UnavailableError(f"{self._who} cannot be reached ({error}). See: {self._look}") from error
         if reply.status_code >= 300:
             raise parse_refusal(
                 reply.status_code, reply.content, retry_after=reply.headers.get("retry-after"), who=self._who
@@ -172,7 +172,7 @@ def _parse_object(reply: Reply) -> dict[str, Any]:
     try:
         document = json.loads(reply.content)
     except ValueError as error:
-        raise UnavailableError(f"What it answered is not JSON: {error}.") from error
+        raise UnavailableError(f"Its answer is not JSON: {error}.") from error
     if not isinstance(document, dict):
-        raise UnavailableError(f"What it answered is no JSON object but {str(document)[:60]!r}.")
+        raise UnavailableError(f"Its answer is not a JSON object but {str(document)[:60]!r}.")
     return document

@@ -97,7 +97,7 @@ def load_arrays(file: BinaryIO, source: str) -> Any:
         loaded = np.load(file, allow_pickle=False)
         return dict(loaded) if hasattr(loaded, "files") else loaded
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise InvalidError(f"{source} holds no array that can be sent: {error} Write it with numpy.save.") from error
+        raise InvalidError(f"{source} contains no array that can be sent: {error} Write it with numpy.save.") from error
 
 
 def decode_answer(body: bytes, header_length: str | None) -> dict[str, NDArray[Any]]:
@@ -114,7 +114,7 @@ def decode_answer(body: bytes, header_length: str | None) -> dict[str, NDArray[A
                 arrays[tensor["name"]] = _from_bytes(tensor, body[place : place + length])
                 place += length
     except (ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
-        raise UnavailableError(f"What it answered is not of the Open Inference Protocol: {error!r:.200}") from error
+        raise UnavailableError(f"Its answer does not follow the Open Inference Protocol: {error!r:.200}") from error
     return arrays
 
 
@@ -123,7 +123,7 @@ def _import_numpy() -> Any:
         import numpy as np
     except ImportError as error:
         raise MissingExtraError(
-            "Predictions are sent as arrays, and NumPy is not installed: pip install 'scanflow[serving]'"
+            "Predictions are sent as arrays, but NumPy is not installed: pip install 'scanflow[serving]'"
         ) from error
     return np
 
@@ -134,10 +134,10 @@ def _to_array(name: str, value: Any, dtype: str | None) -> NDArray[Any]:
     try:
         array: NDArray[Any] = np.asarray(value, dtype=numpy_dtype)
     except (ValueError, TypeError, OverflowError) as error:
-        raise InvalidError(f"The input {name!r} is no array: {error}. Give rows of the same length.") from error
+        raise InvalidError(f"The input {name!r} is not an array: {error}. Give rows of the same length.") from error
     if array.dtype.kind not in "biufOSU" or (array.dtype.kind == "O" and not all(map(_is_text, array.flat))):
         raise InvalidError(
-            f"The input {name!r} holds {array.dtype}, which cannot be sent. Send numbers, truth values or text."
+            f"The input {name!r} holds {array.dtype}, which cannot be sent. Send numbers, booleans or text."
         )
     return array
 

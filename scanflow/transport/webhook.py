@@ -21,7 +21,7 @@ def signature(secret: str, id: str, at: int, body: bytes) -> str:
     try:
         key = base64.b64decode(secret[6:], validate=True) if secret.startswith("whsec_") else secret.encode()
     except ValueError as error:
-        raise InvalidError("The secret of a webhook begins with 'whsec_' and does not go on in base64.") from error
+        raise InvalidError("The secret of a webhook begins with 'whsec_', but the rest is not base64.") from error
     mac = hmac.new(key, f"{id}.{at}.".encode() + body, hashlib.sha256)
     return f"v1,{base64.b64encode(mac.digest()).decode()}"
 
@@ -55,8 +55,8 @@ def post(url: str, body: bytes, *, id: str, at: int, secret: str | None, patienc
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise UnavailableError(f"The webhook at {host!r} cannot be reached: {type(error).__name__}.") from None
         if status in _MAY_PASS or status >= 500:
-            raise UnavailableError(f"The webhook at {host!r} answered {status}.")
+            raise UnavailableError(f"The webhook at {host!r} answered with status {status}.")
         if status >= 300:
-            raise InvalidError(f"The webhook at {host!r} refused it with {status}.")
+            raise InvalidError(f"The webhook at {host!r} refused the request with status {status}.")
 
     retry(send, on=lambda error: isinstance(error, UnavailableError), timeout_s=patience_s)

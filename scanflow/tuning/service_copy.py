@@ -53,7 +53,7 @@ def build_copy(app: Application, workflow: Workflow) -> Application:
     names = {other.name for other in app.workflows}
     name = f"{workflow.name}{SUFFIX}"
     if name in names:
-        raise InvalidError(f"{app.name!r} has a workflow {name!r} already, as the copy would be called. Rename it.")
+        raise InvalidError(f"{app.name!r} already has a workflow {name!r}, the name of the copy. Rename it.")
     nodes = [node.replace(scaling=None) if isinstance(node, Service) else node for node in workflow.nodes]
     serving = (workflow.serving or Serving()).replace(port=None, grpc_port=0, record=0.0, backup=None, keep_shape=False)
     return app.replace(workflows=(workflow.replace(name=name, nodes=nodes, serving=serving),), agents=())
@@ -86,8 +86,8 @@ class ServiceCopy:
     def __enter__(self) -> Self:
         if any(service.name == self.name for service in self.where.services(instances=False)):
             raise InvalidError(
-                f"The service {self.name!r} is there already: another search is at work, or one was killed. If none "
-                f"is: scanflow delete {self.name}"
+                f"The service {self.name!r} already exists: another search is running, or was killed. If none is "
+                f"running: scanflow delete {self.name}"
             )
         return self
 
@@ -189,7 +189,7 @@ def _wait_until_reachable(url: str, seconds: float) -> None:
     try:
         retry(connect, on=lambda error: isinstance(error, OSError), timeout_s=seconds)
     except OSError as error:
-        raise UnavailableError(f"{url} did not take a connection within {seconds:g} s: {error}") from error
+        raise UnavailableError(f"{url} did not accept a connection within {seconds:g} s: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

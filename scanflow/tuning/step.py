@@ -58,8 +58,8 @@ def tune(
         done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise StepFailedError(
-            f"The search for {service!r} ended with the exit status {done.returncode}. Its reason is in the step's "
-            "log, on standard error."
+            f"The search for {service!r} exited with code {done.returncode}. The reason is in the step's log, on "
+            "standard error."
         )
     result = json.loads(done.stdout)
     for name in OUTPUTS:

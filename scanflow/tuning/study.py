@@ -135,15 +135,15 @@ class Study:
         if baseline.failed:
             raise InvalidError(
                 f"{baseline.failed} of {baseline.requests} requests to the service as it is "
-                f"({describe(self.default)}) fail under this load: {baseline.reason}. "
-                "Nothing can be compared with that. Send what it takes (scanflow predict), "
-                "or use fewer connections: -c 4"
+                f"({describe(self.default)}) fail under this load: {baseline.reason}. Candidates cannot be compared "
+                "with that. Send input that it accepts (scanflow predict), or use fewer connections: -c 4"
             )
         if not self._has_time(SEARCH_PAIRS + FRESH_PAIRS):
             needed = (SEARCH_PAIRS + FRESH_PAIRS) * 2 * statistics.fmean(self._took)
             raise UsageError(
-                f"{self.seconds:.0f} s are too few: a measurement takes {statistics.fmean(self._took):.0f} s, and one "
-                f"candidate and its confirmation {needed:.0f} s. Give more: --minutes {math.ceil(needed / 60) + 1}"
+                f"{self.seconds:.0f} s are too short: a measurement takes {statistics.fmean(self._took):.0f} s, and "
+                "one "
+                f"candidate and its confirmation {needed:.0f} s. Allow more: --minutes {math.ceil(needed / 60) + 1}"
             )
 
     def _search(self) -> None:
@@ -191,7 +191,9 @@ class Study:
             measurement = self.bench.measure(candidate)
             self.disturbed += measurement.others > BUSY_CORES
         if not measurement.requests - measurement.failed and not measurement.failed:
-            raise UnavailableError(f"{describe(candidate)} answered nothing while it was measured. Measure for longer.")
+            raise UnavailableError(
+                f"{describe(candidate)} answered no request while it was measured. Measure for longer."
+            )
         self._took.append(self.clock() - began)
         return measurement
 

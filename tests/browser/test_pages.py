@@ -168,7 +168,7 @@ def test_the_report_opens_from_a_file_and_its_figures_are_seen(
     file = tmp_path / "report.html"
     file.write_text(report_page("shop", [*report_loop(0), *report_loop(1), *report_loop(2)], labels), encoding="utf-8")
     browser.resize(width)
-    browser.open(file.as_uri(), "What became of the drift")
+    browser.open(file.as_uri(), "Outcome of each drift")
 
     measured, drawings = browser.measure("report")
     assert measured == width

@@ -175,7 +175,9 @@ def test_a_dead_rank_ends_the_job_with_its_last_lines(settings: Settings, namesp
         failed = run.tasks[-1].failure
         assert run.state == "failed"
         assert failed is not None
-        assert failed.cause.startswith("Rank 1 of 'job' ended with code 7, so mpirun ended the others. Its last lines")
+        assert failed.cause.startswith(
+            "Rank 1 of 'job' exited with code 7, so mpirun stopped the others. Its last lines"
+        )
         assert failed.cause.endswith("cannot read input.dat")
 
 
@@ -186,7 +188,7 @@ def test_a_job_that_sleeps_is_timed_out_and_one_can_be_stopped(
         deployer = on(settings, backend)
         slow = deployer.run(request(app_dir, "sleeps.sh", timeout="8s", n_nodes=1))
         assert slow.tasks[-1].failure is not None
-        assert "'job' did not end within 8.00 s: ranks 0-1 still ran" in slow.tasks[-1].failure.cause
+        assert "'job' did not finish within 8.00 s: ranks 0-1 still ran" in slow.tasks[-1].failure.cause
         begun = deployer.begin(request(app_dir, "sleeps.sh"))
         wait_for(lambda: "up" in log_or_nothing(deployer, begun), "rank 1 is up")
         deployer.stop(begun.name)

@@ -67,7 +67,7 @@ def test_a_planner_has_a_job_cut_for_the_nodes_of_the_cluster(acting: Acting, cl
     assert there >= 2
     assert (told["tasks"], told["workers"], told["nodes"], told["groups"]) == (4, 2, 2, 2)
     assert told["why"][0] == (
-        "4 tasks in 2 workers on 2 nodes: the memory bounds the program, and the policy is 'scale' (Algorithm 2)"
+        "4 tasks in 2 workers on 2 nodes: the program is memory-bound, and the policy is 'scale' (Algorithm 2)"
     )
     assert told["queue"] == "Volcano's"
     assert state == "succeeded"
@@ -78,11 +78,11 @@ def test_a_planner_has_a_job_cut_for_the_nodes_of_the_cluster(acting: Acting, cl
 
 
 def test_an_unknown_profile_is_not_cut_and_a_measured_one_is_refused(acting: Acting) -> None:
-    assert "is measured where the program is" in acting.refusal(do.run_autoconfig_workflow("ring", profile="auto"))
+    assert "is measured where the program runs" in acting.refusal(do.run_autoconfig_workflow("ring", profile="auto"))
     done, run = acting.begin(do.run_autoconfig_workflow("ring"))
     told = result(done)
     assert (told["workers"], told["nodes"]) == (1, 1)
-    assert "what bounds the program is not known" in told["why"][0]
+    assert "the program's bottleneck is unknown" in told["why"][0]
     assert ended(acting, run) == "succeeded"
 
 

@@ -50,5 +50,5 @@ def test_the_tag_changes_with_all_that_the_image_is_made_of_and_with_nothing_els
 
 @pytest.mark.parametrize("base", ["", "python:3.12\nRUN curl", "python 3.12", "--platform=x"])
 def test_a_base_that_is_no_name_of_an_image_gets_into_no_dockerfile(base: str) -> None:
-    with pytest.raises(InvalidError, match="no image's name"):
+    with pytest.raises(InvalidError, match="not an image name"):
         render_dockerfile(RECIPES["code"].model_copy(update={"base": base}))

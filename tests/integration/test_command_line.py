@@ -114,7 +114,7 @@ def test_wrong_words_get_an_answer_that_helps(
 @pytest.mark.parametrize(
     ("code", "told"),
     [
-        (None, "Make one: scanflow init"),
+        (None, "Create one: scanflow init"),
         ("def f():\n    return 1 / 0\n\nf()\n", "  app.py:4: f()\n  app.py:2 in f: return 1 / 0\n  ZeroDivisionError"),
         (
             "import scanflow as sf\n\nx = sf.Executor(name='x', mainfile='x.py', timeout='5 q')\n",

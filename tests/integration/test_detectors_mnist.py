@@ -193,5 +193,5 @@ class TestSteps:
         x, y = digits["reference"], digits["reference_y"]
         ones = project.predicted({"input:x": np.concatenate([x[y == 1], x[y != 1][:100]])}, "ones")
         assert project.run("detector", "prior", run_ids=[ones], detector="prior")["drifted"] == 1
-        with pytest.raises(InvalidError, match="cannot have these options"):
+        with pytest.raises(InvalidError, match="does not accept these options"):
             project.run("detector", "told", run_ids=[clean], detector="table", options={"speed": 1})

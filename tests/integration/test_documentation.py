@@ -41,7 +41,7 @@ def test_the_first_mpi_job_runs_as_it_is_shown(home: Path, tmp_path: Path) -> No
             assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
             printed[command] = done.stdout
     assert printed["scanflow mpi logs --rank 0"] == "pi is 3.141593\n"
-    assert "the cpu bounds the program" in printed["scanflow mpi plan app.py:job --measure"]
+    assert "the program is cpu-bound" in printed["scanflow mpi plan app.py:job --measure"]
 
 
 @pytest.mark.slow

@@ -100,7 +100,7 @@ def test_what_is_not_signed_by_this_home_is_not_loaded(server: ServerProcess, tm
     again = server.api.post("/runs", json={"application": kept_app, "parameters": {"count": 7}})
     record = server.run_events(again.json()["name"])[-1][1]["record"]
     assert record["state"] == "failed"
-    assert "was not written by a run of this home" in json.dumps(record)
+    assert "was not signed by a run of this home" in json.dumps(record)
     assert (tmp_path / "loaded").read_text() == before
 
 
@@ -117,4 +117,4 @@ def test_functions_come_with_a_token_and_of_the_same_versions_only(server: Serve
     nowhere = {"name": "w", "nodes": [{"kind": "executor", "name": "a", "function": f"{'0' * 64}.pickle:a"}]}
     app = {"schema": "scanflow/v1", "name": "gone", "app_dir": "/", "workflows": [nowhere]}
     missing = server.api.post("/runs", json={"application": app})
-    assert (missing.status_code, "program or notebook that is gone" in missing.text) == (404, True)
+    assert (missing.status_code, "program or notebook that has ended" in missing.text) == (404, True)

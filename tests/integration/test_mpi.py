@@ -106,8 +106,8 @@ def test_listing_6_1_runs_as_printed(home: Path, programs: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("mode", "fields", "told"),
     [
-        ("exit", {}, r"Rank 1 of 'sum' ended with code 3.*cannot read input\.dat"),
-        ("crash", {}, r"Rank 1 of 'sum' was ended by SIGSEGV.*about to crash"),
+        ("exit", {}, r"Rank 1 of 'sum' exited with code 3.*cannot read input\.dat"),
+        ("crash", {}, r"Rank 1 of 'sum' was killed by SIGSEGV.*about to crash"),
         ("sleep", {"timeout": "20s"}, r"within 20\.0 s: ranks 0-1 still ran\. Rank 1 used less.*lines of rank 1:"),
     ],
 )

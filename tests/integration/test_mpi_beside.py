@@ -61,7 +61,7 @@ def test_a_job_runs_on_a_core_that_no_service_has(home: Path, tmp_path: Path) ->
     (free, *_) = [cpu for cpu in read_topology().effective_cpus if cpu not in service.cpus]
     notes = " ".join(client.plan(app, "job").steps[0].notes)
     assert f"rank 0 -> worker 0 on localhost -> CPU {free}" in notes
-    assert "the CPU bounds it: packed onto the free cores of memory node 0" in notes
+    assert "CPU-bound: packed onto the free cores of memory node 0" in notes
     run = client.run(app, "job")
     assert cpu_of(client, run.name) == f"localhost, CPU {free}"
     assert "packed onto the free cores" in client.logs("dgemm")

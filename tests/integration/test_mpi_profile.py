@@ -97,15 +97,15 @@ def test_a_solver_that_streams_its_matrix_is_bound_by_memory_and_cut(home: Path,
     client.run(job(programs, "program: cg\nargs: [64, 4]\n", policy="granularity"))
     output = client.output("job")
     assert output["profile"] == "memory", output
-    assert "GB for each second of CPU" in output["profile_reason"]
+    assert "GB per CPU second" in output["profile_reason"]
     shown = client.logs("job")
-    assert f"profile='auto': the memory bounds it: {output['profile_reason']}" in shown
-    assert "2 tasks in 2 workers on 1 node: the memory bounds the program" in shown
+    assert f"profile='auto': memory-bound: {output['profile_reason']}" in shown
+    assert "2 tasks in 2 workers on 1 node: the program is memory-bound" in shown
 
 
 def test_a_program_that_fails_while_it_is_measured_says_so(home: Path, programs: Path) -> None:
     with pytest.raises(
-        StepFailedError, match=r"(?s)While it was profiled: Rank \d of 'job' ended with code 3.*no input"
+        StepFailedError, match=r"(?s)While it was profiled: Rank \d of 'job' exited with code 3.*no input"
     ):
         sf.Client(progress=False).run(job(programs, "program: fails.sh\n"))
 

@@ -129,7 +129,7 @@ def _digests(project: Project, window: str) -> list[str]:
 @pytest.mark.parametrize(
     ("workflow", "parameters", "said"),
     [
-        ("training", {"data": ""}, "say where its data is"),
+        ("training", {"data": ""}, "set its data"),
         ("detector", {"model_name": "nobody"}, "Train a first model"),
         ("detector", {}, "There are no predictions"),
         ("training", {"fit": "app.py:fitt"}, "has no 'fitt'"),

@@ -294,7 +294,7 @@ def test_a_step_or_one_of_its_tasks_is_spun_on_the_inputs_of_a_past_run(client: 
     assert client.output("double.2", run=one.name) == 4
     with pytest.raises(StepFailedError, match=r"has 3 tasks, from double\.0"):
         client.spin("double.3", run=past.name, app=app)
-    with pytest.raises(UsageError, match=r"runs once, so there is no 'numbers\.1'"):
+    with pytest.raises(UsageError, match=r"runs once, so it has no task 'numbers\.1'"):
         client.spin("numbers.1", run=past.name)
     # What replaces all that differs from item to item makes it one task.
     spun = client.spin("double", run=past.name, app=app, parameters={"number": 50})
@@ -364,7 +364,7 @@ def liar() -> int:
             r"Step 'double': the parameter 'number' is \[0, 1\], which is not int",
         ),
         ((liar.bind(),), "Step 'liar': its result is 'text', which is not int"),
-        ((other := label.bind(3), double.map(other)), "turned out to be 'it is 3', not a list"),
+        ((other := label.bind(3), double.map(other)), "is 'it is 3' in this run, not a list"),
         ((divide.options(retries=sf.Retry(limit=2, delay="1ms")).bind(0),), "failed after 3 attempts"),
     ],
 )
@@ -514,7 +514,9 @@ def test_a_program_may_run_its_own_steps_without_being_run_again_by_them_but_not
     assert client.logs("first") == "first runs\n"
     answer = quick_cli("run")
     assert answer.returncode == 2
-    assert "app.py runs a workflow while it is only being loaded. Put that below: if __name__ ==" in answer.stderr
+    assert (
+        "app.py runs a workflow while the file is being loaded. Move that call below: if __name__ ==" in answer.stderr
+    )
     assert len(client.runs()) == 1
     client.spin("second")  # in this process, which knows nothing of that program
     assert client.output("second") == 200

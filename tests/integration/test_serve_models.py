@@ -85,7 +85,7 @@ def test_versions_are_tried_swapped_and_taken_back_as_they_were_served(
 
     with pytest.raises(NotFoundError, match="no version 7"):
         deployer.change("times", ServiceChange(model="models:/times/7"))
-    with pytest.raises(UsageError, match="serves already"):
+    with pytest.raises(UsageError, match="already served by"):
         deployer.change("times", ServiceChange(model="models:/times/1"))
     register(3)
     assert answer(deployer) == [2.0, 4.0]

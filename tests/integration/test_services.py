@@ -401,7 +401,7 @@ def test_a_backup_takes_over_and_hands_back(services: Services) -> None:
         return False
 
     until(backup_answers, "the backup answers")
-    until(lambda: answering(url) not in {None, backup}, "it hands back")
+    until(lambda: answering(url) not in {None, backup}, "it fails back")
     assert services.local.service("second").state == "ready"
     with pytest.raises(UsageError, match="is the backup of 'first'"):
         services.local.delete("second")

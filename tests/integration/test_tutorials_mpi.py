@@ -60,7 +60,7 @@ def test_the_notebook_runs_from_its_first_cell_to_its_last(
     asyncio.run(cells())
     assert names["run"].state == "succeeded"
     printed = capsys.readouterr().out
-    assert "16 tasks in 16 workers on 4 nodes: the cpu bounds the program" in printed
+    assert "16 tasks in 16 workers on 4 nodes: the program is cpu-bound" in printed
     assert "[0] dgemm: 16 ranks, 40 rounds" in printed
 
 

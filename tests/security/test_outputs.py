@@ -75,7 +75,7 @@ def test_values_that_look_like_marks_pass_through_a_run(home: Path, tmp_path: Pa
 
 def test_a_pickle_that_the_runner_did_not_write_is_not_loaded(planted: Path, tmp_path: Path) -> None:
     (planted / ".outputs" / ".0.pickle").write_bytes(b"\0" * 32 + pickle.dumps(Bomb(tmp_path / "went off")))
-    with pytest.raises(InvalidError, match="was not written by a run of this home"):
+    with pytest.raises(InvalidError, match="was not signed by a run of this home"):
         plant(planted, '{"$pickle": ".0.pickle"}')
     assert not (tmp_path / "went off").exists()
 
@@ -85,7 +85,7 @@ def test_a_planted_pickle_fails_the_step_that_would_take_it(home: Path, tmp_path
     client = Client()
     mark = tmp_path / "went off"
     first = plant_bomb.bind(mark=str(mark))
-    with pytest.raises(StepFailedError, match="not written by a run of this home"):
+    with pytest.raises(StepFailedError, match="not signed by a run of this home"):
         client.run(sf.Workflow(name="w", nodes=[first, same.bind(first["evil"])]))
     assert not mark.exists()
 

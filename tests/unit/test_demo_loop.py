@@ -109,7 +109,7 @@ def test_the_story_is_a_line_for_each_thing_and_what_is_refused_again_is_told_on
             screen.show(happened)
     assert [line.split(" s  ")[1] for line in stream.getvalue().splitlines()] == [
         "labels    5 labels",
-        "executor  swaps the model of serve: refuse",
+        "executor  changes the model of serve: refuse",
     ]
     activities: list[str] = []
     screen = DemoScreen(Output(print=lambda *_: None, update=activities.append))

@@ -32,7 +32,7 @@ def test_each_refusal_of_the_system_has_words_and_a_remedy_of_its_own(number: in
 
 def test_the_file_that_the_system_names_is_named_too() -> None:
     said = str(disk_error(OSError(errno.ENOENT, "gone", "/inner"), "/home/x"))
-    assert said.startswith("'/home/x' cannot be used: '/inner': there is no such file")
+    assert said.startswith("'/home/x' cannot be used: '/inner': the file or folder does not exist")
 
 
 @pytest.mark.parametrize(("name", "why"), [("SQLITE_FULL", "disk is full"), ("SQLITE_IOERR_WRITE", "input/output")])

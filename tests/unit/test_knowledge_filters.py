@@ -51,7 +51,7 @@ def test_any_other_text_is_refused_and_never_crashes(text: str) -> None:
 
 
 def test_a_refusal_points_at_the_place() -> None:
-    with pytest.raises(UnsupportedError, match=r"from \"or tags.b = '1'\" on: clauses are joined by 'and'"):
+    with pytest.raises(UnsupportedError, match=r"at \"or tags.b = '1'\": clauses are joined by 'and'"):
         parse_filter("tags.a = '1' or tags.b = '1'")
 
 

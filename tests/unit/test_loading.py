@@ -87,7 +87,7 @@ def test_a_relative_folder_is_relative_to_the_file(write: Write, tmp_path: Path)
 @pytest.mark.parametrize(
     ("target", "told"),
     [
-        (None, "There is no app.py or scanflow.yaml in '{folder}'. Make one: scanflow init"),
+        (None, "There is no app.py or scanflow.yaml in '{folder}'. Create one: scanflow init"),
         ("ap.py", "There is no file 'ap.py'. Did you mean 'apps.py'?"),
         ("nowhere/app.py", "There is no file 'nowhere/app.py'."),
         ("empty.py", "empty.py makes no sf.Application and no sf.Workflow at its top level. See: scanflow init"),

@@ -69,8 +69,8 @@ def test_files_are_known_by_what_is_in_them(tmp_path: Path) -> None:
         ({"file": "a.npy", "data": "[1]"}, UsageError, "Several inputs are given"),
         ({"file": "nothere.npy"}, NotFoundError, "There is no file 'nothere.npy'"),
         ({"data": "[[1, 2]"}, InvalidError, "--data is not JSON"),
-        ({"npy": Path("objects.npy")}, InvalidError, "holds no array that can be sent"),
-        ({"file": "cut.npy"}, InvalidError, "holds no array that can be sent"),
+        ({"npy": Path("objects.npy")}, InvalidError, "contains no array that can be sent"),
+        ({"file": "cut.npy"}, InvalidError, "contains no array that can be sent"),
     ],
 )
 def test_what_cannot_be_read_is_refused(

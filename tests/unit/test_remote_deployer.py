@@ -342,5 +342,5 @@ def test_a_client_is_remote_or_embedded_by_what_is_handed_in(home: Path, monkeyp
         sf.Client(URL, home=home)
     with pytest.raises(UsageError, match="a token is for a server"):
         sf.Client(token="abc")
-    with pytest.raises(InvalidError, match="is no address of a server"):
+    with pytest.raises(InvalidError, match="is not the address of a server"):
         sf.Client("over there")

@@ -225,7 +225,7 @@ def test_a_tracker_that_is_elsewhere_is_not_started_here(standin: Settings) -> N
 
 def test_a_home_that_cannot_be_written_is_said_to_be_so(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UnavailableError, match=r"cannot be (used|kept): (Not a directory|File exists)"):
+    with pytest.raises(UnavailableError, match=r"cannot be (used|stored): (Not a directory|File exists)"):
         control_plane.start_control_plane(Settings(home=tmp_path / "file"))
 
 

@@ -110,8 +110,8 @@ def test_where_nothing_was_told_the_next_command_is_said(tmp_path: Path) -> None
 
 def test_the_road_map_is_of_the_model_judged_last_and_says_that_there_are_others() -> None:
     page = report_page("shop", [judged(1, "digits"), judged(2, "letters", version=7)])
-    assert "The version history is of letters. Also judged: digits." in page
-    assert "Also judged" not in report_page("shop", [judged(1), judged(2, version=3)])
+    assert "The version history is of letters. Also compared: digits." in page
+    assert "Also compared" not in report_page("shop", [judged(1), judged(2, version=3)])
 
 
 def test_a_page_tells_how_many_points_were_picked_and_who_is_the_champion_after_a_rejection() -> None:
@@ -124,7 +124,7 @@ def test_a_page_tells_how_many_points_were_picked_and_who_is_the_champion_after_
 
     assert "<dt>samples selected</dt><dd>200</dd>" in page
     assert "<dt>champion</dt><dd>V1, 80.0%</dd>" in page
-    looks = page.partition("What the agents did")[2].count("stroke-dasharray")
+    looks = page.partition("Agent activity")[2].count("stroke-dasharray")
     assert looks == 2 * 2  # one that found drift, and one that did not; on a wide page and on a phone's
 
 
@@ -189,48 +189,48 @@ EVIDENCED = with_data(judged(3), evidence=evidence())
 @pytest.mark.parametrize(
     ("events", "said"),
     [
-        pytest.param([found(1, "a-b-0")], "Nothing was labelled yet.", id="found"),
+        pytest.param([found(1, "a-b-0")], "No sample is labelled yet.", id="found"),
         pytest.param(
             [found(1, "a-b-0"), told(2, "labels.given", count=90, by="ada")],
-            "It was labelled; no model has learnt from it yet.",
+            "Its samples are labelled; no model was trained on them yet.",
             id="labelled",
         ),
         pytest.param(
             [found(1, "a-b-0"), with_data(judged(3), evidence=waits())],
-            "V2 learnt from it and waits: evaluated on 9 points of 50; about 41 more labelled points would tell.",
+            "V2 was trained on it and waits: evaluated on 9 points of 50; about 41 more labelled points would decide.",
             id="waits",
         ),
         pytest.param(
-            [found(1, "a-b-0"), judged(3)], "V2 learnt from it and is better; it was not promoted yet.", id="better"
+            [found(1, "a-b-0"), judged(3)], "V2 was trained on it and is better; it is not promoted yet.", id="better"
         ),
         pytest.param(
             [found(1, "a-b-0"), with_data(judged(3), better=False)],
-            "V2 learnt from it and was rejected: it is not better.",
+            "V2 was trained on it and was rejected: it is not better.",
             id="rejected",
         ),
         pytest.param(
             [found(1, "a-b-0"), EVIDENCED, PROMOTED],
-            "V2 learnt from it and was promoted; no look has confirmed yet what became of it.",
+            "V2 was trained on it and promoted; no detection has checked the result yet.",
             id="promoted",
         ),
         pytest.param(
             [found(1, "a-b-0"), EVIDENCED, PROMOTED, told(5, "drift.none", predictions=800, run="a-b-5")],
-            "It is gone: V2 learnt from it, was promoted, and no drift was found since in 800 predictions.",
+            "The drift is gone: V2 was trained on it and promoted, and no drift was found since in 800 predictions.",
             id="gone",
         ),
         pytest.param(
             [found(1, "a-b-0", columns=[CITY]), EVIDENCED, PROMOTED, found(5, "a-b-5", columns=[CITY, PLAIN])],
-            "V2 learnt from it and was promoted, and drift was found again, in city as before.",
+            "V2 was trained on it and promoted, but drift was found again, in city as before.",
             id="still there",
         ),
         pytest.param(
             [found(1, "a-b-0"), PROMOTED, told(5, "model.rejected", version=2, why="it fails")],
-            "V2 was taken back: it fails.",
+            "V2 was reverted: it fails.",
             id="taken back",
         ),
         pytest.param(
             [found(1, "a-b-0"), told(2, "drift.none", run="a-b-1")],
-            "It is gone: no model was promoted, and no drift was found since.",
+            "The drift is gone: no model was promoted, and no drift was found since.",
             id="gone by itself",
         ),
     ],
@@ -242,7 +242,7 @@ def test_the_page_ends_with_what_became_of_the_drift(events: list[Event], said: 
 def test_a_drift_that_is_suspected_again_is_not_gone() -> None:
     again = told(5, "drift.suspected", anomalies=20, predictions=800, run="a-b-5", why="1 of the last 3 looks")
     page = report_page("shop", [found(1, "a-b-0"), EVIDENCED, PROMOTED, again])
-    assert verdicts(page) == ["V2 learnt from it and was promoted; no look has confirmed yet what became of it."]
+    assert verdicts(page) == ["V2 was trained on it and promoted; no detection has checked the result yet."]
     assert "20 of 800 predictions are outliers: 1 of the last 3 looks" in page
 
 
@@ -269,14 +269,14 @@ def test_what_was_not_told_is_said_in_a_line_and_an_older_log_is_drawn_all_the_s
     page = report_page("shop", [found(1, "a-b-0"), judged(3), PROMOTED])
 
     for line in (
-        "is labelled yet. Label points: scanflow labels",
-        "No detection named columns.",
-        "No point was picked.",
-        "What the service was asked is not known",
+        "is labelled yet. Label samples: scanflow labels",
+        "No detection reported columns.",
+        "No sample was selected.",
+        "The requests to the service are unknown",
     ):
         assert page.count(line) == 1
-    assert "V2 90.0%, the champion 80.0% on the same samples, how many was not told: better" in page
-    assert '<td data-head="accuracy when compared">80.0%, n not told</td>' in page
+    assert "V2 90.0%, the champion 80.0% on the same samples, number unknown: better" in page
+    assert '<td data-head="accuracy when compared">80.0%, n unknown</td>' in page
 
 
 def test_columns_are_drawn_with_what_is_known_of_them_and_nothing_in_them_becomes_an_element() -> None:
@@ -293,7 +293,7 @@ def test_columns_are_drawn_with_what_is_known_of_them_and_nothing_in_them_become
 
 @pytest.mark.parametrize("columns", [{"a": 1}, ["a"], [{"test": "ks"}], [{"name": "a", "shares": {"bins": ["b"]}}], 7])
 def test_columns_of_another_form_break_no_page(columns: Any) -> None:
-    assert "What became of the drift" in report_page("shop", [found(1, "a-b-0", columns=columns)])
+    assert "Outcome of each drift" in report_page("shop", [found(1, "a-b-0", columns=columns)])
 
 
 def test_picked_points_are_shown_as_pictures_or_as_rows_with_the_drifted_columns_first() -> None:
@@ -306,7 +306,7 @@ def test_picked_points_are_shown_as_pictures_or_as_rows_with_the_drifted_columns
     assert "<i>" not in rows
     assert "1, is 2" in rows
     other = report_page("shop", events, labels("a-b-0", 1, 1, picture=base64.b64encode(b"GIF89a").decode()))
-    assert "not kept with what they look like" in other
+    assert "have no stored picture or row" in other
     assert "<img" not in other
 
 
@@ -323,4 +323,4 @@ def test_only_points_drawn_at_random_tell_the_accuracy_and_unlabelled_ones_or_un
 
 def test_counts_that_anybody_told_in_another_form_are_left_out() -> None:
     wrong = [told(1, "service.measured", requests="many"), told(2, "service.measured", since=1.0, version="V1")]
-    assert "What the service was asked is not known" in report_page("shop", [*wrong, judged(3)])
+    assert "The requests to the service are unknown" in report_page("shop", [*wrong, judged(3)])

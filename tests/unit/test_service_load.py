@@ -119,7 +119,7 @@ def test_a_load_of_which_nothing_succeeds_has_no_latency_and_is_told_all_the_sam
         ("http://127.0.0.1:1", LoadSpec(seconds=0), InvalidError, "--seconds 10"),
         ("http://127.0.0.1:1", LoadSpec(trace=constant(0.001, 1e6)), InvalidError, "at most a day"),
         ("http://127.0.0.1:1", LoadSpec(poisson=1), InvalidError, "--rate 50"),
-        ("http://127.0.0.1:1", LoadSpec(), LoadError, "No load could be made"),
+        ("http://127.0.0.1:1", LoadSpec(), LoadError, "could not be started"),
     ],
 )
 def test_a_load_that_cannot_be_is_refused(url: str, spec: LoadSpec, error: type[Exception], told: str) -> None:

@@ -129,7 +129,10 @@ def test_deploying_takes_the_online_workflow_and_what_is_given_beside_it(
 def test_what_is_run_is_not_deployed_and_the_other_way_round(
     deployer: EmbeddedDeployer, application: sf.Application
 ) -> None:
-    with pytest.raises(UsageError, match=r"'training' is of type 'batch': it runs to its end. Run it: scanflow run"):
+    with pytest.raises(
+        UsageError,
+        match=r"'training' is of type 'batch': it runs to completion and is not served. Run it: scanflow run",
+    ):
         deployer.deploy(Deployment(application, "training"))
     with pytest.raises(UnsupportedError, match=r"'digits' is of type 'online'.*Deploy it: scanflow deploy"):
         deployer.run(RunRequest(application, "digits"))
@@ -138,7 +141,7 @@ def test_what_is_run_is_not_deployed_and_the_other_way_round(
 
 
 def test_a_change_of_nothing_is_refused(deployer: EmbeddedDeployer, deployed: ServiceRecord) -> None:
-    with pytest.raises(UsageError, match="Nothing was given to change"):
+    with pytest.raises(UsageError, match="The request changes nothing"):
         ServiceChange()
     with pytest.raises(InvalidError, match=r"weight"):
         ServiceChange(model="models:/cnn/2", weight=1.5)
@@ -197,7 +200,7 @@ def test_scaling_rolls_and_explains(run: Run, deployed: ServiceRecord) -> None:
     ]
     assert "ceil(2 x 31.0 / 20.0) = 4" in run("scale", "digits", "--explain").output
     assert json.loads(run("scale", "digits", "--explain", "--json").output)["wanted"] == 4
-    assert "Nothing was given to change" in str(run("scale", "digits").exception)
+    assert "The request changes nothing" in str(run("scale", "digits").exception)
 
 
 def test_a_version_is_put_on_trial_and_judged(run: Run, backend: StandIn, deployed: ServiceRecord) -> None:

@@ -31,6 +31,6 @@ def test_each_field_is_read_from_the_variable_of_its_name() -> None:
 )
 def test_a_value_that_cannot_be_used_is_told_by_its_variable(name: str, values: list[str]) -> None:
     for value in values:
-        with pytest.raises(InvalidError, match=rf"The environment variable {name}=.* is not usable: ") as error:
+        with pytest.raises(InvalidError, match=rf"The environment variable {name}=.* is invalid: ") as error:
             Settings.from_environment({name: value})
         assert len(str(error.value)) < 300

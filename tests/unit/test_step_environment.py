@@ -134,7 +134,7 @@ def test_a_tracker_or_home_that_cannot_be_used_is_refused(tmp_path: Path, uri: s
     with pytest.raises(InvalidError, match=r"sqlite:///"):
         tracker_place(tmp_path, uri)
     for character in "?%":
-        with pytest.raises(InvalidError, match="cannot carry"):
+        with pytest.raises(InvalidError, match="cannot contain"):
             tracker_place(tmp_path / f"a{character}b")
 
 

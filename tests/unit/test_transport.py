@@ -81,7 +81,7 @@ def test_text_is_sent_as_text_in_json() -> None:
 def test_numbers_can_be_sent_as_the_service_wants_them() -> None:
     assert as_arrays([[1, 2]], dtype="FP32")["input"].dtype == np.float32
     assert as_arrays([[1, 2]], dtype="uint8")["input"].dtype == np.uint8
-    with pytest.raises(InvalidError, match="is no array"):
+    with pytest.raises(InvalidError, match="is not an array"):
         as_arrays([1], dtype="FP7")
 
 
@@ -89,7 +89,7 @@ def test_numbers_can_be_sent_as_the_service_wants_them() -> None:
     ("inputs", "told"),
     [
         ({}, "There is no input to send."),
-        ([[1, 2], [3]], "The input 'input' is no array"),
+        ([[1, 2], [3]], "The input 'input' is not an array"),
         ({"x": [object()]}, "The input 'x' holds object, which cannot be sent."),
         (1 + 2j, "holds complex128, which cannot be sent."),
         (np.array(["2026-01-01"], dtype="datetime64"), "holds datetime64"),
@@ -136,7 +136,7 @@ def test_a_refusal_is_raised_in_the_words_of_the_service(status: int, kind: type
         (b'{"status": {"code": -1, "info": "bad ndarray"}}', "bad ndarray"),
         (b"<h1>Bad gateway</h1>", "<h1>Bad gateway</h1>"),
         (b"[1]", "[1]"),
-        (b"", "without a word."),
+        (b"", "no message."),
         (b"\xff\xfe", "\ufffd\ufffd"),
     ],
 )
@@ -149,7 +149,7 @@ def test_what_speaks_another_language_is_said_to_do_so() -> None:
     for body in (b"hello", b"[]", b'{"outputs": [{"name": "x"}]}', b'{"outputs": 3}'):
         with (
             service(lambda request, body=body: httpx.Response(200, content=body)) as client,  # type: ignore[misc]
-            pytest.raises(UnavailableError, match="not of the Open Inference Protocol"),
+            pytest.raises(UnavailableError, match="does not follow the Open Inference Protocol"),
         ):
             client.infer("m", [1])
 

@@ -69,7 +69,7 @@ def test_a_document_comes_back_and_the_token_goes_along() -> None:
     ("answer", "error", "told"),
     [
         (httpx.Response(404, json=build_problem(NotFoundError("No run 'x'."))[1]), NotFoundError, r"^No run 'x'\.$"),
-        (httpx.Response(200, text="<html>"), UnavailableError, "is no scanflow server"),
+        (httpx.Response(200, text="<html>"), UnavailableError, "is not a scanflow server"),
         (httpx.Response(500, text="oops"), InternalError, r"127\.0\.0\.1:46666 answered 500: oops"),
     ],
     ids=["ours", "another program", "a proxy"],
@@ -161,7 +161,7 @@ def test_a_stream_that_is_refused_says_why() -> None:
     "url", ["", "localhost:46666", "ftp://x", "http://", "http://x:99999", "http://x:0", "http://h?a=1"]
 )
 def test_what_is_no_address_is_refused(url: str) -> None:
-    with pytest.raises(InvalidError, match="is no address of a server"):
+    with pytest.raises(InvalidError, match="is not the address of a server"):
         ServerClient(url)
     with pytest.raises(InvalidError, match="SCANFLOW_TOKEN") as error:
         ServerClient("http://me:secret@h:1")
@@ -186,6 +186,6 @@ def test_readiness_is_told_with_the_words_of_the_server() -> None:
 
 def test_what_cannot_be_written_as_json_is_refused_before_it_is_sent() -> None:
     handle, asked = scripted(httpx.Response(200, json={}))
-    with pytest.raises(InvalidError, match="cannot be written as JSON"):
+    with pytest.raises(InvalidError, match="cannot be serialized as JSON"):
         server(handle).post("/runs", {"x": float("nan")})
     assert asked == []

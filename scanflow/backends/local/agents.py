@@ -18,7 +18,7 @@ from scanflow.processes.jobs import GRACE_S, Job, write_whole
 from scanflow.processes.starts import Processes
 
 _LAST_WORDS = 8192
-"""Bytes at the end of a log that are searched for the reason of its process' end."""
+"""Bytes at the end of a log that are searched for the reason why its process ended."""
 
 
 class LocalAgents:

@@ -88,10 +88,10 @@ class Patience:
             UnavailableError: it took too long, or was cancelled.
         """
         if self._cancelled.is_set():
-            raise UnavailableError("The environment was not made, since the run was stopped.")
+            raise UnavailableError("The environment was not created, because the run was stopped.")
         if time.monotonic() > self._give_up:
             raise UnavailableError(
-                f"The environment was not ready after {self._limit_s:.0f} s. Resume to go on with it."
+                f"The environment was not ready after {self._limit_s:.0f} s. Resume the run to continue."
             )
 
 
@@ -137,7 +137,7 @@ def _find_uv() -> str:
     uv = str(neighbour) if neighbour.exists() else shutil.which("uv")
     if uv is None:
         raise MissingExtraError(
-            "A step with requirements needs uv to make its environment: pip install 'scanflow[local]'"
+            "A step with requirements needs uv to create its environment: pip install 'scanflow[local]'"
         )
     return uv
 

@@ -1,4 +1,4 @@
-"""A backend that needs no disk and starts no process: for tests of applications, and to show what a backend must do."""
+"""A backend without disk and processes: for tests of applications, and as the simplest example of a backend."""
 
 from __future__ import annotations
 

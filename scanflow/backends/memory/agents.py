@@ -39,7 +39,7 @@ class MemoryAgents:
         self.crash(app, team, name, None)
 
     def crash(self, app: str, team: str, name: str, why: str | None) -> None:
-        """End an agent as if it had died; ``why``: its failure."""
+        """Simulate the crash of an agent; ``why``: its failure."""
         now = self.show(app, team, name)
         if now.alive:
             self._agents[app, team, name] = replace(now, alive=False, started=False, failure=why)

@@ -122,7 +122,8 @@ class MemoryBatch:
 
     def keep_function(self, pickled: bytes) -> str:
         raise UnsupportedError(
-            f"The backend 'memory' keeps no functions by value, as this of {len(pickled):,} bytes. Put it into a file."
+            f"The backend 'memory' accepts no functions by value, such as this one of {len(pickled):,} bytes. "
+            "Put it into a file."
         )
 
     def forget_functions(self, before: float, needed: Collection[str] = ()) -> int:  # noqa: ARG002
@@ -139,7 +140,7 @@ class MemoryBatch:
         run_name, cut = name or self.free_name(), cut_down(definition)
         if (existing := self._runs.get(run_name)) is not None:
             if existing.definition != cut:
-                raise InvalidError(f"There is a run {run_name!r} already. Choose another name.")
+                raise InvalidError(f"A run {run_name!r} already exists. Choose another name.")
             return existing.complete
         record = RunRecord(
             name=run_name,
@@ -189,7 +190,7 @@ class MemoryBatch:
         return run.complete
 
     def stop(self, name: str) -> RunRecord:
-        """Request a run to stop: it does before its next task."""
+        """Request a run to stop; it stops before its next task."""
         run = self._run(name)
         if run.record.state in _ENDED:
             state = run.record.state

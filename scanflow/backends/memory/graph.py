@@ -101,7 +101,7 @@ class InferenceGraph:
         children = self._children(router)
         number = children.index(result) if isinstance(result, str) and result in children else int(result)
         if not _ALL <= number < len(children):
-            raise ServiceFailedError(f"The node {router!r} chose {result!r:.80}, which is no branch of it.")
+            raise ServiceFailedError(f"The node {router!r} chose {result!r:.80}, which is not one of its branches.")
         return number
 
 
@@ -122,7 +122,7 @@ def _call(
         call: Callable[..., Any] = getattr(subject, method)
     except KeyError:
         raise UnsupportedError(
-            f"The backend 'memory' opens no registry. Give it the model: Memory(models={{{address!r}: ...}})."
+            f"The backend 'memory' has no model registry. Give it the model: Memory(models={{{address!r}: ...}})."
         ) from None
     except UsageError:
         raise

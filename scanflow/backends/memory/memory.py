@@ -74,14 +74,14 @@ class Memory:
         return None
 
     def environments(self) -> EnvironmentBackend:
-        raise UnsupportedError("The backend 'memory' has no environments to make: nothing is to be done before a run.")
+        raise UnsupportedError("The backend 'memory' has no environments: a run needs no preparation.")
 
     def program(
         self,
         command: Sequence[str],  # noqa: ARG002
         environment: Mapping[str, str],  # noqa: ARG002
     ) -> AbstractContextManager[HostedProgram]:
-        raise UnsupportedError("The backend 'memory' hosts no programs: this is the place itself.")
+        raise UnsupportedError("The backend 'memory' does not host programs: start them on this machine.")
 
     def doctor(self, *, thorough: bool = False) -> list[Finding]:  # noqa: ARG002
         return []

@@ -129,8 +129,8 @@ class MemoryOnline:
         ):
             owner = existing.definition.app
             raise InvalidError(
-                f"A service {workflow.name!r} is deployed already, by the application {owner.name!r} of team "
-                f"{owner.team!r}. Rename this workflow, or delete that one."
+                f"A service {workflow.name!r} is already deployed, by the application {owner.name!r} of team "
+                f"{owner.team!r}. Rename this workflow, or delete that service."
             )
         if existing is not None and key in existing.keys:
             return self._record(existing)
@@ -181,7 +181,9 @@ class MemoryOnline:
         service = self._service(name)
         for other in self._services.values():
             if _backup(other.definition.workflow) == name:
-                raise UsageError(f"{name!r} is the backup of {other.definition.workflow.name!r}. Delete that first.")
+                raise UsageError(
+                    f"{name!r} is the backup of {other.definition.workflow.name!r}. Delete that service first."
+                )
         service.generation += 1
         del self._services[name]
         observe(Progress(service=name, text="deleted"))
@@ -258,7 +260,7 @@ class MemoryOnline:
             return
         previous = service.previous
         if previous is None:
-            raise UsageError("There is nothing to roll back to: it was deployed once and not changed.")
+            raise UsageError("It has no earlier definition to roll back to: it was deployed once and not changed.")
         self._replace(service, previous, self._graph(previous, log))
 
     def _promote(self, service: _Service, revision: _Revision) -> None:
@@ -271,17 +273,17 @@ class MemoryOnline:
         served = dict(service.definition.versions)
         node = change.node or (next(iter(served)) if len(served) == 1 else None)
         if node is None or node not in served:
-            raise UsageError(f"It is not clear which node should get {change.model!r}: {', '.join(served) or 'none'}.")
+            raise UsageError(f"It is ambiguous which node should get {change.model!r}: {', '.join(served) or 'none'}.")
         versions = {**served, node: str(change.model)}
         canary = service.canary
         same = canary is not None and canary.graph.versions == versions
         if change.is_canary and not change.weight and not change.shadow:
             if not same:
-                raise UsageError(f"{change.model} gets no requests already. Give it a weight, or shadow.")
+                raise UsageError(f"{change.model} already gets no requests. Give it a weight, or shadow.")
             service.canary, service.current.weight = None, 1.0
             return
         if versions == served:
-            raise UsageError(f"{change.model} is what is served already. Name another version.")
+            raise UsageError(f"{change.model} is already served. Name another version.")
         graph = self._graph(replace(service.definition, versions=versions), log)
         revision = canary if same and canary is not None else _Revision(f"r{service.generation + 1}", graph)
         if not change.is_canary:
@@ -300,7 +302,9 @@ class MemoryOnline:
         if scaling is not None:
             bounded = min(max(shape.instances, scaling.min), scaling.max)
             if change.instances not in {None, bounded}:
-                raise UsageError(f"Its scaling is from {scaling.min} to {scaling.max} instances: change that as well.")
+                raise UsageError(
+                    f"Its scaling allows {scaling.min} to {scaling.max} instances: change the scaling as well."
+                )
             shape = shape.model_copy(update={"instances": bounded})
         if change.backup is not None:
             raise UnsupportedError("The backend 'memory' cannot change the backup of a service. Deploy it again.")
@@ -370,7 +374,7 @@ class MemoryClient:
         return self._online.describe(self._name, path.rpartition("/")[2])
 
     def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> Any:  # noqa: ARG002
-        raise UnsupportedError("A service of the backend 'memory' takes arrays only: there is no HTTP.")
+        raise UnsupportedError("A service of the backend 'memory' accepts arrays only: it has no HTTP server.")
 
     def close(self) -> None:
         """Do nothing: nothing is open."""

@@ -70,8 +70,8 @@ class FittedAutoencoder:
         has_predicted = any(name.startswith("predicted") for name in self.held_out.reference.columns)
         if has_predicted != (predicted is not None):
             raise InvalidError(
-                "The model's scores are compared where the reference and the batch have them, and one of them has not. "
-                "Give predicted= to both fit and score, or to neither."
+                "The model's scores must be given for both the reference and the batch, or for neither. Pass "
+                "predicted= to both fit and score, or to neither."
             )
         return self.held_out.score(
             self.pictures.table(check_samples("batch", batch, shape=self.pictures.shape), predicted)
@@ -126,17 +126,19 @@ class Autoencoder:
         check_share(self, "held_share")
         for name in ("epochs", "code", "batch_size"):
             if getattr(self, name) < 1:
-                raise InvalidError(f"{name}={getattr(self, name)} is too few. Give 1 or more.")
+                raise InvalidError(f"{name}={getattr(self, name)} is too small. Give 1 or more.")
         table = TableDetector(level=self.level, outlier_share=self.outlier_share)
         if isinstance(reference, Mapping) or np.ndim(reference) not in (3, 4) or min(np.shape(reference)[1:3]) < 8:
             raise InvalidError(
-                "The autoencoder takes pictures (n, height, width) or (n, height, width, channels) with sides from 8 "
-                f"on, and the reference is {_describe_form(reference)}. Use the detector 'table'."
+                "The autoencoder takes pictures (n, height, width) or (n, height, width, channels) with sides of at "
+                "least 8, but the reference is {_describe_form(reference)}. Use the detector 'table'."
             )
         pictures = check_samples("reference", reference, least=LEAST_PICTURES)
         low, high = float(pictures.min()), float(pictures.max())
         if low == high:
-            raise InvalidError(f"All of the reference is {low:g}: there is nothing to learn. Give real pictures.")
+            raise InvalidError(
+                f"All values of the reference are {low:g}: there is nothing to learn. Give real pictures."
+            )
         order = self.generator.permutation(len(pictures))
         held_out, training = np.split(order, [round(self.held_share * len(order))])
         sides = [side + -side % 4 for side in pictures.shape[1:3]]

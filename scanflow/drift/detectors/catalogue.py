@@ -35,7 +35,7 @@ def make(name: str, *, generator: np.random.Generator, options: Mapping[str, Any
     try:
         detector: Detector = cls(**chosen)
     except TypeError as error:
-        raise InvalidError(f"The detector {name!r} cannot have these options ({error}). Leave them out.") from error
+        raise InvalidError(f"The detector {name!r} does not accept these options ({error}). Remove them.") from error
     return detector
 
 

@@ -87,7 +87,7 @@ def pick(
     if wrong:
         raise InvalidError(f"There are {count} ids, but {wrong}. Give one of each for every sample.")
     if len(set(ids)) != count:
-        raise InvalidError("Some ids are given twice, so a label would not find its sample. Give each its own.")
+        raise InvalidError("Some ids occur twice, so a label would match two samples. Give each sample its own id.")
     if most < 0:
         raise InvalidError(f"most={most} is below 0. Give 0 for none.")
     if count == 0:

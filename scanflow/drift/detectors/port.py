@@ -110,12 +110,12 @@ def check_samples(what: str, samples: Samples, *, shape: tuple[int, ...] | None 
     """
     array: NDArray[Any] = np.asarray(samples)
     if array.dtype.kind not in "biuf":
-        raise InvalidError(f"The {what} holds {array.dtype}, and a detector compares numbers. Convert it to floats.")
+        raise InvalidError(f"The {what} holds {array.dtype}, but a detector compares numbers. Convert it to floats.")
     if array.ndim == 0:
         raise InvalidError(f"The {what} is one number. Give an array with the samples along its first axis.")
     if len(array) < least:
         raise InvalidError(
-            f"The {what} has {len(array)} samples, and at least {least} are needed. "
+            f"The {what} has {len(array)} samples, but at least {least} are needed. "
             + ("Wait for more data before looking for drift." if what == "batch" else "Give more of the training data.")
         )
     if shape is not None and array.shape[1:] != shape:
@@ -128,8 +128,8 @@ def check_samples(what: str, samples: Samples, *, shape: tuple[int, ...] | None 
     bad = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(axis=1))
     if len(bad):
         raise InvalidError(
-            f"{len(bad)} of the {what}'s {len(array)} samples have NaN or infinite values, first number {bad[0]}. "
-            "Drop or repair them first."
+            f"{len(bad)} of the {what}'s {len(array)} samples have NaN or infinite values, the first at index "
+            f"{bad[0]}. Drop or repair them first."
         )
     return array.astype(np.float64)
 
@@ -139,4 +139,4 @@ def check_share(detector: Any, *names: str) -> None:
     for name in names:
         value = getattr(detector, name)
         if not 0 < value < 1:
-            raise InvalidError(f"{name}={value} is not between 0 and 1. Give 0.01, say, or leave it out.")
+            raise InvalidError(f"{name}={value} is not between 0 and 1. Give a value such as 0.01, or omit it.")

@@ -61,9 +61,9 @@ def build_column(what: str, samples: Any, predicted: Samples | None, *, least: i
     array = check_samples(what, samples if predicted is None else np.asarray(predicted).argmax(axis=1), least=least)
     if array.ndim != 1:
         raise InvalidError(
-            f"The {what} has the shape {array.shape}, and the class prior compares class numbers, (n,). "
-            "Give the predicted classes: scores.argmax(axis=1), say."
+            f"The {what} has the shape {array.shape}, but the class prior compares class numbers, (n,). Give the "
+            "predicted classes, for example scores.argmax(axis=1)."
         )
     if (array != np.rint(array)).any():
-        raise InvalidError(f"The {what} holds fractions, and classes are whole numbers. Give the predicted classes.")
+        raise InvalidError(f"The {what} contains fractions, but classes are whole numbers. Give the predicted classes.")
     return {"class": array.astype(np.int64).astype(str)}

@@ -50,5 +50,5 @@ def read_options(folder: Path) -> dict[str, Any]:
     except ValueError as error:
         raise InvalidError(f"{path} is not JSON ({error}). Fit the detector again and save it.") from error
     if not isinstance(options, dict) or not isinstance(options.get("kind"), str):
-        raise InvalidError(f"{path} does not say which kind of detector it is. Fit the detector again and save it.")
+        raise InvalidError(f"{path} does not name its kind of detector. Fit the detector again and save it.")
     return options

@@ -119,7 +119,7 @@ class TableDetector:
         options = {name: getattr(self, name) for name in self.__dataclass_fields__}
         kinds = np.zeros(table.rows, np.intp) if regimes is None else np.asarray(regimes).astype(np.intp)
         if len(kinds) != table.rows:
-            raise InvalidError(f"There are {len(kinds)} regimes for {table.rows} rows. Give one each.")
+            raise InvalidError(f"There are {len(kinds)} regimes for {table.rows} rows. Give one regime for each row.")
         return FittedTable(reference=table, regimes=kinds, options=options)
 
     load = FittedTable.load

@@ -46,7 +46,7 @@ def download(location: ArtifactLocation, staging: Path, client: Client) -> None:
     artifact_repository(location.folder, client).download_artifacts(location.file, str(staging))
     if not any(staging.iterdir()):
         raise NotFoundError(
-            f"There are no files at {location.folder!r}. They were never logged, or removed since: look there."
+            f"There are no files at {location.folder!r}. They were never logged, or were removed later."
         )
 
 

@@ -86,9 +86,7 @@ class MlflowConnection:
             except refusals() as error:
                 raise _translate_error(error, doing, where) from error
             except _get_outside_errors() as error:
-                raise UnavailableError(
-                    f"Could not {doing} in {where}: {error}. Try again once that is mended."
-                ) from error
+                raise UnavailableError(f"Could not {doing} in {where}: {error}. Fix that, then try again.") from error
 
     def _load(self) -> MlflowClient:
         from mlflow import MlflowClient
@@ -175,8 +173,8 @@ def _translate_error(error: MlflowApiError, doing: str, where: str) -> ScanflowE
     message = f"Could not {doing} in {where}: {text}"
     if "out-of-date database schema" in text:
         return UsageError(
-            f"Could not {doing}: the database {where} was made by another version of MLflow than the one installed. "
-            f"Take a copy of it, then run: mlflow db upgrade '{where}'"
+            f"Could not {doing}: the database {where} was created by another version of MLflow than the installed "
+            f"one. Back it up, then run: mlflow db upgrade '{where}'"
         )
     match error.error_code:
         case "RESOURCE_DOES_NOT_EXIST" | "NOT_FOUND":
@@ -189,7 +187,7 @@ def _translate_error(error: MlflowApiError, doing: str, where: str) -> ScanflowE
             )
         case "ENDPOINT_NOT_FOUND":
             return UsageError(
-                f"{message} Something answers there, but not as an MLflow tracking server does: check the address."
+                f"{message} The server at this address is not an MLflow tracking server: check the address."
             )
         case _:
             return UnavailableError(f"{message} Try again.")

@@ -28,8 +28,8 @@ def check_database(path: Path) -> None:
         raise UnavailableError(f"The tracker's database {str(path)!r} cannot be read: {error}. Try again.") from error
     except sqlite3.DatabaseError as error:
         raise UsageError(
-            f"The file {str(path)!r} is not a tracker's database: {error}. Move it away (a new one is then made), or "
-            "restore it."
+            f"The file {str(path)!r} is not a tracker's database: {error}. Move it away (a new one is then created), "
+            "or restore it."
         ) from error
 
 
@@ -48,7 +48,7 @@ def make_database(path: Path, artifact_root: Path) -> None:
                 _make(path, artifact_root)
     except OSError as error:
         raise UnavailableError(
-            f"The tracker's database {str(path)!r} could not be made: {error}. Make room or choose another home."
+            f"The tracker's database {str(path)!r} could not be created: {error}. Free space, or choose another home."
         ) from error
 
 
@@ -78,8 +78,8 @@ def _hold_lock(lock: Path) -> Generator[None, None, None]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise UnavailableError(
-                        f"Another process has been making the tracker's database for {_MAKING_TAKES_S:.0f} s, and "
-                        f"holds {str(lock)!r}. End it, then try again."
+                        f"Another process has been creating the tracker's database for {_MAKING_TAKES_S:.0f} s, and "
+                        f"holds {str(lock)!r}. Stop it, then try again."
                     ) from None
                 time.sleep(0.05)
         yield

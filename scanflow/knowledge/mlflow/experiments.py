@@ -61,8 +61,8 @@ def make_experiment(client: Client, place: TrackerPlace, app: str, team: str, *,
     identity = str(experiment.experiment_id)
     if experiment.lifecycle_stage != "active":
         raise UsageError(
-            f"The experiment {name!r} was deleted in MLflow, which keeps its name taken. Bring it back: "
-            f"mlflow experiments restore --experiment-id {identity}. Or remove it for good: mlflow gc "
+            f"The experiment {name!r} was deleted in MLflow, which still reserves its name. Restore it: "
+            f"mlflow experiments restore --experiment-id {identity}. Or remove it permanently: mlflow gc "
             f"--experiment-ids {identity}"
         )
     owner = _owner(experiment.tags)

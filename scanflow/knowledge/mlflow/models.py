@@ -134,8 +134,8 @@ def _log_model(model: Any, signature: Any) -> Any:
     if isinstance(model, mlflow.pyfunc.PythonModel):
         return mlflow.pyfunc.log_model(python_model=model, **options)
     raise InvalidError(
-        f"fit() returned a {type(model).__module__}.{type(model).__qualname__}, and such a model is not known. Return "
-        "one of scikit-learn or Keras, or wrap it in an mlflow.pyfunc.PythonModel."
+        f"fit() returned a {type(model).__module__}.{type(model).__qualname__}, which is not supported. Return a "
+        "model of scikit-learn or Keras, or wrap it in an mlflow.pyfunc.PythonModel."
     )
 
 

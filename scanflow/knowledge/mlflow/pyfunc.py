@@ -16,13 +16,14 @@ def load_pyfunc(folder: Path, who: str) -> Callable[[Any], Any]:
         from mlflow.exceptions import MlflowException
     except ModuleNotFoundError as error:
         raise MissingExtraError(
-            f"{who} is loaded by MLflow, and {error.name!r} is not installed. Install it: pip install 'scanflow[local]'"
+            f"{who} is loaded by MLflow, but {error.name!r} is not installed. Install it: pip install 'scanflow[local]'"
         ) from error
     try:
         model = mlflow.pyfunc.load_model(str(folder), suppress_warnings=True)
     except ModuleNotFoundError as error:
         raise MissingExtraError(
-            f"{who} needs {error.name!r}, which is not installed. What it was saved with: {folder / 'requirements.txt'}"
+            f"{who} needs {error.name!r}, which is not installed. It was saved with these requirements: "
+            f"{folder / 'requirements.txt'}"
         ) from error
     except MlflowException as error:
         raise UsageError(f"{who} cannot be loaded: {str(error)[:2000]}") from error

@@ -34,7 +34,7 @@ def autoconfigure(
         InvalidError: there is no node.
     """
     if not nodes:
-        raise InvalidError(f"There is no node to put {workload.name!r} on.")
+        raise InvalidError(f"There is no node for {workload.name!r}.")
     effective_policy, effective_profile = policy or workload.policy, profile or workload.profile
     if effective_profile is None and measurable and effective_policy != "none":
         effective_profile = "auto"

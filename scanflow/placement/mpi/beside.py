@@ -26,7 +26,7 @@ class Neighbour:
     cpus: tuple[int, ...]
     service: bool = True
     profile: MPIProfile | None = None
-    """What bounds it, of a job. None: it is not known."""
+    """A job's bottleneck. None: it is unknown."""
 
     @property
     def shares_badly(self) -> bool:
@@ -62,7 +62,7 @@ def choose_cpus_beside(
     Args:
         topology: This machine.
         cores: What the job asks for.
-        profile: What bounds it; where that is not known, it is taken for memory.
+        profile: The bottleneck; if it is unknown, memory is assumed.
         neighbours: Who holds which CPUs.
         oversubscribe: Whether its tasks may share cores.
     """
@@ -75,7 +75,7 @@ def choose_cpus_beside(
     free = [cpu for cpu in everything if cpu not in occupied]
     if not free or (len(free) < n_cores and not oversubscribe):
         has = (
-            f"{format_count(len(free), 'core')} of {n_cores} that it asks for {'is' if len(free) == 1 else 'are'} free"
+            f"{format_count(len(free), 'core')} of {n_cores} that it requests {'is' if len(free) == 1 else 'are'} free"
         )
         return CpuChoice(everything, f"{has}: it shares cores with {names}")
     if len(free) < n_cores:
@@ -103,15 +103,15 @@ def _choose_nodes(
         return _pack(nodes, n_cores)
     if profile == "network":
         return _keep_together(nodes, n_cores)
-    return _spread(nodes, n_cores, "memory bounds it" if profile == "memory" else "what bounds it is not known")
+    return _spread(nodes, n_cores, "memory-bound" if profile == "memory" else "bottleneck unknown")
 
 
 def _spread(nodes: Sequence[_MemoryNode], n_cores: int, why: str) -> tuple[Sequence[_MemoryNode], str]:
     quiet = [node for node in nodes if not any(neighbour.shares_badly for neighbour in node.beside)]
     if sum(len(node.free) for node in quiet) >= n_cores:
         return quiet, f"{why}: spread over {_format_nodes(quiet)}, away from {_name_neighbours(nodes, but=quiet)}"
-    there = "there is one memory node" if len(nodes) == 1 else "no others have the cores"
-    return nodes, f"{why}, and {there}: it shares memory with {_name_neighbours(nodes)}, on cores of its own"
+    there = "there is one memory node" if len(nodes) == 1 else "no other memory nodes have the cores"
+    return nodes, f"{why}, and {there}: it shares memory with {_name_neighbours(nodes)}, on exclusive cores"
 
 
 def _pack(nodes: Sequence[_MemoryNode], n_cores: int) -> tuple[Sequence[_MemoryNode], str]:
@@ -121,16 +121,16 @@ def _pack(nodes: Sequence[_MemoryNode], n_cores: int) -> tuple[Sequence[_MemoryN
             chosen.append(node)
     others = [node for node in nodes if node not in chosen]
     leaves = f", which leaves {_format_nodes(others)} to others" if others else ""
-    return chosen, f"the CPU bounds it: packed onto the free cores of {_format_nodes(chosen)}{leaves}"
+    return chosen, f"CPU-bound: packed onto the free cores of {_format_nodes(chosen)}{leaves}"
 
 
 def _keep_together(nodes: Sequence[_MemoryNode], n_cores: int) -> tuple[Sequence[_MemoryNode], str]:
     fitting = [node for node in nodes if len(node.free) >= n_cores]
     if not fitting:
         short = f"no memory node has {format_count(n_cores, 'free core')}"
-        return nodes, f"the network bounds it, and {short}: on {_format_nodes(nodes)}"
+        return nodes, f"network-bound, and {short}: on {_format_nodes(nodes)}"
     best = min(fitting, key=lambda node: (len(node.beside), len(node.free), node.id))
-    return [best], f"the network bounds it: together on {_format_nodes([best])}"
+    return [best], f"network-bound: together on {_format_nodes([best])}"
 
 
 def _format_names(neighbours: Iterable[Neighbour]) -> str:

@@ -40,7 +40,7 @@ def select_granularity(
         return Granularity(nodes=1, workers=workers, groups=1)
     if profile is None:
         raise InvalidError(
-            f"The policy {policy!r} cuts a job by what bounds it, which is not known. Write profile='cpu', 'memory' or "
+            f"The policy {policy!r} cuts a job by its bottleneck, which is unknown. Write profile='cpu', 'memory' or "
             "'network', or policy='none'."
         )
     if profile == "network":

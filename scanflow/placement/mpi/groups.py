@@ -36,7 +36,9 @@ def build_groups(workers: Sequence[MPIWorker], n_groups: int) -> tuple[tuple[int
     Each worker joins the group with the smallest requests so far, the first of equals, so that groups are alike.
     """
     if not 1 <= n_groups <= len(workers):
-        raise InvalidError(f"{len(workers)} workers cannot be put into {n_groups} groups. Write 1 to {len(workers)}.")
+        raise InvalidError(
+            f"{len(workers)} workers cannot be divided into {n_groups} groups. Write 1 to {len(workers)}."
+        )
     heap = [(0.0, 0, group) for group in range(n_groups)]
     members: list[list[int]] = [[] for _ in range(n_groups)]
     for worker in workers:
@@ -138,11 +140,11 @@ class _Placing:
 
 def _explain_no_fit(worker: MPIWorker, nodes: Sequence[ClusterNode], placing: _Placing) -> str:
     if not nodes:
-        return "There is no node to place an MPI job on."
+        return "There is no node for an MPI job."
     largest = max(nodes, key=lambda node: node.cores)
     needed = f"{worker.cores:g} cores" + ("" if worker.memory_bytes is None else f" and {worker.memory_bytes:,} bytes")
     return (
-        f"Worker {worker.index} needs {needed}, and no node has them free: the largest, {largest.name!r}, has "
-        f"{largest.cores:g} cores, and at most {max(placing.cores):g} are left on one. Ask for fewer tasks or cores, "
-        "or let tasks share cores: oversubscribe=True."
+        f"Worker {worker.index} needs {needed}, but no node has them free: the largest, {largest.name!r}, has "
+        f"{largest.cores:g} cores, and at most {max(placing.cores):g} are free on one node. Request fewer tasks or "
+        "cores, or let tasks share cores: oversubscribe=True."
     )

@@ -15,8 +15,8 @@ from scanflow.placement.topology import Topology
 
 HERE: Final = "localhost"
 _LATER: Final = (
-    "profile='auto': what bounds the program is measured when the job starts, and the plan made then "
-    "(now: scanflow mpi plan --measure)"
+    "profile='auto': the program's bottleneck is measured when the job starts, and the job is planned then (now: "
+    "scanflow mpi plan --measure)"
 )
 
 

@@ -88,8 +88,8 @@ def plan_job(
     """
     if workload.profile == "auto":
         raise InvalidError(
-            f"{workload.name!r} says profile='auto', which is measured where the program is. Measure it on this "
-            "machine: scanflow mpi plan --measure; then write what it prints: profile='cpu', 'memory' or 'network'."
+            f"{workload.name!r} sets profile='auto', which is measured where the program runs. Measure it on this "
+            "machine: scanflow mpi plan --measure; then set the result: profile='cpu', 'memory' or 'network'."
         )
     per_task = workload.resources_per_task
     granularity = _choose_granularity(workload, len(nodes))
@@ -98,8 +98,8 @@ def plan_job(
     crowded = wanted > free + 1e-9
     if crowded and not workload.oversubscribe:
         raise InvalidError(
-            f"{workload.name!r} needs {wanted:g} cores for its {workload.n_tasks} tasks, and {free:g} are there. Start "
-            "fewer tasks, or let them share cores: oversubscribe=True."
+            f"{workload.name!r} needs {wanted:g} cores for its {workload.n_tasks} tasks, but {free:g} are available. "
+            "Start fewer tasks, or let them share cores: oversubscribe=True."
         )
     memory = workload.memory_bytes
     _check_memory(workload, memory, nodes)
@@ -147,8 +147,8 @@ def _check_memory(workload: MPIWorkload, memory: int | None, nodes: Sequence[Clu
     sizes = [node.memory_bytes for node in nodes if node.memory_bytes is not None]
     if memory is not None and len(sizes) == len(nodes) and memory > sum(sizes):
         raise InvalidError(
-            f"{workload.name!r} needs {round_memory(memory)} for its {workload.n_tasks} tasks, and "
-            f"{round_memory(sum(sizes))} are there. Start fewer tasks, or ask for less memory for each."
+            f"{workload.name!r} needs {round_memory(memory)} for its {workload.n_tasks} tasks, but "
+            f"{round_memory(sum(sizes))} are available. Start fewer tasks, or request less memory for each."
         )
 
 
@@ -184,17 +184,17 @@ def _select_cpus(grant: Grant, place_in_worker: int) -> tuple[int, ...]:
 def _explain_plan(workload: MPIWorkload, granularity: Granularity, wanted: float, cores: float) -> tuple[str, ...]:
     workers, nodes = format_count(granularity.workers, "worker"), format_count(granularity.nodes, "node")
     if workload.n_workers is not None:
-        why = "as n_workers says"
+        why = "set by n_workers"
     elif workload.profile is None:
-        why = "what bounds the program is not known, so it is not cut"
+        why = "the program's bottleneck is unknown, so it is not cut"
     elif workload.profile == "network":
-        why = "the network bounds the program, so its tasks stay together"
+        why = "the program is network-bound, so its tasks stay together"
     else:
-        why = f"the {workload.profile} bounds the program, and the policy is {workload.policy!r}"
+        why = f"the program is {workload.profile}-bound, and the policy is {workload.policy!r}"
     reasons = [f"{workload.n_tasks} tasks in {workers} on {nodes}: {why} (Algorithm 2)"]
     if wanted > cores + 1e-9:
         reasons.append(
-            f"{wanted:g} cores were asked for and {cores:g} are there: tasks share cores, and yield while they wait"
+            f"{wanted:g} cores were requested and {cores:g} are available: tasks share cores, and yield while they wait"
         )
     return tuple(reasons)
 

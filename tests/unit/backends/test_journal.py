@@ -153,7 +153,7 @@ def test_a_request_to_stop_is_seen_by_others_and_taken_back_by_going_on(journal:
 
 def test_a_damaged_journal_says_what_to_look_at(tmp_path: Path) -> None:
     (tmp_path / "journal.db").write_bytes(b"this is not a database" * 100)
-    with pytest.raises(UnavailableError, match="cannot be used: it is no database"):
+    with pytest.raises(UnavailableError, match="cannot be used: it is not a database"):
         Journal(tmp_path / "journal.db")
 
 

@@ -93,7 +93,7 @@ def test_a_canary_gets_its_share_and_is_promoted(deployer: EmbeddedDeployer) -> 
     promoted = deployer.change("serve", ServiceChange(promote=True))
     assert served(promoted) == "models:/times/2"
     assert served(deployer.change("serve", ServiceChange(rollback=True))) == "models:/times/1"
-    with pytest.raises(UsageError, match="what is served already"):
+    with pytest.raises(UsageError, match="is already served"):
         deployer.change("serve", ServiceChange(model="models:/times/1"))
 
 

@@ -62,14 +62,14 @@ def test_over_subscribed_ranks_share_cores_as_equation_3_12_has_it() -> None:
     plan = plan_here(workload(n_tasks=8, oversubscribe=True, affinity="cpumempin"), machine(cores=4))
     assert [rank.cpus for rank in plan.ranks] == [(0,), (0,), (1,), (1,), (2,), (2,), (3,), (3,)]
     assert plan.oversubscribed
-    assert "8 cores were asked for and 4 are there" in plan.reasons[1]
+    assert "8 cores were requested and 4 are available" in plan.reasons[1]
 
 
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"n_tasks": 5}, r"'hpl' needs 5 cores for its 5 tasks, and 4 are there.*oversubscribe=True"),
-        ({"resources_per_task": sf.Resources(cpu=1, memory="2Gi")}, "needs 8Gi for its 4 tasks, and 4Gi are there"),
+        ({"n_tasks": 5}, r"'hpl' needs 5 cores for its 5 tasks, but 4 are available.*oversubscribe=True"),
+        ({"resources_per_task": sf.Resources(cpu=1, memory="2Gi")}, "needs 8Gi for its 4 tasks, but 4Gi are available"),
     ],
 )
 @pytest.mark.parametrize("memory", ["installed", "limited"])
@@ -85,10 +85,10 @@ def test_of_ranks_that_still_ran_the_one_that_others_may_wait_for_is_named(tmp_p
         (tmp_path / f"{rank}.out").write_text(f"line of {rank}\n")
     one = describe_running_ranks("hpl", 3, 5.0, tmp_path, {0: 4.9, 1: 0.01, 2: 4.8})
     assert one == (
-        "'hpl' did not end within 5.00 s: ranks 0-2 still ran. Rank 1 used less than a tenth of the CPU time that "
-        "others did, who may wait for it. Last lines of rank 1:\nline of 1"
+        "'hpl' did not finish within 5.00 s: ranks 0-2 still ran. Rank 1 used less than a tenth of the CPU time of the "
+        "others, which may be waiting for them. Last lines of rank 1:\nline of 1"
     )
-    unknown = "'hpl' did not end within 5.00 s: ranks 0-2 still ran. Last lines of rank 0:\nline of 0"
+    unknown = "'hpl' did not finish within 5.00 s: ranks 0-2 still ran. Last lines of rank 0:\nline of 0"
     assert describe_running_ranks("hpl", 3, 5.0, tmp_path, {0: 4.9, 1: 4.8, 2: 4.7}) == unknown
     assert describe_running_ranks("hpl", 3, 5.0, tmp_path, {0: 0.02, 1: 0.0, 2: 0.02}) == unknown, "nobody computes"
 
@@ -137,7 +137,7 @@ def test_a_program_is_started_by_the_flavor_that_it_is_linked_with(tmp_path: Pat
     both = installed("mpirun.openmpi", "mpiexec.hydra")
     assert find_launcher(None, other, name="x", which=both) == Mpirun("mpich", "/usr/bin/mpiexec.hydra")
     assert find_launcher(None, script, name="x", which=both).flavor == "openmpi"
-    with pytest.raises(InvalidError, match="says flavor='openmpi', and its program is linked with 'mpich'"):
+    with pytest.raises(InvalidError, match="sets flavor='openmpi', but its program is linked with 'mpich'"):
         find_launcher("openmpi", other, name="x", which=both)
     with pytest.raises(NotFoundError, match=r"needs mpirun of mpich, which is not installed.*apt-get install mpich"):
         find_launcher("mpich", script, name="x", which=installed("mpirun.openmpi"))

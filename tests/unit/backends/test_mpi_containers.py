@@ -33,7 +33,7 @@ def test_a_rank_in_apptainer_is_a_process_with_another_root(runtime: Any) -> Non
 
 @pytest.mark.parametrize(("runtime", "advice"), [("podman", "apt-get install podman"), ("apptainer", "apptainer.org")])
 def test_a_runtime_that_is_not_installed_is_refused_with_what_to_do(runtime: Any, advice: str) -> None:
-    with pytest.raises(NotFoundError, match=f"says runtime='{runtime}', which is not installed here.*{advice}"):
+    with pytest.raises(NotFoundError, match=f"sets runtime='{runtime}', which is not installed here.*{advice}"):
         find_runtime(runtime, name="dgemm", which=lambda _: None)
 
 

@@ -78,12 +78,12 @@ def test_an_output_is_found_by_name_before_it_is_looked_for_in_the_result() -> N
 
 
 def test_an_unknown_output_says_which_was_meant() -> None:
-    with pytest.raises(NotFoundError, match=r"'train' left no output 'acuracy'. Did you mean 'accuracy'"):
+    with pytest.raises(NotFoundError, match=r"'train' has no output 'acuracy'. Did you mean 'accuracy'"):
         pick_output({"accuracy": 1}, "acuracy", "train")
 
 
 def test_an_argument_too_long_for_a_command_line_is_refused() -> None:
-    with pytest.raises(InvalidError, match="Give it a file's path"):
+    with pytest.raises(InvalidError, match="Pass the path of a file"):
         format_argument(["x" * 200_000], who="Executor 'a': the parameter 'xs'")
 
 

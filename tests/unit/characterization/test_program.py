@@ -143,7 +143,10 @@ def test_runs_take_turns_and_memory_is_searched_where_the_program_is_nearly_as_f
 
 @pytest.mark.parametrize(
     ("outcome", "told"),
-    [("timed out", r"did not end within 10 s on 1 core.*--timeout 1h"), ("failed", r"failed on 1 core.*no such file")],
+    [
+        ("timed out", r"did not finish within 10 s on 1 core.*--timeout 1h"),
+        ("failed", r"failed on 1 core.*no such file"),
+    ],
 )
 def test_a_program_that_does_not_succeed_unlimited_cannot_be_characterized(outcome: str, told: str) -> None:
     bad = replace(ran(), outcome=outcome, last_lines="no such file")  # type: ignore[arg-type]

@@ -36,12 +36,12 @@ def test_a_detection_needs_only_to_say_whether_the_data_drifted() -> None:
 @pytest.mark.parametrize(
     ("outputs", "said"),
     [
-        ({}, "No step left an output 'drifted'"),
+        ({}, "No step wrote an output 'drifted'"),
         ({"drifted": "yes"}, "'drifted' is 'yes'"),
         ({"drifted": 1, "n_picked": -1}, "'n_picked' as -1"),
         ({"drifted": 1, "p_value": "low"}, "'p_value' as 'low'"),
         ({"drifted": 1, "columns": ["age"]}, "objects with a 'name'"),
-        ({"drifted": 0, "regimes": ["clean"]}, "no shares by name"),
+        ({"drifted": 0, "regimes": ["clean"]}, "not shares by name"),
         ({"drifted": 0, "regimes": {"clean": "all"}}, "'clean' as 'all'"),
     ],
 )
@@ -68,12 +68,12 @@ def test_a_training_of_a_first_model_compares_nothing() -> None:
     [
         ({"slices": None}, "no output 'slices'"),
         ({"champion_version": None}, "no output 'champion_version'"),
-        ({"slices": []}, "no list of objects"),
+        ({"slices": []}, "not a list of objects"),
         ({"slices": [CURRENT | {"n": None}]}, "needs name, n, champion_right"),
         ({"slices": [CURRENT | {"name": "clean"}]}, "Name one 'current'"),
         ({"slices": [CURRENT, CURRENT]}, "Name one 'current'"),
         ({"slices": [CURRENT | {"gained": 99}]}, "cannot have"),
-        ({"challenger_accuracy": float("nan")}, "no finite number"),
+        ({"challenger_accuracy": float("nan")}, "not a finite number"),
     ],
 )
 def test_what_is_wrong_with_a_training_is_said(outputs: dict[str, Any], said: str) -> None:

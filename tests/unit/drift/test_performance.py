@@ -46,7 +46,7 @@ def test_what_cannot_be_estimated_is_refused() -> None:
     scores, labels = scored(np.random.default_rng(1), 60, 1.0)
     with pytest.raises(InvalidError, match="needs 50"):
         Calibration.fit(scores[:40], labels[:40])
-    with pytest.raises(InvalidError, match="one for each"):
+    with pytest.raises(InvalidError, match="one label for each"):
         Calibration.fit(scores, labels[:40])
     known = Calibration.fit(scores, scores.argmax(axis=1) == labels)
     for wrong, says in ((np.ones((0, 2)), "no scores"), (np.ones((5, 1)), "shape")):

@@ -109,7 +109,7 @@ def test_labels_find_their_points_in_the_files_of_several_detections(tracker: Me
     with pytest.raises(InvalidError, match="has 3 points"):
         load_labelled_points(tracker, labels(tracker, tmp_path, points))
     points[0]["data"] = {}
-    with pytest.raises(InvalidError, match="does not say where"):
+    with pytest.raises(InvalidError, match="has no location"):
         load_labelled_points(tracker, labels(tracker, tmp_path, points))
     with pytest.raises(InvalidError, match="no labelled points"):
         load_labelled_points(tracker, labels(tracker, tmp_path, []))

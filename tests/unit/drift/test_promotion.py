@@ -38,8 +38,8 @@ def test_so_many_points_that_they_are_not_counted_out_have_nearly_the_same_p_val
 @pytest.mark.parametrize(
     ("slices", "verdict", "reason"),
     [
-        ([NOW, CLEAN], "promote", "better by 19.2 points of the traffic to be expected (current 90 %, clean 10 %), at"),
-        ([NOW], "promote", "better by 21.3 points of the traffic to be expected (current 100 %), at least 10.5 points"),
+        ([NOW, CLEAN], "promote", "better by 19.2 points on the expected traffic (current 90 %, clean 10 %), at"),
+        ([NOW], "promote", "better by 21.3 points on the expected traffic (current 100 %), at least 10.5 points"),
         ([part(CURRENT, 49, 20, 25, 0)], "wait", "evaluated on 49 points of 50; about 1 more"),
         ([part(CURRENT, 100, 70, 10, 6)], "wait", "the gain may be as low as -"),
         ([part(CURRENT, 100, 70, 2, 20)], "reject", "gains "),
@@ -47,7 +47,7 @@ def test_so_many_points_that_they_are_not_counted_out_have_nearly_the_same_p_val
         ([NOW, part("clean", 1541, 1500, 5, 19)], "promote", "better by"),
         ([SOME, part("clean", 500, 490, 0, 75)], "wait", "the gain may be as low as -0.7 points; about 351 more"),
         ([NOW, part("clean", 500, 490, 0, 50)], "ask", "worse on 'clean' by 10.0 points, at least"),
-        ([NOW, part("clean", 500, 490, 5, 24)], "ask", "on 'clean' it may lose 5.6 points, and 5.0 points are allowed"),
+        ([NOW, part("clean", 500, 490, 5, 24)], "ask", "on 'clean' it may lose 5.6 points, but 5.0 points are allowed"),
         ([NOW, CLEAN, part("a-b-1", 60, 50, 1, 10)], "ask", "worse on 'a-b-1' by 15.0 points, at least"),
         ([NOW, CLEAN, part("a-b-1", 180, 150, 3, 3)], "promote", "current 90 %, clean 5 %, a-b-1 5 %"),
         ([NOW, CLEAN, part("a-b-1", 60, 50, 3, 3)], "ask", "on 'a-b-1' it may lose 7.5 points"),
@@ -58,8 +58,8 @@ def test_so_many_points_that_they_are_not_counted_out_have_nearly_the_same_p_val
 def test_a_challenger_is_promoted_waits_or_is_rejected(slices: list[Slice], verdict: str, reason: str) -> None:
     found = decide(slices)
     assert (found.verdict, reason in found.reason) == (verdict, True), found.reason
-    assert (found.needed > 0) == ("more labelled points would tell" in found.reason)
-    assert (verdict == "wait") == ("would tell" in found.reason)
+    assert (found.needed > 0) == ("more labelled points would decide" in found.reason)
+    assert (verdict == "wait") == ("would decide" in found.reason)
 
 
 def test_what_people_ask_for_weighs_as_much_as_they_ask_for_it() -> None:
@@ -69,7 +69,7 @@ def test_what_people_ask_for_weighs_as_much_as_they_ask_for_it() -> None:
     assert half.traffic == {CURRENT: 0.45, "clean": 0.55}
     assert (half.verdict, half.reason) == (
         "reject",
-        "worse on 'clean' by 3.0 points, at least 1.3 points, and 0.9 points are allowed",
+        "worse on 'clean' by 3.0 points, at least 1.3 points, but 0.9 points are allowed",
     )
     gone = decide(forgets, recent={"clean": 1.0})
     assert gone.traffic == {CURRENT: 0.0, "clean": 1.0}
@@ -94,10 +94,10 @@ def test_a_challenger_waits_only_for_labels_that_can_tell_and_that_people_give()
     assert decide([little, CLEAN], most_n=180 + waits.needed).verdict == "wait"
     found = decide([little, CLEAN], most_n=179 + waits.needed)
     assert (found.verdict, found.needed) == ("reject", 0)
-    assert "more labelled points would tell, and people label" in found.reason
+    assert "more labelled points would decide, but people label" in found.reason
     few = part("clean", 20, 18, 1, 1)
     unknown = decide([part(CURRENT, 2000, 1400, 110, 60), few], recent={"clean": 0.9})
-    assert (unknown.verdict, "no label would tell" in unknown.reason) == ("reject", True)
+    assert (unknown.verdict, "more labels would not decide" in unknown.reason) == ("reject", True)
 
 
 def test_the_looks_share_the_level() -> None:
@@ -119,8 +119,8 @@ def test_a_promotion_is_told_in_one_sentence() -> None:
     about: dict[str, Any] = {"champion": 1, "version": 3, "run": "bold-fox-1", "drifted": ["latitude"]}
     evidence = decide([NOW, CLEAN]).evidence(**about)
     assert format_decision(json.loads(json.dumps(evidence))) == (
-        "Replace version 1 (71.2 %) by version 3 (93.2 %), n = 59, +22.0 points (+10.5 to +32.1); of the "
-        "traffic to be expected +19.2 (+9.4 to +28.9): current 90 %, clean 10 %; other slices unchanged: "
+        "Replace version 1 (71.2 %) by version 3 (93.2 %), n = 59, +22.0 points (+10.5 to +32.1); gain on the "
+        "expected traffic +19.2 (+9.4 to +28.9): current 90 %, clean 10 %; other slices unchanged: "
         "clean -0.2 (-0.8 to +0.4, n = 500); drift in `latitude`; run bold-fox-1"
     )
 

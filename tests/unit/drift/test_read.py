@@ -110,7 +110,7 @@ def test_recorded_predictions_and_pictures_become_columns(tmp_path: Path) -> Non
     ("name", "content", "error", "says"),
     [
         ("none.csv", None, NotFoundError, "no file"),
-        ("a.txt", b"x", InvalidError, "no known kind"),
+        ("a.txt", b"x", InvalidError, "unknown format"),
         ("a.npz", b"x", InvalidError, "cannot be read"),
         ("a.parquet", b"x", InvalidError, "cannot be read"),
         ("a.csv", b"", InvalidError, "cannot be read"),

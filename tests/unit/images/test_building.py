@@ -116,7 +116,7 @@ def test_another_registry_gets_images_of_its_own_and_again_builds_on_the_newest_
 
 
 def test_a_push_without_a_registry_and_one_that_fails_say_so_and_lose_no_build(setting: Setting) -> None:
-    with pytest.raises(UsageError, match="Name a registry"):
+    with pytest.raises(UsageError, match="No registry is configured"):
         setting.build(registry=None)
     assert setting.builder.asked == []
     setting.builder.broken = setting.wanted()[1].recipe.tag

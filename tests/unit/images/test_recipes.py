@@ -59,7 +59,7 @@ def test_nodes_that_run_together_cannot_name_two_images(folder: Path) -> None:
     one, other = (sf.Service(name=name, implementation="graph.py:X", image=f"{name}:1") for name in ("one", "other"))
     workflow = sf.Workflow(name="serving", type="online", nodes=[one, other], edges=one >> other)
     app = sf.Application(name="shop", app_dir=folder, workflows=[workflow])
-    with pytest.raises(UsageError, match="'one' and 'other' run in one container, and name two images"):
+    with pytest.raises(UsageError, match="'one' and 'other' run in one container, but name two images"):
         plan_images(app, app.workflows, BASE, no_models)
 
 

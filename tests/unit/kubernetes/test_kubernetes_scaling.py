@@ -142,10 +142,10 @@ def test_a_decision_is_told_with_its_numbers() -> None:
     ("status", "decision"),
     [
         (hpa(2, 2, "20"), "stay"),
-        (hpa(4, 2, "9500m"), "take away 2"),
+        (hpa(4, 2, "9500m"), "remove 2"),
         (hpa(2, 2, "5", AbleToScale=("True", "ScaleDownStabilized")), "stay: more were needed in the last 300 s"),
         (hpa(2, 2, None, ScalingActive=("False", "FailedGetExternalMetric")), "stay: it is FailedGetExternalMetric"),
-        (hpa(0, 0, None, ScalingActive=("False", "ScalingDisabled")), "sleep: no request for 60 s"),
+        (hpa(0, 0, None, ScalingActive=("False", "ScalingDisabled")), "scale to zero: no request for 60 s"),
         (None, "stay: there is no autoscaler yet"),
     ],
 )

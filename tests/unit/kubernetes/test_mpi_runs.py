@@ -125,7 +125,7 @@ def test_a_rank_that_fails_is_named_with_its_last_lines(
     job = record.tasks[-1]
     assert (record.state, job.exit_code, job.failure.summary) == ("failed", 3, "exit code 3")
     assert job.failure.cause == (
-        "Rank 1 of 'ring' ended with code 3, so mpirun ended the others. Its last lines:\ncannot read input.dat"
+        "Rank 1 of 'ring' exited with code 3, so mpirun stopped the others. Its last lines:\ncannot read input.dat"
     )
     again = runs.drive(record.name, environment=lambda _: {}, observe=lambda _: None)
     assert (again.state, again.tasks[-1].attempts) == ("failed", 2)
@@ -139,7 +139,7 @@ def test_a_timeout_that_a_yaml_mainfile_says_is_what_the_error_says(
     cluster.play("Job", plays(137, phase="Failed", reason="DeadlineExceeded"))
     record, _ = drive(runs, application(tmp_path, mainfile="exp.yaml"))
     assert record.tasks[-1].failure is not None
-    assert record.tasks[-1].failure.cause == "'ring' did not end within 2m 00s: mpirun still ran."
+    assert record.tasks[-1].failure.cause == "'ring' did not finish within 2m 00s: mpirun still ran."
 
 
 def test_a_job_that_nobody_watched_is_read_when_somebody_looks(
@@ -186,8 +186,8 @@ def test_what_pods_cannot_do_is_refused_before_a_run(runs: KubernetesRuns, tmp_p
     (tmp_path / "solve").write_text("#!/bin/sh\n")
     refused(UnsupportedError, "under Open MPI", flavor="mpich")
     refused(UnsupportedError, r"resources_per_task\.gpu", resources_per_task=sf.Resources(gpu=1))
-    refused(InvalidError, r"allow it: chmod \+x solve", mainfile="solve")
-    refused(InvalidError, "64 cores for its 64 tasks, and 8 are there", n_tasks=64)
+    refused(InvalidError, r"make it executable: chmod \+x solve", mainfile="solve")
+    refused(InvalidError, "64 cores for its 64 tasks, but 8 are available", n_tasks=64)
     refused(UnsupportedError, r"affinity\.near is not supported", affinity=sf.Affinity(near=["ring"]))
     refused(InvalidError, "no node has the labels disk=ssd", affinity=sf.Affinity(node_selector={"disk": "ssd"}))
     refused(InvalidError, "is outside the application's folder", mainfile="/bin/true")

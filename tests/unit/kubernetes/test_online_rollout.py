@@ -90,12 +90,12 @@ def test_a_backup_is_told_for_whom_it_answers_before_it_may_have_to(served: Serv
         return list(json.loads(made["data"]["instance.json"])["aliases"])
 
     served.deploy()
-    with pytest.raises(NotFoundError, match=r"serves no 'spar' that could be a backup.*Deploy it first"):
+    with pytest.raises(NotFoundError, match=r"has no online workflow 'spar' to use as a backup.*Deploy it first"):
         served.change(backup="spar")
     for name in served.others:
         served.deploy(name=name)
     assert names("spare") == []
-    with pytest.raises(UsageError, match="chain of backups"):
+    with pytest.raises(UsageError, match="chains of backups"):
         served.change(backup="serving")
     assert served.change(backup="spare").backup == "spare"
     assert names("spare") == ["serving"]

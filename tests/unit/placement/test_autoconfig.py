@@ -48,5 +48,5 @@ def test_there_are_at_most_as_many_nodes_as_tasks_and_as_were_allowed() -> None:
 
 
 def test_without_a_node_it_says_so() -> None:
-    with pytest.raises(InvalidError, match="There is no node to put 'dgemm' on"):
+    with pytest.raises(InvalidError, match="There is no node for 'dgemm'"):
         autoconfigure(job(), [])

@@ -29,7 +29,7 @@ socket 0 · node 0 (64.0 GiB) · 8 cores · 2 L3 of 16.0 MiB
    8·  9· 10· 11· │ 12· 13· 14· 15·
 
 · free. A column is a core, its siblings one below the other. Cores between bars share an L3.
-cpumem: each instance has CPUs of its own in one socket, and that socket's memory.
+cpumem: each instance has exclusive CPUs in one socket, and that socket's memory.
 a  instance 1: CPUs 0-1 of socket 0, one L3 of 16Mi; siblings 8-9 left idle
 b  instance 2: CPUs 4-5 of socket 0, one L3 of 16Mi; siblings 12-13 left idle
 """
@@ -77,7 +77,7 @@ def test_a_copied_tree_is_shown(quick_cli: Cli, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["--from", "nothing.json"], "cannot be read: No such file or directory. Write one on that machine"),
-        (["--sysfs", "nothing"], "There is no machine in 'nothing'"),
+        (["--sysfs", "nothing"], "'nothing' describes no machine"),
         (["--from", "a", "--sysfs", "b"], "Leave one out"),
         (["-n", "1", "--affinity", "cpux"], "affinity 'cpux' is not known. Did you mean 'cpu'?"),
         (["-n", "1", "--order", "apar"], "--order 'apar' is not known. Did you mean 'apart'?"),
@@ -128,7 +128,7 @@ def test_a_plan_goes_around_them(deployed: CliRunner) -> None:
     assert "a  digits/1, letters/1: CPUs 1\n" in told
     assert "c  instance 2: CPU 2 of socket 0" in told
     full = deployed.invoke(app, ["topology", "-n", "3", "--affinity", "cpu"])
-    assert "2 cores of them are left beside others. Write at most instances=2" in str(full.exception)
+    assert "2 cores of them are left by other services. Write at most instances=2" in str(full.exception)
 
 
 @given(MACHINES, st.integers(20, 200))

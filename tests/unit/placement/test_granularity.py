@@ -44,9 +44,9 @@ def test_a_budget_sizes_a_service_as_equation_4_1_does(given: dict[str, Any], fo
             {"cut": 10, "into": 4},
             "10 cores cannot be divided evenly over 4 .* Write --cut 12, or .*--cores 2.5",
         ),
-        ((None, None), {"cut": 10}, "belong together. Write --cut 32 --into 8"),
-        ((None, None), {"into": 10}, "belong together"),
-        ((2, None), {"cut": 10, "into": 5}, "Leave out --instances"),
+        ((None, None), {"cut": 10}, "needs a number of instances. Write --cut 32 --into 8"),
+        ((None, None), {"into": 10}, "needs a number of instances"),
+        ((2, None), {"cut": 10, "into": 5}, "Omit --instances"),
     ],
 )
 def test_a_budget_that_sizes_no_service_says_what_to_write(direct: Any, given: dict[str, Any], told: str) -> None:

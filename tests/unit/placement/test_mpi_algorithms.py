@@ -114,7 +114,7 @@ def test_algorithms_4_and_5_choose_what_their_printed_form_chooses(
     groups = build_groups(workers, n_groups)
     wanted = printed_placing(workers, groups, nodes)
     if wanted is None:
-        with pytest.raises(InvalidError, match="and no node has them free"):
+        with pytest.raises(InvalidError, match="but no node has them free"):
             place_groups(workers, groups, nodes)
     else:
         assert list(place_groups(workers, groups, nodes)) == wanted
@@ -149,7 +149,7 @@ def test_eight_times_the_tasks_on_eight_times_the_nodes_are_no_more_work_for_eac
 
 def test_what_fits_no_node_is_told() -> None:
     workers = make_workers(8, 1, cores=8)
-    with pytest.raises(InvalidError, match=r"Worker 0 needs 8 cores, and no node has them free: the largest, 'b'"):
+    with pytest.raises(InvalidError, match=r"Worker 0 needs 8 cores, but no node has them free: the largest, 'b'"):
         place_groups(
             workers, build_groups(workers, 1), [ClusterNode(name="a", cores=2), ClusterNode(name="b", cores=4)]
         )

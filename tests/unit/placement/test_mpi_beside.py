@@ -29,7 +29,7 @@ def test_alone_a_job_has_all_cpus() -> None:
 def test_memory_bound_jobs_keep_off_the_memory_of_services_and_of_each_other() -> None:
     cpus, why = chosen("memory", SERVE)
     assert cpus == (4, 5, 6, 7)
-    assert why == "memory bounds it: spread over memory node 1, away from 'serve'"
+    assert why == "memory-bound: spread over memory node 1, away from 'serve'"
     stream = Neighbour(name="stream", cpus=(4, 5), service=False, profile="memory")
     cpus, why = chosen("memory", stream)
     assert cpus == (0, 1, 2, 3)
@@ -39,12 +39,12 @@ def test_memory_bound_jobs_keep_off_the_memory_of_services_and_of_each_other() -
 def test_a_job_that_computes_is_packed_beside_a_service_and_leaves_the_other_node() -> None:
     cpus, why = chosen("cpu", SERVE)
     assert cpus == (2, 3)
-    assert why == "the CPU bounds it: packed onto the free cores of memory node 0, which leaves memory node 1 to others"
+    assert why == "CPU-bound: packed onto the free cores of memory node 0, which leaves memory node 1 to others"
     assert chosen("cpu", SERVE, cores=3)[0] == (2, 3, 4, 5, 6, 7)
 
 
 def test_a_job_that_the_network_bounds_stays_together_with_the_fewest_neighbours() -> None:
-    assert chosen("network", SERVE) == ((4, 5, 6, 7), "the network bounds it: together on memory node 1")
+    assert chosen("network", SERVE) == ((4, 5, 6, 7), "network-bound: together on memory node 1")
     assert "no memory node has 5 free cores" in str(chosen("network", SERVE, cores=5)[1])
 
 
@@ -53,14 +53,16 @@ def test_a_memory_bound_job_that_fits_nowhere_else_says_whose_memory_it_shares()
     cpus, why = chosen("memory", SERVE, other)
     assert cpus == (2, 3, 5, 6, 7)
     assert why is not None
-    assert why.endswith("no others have the cores: it shares memory with 'other', 'serve', on cores of its own")
+    assert why.endswith(
+        "no other memory nodes have the cores: it shares memory with 'other', 'serve', on exclusive cores"
+    )
 
 
 def test_cores_of_others_are_taken_only_where_tasks_may_not_share_their_own() -> None:
     most = Neighbour(name="most", cpus=(0, 1, 2, 3, 4, 5, 6))
     assert chosen("cpu", most) == (
         TWO.effective_cpus,
-        "1 core of 2 that it asks for is free: it shares cores with 'most'",
+        "1 core of 2 that it requests is free: it shares cores with 'most'",
     )
     assert chosen("cpu", most, oversubscribe=True) == ((7,), "its tasks share CPU 7, which 'most' leave free")
 
@@ -100,4 +102,4 @@ def test_ranks_are_bound_beside_services_and_the_plan_says_why(profile: Any, cpu
     job = sf.MPIWorkload(name="job", mainfile="x", n_tasks=2, profile=profile, affinity="cpumempin")
     plan = plan_here(job, TWO, neighbours=[SERVE])
     assert {cpu for rank in plan.ranks for cpu in rank.cpus} == cpus
-    assert "bounds it: " in plan.reasons[-1]
+    assert "-bound: " in plan.reasons[-1]

@@ -47,7 +47,7 @@ def test_a_slurm_batch_file_has_the_nodes_and_tasks_of_the_plan() -> None:
         "#SBATCH --cpus-per-task=1",
         "#SBATCH --mem-per-cpu=2048M",
         "#SBATCH --time=01:30:00",
-        "# 8 tasks in 8 workers on 2 nodes: the cpu bounds the program, and the policy is 'granularity' (Algorithm 2)",
+        "# 8 tasks in 8 workers on 2 nodes: the program is cpu-bound, and the policy is 'granularity' (Algorithm 2)",
         "srun --cpu-bind=cores --distribution=cyclic ./hpcc 'a b'",
     ]
 
@@ -109,6 +109,6 @@ def test_a_profile_is_measured_when_it_is_asked_for(tmp_path: Path, monkeypatch:
     assert "is measured when the job starts" in plain.stdout
     assert not asked
     shown = CliRunner().invoke(app, ["mpi", "plan", "--measure", "--nodes", "2"])
-    assert "the network bounds the program, so its tasks stay together" in shown.stdout
-    assert "profile='auto': the network bounds it: it sends much" in shown.stderr
+    assert "the program is network-bound, so its tasks stay together" in shown.stdout
+    assert "profile='auto': network-bound: it sends much" in shown.stderr
     assert asked == ["bench"]

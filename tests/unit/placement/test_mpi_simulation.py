@@ -156,13 +156,13 @@ def test_a_worker_gets_the_cores_of_one_socket_where_one_has_enough() -> None:
     assert machines.ranks("node0", spread).sockets == ((0, 1), (1, 2))
     machines.release("node0", first)
     assert machines.nodes[0].cores == 3
-    with pytest.raises(ValueError, match="node0 has 3 cores, and 4 were placed on it"):
+    with pytest.raises(ValueError, match="node0 has 3 cores, but 4 were placed on it"):
         machines.take("node0", 4)
 
 
 def test_a_job_that_fits_not_even_the_empty_cluster_is_refused() -> None:
     job = replace(thesis_jobs()[0], n_tasks=200)
-    with pytest.raises(InvalidError, match="needs 200 cores for its 200 tasks, and 128 are there"):
+    with pytest.raises(InvalidError, match="needs 200 cores for its 200 tasks, but 128 are available"):
         simulate([job], CM_S_TG, CONTENTION)
 
 

@@ -257,7 +257,7 @@ def test_memory_of_a_node_without_any_comes_from_the_nearest() -> None:
         ),
     )
     assert [grant.memory_nodes for grant in place(machine, 2, 1, "cpumem")] == [(0,), (0,)]
-    assert "(the nearest that has any)" in explain(machine, place(machine, 2, 1, "cpumem"), "cpumem")[2]
+    assert "(the nearest with memory)" in explain(machine, place(machine, 2, 1, "cpumem"), "cpumem")[2]
 
 
 def test_an_instance_that_needs_the_memory_of_a_node_gets_one_to_itself() -> None:
@@ -291,7 +291,7 @@ def refused(call: Callable[[], Any]) -> str:
             lambda: place(SMT.replace(allowed=tuple(range(2, 36)), quota=20), 6, 4, "cpu"),
             (
                 "6 instances of 4 cores need 24 cores: this machine has 72 CPUs (36 cores with up to 2 siblings), of "
-                "which the affinity mask or cpuset leaves 34 (2-35), and the CPU quota is 20. "
+                "which the affinity mask or cpuset allows 34 (2-35), and the CPU quota is 20. "
                 "Write at most instances=5 or cores=3."
             ),
         ),
@@ -299,36 +299,36 @@ def refused(call: Callable[[], Any]) -> str:
             lambda: place(THESIS, 1, 20, "cpumem"),
             (
                 "An instance of 20 cores does not fit a socket, which has 18 CPUs that may be used; affinity='cpumem' "
-                "keeps it in one. Write at most cores=18, or affinity='cpu'."
+                "keeps an instance in one socket. Write at most cores=18, or affinity='cpu'."
             ),
         ),
         (
             lambda: place(THESIS, 3, 12, "cpumempin"),
             (
-                "3 instances of 12 cores do not fit with affinity='cpumempin', which keeps each in one socket: free "
-                "are 18 cores on socket 0, 18 cores on socket 1, enough for 2. "
+                "3 instances of 12 cores do not fit with affinity='cpumempin', which keeps each instance in one "
+                "socket: 18 cores on socket 0, 18 cores on socket 1 are free, enough for 2. "
                 "Write instances=2, fewer cores each, or affinity='cpu'."
             ),
         ),
         (
             lambda: place(uniform(2, 4), 1, 4, "cpumem", taken={0, 4}),
             (
-                "No socket has 4 cores left for affinity='cpumem', which keeps an instance in one: free are 3 cores on "
-                "socket 0, 3 cores on socket 1. Write at most cores=3, or affinity='cpu'."
+                "No socket has 4 cores left for affinity='cpumem', which keeps an instance in one socket: 3 cores on "
+                "socket 0, 3 cores on socket 1 are free. Write at most cores=3, or affinity='cpu'."
             ),
         ),
         (
             lambda: place(uniform(1, 2), 3, 0.6, "cpu"),
             (
-                "3 instances of 0.6 cores do not fit: what is left of the CPUs is in parts too small. "
-                "Write a whole number of cores, or 0.5, of which two share a CPU."
+                "3 instances of 0.6 cores do not fit: the free parts of the CPUs are too small. Write a whole number "
+                "of cores, or 0.5, so that two instances share a CPU."
             ),
         ),
         (
             lambda: place(TWO, 1, 2, "cpumem", beside=place(TWO, 2, 1, "cpumem")),
             (
-                "1 instance of 2 cores needs 2 cores: this machine has 2 CPUs, and 0 cores of them are left beside "
-                "others. Scale another service down, or write affinity='any' without a number of cores."
+                "1 instance of 2 cores needs 2 cores: this machine has 2 CPUs, and 0 cores of them are left by other "
+                "services. Scale another service down, or write affinity='any' without a number of cores."
             ),
         ),
         (lambda: place(THESIS, -1, 1, "any"), "There cannot be -1 instances. Write a whole number, 0 or more."),
@@ -363,19 +363,19 @@ def test_what_a_refusal_advises_can_be_had(machine: Topology, count: int, cores:
 def test_reasons_say_where_each_instance_is_and_what_it_shares() -> None:
     machine = SMT
     lines = explain(machine, place(machine, 4, 10, "cpumempin"), "cpumempin")
-    assert lines[0].startswith("cpumempin: each instance has CPUs of its own in one socket")
+    assert lines[0].startswith("cpumempin: each instance has exclusive CPUs in one socket")
     assert lines[1] == (
-        "instance 1: CPUs 0-8,36 of socket 0, one L3 of 72Mi, memory of node 0; 1 of them siblings of others of its "
-        "own; siblings 37-44 left idle; threads on 0, 1, 2, 3, 4, 5, 6, 7, 8, 36"
+        "instance 1: CPUs 0-8,36 of socket 0, one L3 of 72Mi, memory of node 0; 1 of them siblings of its other CPUs; "
+        "siblings 37-44 left idle; threads on 0, 1, 2, 3, 4, 5, 6, 7, 8, 36"
     )
     halves = explain(machine, place(machine, 2, 0.5, "cpu"), "cpu")
     assert "shares CPUs with instance 2" in halves[1]
     crowded = explain(uniform(1, 2), place(uniform(1, 2), 1, 2, "cpu", taken={1}, oversubscribe=True), "cpu", taken={1})
-    assert "CPU 1 used by others too" in crowded[1]
+    assert "CPU 1 also used by others" in crowded[1]
 
 
 def test_reasons_for_any_are_one_line_for_all() -> None:
     assert explain(THESIS, place(THESIS, 3, 2, "any"), "any") == [
-        "any: all instances share the same CPUs, and the system decides.",
+        "any: all instances share the same CPUs, and the kernel schedules them.",
         "instances 1-3: CPUs 0-2,18-20 of sockets 0-1, 2 L3 caches of 72Mi, memory of nodes 0-1",
     ]

@@ -58,10 +58,10 @@ def test_a_copy_may_hold_proc_beside_sys(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_machine_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidError, match=r"There is no machine in .* Give a copy of /sys"):
+    with pytest.raises(InvalidError, match=r"describes no machine: .* Give a copy of /sys"):
         another_machine(tmp_path)
     (tmp_path / CPU).mkdir(parents=True)
-    with pytest.raises(InvalidError, match="There is no machine"):
+    with pytest.raises(InvalidError, match="describes no machine"):
         another_machine(tmp_path)
 
 

@@ -83,8 +83,8 @@ def test_an_override_beyond_the_budget_is_refused_by_name() -> None:
     with pytest.raises(InvalidError) as caught:
         check_overrides({"HOME": "/", "OMP_NUM_THREADS": "8"}, 2)
     assert str(caught.value) == (
-        "The variable OMP_NUM_THREADS=8 asks for 8 threads on 2 cores. Write OMP_NUM_THREADS=2 or less, leave it out "
-        "(it is then 2), or grant more cores."
+        "The variable OMP_NUM_THREADS=8 requests 8 threads on 2 cores. Write OMP_NUM_THREADS=2 or less, omit it "
+        "(it is then 2), or request more cores."
     )
     with pytest.raises(InvalidError, match=r"2 x 4 = 8 threads on 4 cores\. Write TF_NUM_INTRAOP_THREADS=2"):
         check_overrides({INTER_OP: "2", INTRA_OP: "4"}, 4)
@@ -96,11 +96,11 @@ def test_an_override_beyond_the_budget_is_refused_by_name() -> None:
     [
         ("OMP_NUM_THREADS", "all", "is not a number of threads"),
         ("OMP_NUM_THREADS", "", "is not a number of threads"),
-        ("OMP_NUM_THREADS", "2,2", "asks for 4 threads on 2 cores"),
+        ("OMP_NUM_THREADS", "2,2", "requests 4 threads on 2 cores"),
         ("MKL_NUM_THREADS", "-1", "is not a number of threads"),
-        ("TF_NUM_INTRAOP_THREADS", "0", "0 means as many as the machine has cores"),
+        ("TF_NUM_INTRAOP_THREADS", "0", "0 means one for each core of the machine"),
         ("OPENBLAS_NUM_THREADS", "1.5", "is not a number of threads"),
-        (SCANFLOW_THREADS, "3", "asks for 3 threads on 2 cores"),
+        (SCANFLOW_THREADS, "3", "requests 3 threads on 2 cores"),
     ],
 )
 def test_what_is_no_allowed_number_is_refused(name: str, text: str, words: str) -> None:

@@ -64,7 +64,7 @@ def judged(version: int, old: float, new: float, *, champion: int | None = 1, be
         (
             event("action.reverted", subject="service/serve", primitive="upgrade_workflow"),
             "revert",
-            "swaps the model of serve: taken back",
+            "changes the model of serve: reverted",
         ),
         (event("action.failed", subject="run/x", primitive="pause_run"), "revert", "pause run x: failed"),
     ],

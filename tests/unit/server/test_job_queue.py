@@ -95,7 +95,7 @@ def test_a_job_is_cut_for_the_nodes_that_there_are_and_run(doing: Doing) -> None
     done = doing("run_autoconfig_workflow", workflow="job", profile="cpu", policy="granularity")
     told = {name: done.result[name] for name in ("state", "tasks", "workers", "nodes", "groups")}
     assert told == {"state": "succeeded", "tasks": 2, "workers": 2, "nodes": 1, "groups": 1}
-    assert done.result["why"][0].startswith("2 tasks in 2 workers on 1 node: the cpu bounds the program")
+    assert done.result["why"][0].startswith("2 tasks in 2 workers on 1 node: the program is cpu-bound")
     assert "first come, first served" in done.result["queue"]
     assert done.inverse is not None
     assert (done.inverse.primitive, done.inverse.arguments) == ("stop_workflow", {"run": done.result["run"]})
@@ -109,10 +109,10 @@ def test_a_job_is_cut_for_the_nodes_that_there_are_and_run(doing: Doing) -> None
 @pytest.mark.processes
 def test_a_yaml_mainfile_is_read_before_a_job_is_cut_and_what_was_decided_goes_before_it(doing: Doing) -> None:
     done = doing("run_autoconfig_workflow", workflow="exp", policy="granularity")
-    assert done.result["why"][0].startswith("2 tasks in 2 workers on 1 node: the memory bounds the program, and the p")
+    assert done.result["why"][0].startswith("2 tasks in 2 workers on 1 node: the program is memory-bound, and the p")
     assert "'granularity'" in done.result["why"][0]
     other = doing("run_autoconfig_workflow", key="other", workflow="exp", profile="network")
-    assert (other.result["workers"], other.result["why"][0].split(": ")[1][:11]) == (1, "the network")
+    assert (other.result["workers"], other.result["why"][0].split(": ")[1][:24]) == (1, "the program is network-b")
     log = doing.deployer.logs(TaskLog(done.result["run"], "rank.0"))
     assert b"".join(part.data for part in log) == b"0 -n 3\n"
 

@@ -293,7 +293,7 @@ def test_what_a_receiver_refuses_is_sent_once_and_nowhere_else(
     assert len(receiver.came) == 1
     with context.store.read() as connection:
         (told,) = events.list_after(connection, 0, type="notification.failed")
-    assert told.data["error"] == f"The webhook at '127.0.0.1' refused it with {status}."
+    assert told.data["error"] == f"The webhook at '127.0.0.1' refused the request with status {status}."
     assert "webhook-signature" not in receiver.came[0][0]
 
 

@@ -38,7 +38,7 @@ def test_settings_come_from_the_environment_and_show_no_password() -> None:
 
 
 def test_a_setting_that_cannot_be_names_its_variable() -> None:
-    with pytest.raises(InvalidError, match="SCANFLOW_SERVER_PORT='99999' is not usable"):
+    with pytest.raises(InvalidError, match="SCANFLOW_SERVER_PORT='99999' is invalid"):
         ServerSettings.from_environment({"SCANFLOW_SERVER_PORT": "99999"})
 
 

@@ -89,7 +89,7 @@ def test_slack_and_ratio_say_how_much_worse_a_canary_may_be() -> None:
     assert verdict(policy, current, stats(1, p95_s=0.1299)) == "promote"
     assert verdict(policy, current, stats(1, p95_s=0.131)) == "take back"
     reason = analyse(policy, current=current, canary=stats(1, p95_s=0.131), elapsed_s=1).reason
-    assert "0.131 against at most 1.2 x 0.1 + 0.01 = 0.13" in reason
+    assert "0.131, limit 1.2 x 0.1 + 0.01 = 0.13" in reason
 
 
 # Autoscaling
@@ -151,7 +151,7 @@ def test_a_service_sleeps_when_nobody_called_for_the_cool_down() -> None:
     rule = Scaling(metric="rps", target=20, min=0, max=3, cool_down=60)
     assert scaled(rule, 1, 0.0, active=-59).wanted == 1
     assert scaled(rule, 1, 0.0, active=-60).wanted == 0
-    assert scaled(rule, 3, None, active=-60, past=(3,)).words == "sleep: no request for 60 s"
+    assert scaled(rule, 3, None, active=-60, past=(3,)).words == "scale to zero: no request for 60 s"
     assert scaled(rule, 2, 0.5, active=0).wanted == 1
     assert scaled(rule, 0, None).wanted == 0
 

@@ -134,11 +134,11 @@ def test_a_canary_gets_its_share_and_the_current_version_the_rest() -> None:
 @pytest.mark.parametrize(
     ("fields", "error", "words"),
     [
-        ({"version": 2, "weight": 0.0}, UsageError, "gets no requests already"),
-        ({"version": 1, "weight": 0.5}, UsageError, "serves already"),
-        ({"version": 1}, UsageError, "serves already"),
+        ({"version": 2, "weight": 0.0}, UsageError, "already gets no requests"),
+        ({"version": 1, "weight": 0.5}, UsageError, "already served by"),
+        ({"version": 1}, UsageError, "already served by"),
         ({"promote": True}, UsageError, "has no canary"),
-        ({"rollback": True}, UsageError, "nothing to roll 'w' back to"),
+        ({"rollback": True}, UsageError, "'w' has no earlier definition to roll back to"),
         ({"version": 2, "node": "modle"}, NotFoundError, "no node 'modle'"),
     ],
 )

@@ -38,10 +38,10 @@ from tests.waiting import patient
 
 
 def test_why_an_instance_ended_is_told_in_its_own_words(tmp_path: Path) -> None:
-    assert describe_failure(tmp_path, Exit(exit_code=3)) == "it ended with exit code 3"
+    assert describe_failure(tmp_path, Exit(exit_code=3)) == "it exited with code 3"
     (tmp_path / "stderr.log").write_text("Traceback\nValueError: no weights\n\n")
-    assert describe_failure(tmp_path, Exit(exit_code=1)) == "it ended with exit code 1: ValueError: no weights"
-    assert describe_failure(tmp_path, Exit(exit_code=None, signal=9)) == "it was ended by signal 9 (SIGKILL)"
+    assert describe_failure(tmp_path, Exit(exit_code=1)) == "it exited with code 1: ValueError: no weights"
+    assert describe_failure(tmp_path, Exit(exit_code=None, signal=9)) == "it was killed by signal 9 (SIGKILL)"
     (tmp_path / "failure.json").write_text(json.dumps({"error": "no such class"}))
     assert describe_failure(tmp_path, Exit(exit_code=78)) == "no such class"
 
@@ -157,7 +157,7 @@ def test_who_records_beside_an_instance_ends_after_it_and_has_tried_again(record
     np.savez(recorded / "3", time=np.array([3.0]))
     (recorded / "3.npz").rename(recorded / "3.npz.part")
     upload_until_exit(recorded, log, ended=ended, tell=told.append, poll_s=0.01)
-    assert told == ["Predictions wait for the tracker: UnavailableError: down"]
+    assert told == ["Predictions are queued until the tracker is available: UnavailableError: down"]
     assert taken == ["0.npz", "1.npz", "2.npz", "late.npz"]
     assert list(recorded.glob("*.npz")) == []
 
@@ -183,7 +183,7 @@ def test_a_port_that_is_in_use_is_refused() -> None:
         port = other.getsockname()[1]
         with pytest.raises(InvalidError, match=f"The port {port} for HTTP is in use"):
             choose_port(port, host="127.0.0.1", taken=(), what="HTTP")
-        with pytest.raises(UnavailableError, match="cannot be listened on"):
+        with pytest.raises(UnavailableError, match="cannot be bound"):
             open_listening_socket("127.0.0.1", port)
 
 
@@ -198,7 +198,7 @@ def test_a_port_that_is_reserved_is_nobodys_but_those_who_share_it() -> None:
             assert caller.recv(1) == b""
     with open_reserving_socket(host, port):
         assert not is_free(host, port)
-        with pytest.raises(UnavailableError, match=f"{port} of {host} cannot be listened on"):
+        with pytest.raises(UnavailableError, match=f"{port} of {host} cannot be bound"):
             open_listening_socket(host, port)
         for _ in range(2):
             with socket.socket() as sharing:

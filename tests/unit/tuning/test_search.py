@@ -153,7 +153,7 @@ def test_a_service_that_fails_under_the_load_cannot_be_compared_with() -> None:
 
 
 def test_a_budget_too_small_for_one_pair_says_what_is_needed() -> None:
-    with pytest.raises(UsageError, match=r"a measurement takes 5 s.*80 s. Give more: --minutes 3"):
+    with pytest.raises(UsageError, match=r"a measurement takes 5 s.*80 s. Allow more: --minutes 3"):
         studied(SimulatedBench(gains), seconds=30.0)
 
 

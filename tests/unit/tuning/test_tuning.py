@@ -299,7 +299,7 @@ def test_a_copy_s_name_is_its_own() -> None:
     node = sf.Service(name="a", implementation="a.py:A")
     first, second = (sf.Workflow(name=name, type="online", nodes=[node]) for name in ("serve", "serve-tune"))
     app = sf.Application(name="shop", workflows=[first, second])
-    with pytest.raises(InvalidError, match="has a workflow 'serve-tune' already"):
+    with pytest.raises(InvalidError, match="already has a workflow 'serve-tune'"):
         build_copy(app, first)
 
 

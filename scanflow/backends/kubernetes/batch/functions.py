@@ -47,8 +47,8 @@ class Functions:
         file = self._locate_file(target, run)
         if file is not None and target.call is None and not file.exists():
             raise NotFoundError(
-                f"The function {str(target)!r} was defined by a program or notebook that is gone. "
-                "Run the workflow again from there."
+                f"The function {str(target)!r} was defined by a program or notebook that has ended. Start the "
+                "workflow from it again."
             )
         return file is not None
 

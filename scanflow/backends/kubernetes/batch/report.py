@@ -87,7 +87,7 @@ def _describe_failure(end: ProcessEnd) -> Failure:
         summary = "its pod was terminated: evicted, drained or deleted"
     elif end.code < 0:
         hint = ", as the kernel does when memory runs out: raise resources.memory"
-        summary = f"ended by {signal.Signals(-end.code).name}{hint if end.code == -signal.SIGKILL else ''}"
+        summary = f"killed by {signal.Signals(-end.code).name}{hint if end.code == -signal.SIGKILL else ''}"
     else:
         summary = f"exit code {end.code}"
     return failure_from_text(end.stderr, summary=summary, own_folder=_OWN_FOLDER)

@@ -172,8 +172,8 @@ class JobFacts:
 def describe_excess_output(size: int, name: str) -> str:
     """Return the error of a job whose ranks wrote too much."""
     return (
-        f"The ranks of {name!r} wrote {round_memory(size)}, more than {round_memory(MAX_OUTPUT_BYTES)}. Write "
-        "results into files, and fewer lines."
+        f"The ranks of {name!r} wrote {round_memory(size)}, more than {round_memory(MAX_OUTPUT_BYTES)}. Write results "
+        "into files, and print fewer lines."
     )
 
 

@@ -84,7 +84,9 @@ def _locate_program(program: MPIProgram, app: Application, code: Code) -> str:
     if item is None:
         raise InvalidError(f"{who}: {str(path)!r} is left out of what is sent. See .scanflowignore.")
     if program.file.suffix != ".py" and "mode" not in item:
-        raise InvalidError(f"{who}: {str(path)!r} cannot be executed. Compile it, or allow it: chmod +x {path}")
+        raise InvalidError(
+            f"{who}: {str(path)!r} is not executable. Compile it, or make it executable: chmod +x {path}"
+        )
     return str(PurePosixPath(APP_DIR) / path.as_posix())
 
 

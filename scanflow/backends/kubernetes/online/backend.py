@@ -307,7 +307,7 @@ class KubernetesServices:
         for service in self._store.list_services():
             if service.state.definition.serving.backup == name:
                 raise UsageError(
-                    f"{name!r} is the backup of {service.state.name!r}. Delete that first: scanflow delete "
+                    f"{name!r} is the backup of {service.state.name!r}. Delete that service first: scanflow delete "
                     f"{service.state.name}"
                 )
         self._store.change(name, lambda state: None if state is None else state.model_copy(update={"deleted": True}))
@@ -350,7 +350,7 @@ class KubernetesServices:
         if (owner.app, owner.team) != (app.name, app.team):
             raise InvalidError(
                 f"A service {name!r} is deployed already, by the application {owner.app!r} of team {owner.team!r}. "
-                f"Rename this workflow, or delete that one: scanflow delete {name}"
+                f"Rename this workflow, or delete that service: scanflow delete {name}"
             )
         if service.state.deleted:
             raise UnavailableError(f"The service {name!r} is being deleted. Try again in a moment.")

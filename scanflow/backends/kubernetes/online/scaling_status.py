@@ -74,9 +74,9 @@ def _format_formula(
     scaling: Scaling, instances: int, wanted: int, sample: float | None, status: Mapping[str, Any]
 ) -> str:
     if instances == 0:
-        return "0: the first request wakes an instance" if scaling.min == 0 else "0"
+        return "0: the first request starts an instance" if scaling.min == 0 else "0"
     if sample is None:
-        return f"{instances}: nothing was measured yet"
+        return f"{instances}: no measurement yet"
     if scaling.down_threshold <= sample <= scaling.up_threshold and wanted == instances:
         return f"{sample:g} is between {scaling.down_threshold:g} and {scaling.up_threshold:g}: {instances}"
     limited = _find_condition(status, "ScalingLimited")
@@ -89,10 +89,10 @@ def _format_decision(scaling: Scaling, instances: int, wanted: int, status: Mapp
     if wanted > instances:
         return f"add {wanted - instances}"
     if wanted < instances:
-        return f"take away {instances - wanted}"
+        return f"remove {instances - wanted}"
     active, able = _find_condition(status, "ScalingActive"), _find_condition(status, "AbleToScale")
     if active.get("reason") == "ScalingDisabled":
-        return f"sleep: no request for {scaling.cool_down:g} s"
+        return f"scale to zero: no request for {scaling.cool_down:g} s"
     for condition in (active, able):
         if condition.get("status") == "False":
             return f"stay: {condition.get('message') or condition.get('reason')}"

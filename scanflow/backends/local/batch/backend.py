@@ -1,4 +1,4 @@
-"""The embedded backend: enters, drives, stops and shows the runs of one home folder."""
+"""The embedded backend: submits, drives, stops and shows the runs of one home folder."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class LocalBackend:
 
     @property
     def queue(self) -> str:
-        return "a server's: first come, first served, while others have the cores"
+        return "a queue of the server: first come, first served, while other jobs use the cores"
 
     def job_nodes(self, app: Application, workflow: Workflow) -> list[ClusterNode]:
         resolve_job(app, workflow)
@@ -228,8 +228,8 @@ class LocalBackend:
             running = running_tasks(record, task)
             if threads := [task.task for task in running if getattr(steps[task.step], "in_process", False)]:
                 raise UnsupportedError(
-                    f"The task {threads[0]!r} cannot be stopped alone: its step is in_process, a thread of what drives "
-                    f"the run. Stop the run: scanflow stop {record.name}"
+                    f"The task {threads[0]!r} cannot be stopped alone: its step is in_process, a thread of the "
+                    f"process that drives the run. Stop the run: scanflow stop {record.name}"
                 )
             with _disk_errors(Path(record.folder)):
                 for running_task in running:
@@ -331,7 +331,7 @@ class LocalBackend:
 
 
 def _stop_attempt(attempt: Path, task: str) -> None:
-    """Stop an attempt that runs by the journal, once it has started."""
+    """Stop an attempt that the journal lists as running, once it has started."""
     deadline = time.monotonic() + BEGIN_S
     while not (attempt / "started").exists():
         if time.monotonic() > deadline:

@@ -36,14 +36,14 @@ def ignored_fields(workflow: Workflow) -> tuple[str, ...]:
 
 def _problem(node: Executor) -> str | None:
     if node.resources.gpu:
-        return "resources.gpu: it hands out cores and memory only. Remove it, or run on Kubernetes."
+        return "resources.gpu: it allocates cores and memory only. Remove it, or run on Kubernetes."
     affinity = node.affinity
     if affinity is None or isinstance(affinity, str):
         return None
     if affinity.mode != "any":
-        return f"affinity: steps are not bound to cores of their own, as {affinity.mode!r} asks. Remove it."
+        return f"affinity: steps get no exclusive cores, which {affinity.mode!r} requests. Remove it."
     if affinity.node_selector or affinity.apart_from:
         return "affinity: there is one machine. Remove node_selector and apart_from."
     if affinity.avoid_services and not hasattr(os, "sched_setaffinity"):
-        return f"affinity: {platform.system()} binds no process to CPUs. Remove avoid_services."
+        return f"affinity: {platform.system()} cannot bind processes to CPUs. Remove avoid_services."
     return None

@@ -55,7 +55,7 @@ class _Task:
     """Failed attempts during this drive."""
 
     was_stop_requested: bool = False
-    """Whether it was requested to stop before this drive adopted it: resuming means to run it again."""
+    """Whether a stop was requested before this drive adopted it: resuming runs it again."""
 
     key: str | None = None
     """Its cache key, once it is computed, if its step is cached."""
@@ -254,7 +254,7 @@ class RunEngine:
         self._pool.submit(work)
 
     def _park(self, task: _Task, python: Python) -> None:
-        """Park a task until its environment is created; tasks of other environments go on meanwhile."""
+        """Park a task until its environment is created; tasks of other environments continue meanwhile."""
         self._budget.release(task.share)
         first = python.path not in self._parked
         self._parked.setdefault(python.path, []).append(task)

@@ -201,8 +201,8 @@ class Launcher:
         file = self._get_pickle_path(target)
         if file is not None and not file.exists():
             raise NotFoundError(
-                f"The function {str(target)!r} was defined by a program or notebook that is gone. "
-                "Run the workflow again from there."
+                f"The function {str(target)!r} was defined by a program or notebook that has ended. Start the "
+                "workflow from it again."
             )
         return file
 
@@ -220,7 +220,7 @@ class Launcher:
         return (Path(own) if own else cloudpickle.dumps(plain)), str(node.target)
 
     def _variables(self, node: Executor, task: StepName, outputs: Path) -> dict[str, str]:
-        """Return the environment variables of a step beside its runner's own."""
+        """Return the environment variables that a step gets in addition to its runner's."""
         run = self._folder.path.name
         variables = step_variables(self._app, self._workflow.name, run, node, task, outputs, tracking=self._tracking)
         return {"SCANFLOW_HOME": str(self._home.path), **variables}  # for steps that run scanflow's own commands

@@ -69,10 +69,10 @@ def _summary(exit_: Exit, timeout_s: float | None) -> str:
     if exit_.reason == "stopped":
         return "stopped"
     if exit_.reason == "lost":
-        return "lost: its shim was killed, so nobody saw how it ended"
+        return "lost: its shim was killed, so its exit status is unknown"
     if exit_.signal is not None:
         hint = ", as the kernel does when memory runs out" if exit_.signal == signal.SIGKILL else ""
-        return f"ended by {signal.Signals(exit_.signal).name}{hint}"
+        return f"killed by {signal.Signals(exit_.signal).name}{hint}"
     return f"exit code {exit_.exit_code}"
 
 

@@ -37,7 +37,7 @@ def find_runtime(runtime: MPIRuntime, *, name: str, which: Callable[[str], str |
     """
     if (program := which(runtime)) is None:
         raise NotFoundError(
-            f"MPIWorkload {name!r} says runtime={runtime!r}, which is not installed here. Install it: "
+            f"MPIWorkload {name!r} sets runtime={runtime!r}, which is not installed here. Install it: "
             f"{_PACKAGES[runtime]}; or remove image and runtime, and compile the program on this machine."
         )
     return program

@@ -65,8 +65,8 @@ def find_launcher(
     linked = linked_flavor(program)
     if wanted is not None and linked is not None and wanted != linked:
         raise InvalidError(
-            f"MPIWorkload {name!r} says flavor={wanted!r}, and its program is linked with {linked!r}. Leave flavor "
-            "out, or compile it again."
+            f"MPIWorkload {name!r} sets flavor={wanted!r}, but its program is linked with {linked!r}. Omit flavor, or "
+            "recompile the program."
         )
     chosen = wanted or linked
     flavors: Sequence[MPIFlavor] = ("openmpi", "mpich") if chosen is None else (chosen,)

@@ -97,7 +97,8 @@ def resolve_job(app: Application, workflow: Workflow) -> tuple[MPIWorkload, list
         return workload, [sys.executable, file, *mpi_program.arguments]
     if not os.access(file, os.X_OK):
         raise InvalidError(
-            f"MPIWorkload {workload.name!r}: {file!r} cannot be executed. Compile it, or allow it: chmod +x {file}"
+            f"MPIWorkload {workload.name!r}: {file!r} is not executable. Compile it, or make it executable: chmod +x "
+            f"{file}"
         )
     return workload, [file, *mpi_program.arguments]
 

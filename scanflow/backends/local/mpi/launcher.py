@@ -95,7 +95,7 @@ def _resolve_profile(job: MPIWorkload, argv: Sequence[str], launcher: Mpirun) ->
         return job, {}
     from scanflow.backends.local.mpi.profiling.profile import LONGEST_S, measure
 
-    _say(f"profile='auto': the program is run first for {LONGEST_S:g} s at most, to be measured")
+    _say(f"profile='auto': the program first runs for at most {LONGEST_S:g} s, to be profiled")
     topology = read_topology()
     plan = plan_here(job, topology)
     profile = measure(job, plan, argv, launcher=launcher, topology=topology, folder=output_dir() / PROFILE)
@@ -141,7 +141,7 @@ class _OutputPrinter:
 
 
 def _watch(process: subprocess.Popen[bytes], folder: Path, job: MPIWorkload, began: float) -> str | None:
-    """Print output until the job ends; return the reason if it has to be ended before."""
+    """Print output until the job ends; return the reason if it must be stopped earlier."""
     printer = _OutputPrinter(folder, job.n_tasks)
     while process.poll() is None:
         printer.print_new()
@@ -151,7 +151,7 @@ def _watch(process: subprocess.Popen[bytes], folder: Path, job: MPIWorkload, beg
             loudest, size = max(sizes.items(), key=lambda item: item[1])
             return (
                 f"The ranks of {job.name!r} wrote more than {round_memory(MAX_OUTPUT_BYTES)}, rank {loudest} the most "
-                f"({round_memory(size)}). Write results into files, and fewer lines."
+                f"({round_memory(size)}). Write results into files, and print fewer lines."
             )
         if job.timeout_s is not None and time.monotonic() - began > job.timeout_s:
             return describe_running_ranks(job.name, job.n_tasks, job.timeout_s, folder, measure_cpu_time(folder))

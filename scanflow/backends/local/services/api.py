@@ -1,4 +1,5 @@
-"""The backend of services on this machine. It holds nothing open: any process may manage any service."""
+"""The backend of services on this machine. It keeps no open files or connections: any process can manage any
+service."""
 
 from __future__ import annotations
 
@@ -108,8 +109,8 @@ class LocalServices:
             owner = desired.definition
             if (owner.app, owner.team) != (app.name, app.team):
                 raise InvalidError(
-                    f"A service {workflow.name!r} is deployed already, by the application {owner.app!r} of team "
-                    f"{owner.team!r}. Rename this workflow, or delete that one: scanflow delete {workflow.name}"
+                    f"A service {workflow.name!r} is already deployed, by the application {owner.app!r} of team "
+                    f"{owner.team!r}. Rename this workflow, or delete that service: scanflow delete {workflow.name}"
                 )
         elif desired is not None:
             raise UnavailableError(f"The service {workflow.name!r} is being deleted. Try again in a moment.")
@@ -136,8 +137,8 @@ class LocalServices:
             )
         if requested_port not in {None, previous.port}:
             raise UsageError(
-                f"The service {previous.name!r} listens on port {previous.port}, which its callers know; it cannot "
-                f"move to {requested_port}. Delete it first: scanflow delete {previous.name}"
+                f"The service {previous.name!r} listens on port {previous.port}, and its port cannot be changed to "
+                f"{requested_port} while it is deployed. Delete it first: scanflow delete {previous.name}"
             )
         state = previous.redeploy(spec)
         return state.model_copy(update={"recorder": recorder, "program": self._program})
@@ -263,7 +264,7 @@ class LocalServices:
         for other in self.services():
             if other.backup == name:
                 raise UsageError(
-                    f"{name!r} is the backup of {other.name!r}. Delete that first: scanflow delete {other.name}"
+                    f"{name!r} is the backup of {other.name!r}. Delete that service first: scanflow delete {other.name}"
                 )
         watcher = rollout.Watcher(folder, observe)
         update_desired(

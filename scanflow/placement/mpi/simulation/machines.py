@@ -43,7 +43,7 @@ class Machines:
             taken += socket[:wanted]
             del socket[:wanted]
         if len(taken) < count:
-            raise ValueError(f"{node} has {len(taken)} cores, and {count} were placed on it")
+            raise ValueError(f"{node} has {len(taken)} cores, but {count} were placed on it")
         return tuple(taken)
 
     def release(self, node: str, cores: Sequence[int]) -> None:

@@ -74,7 +74,7 @@ class _RandomPlacing:
         for worker in workers:
             fitting = [name for name, cores in free.items() if cores >= worker.cores]
             if not fitting:
-                raise InvalidError(f"Worker {worker.index} needs {worker.cores:g} cores, and no node has them free.")
+                raise InvalidError(f"Worker {worker.index} needs {worker.cores:g} cores, but no node has them free.")
             placed.append(self._random.choice(fitting))
             free[placed[-1]] -= worker.cores
         return tuple(placed)

@@ -133,7 +133,7 @@ def test_a_better_model_that_forgets_is_rejected_with_the_reason_and_stays_so(wo
     version = forgetting(world, clean=0.5)
     assert world.wants("planner", "retraining_ended") == []
     assert world.promotion(version) == (
-        "rejected: worse on 'clean' by 4.0 points, at least 2.9 points, and 0.9 points are allowed"
+        "rejected: worse on 'clean' by 4.0 points, at least 2.9 points, but 0.9 points are allowed"
     )
     world.tracker.set_model_tags("mnist_cnn", version, {"scanflow.promotion": "asked for again"})
     world.fire("planner", "retraining_ended")

@@ -97,7 +97,7 @@ def test_no_samples_give_no_points_and_one_is_picked_when_it_is_doubtful() -> No
     ("change", "words"),
     [
         ({"runs": ["one"]}, "There are 40 ids, but {'runs': 1}"),
-        ({"ids": ["same"] * 40}, "Some ids are given twice"),
+        ({"ids": ["same"] * 40}, "Some ids occur twice"),
         ({"most": -1}, "most=-1 is below 0"),
         ({"strangeness": np.full(40, np.nan)}, "NaN or infinite"),
     ],

@@ -168,7 +168,7 @@ def test_names_and_options_that_are_not_known_are_told() -> None:
 
     with pytest.raises(NotFoundError, match=r"no detector 'tabel'\. Did you mean 'table'"):
         catalogue.make("tabel", generator=generator)
-    with pytest.raises(InvalidError, match=r"cannot have these options.*'speed'"):
+    with pytest.raises(InvalidError, match=r"does not accept these options.*'speed'"):
         catalogue.make("table", generator=generator, options={"speed": 1})
     assert all(catalogue.make(name, generator=generator) for name in catalogue.names())
 
@@ -176,7 +176,11 @@ def test_names_and_options_that_are_not_known_are_told() -> None:
 def test_what_is_no_saved_detector_is_told(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="No detector is saved in"):
         catalogue.load(tmp_path)
-    for text, said in [("{", "is not JSON"), ("{}", "which kind"), ('{"kind": "magic"}', "no detector 'magic'")]:
+    for text, said in [
+        ("{", "is not JSON"),
+        ("{}", "does not name its kind"),
+        ('{"kind": "magic"}', "no detector 'magic'"),
+    ]:
         (tmp_path / "detector.json").write_text(text)
         with pytest.raises((InvalidError, NotFoundError), match=said):
             catalogue.load(tmp_path)
@@ -300,7 +304,7 @@ def test_the_class_prior_reads_classes_from_scores_and_wants_whole_numbers() -> 
     fitted = ClassPrior().fit(np.zeros((60, 5)), predicted=scores)
     assert not fitted.score(np.zeros((30, 5)), predicted=scores[:30]).drifted
     assert fitted.score(np.zeros((30, 5)), predicted=scores[:1].repeat(30, axis=0)).drifted
-    with pytest.raises(InvalidError, match="holds fractions"):
+    with pytest.raises(InvalidError, match="contains fractions"):
         ClassPrior().fit(np.linspace(0, 1, 50))
     with pytest.raises(InvalidError, match=r"scores.argmax\(axis=1\)"):
         ClassPrior().fit(np.ones((50, 10)))

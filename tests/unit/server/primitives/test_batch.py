@@ -188,9 +188,9 @@ def test_done_again_after_a_kill_it_is_as_if_done_once(doing: Batch) -> None:
         (
             "update_executor_affinity",
             {"workflow": "scripts", "executor": "train", "affinity": "cpu"},
-            "not bound to cores",
+            "get no exclusive cores",
         ),
-        ("update_workflow_affinity", {"workflow": "scripts", "affinity": "cpumem"}, "not bound to cores"),
+        ("update_workflow_affinity", {"workflow": "scripts", "affinity": "cpumem"}, "get no exclusive cores"),
         ("update_workflow_resource", {"workflow": "scripts", "gpu": 1}, "does not support resources.gpu"),
         ("update_executor_resource", {"workflow": "scripts", "executor": "train", "gpu": 1}, "resources.gpu"),
         ("run_workflow", {"workflow": "sum"}, "Did you mean 'sums'"),

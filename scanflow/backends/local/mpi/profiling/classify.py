@@ -55,31 +55,31 @@ class Profile:
     reason: str
 
     def __str__(self) -> str:
-        conclusion = "what bounds it is not known" if self.profile is None else f"the {self.profile} bounds it"
+        conclusion = "bottleneck unknown" if self.profile is None else f"{self.profile}-bound"
         return f"{conclusion}: {self.reason}"
 
 
 def classify(seen: Measured) -> Profile:
-    """Classify what bounds a program.
+    """Classify a program's bottleneck.
 
     The network, if its messages over gigabit Ethernet would take a fifth of its time or more; else memory, if its
     traffic beyond the caches is a gigabyte or more per CPU second; else the CPU. Time inside MPI alone is not
     sufficient: where tasks share cores, most of it is waiting, however little is sent (thesis Table 3.1).
     """
     memory = seen.memory_bytes
-    traffic = "unknown (too little was seen of /proc/PID/clear_refs)" if memory is None else f"{memory / 1e9:.1f} GB"
+    traffic = "unknown (too few samples of /proc/PID/clear_refs)" if memory is None else f"{memory / 1e9:.1f} GB"
     if seen.share_in_mpi is None:
         sending = seen.messages * LATENCY_S + seen.bytes / BANDWIDTH_BYTES
         share = sending / (sending + seen.cpu_s) if sending + seen.cpu_s > 0 else 0.0
         sends = share >= NETWORK_SHARE
         evidence = (
-            f"{share:.0%} of its time would go to gigabit Ethernet ({seen.messages:,} messages, "
+            f"{share:.0%} of its time would be spent on gigabit Ethernet ({seen.messages:,} messages, "
             f"{seen.bytes / 1e6:,.1f} MB; {seen.cpu_s:.1f} s of CPU outside MPI)"
         )
     else:
         sends = seen.share_in_mpi >= MPI_SHARE
-        evidence = f"{seen.share_in_mpi:.0%} of its CPU time is MPI's"
-    reason = f"{evidence}, and memory traffic is {traffic} for each second of CPU; {seen.how}, {seen.seconds:.1f} s"
+        evidence = f"{seen.share_in_mpi:.0%} of its CPU time is spent in MPI"
+    reason = f"{evidence}, and memory traffic is {traffic} per CPU second; {seen.how}, {seen.seconds:.1f} s"
     profile: MPIProfile = "cpu"
     if sends:
         profile = "network"

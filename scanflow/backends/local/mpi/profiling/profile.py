@@ -75,7 +75,7 @@ def measure(
     if observed is None:
         package = "libopenmpi-dev" if launcher.flavor == "openmpi" else "libmpich-dev"
         why = f"its time in MPI cannot be measured here: neither {launcher.flavor}'s mpicc nor perf can be used"
-        advice = f"apt-get install {package} gcc, or say profile='cpu', 'memory' or 'network'"
+        advice = f"apt-get install {package} gcc, or set profile='cpu', 'memory' or 'network'"
         return Profile(profile=None, reason=f"{why}. {advice}")
     return compute_profile(observed)
 
@@ -170,7 +170,7 @@ def compute_profile(observed: Observed) -> Profile:
         memory = traffic(pages, cache, outside_mpi=1 - share)
         how = f"measured in {len(shares)} ranks by perf"
         return classify(Measured(how=how, seconds=seconds, share_in_mpi=share, memory_bytes=memory))
-    return Profile(profile=None, reason="no rank was seen long enough after MPI_Init while it was measured")
+    return Profile(profile=None, reason="no rank ran long enough after MPI_Init to be measured")
 
 
 def _look(
@@ -182,7 +182,7 @@ def _look(
     while process.poll() is None and not enough():
         if sum(measure_output(folder, job.n_tasks).values()) > MAX_OUTPUT_BYTES:
             kill_ranks(folder, MAX_OUTPUT_BYTES)
-            raise StepFailedError(f"While it was profiled, {job.name!r} wrote more than it may. Write fewer lines.")
+            raise StepFailedError(f"While it was profiled, {job.name!r} exceeded the output limit. Print fewer lines.")
         rank, window_s = turn % job.n_tasks, WINDOWS_S[turn // job.n_tasks % len(WINDOWS_S)]
         pid = _pid(folder, rank, child)
         sample = None if pid is None else sample_pages(pid, window_s)

@@ -131,8 +131,8 @@ def wait_until_settled(folder: ServiceFolder, generation: int, watcher: Watcher,
             return record
         if time.monotonic() > deadline:
             raise UnavailableError(
-                f"The change of {name!r} is not in effect after {timeout_s:.0f} s; it goes on. Watch it: scanflow "
-                f"services {name}"
+                f"The change of {name!r} did not take effect within {timeout_s:.0f} s and is still in progress. Watch "
+                f"it: scanflow services {name}"
             )
         if not desired.hopeless:
             ensure_supervisor(folder)
@@ -160,7 +160,7 @@ def wait_until_gone(folder: ServiceFolder, watcher: Watcher) -> None:
         now = time.monotonic()
         if now > deadline:
             raise UnavailableError(
-                f"The service {folder.path.name!r} did not end within {_GONE_S:.0f} s. Try again: scanflow delete "
+                f"The service {folder.path.name!r} did not stop within {_GONE_S:.0f} s. Try again: scanflow delete "
                 f"{folder.path.name}"
             )
         if not watched and now >= next_start:
@@ -175,4 +175,4 @@ def _describe_failure(desired: DesiredState) -> str:
     reason = desired.failed.reason.rstrip(".")
     if desired.hopeless:
         return f"The service {desired.name!r} could not be deployed: {reason}. Its logs: scanflow logs {desired.name}"
-    return f"The change of {desired.name!r} was undone, and what served before serves on: {reason}."
+    return f"The change of {desired.name!r} was reverted, and the previous version is still served: {reason}."

@@ -46,8 +46,8 @@ class ServiceSpecBuilder:
         serving = workflow.serving or Serving()
         if serving.record > 0 and app.tracker is None:
             raise InvalidError(
-                f"Workflow {workflow.name!r} records predictions, and its application has no tracker to record them in."
-                " Give it one: tracker=sf.Tracker()"
+                f"Workflow {workflow.name!r} records predictions, but its application has no tracker. "
+                "Add one: tracker=sf.Tracker()"
             )
         build_nodes(app, workflow, lambda uri: ModelFiles(name=uri, version=0, path=""))
         find_requirements(app, workflow)
@@ -103,7 +103,7 @@ class ServiceSpecBuilder:
         if shape.memory_bytes is not None and most * shape.memory_bytes > memory:
             raise InvalidError(
                 f"{name!r}: {most} x {format_memory(shape.memory_bytes)} of memory do not fit this machine, which "
-                f"grants {format_memory(memory)}. Write fewer instances, or less memory."
+                f"provides {format_memory(memory)}. Request fewer instances, or less memory."
             )
         try:
             plan_grants(topology, shape, most, read_used_cpus(self._services, name))
@@ -123,7 +123,7 @@ class ServiceSpecBuilder:
         )
         python = environments.environment_python(self._home.environments, requirements)
         if not environments.is_ready(python):
-            tell("its environment is being made")
+            tell("its environment is being created")
             environments.make_environment(python, requirements, base=files[0].parent, patience=environments.Patience())
         return python
 

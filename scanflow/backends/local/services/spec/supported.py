@@ -24,8 +24,8 @@ def find_requirements(app: Application, workflow: Workflow) -> tuple[Path, ...]:
         first, second = (service.name for service in list(services_by_file.values())[:2])
         raise UnsupportedError(
             f"Workflow {workflow.name!r}: the embedded backend does not support requirements: {first!r} and {second!r} "
-            "name different ones, and all nodes of a workflow run in one process. Write all into one file, or make "
-            "two workflows."
+            "name different files, but all nodes of a workflow run in one process. Merge them into one file, or split "
+            "the workflow in two."
         )
     return tuple(services_by_file)
 
@@ -35,9 +35,9 @@ def check_supported(app: Application, workflow: Workflow) -> None:
     for node in workflow.services:
         affinity = node.affinity if isinstance(node.affinity, Affinity) else Affinity()
         problems = {
-            "resources.gpu": node.resources.gpu and "it hands out cores and memory only. Remove it.",
+            "resources.gpu": node.resources.gpu and "it allocates cores and memory only. Remove it.",
             "affinity": (affinity.node_selector or affinity.apart_from or affinity.avoid_services)
-            and "there is one machine, where batch steps alone keep off services. Remove all but its mode.",
+            and "there is one machine, and only batch steps can avoid services. Remove all fields but mode.",
         }
         for field, problem in problems.items():
             if problem:

@@ -146,11 +146,11 @@ def describe_failure(path: Path, exit_: Exit) -> str:
     if exit_.reason == "lost":
         return "its shim was killed"
     if exit_.signal is not None:
-        return f"it was ended by signal {exit_.signal}" + (" (SIGKILL)" if exit_.signal == 9 else "")
+        return f"it was killed by signal {exit_.signal}" + (" (SIGKILL)" if exit_.signal == 9 else "")
     if exit_.exit_code == 70:
-        return "it reported itself unhealthy: too many of its threads hang in a component"
+        return "it reported itself unhealthy: too many of its threads are stuck in a component"
     last = _last_line(path / "stderr.log")
-    return f"it ended with exit code {exit_.exit_code}" + (f": {last}" if last else "")
+    return f"it exited with code {exit_.exit_code}" + (f": {last}" if last else "")
 
 
 def count_failures_in_a_row(lives_s: Sequence[float]) -> int:

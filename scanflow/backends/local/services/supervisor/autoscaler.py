@@ -81,7 +81,7 @@ class Autoscaler:
         return message
 
     def wake(self, now: float) -> None:
-        """Scale from zero to one instance, since a client waits."""
+        """Scale from zero to one instance, because a client is waiting."""
         if self.count == 0:
             self.count, self._changed = 1, now
 
@@ -89,7 +89,7 @@ class Autoscaler:
         """Return the last decision, or the reason that there is none."""
         if self._last is not None and self._scaling is not None:
             return self._last
-        why = "stay: nothing was measured yet" if self._scaling else "stay: it has no scaling"
+        why = "stay: no measurement yet" if self._scaling else "stay: the service has no scaling"
         return self._build_explanation(self.count, f"{self.count}", why, None, wall)
 
     def _build_explanation(
@@ -150,9 +150,9 @@ def decide(
     recommended = recommended._replace(instances=bounded)
     wanted = min(stabilise(instances, [*past, recommended]), scaling.max)
     change = wanted - instances
-    words = "stay" if change == 0 else f"add {change}" if change > 0 else f"take away {-change}"
+    words = "stay" if change == 0 else f"add {change}" if change > 0 else f"remove {-change}"
     if scaling.min == 0 and instances > 0 and bounded <= 1 and idle >= cast("float", scaling.cool_down):
-        wanted, words = 0, f"sleep: no request for {idle:.0f} s"
+        wanted, words = 0, f"scale to zero: no request for {idle:.0f} s"
     elif bounded < wanted == instances:
         words = f"stay: more were needed in the last {scaling.stabilization_window_s:g} s"
     return ScalingDecision(wanted, formula, words, recommended)
@@ -163,7 +163,7 @@ def _compute_recommendation(
 ) -> tuple[Recommendation, str]:
     """Return the recommendation of the formula, without bounds and stabilization."""
     if instances == 0:
-        return Recommendation(observation.at, 0), "0: the first request wakes an instance"
+        return Recommendation(observation.at, 0), "0: the first request starts an instance"
     if observation.ready == 0:
         return Recommendation(observation.at, instances), f"{instances}: none is ready"
     value, up, down = max(0.0, observation.sample or 0.0), scaling.up_threshold, scaling.down_threshold

@@ -81,7 +81,7 @@ class Backup:
         return (
             f"the backup {name!r} takes over: no instance is ready"
             if self.active
-            else f"the backup {name!r} hands back"
+            else f"the backup {name!r} fails back"
         )
 
     def _find(self, name: str, now: float) -> None:

@@ -289,7 +289,7 @@ class ServiceController:
         revision = definition.canary if is_promoted else definition.current
         self._change(lambda desired: desired.serve_only(revision, replaces=is_promoted))
         self._log_event(
-            f"canary {definition.canary.id} is {'promoted' if is_promoted else 'taken back'}: {verdict.reason}"
+            f"canary {definition.canary.id} is {'promoted' if is_promoted else 'rolled back'}: {verdict.reason}"
         )
 
     # Acting
@@ -317,7 +317,7 @@ class ServiceController:
             self.pool.apply(instance, self.desired)
         elif action.kind == "drain":
             short = instance.usage is not None and is_memory_short(instance.usage.rss_bytes)
-            why = f": memory is short, so it keeps idle connections for {SHORT_IDLE_S:g} s only" if short else ""
+            why = f": free memory is low, so it keeps idle connections for {SHORT_IDLE_S:g} s only" if short else ""
             self._log_event(f"instance {instance.name} is draining{why}")
             # If the service stops, no other instance takes over its connections.
             self.pool.drain(instance, now, idle_s=SHORT_IDLE_S if short or self._stopping else None)
@@ -330,9 +330,9 @@ class ServiceController:
             instance.stop()
 
     def _end(self, instance: Instance) -> None:
-        """Kill an instance that does not answer or does not end."""
+        """Kill an instance that does not answer or does not stop."""
         if not instance.stuck:
-            self._log_event(f"instance {instance.name} does not answer: it is ended")
+            self._log_event(f"instance {instance.name} does not answer: killing it")
         instance.stuck = True  # also if it is requested to stop below, between its death and its shim's report
         instance.find_process()
         if not instance.kill():  # there is no process: it never started, or its shim was killed with it
@@ -386,7 +386,7 @@ class ServiceController:
 
     def _wake(self, now: float) -> None:
         if self._asleep and self.listener.has_waiting:
-            self._log_event("a request came: starting an instance")
+            self._log_event("a request arrived: starting an instance")
             self.autoscaler.wake(now)
 
     def _refusing(self, now: float) -> bool:

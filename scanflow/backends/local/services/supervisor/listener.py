@@ -50,7 +50,8 @@ def _bind_socket(host: str, port: int, *, listens: bool) -> socket.socket:
     except OSError as error:
         sock.close()
         raise UnavailableError(
-            f"The port {port} of {host} cannot be listened on: {error.strerror}. Who has it: ss -ltnp 'sport = {port}'"
+            f"The port {port} of {host} cannot be bound: {error.strerror}. See which process uses it: ss -ltnp 'sport "
+            f"= {port}'"
         ) from error
     return sock
 

@@ -148,7 +148,7 @@ class InstancePool:
             instance.record_exit(now, None, restart=True)
             self._log_event(f"instance {instance.name} has ended")
             return
-        reason = "it did not answer any more" if instance.stuck else attempts.describe_failure(instance.path, exit_)
+        reason = "it stopped answering" if instance.stuck else attempts.describe_failure(instance.path, exit_)
         restart = retry or instance.was_ready or exit_.exit_code != attempts.CONFIGURATION
         instance.record_exit(now, reason, restart=restart)
         pause = f", and starts again in {instance.due - now:.2g} s" if instance.due > now else ", and starts again"
