@@ -21,7 +21,7 @@ class UsageError(ScanflowError):
 
 
 class InvalidError(UsageError, ValueError):
-    """A value that cannot be accepted. It is a ``ValueError`` too, so pydantic collects it while it checks a model."""
+    """An invalid value. It is a ``ValueError`` too, so pydantic collects it during validation."""
 
 
 class NotFoundError(UsageError, LookupError):
@@ -29,11 +29,11 @@ class NotFoundError(UsageError, LookupError):
 
 
 class AccessDeniedError(UsageError):
-    """The token is missing or not valid, or the request comes from where none may."""
+    """The token is missing or invalid, or the request comes from a place that is not allowed."""
 
 
 class ForbiddenError(AccessDeniedError):
-    """The token is valid, but its role or its team does not allow that; the message says which one would."""
+    """The token is valid, but its role or its team does not allow the request; the message names a role that does."""
 
 
 class UnsupportedError(UsageError):
@@ -49,11 +49,11 @@ class StepFailedError(UsageError):
 
 
 class ServiceFailedError(UsageError):
-    """A service could not answer, since a component of its graph failed on the request."""
+    """A service could not answer, because a component of its graph failed on the request."""
 
 
 class UnavailableError(ScanflowError):
-    """Something outside did not answer (a full disk, a tracker that is down). It may pass: try again."""
+    """An external resource did not answer (a full disk, a tracker that is down). It may be temporary: try again."""
 
 
 class AlreadyRunningError(UnavailableError):

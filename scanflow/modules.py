@@ -1,4 +1,4 @@
-"""The user's own files as modules and functions, for processes that do without the application model."""
+"""The user's own files as modules and functions, for processes without the application model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MARK = "__loaded_by_scanflow__"
 
 
 def load_module(path: Path) -> ModuleType:
-    """Run a Python file as the module of its name, its folder first on the path; once a process.
+    """Run a Python file as the module of its name, its folder first on the path; once per process.
 
     A file named as a module of the standard library, or as another that is loaded, gets another name. What it imports
     from beside it is what is beside it, also where another folder has files of the same names.

@@ -33,14 +33,14 @@ _NOUNS = (
 
 
 def slug(text: str) -> str:
-    """Return the nearest allowed name to ``text``; it may be empty when nothing of it can be kept."""
+    """Return the nearest allowed name to ``text``; empty if no character of it is allowed."""
     bare = "".join(sign for sign in unicodedata.normalize("NFKD", text.lower()) if not unicodedata.combining(sign))
     lowered = re.sub(r"[^a-z0-9]+", "-", bare)
     return lowered.strip("-")[:MAX_NAME].rstrip("-")
 
 
 def check_name(name: str, what: str, *, limit: int = MAX_NAME) -> str:
-    """Return ``name`` if Kubernetes would take it as a label, else raise with the name to write instead."""
+    """Return ``name`` if it is a valid Kubernetes label, else raise with the name to write instead."""
     if len(name) <= limit and _LABEL.fullmatch(name):
         return name
     better = slug(name)[:limit].rstrip("-")

@@ -12,10 +12,10 @@ from pathlib import Path, PurePath
 from typing import Any
 
 OUTPUTS_FOLDER = ".outputs"
-"""In a step's output folder: one JSON file for each named value."""
+"""A folder in a step's output folder: one JSON file for each named value."""
 
 PATH, PICKLE, VALUE = "$path", "$pickle", "$value"
-"""Marks of what JSON has no word for; the last one escapes a user's own mapping that has one of these as its key."""
+"""Keys that mark values without a JSON type; the last one escapes a user's own mapping that has one of these keys."""
 
 _folder: ContextVar[Path | None] = ContextVar("scanflow_output_dir", default=None)
 
@@ -78,7 +78,7 @@ def write_output(folder: Path, name: str, text: str) -> None:
 
 
 def encode(value: Any, folder: Path, other: Callable[[Any], Any], *, keys: tuple[type, ...] = (str,)) -> Any:
-    """Return a value as JSON holds it, so that ``values.decode`` gives it back.
+    """Return a value as JSON, so that ``values.decode`` restores it.
 
     A path becomes ``{"$path": ...}``, relative where it lies in ``folder``, which a later run may reuse. A mapping that
     looks like such a mark is put inside ``{"$value": ...}``. What JSON cannot hold is what ``other`` makes of it.

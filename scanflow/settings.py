@@ -35,19 +35,19 @@ class Settings(BaseModel):
     """An MLflow tracking server or database, as MLflow spells it. Unset: SQLite inside ``home``."""
 
     url: str | None = None
-    """The server that the command line speaks to. Unset: the one that runs in ``home``, else none."""
+    """The server that the command line uses. Unset: the one that runs in ``home``, if any."""
 
     token: SecretStr | None = None
-    """What lets this process in at that server. Unset: the token of ``home``, which is sent to this machine only."""
+    """The token for that server. Unset: the token of ``home``, which is sent to this machine only."""
 
     backend: str | None = None
-    """``local``, ``memory``, or one that a package adds. Unset: what the application names, else ``local``."""
+    """``local``, ``memory``, or one that a package adds. Unset: the application's, else ``local``."""
 
     backend_options: Annotated[Mapping[str, str], BeforeValidator(_options)] = Field(default_factory=dict)
-    """What the backend is told beside its own variables: ``serving=seldon,kubeconfig=/home/me/kubeconfig``."""
+    """Options of the backend, in addition to its own variables: ``serving=seldon,kubeconfig=/home/me/kubeconfig``."""
 
     slots: int | None = Field(default=None, ge=1)
-    """How many cores steps may hold at once. Unset: the cores this process may use."""
+    """Number of cores that steps may use at once. Unset: the cores this process may use."""
 
     max_fan_out: int = Field(default=10_000, ge=1)
     """The widest fan-out accepted at run time; a longer list fails its step."""

@@ -14,10 +14,10 @@ Role = Literal["MODEL", "TRANSFORMER", "ROUTER", "COMBINER", "OUTPUT_TRANSFORMER
 _T = TypeVar("_T")
 
 DRAIN_IDLE_S: Final = 15.0
-"""How long an instance that leaves keeps connections that are idle."""
+"""How long a draining instance keeps idle connections."""
 
 SHORT_IDLE_S: Final = 2.0
-"""The same where memory is short, or the whole service goes."""
+"""The same if memory is low, or the whole service stops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class ModelFiles:
 class BatchingOptions:
     max_size: int
     max_delay_s: float = 0.0
-    """0: only batch with those that wait already."""
+    """0: batch only requests that are already waiting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Node:
     name: str
     role: Role = "MODEL"
     parents: tuple[str, ...] = ()
-    """The nodes whose result it takes, in the order of the workflow's nodes; none: the request itself."""
+    """The nodes whose result it takes, in the order of the workflow's nodes; empty: the request itself."""
 
     implementation: str | None = None
     file: str | None = None
@@ -60,7 +60,7 @@ class Revision:
     id: str
     nodes: tuple[Node, ...]
     weight: float = 1.0
-    """Its share of the requests; the weights of all that are no shadows sum to 1."""
+    """Its share of the requests; the weights of all revisions that are not shadows sum to 1."""
 
     shadow: bool = False
     """It gets a copy of every request, and its responses are only compared and counted."""
@@ -90,7 +90,7 @@ class Limits:
     deadline_s: float = 30.0
     queue: int = 128
     max_request_bytes: int = 64 * 1024 * 1024
-    """Also after decompression."""
+    """Applies after decompression too."""
 
     connection_age_s: float = 300.0
     concurrency: int = 1
@@ -100,15 +100,15 @@ class Limits:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
     folder: str
-    """Where finished files of predictions appear, to be taken to the tracker."""
+    """The folder with finished files of predictions, to be uploaded to the tracker."""
 
     fraction: float = 1.0
-    """Of the predictions, from 0 to 1."""
+    """The recorded share of the predictions, from 0 to 1."""
 
     flush_s: float = 5.0
     rows: int = 1000
     max_bytes: int = 256 * 1024 * 1024
-    """Most that may wait in the folder; later predictions are dropped, and counted."""
+    """Largest size of waiting files in the folder; later predictions are dropped, and counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ class InstanceSpec:
     team: str
     instance: str
     folder: str
-    """Its own: ``instance.json``, the control socket ``control``, its logs."""
+    """Its own folder: ``instance.json``, the control socket ``control``, its logs."""
 
     desired: str
     """The file that holds the newest :class:`Desired`."""
@@ -132,10 +132,10 @@ class InstanceSpec:
     """The inherited, listening HTTP socket, which all instances share; -1: none until a ``listen`` message."""
 
     http_port: int = 0
-    """For an instance without a supervisor, which listens by itself; 0: it does not."""
+    """The port of an instance without a supervisor, which listens by itself; 0: it does not."""
 
     management_port: int = 0
-    """Where such an instance answers for metrics and its state."""
+    """The port of such an instance for metrics and its state."""
 
     grpc_port: int | None = None
     """Shared by all instances with SO_REUSEPORT; None: no gRPC."""
@@ -145,13 +145,13 @@ class InstanceSpec:
     """Relative paths of the user's code are relative to it; it is put on the import path."""
 
     auth: str = ""
-    """Where the data plane's bearer token is: ``env:NAME`` or ``file:PATH``. Empty: it needs none."""
+    """A reference to the data plane's bearer token: ``env:NAME`` or ``file:PATH``. Empty: no token is needed."""
 
     cpus: tuple[int, ...] = ()
-    """Logical CPUs it may run on; none: any."""
+    """Logical CPUs it may run on; empty: any."""
 
     memory_nodes: tuple[int, ...] = ()
-    """NUMA nodes whose memory it should use; none: any."""
+    """NUMA nodes whose memory it should use; empty: any."""
 
     pin_threads: bool = False
     """CPUMEMPIN: each thread that computes is pinned to one CPU."""
@@ -161,12 +161,12 @@ class InstanceSpec:
     limits: Limits = field(default_factory=Limits)
     recording: Recording | None = None
     drain_idle_s: float = DRAIN_IDLE_S
-    """While draining, and after ``ignore``: how long a connection may be idle before it is closed. Who sends at the
-    very instant at which it is gets no answer, so it is as long as clients keep connections that they do not use."""
+    """While draining, and after ``ignore``: how long a connection may be idle before it is closed. A client that
+    sends at the moment of closing gets no answer, so it is as long as clients keep unused connections."""
 
     linger_s: float = 0.0
-    """How long it still takes connections after it was told to end, each for one answer: where others send clients to
-    it and hear of its end late. 0: whoever shares its socket takes them."""
+    """How long it still accepts connections after it was told to stop, each for one answer: for load balancers that
+    learn of its end late. 0: processes that share its socket accept them."""
 
     aliases: tuple[str, ...] = ()
     """Services whose backup it is: the whole graph answers under these names too."""
@@ -218,7 +218,7 @@ def encode(message: object) -> bytes:
 
 
 def decode(kind: type[_T], text: bytes | str | Mapping[str, Any]) -> _T:
-    """Return the message of that class, from JSON or from what JSON held; InvalidError names the field in the way."""
+    """Return the message of that class, from JSON or a JSON value; InvalidError names the invalid field."""
     import msgspec
 
     try:

@@ -11,19 +11,19 @@ from typing import Literal, Protocol
 Scaling = Literal["linear", "sublinear", "flat", "collapse"]
 
 NEARLY = 0.9
-"""So large a share of the best speed is as good: the rest is not worth more cores."""
+"""A speed of at least this share of the best counts as equally good: more cores are not worth the difference."""
 
 EFFICIENT = 0.75
-"""So much of the speed that all cores would give is linear."""
+"""Scaling counts as linear at this share of the speed that all cores would give."""
 
 PRECISION = 1.06
-"""The bounds between which a knee is known may be so many times each other."""
+"""The search for the knee ends when the upper bound is at most this multiple of the lower one."""
 
 MOST_LIMITS = 10
-"""Memory limits that are tried at most."""
+"""Maximum number of memory limits that are tried."""
 
 SPARE = 1.2
-"""So many times the knee is asked for: input differs, and allocators too."""
+"""The recommended memory as a multiple of the knee: input differs, and so do allocators."""
 
 _UNIT = 16 * 2**20
 
@@ -31,14 +31,15 @@ _UNIT = 16 * 2**20
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saturation:
     kind: Scaling
-    """``linear``: more cores help in proportion. ``sublinear``: they help less. ``flat``: from some number on they do
-    not. ``collapse``: with more it becomes slower again, as caches or memory are fought for (Wang et al., Table 4)."""
+    """``linear``: more cores help in proportion. ``sublinear``: they help less. ``flat``: from some number on they
+    do not help. ``collapse``: with more cores it becomes slower again, because of contention for caches or memory
+    (Wang et al., Table 4)."""
 
     cores: int
-    """The fewest with which it is nearly as fast as it gets."""
+    """The smallest number of cores at which it is nearly as fast as possible."""
 
     speed: Mapping[int, float]
-    """By number of cores, over that with the fewest."""
+    """Speed by number of cores, relative to the smallest number."""
 
 
 def classify_saturation(seconds: Mapping[int, Sequence[float]]) -> Saturation:

@@ -10,39 +10,39 @@ Outcome = Literal["succeeded", "failed", "out of memory", "timed out"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramRun:
-    """The resources that a run used, all its processes together; None: this machine does not count it."""
+    """The resources that a run used, over all its processes; None: this machine does not count it."""
 
     outcome: Outcome
     seconds: float
     cpu_s: float
     peak_bytes: int
-    """Of its memory group, else of its largest process."""
+    """Of its memory control group, else of its largest process."""
 
     voluntary_switches: int
-    """Context switches in which it waited for something."""
+    """Context switches because it waited."""
 
     involuntary_switches: int
-    """Context switches in which it was made to wait for a CPU."""
+    """Context switches because it was preempted."""
 
     minor_faults: int
     major_faults: int
-    """Page faults that had to read a disk."""
+    """Page faults that read from a disk."""
 
     read_blocks: int
     written_blocks: int
-    """Of 512 bytes, from and to a disk."""
+    """Blocks of 512 bytes, from and to a disk."""
 
     migrations: int | None = None
-    """From one CPU to another."""
+    """Migrations from one CPU to another."""
 
     cache_misses: int | None = None
     exit_code: int | None = None
     last_lines: str = ""
-    """Of what it wrote, where it failed."""
+    """Its last output, if it failed."""
 
     @property
     def cores(self) -> float:
-        """How many it used, on average."""
+        """The average number of cores used."""
         return self.cpu_s / self.seconds if self.seconds else 0.0
 
 
@@ -52,4 +52,4 @@ class Placement:
 
     cpus: tuple[int, ...]
     caches: Literal["", "shared", "separate"] = ""
-    """Whether its cores have a last cache together; empty: there is one choice only."""
+    """Whether its cores share a last-level cache; empty: there is only one choice."""

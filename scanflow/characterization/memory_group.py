@@ -1,5 +1,5 @@
-"""A control group that limits the memory of one program and all that it starts. Both versions; root, or a delegated
-group, is needed."""
+"""A control group that limits the memory of one program and its children. Both versions; it needs root, or a
+delegated group."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scanflow.placement.available_cpus import CGROUP, PROC, memory_group_folder,
 class MemoryGroup:
     folder: Path
     second: bool
-    """Whether it is one of the second version."""
+    """Whether it is of cgroup v2."""
 
     @property
     def members(self) -> Path:
@@ -29,7 +29,7 @@ class MemoryGroup:
 
     @property
     def kills(self) -> int:
-        """How many of its processes were killed because it had no more memory."""
+        """The number of its processes that were killed because memory ran out."""
         file = self.folder / ("memory.events" if self.second else "memory.oom_control")
         with suppress(OSError):
             for line in file.read_text(encoding="ascii").splitlines():

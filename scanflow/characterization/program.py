@@ -1,4 +1,4 @@
-"""Runs a program on some CPUs, with some memory, for a time, and counts what it takes."""
+"""Runs a program on some CPUs, with limited memory, for a time, and measures the resources it uses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from scanflow.errors import NotFoundError, UnsupportedError
 from scanflow.placement.threads import thread_variables
 
 EVENTS = {"cpu-migrations": "migrations", "cache-misses": "cache_misses"}
-"""Of ``perf``'s, and as they are called here."""
+"""The names of ``perf``'s events, and their names here."""
 
 _JOIN = 'echo $$ > "$0" && exec "$@"'
 """A shell joins the memory group and becomes the program: nothing of it is outside the group."""
@@ -54,7 +54,7 @@ def group_problem() -> str | None:
 def run_program(
     argv: Sequence[str], where: Placement, *, timeout_s: float, limit_bytes: int | None = None
 ) -> ProgramRun:
-    """Run a program to its end, or until ``timeout_s`` are over.
+    """Run a program to its end, or for at most ``timeout_s``.
 
     Raises:
         NotFoundError: there is no such program.

@@ -36,13 +36,13 @@ class Characterization:
 
     runs: Mapping[Placement, tuple[ProgramRun, ...]]
     limits: Mapping[int, ProgramRun]
-    """By memory limit, in bytes; none: memory cannot be limited here, or it was not asked for."""
+    """Runs by memory limit in bytes; empty: memory cannot be limited here, or was not requested."""
 
     saturation: Saturation
     knee: MemoryKnee | None
     recommendation: ResourceRecommendation
     missing: tuple[str, ...] = ()
-    """What this machine does not count or limit."""
+    """The quantities that this machine cannot count or limit."""
 
 
 def choose_core_counts(machine: Topology) -> list[int]:

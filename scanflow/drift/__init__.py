@@ -1,4 +1,4 @@
-"""Drift: whether new data is still what a model was made for, and whether a model is better than the one in use.
+"""Drift: whether new data differs from what a model was trained on, and whether a model is better than the one in use.
 
 ``detection`` and ``retraining`` make the workflows that agents run; they are loaded when they are first used.
 """

@@ -14,14 +14,14 @@ from scanflow.drift.table import FEW_VALUES, Column, normal_scores
 Floats = NDArray[np.float64]
 
 RARE = 5
-"""Categories with fewer rows than this in both tables together are taken as one."""
+"""Categories with fewer rows than this in both tables together are merged into one."""
 
 MOST_CUTS = 256
-"""At so many values distribution functions are compared, evenly drawn from those there are."""
+"""Number of values at which distribution functions are compared, evenly drawn from the existing ones."""
 
 NEAR = 1e-9
-"""Numbers that differ by less than this share of the distance between the quartiles are one: their sums were rounded
-otherwise."""
+"""Numbers that differ by less than this share of the interquartile range are equal: their sums were rounded
+differently."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +59,12 @@ class ColumnTest:
     """A test under all divisions; statistic and effect are those of the given one."""
 
     p: Floats
-    """(1 + permutations,): not adjusted."""
+    """(1 + permutations,): unadjusted p-values."""
 
     statistic: float = 0.0
     effect: float = 0.0
     value: tuple[str, float, float] | None = None
-    """What it is about, where that is one value; its share of the rows before, and now."""
+    """The single value that the test is about, if any, and its share of the rows before and now."""
 
 
 def ks(numbers: NDArray[Any], missing: NDArray[np.bool_], divisions: Divisions) -> ColumnTest:

@@ -25,7 +25,7 @@ class DetectionOutputs:
     n_newdata: int | None = None
     n_anomalies: int = 0
     n_picked: int = 0
-    """Points to be labelled, those for evaluation too."""
+    """Number of samples to be labelled, including those for evaluation."""
 
     n_evaluation: int = 0
     statistic: float | None = None
@@ -35,19 +35,19 @@ class DetectionOutputs:
     """The columns that drifted, worst first: ``name, test, statistic, p, effect, reference, current``."""
 
     model_uri: str = ""
-    """The address of the model in use: ``models:/NAME@ALIAS``. Empty: it does not say."""
+    """The address of the model in use: ``models:/NAME@ALIAS``. Empty: unknown."""
 
     model_version: int | None = None
-    """The version that it stood for."""
+    """The version that the address referred to."""
 
     same_drift: bool = False
-    """Whether it is the drift of windows that were found before, and that no model has learnt from yet."""
+    """Whether it is the same drift as in earlier windows that no model was trained on yet."""
 
     regimes: Mapping[str, float] = field(default_factory=dict)
-    """What a window without drift is made of: the share of each slice that is known, 0 to 1."""
+    """The composition of a window without drift: the share of each known slice, 0 to 1."""
 
     run_ids: tuple[str, ...] | None = None
-    """The tracked runs that were looked at."""
+    """The tracked runs that were examined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

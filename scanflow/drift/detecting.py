@@ -1,4 +1,4 @@
-"""The detection step: compares new predictions with the regimes that the model in use has learnt."""
+"""The detection step: compares new predictions with the regimes that the model in use was trained on."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def _load_pending_windows(run_ids: Sequence[str], read: Callable[[Sequence[str]]
 
 
 def _draw_samples(x: Samples, most: int, generator: np.random.Generator) -> Samples:
-    """Draw at most ``most`` samples at random: the first ones of a data set are seldom like the rest."""
+    """Draw at most ``most`` samples at random: the first ones of a data set are seldom representative."""
     return x if len(x) <= most else take_rows(x, np.sort(generator.choice(len(x), most, replace=False)))
 
 

@@ -1,4 +1,4 @@
-"""Champion and challenger on the same labelled points, none of which either has learnt from."""
+"""Compares champion and challenger on the same labelled points, none of which either was trained on."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def split_points(
 
 
 def split_by_window(windows: Sequence[str], learnt: Collection[str], newest: str) -> dict[str, NDArray[np.intp]]:
-    """Return the indices of each slice's points by its name: windows that the champion has not learnt are current.
+    """Return the indices of each slice's points by its name: windows that the champion was not trained on are current.
 
     If it has learnt all of them, the newest window is.
 

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 LEAST = 50
-"""Labelled points that a calibration needs."""
+"""Minimum number of labelled points for a calibration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accuracy:
-    """A share of right answers, measured or estimated, and where it may really be."""
+    """A share of correct answers, measured or estimated, with its confidence interval."""
 
     value: float
     low: float
@@ -37,13 +37,13 @@ class Accuracy:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Calibration:
-    """From a model's confidence to the probability that it is right."""
+    """Maps a model's confidence to the probability that it is correct."""
 
     confidence: Floats
-    """(k,), ascending."""
+    """(k,): ascending."""
 
     right: Floats
-    """(k,), not descending: 0 to 1."""
+    """(k,): not descending, 0 to 1."""
 
     n: int
     """The number of labelled points it was fitted on."""
@@ -96,7 +96,7 @@ class Calibration:
 
 
 def measure_accuracy(right: int, n: int, level: float = 0.95) -> Accuracy:
-    """Return the share of right answers among labelled points, with the Wilson interval.
+    """Return the share of correct answers among labelled points, with the Wilson interval.
 
     Raises:
         InvalidError: no points, or more right ones than there are.

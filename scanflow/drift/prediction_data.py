@@ -1,4 +1,4 @@
-"""The data that agents pass to workflows: recorded predictions to a detection, labelled points to a training.
+"""The data that agents pass to workflows: recorded predictions for a detection, labelled points for a training.
 
 tracker = step_tracker()
 new = collect(tracker, run_ids)  # new.x, new.ids, new.left_out
@@ -28,8 +28,8 @@ from scanflow.knowledge.port import KnowledgeBase
 from scanflow.settings import Settings
 
 Prepare: TypeAlias = Callable[[NDArray[Any]], NDArray[Any]]
-"""Makes what a file recorded of one input, (n, ...), into samples (m, ...) of one shape. What cannot be made into one
-becomes NaN, or a ``ValueError`` for the file as a whole."""
+"""Converts one recorded input of a file, (n, ...), to samples (m, ...) of one shape. What cannot be converted
+becomes NaN, or a ``ValueError`` for the whole file."""
 
 _MOST_NAMED = 3
 
@@ -37,16 +37,16 @@ _MOST_NAMED = 3
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PredictionData:
     x: Samples
-    """n samples: what was sent to the service."""
+    """n samples: the inputs sent to the service."""
 
     ids: list[str]
-    """(n,): ``RUN:ROW``, unlike any other's."""
+    """(n,): ``RUN:ROW``, unique."""
 
     left_out: tuple[str, ...] = ()
-    """What did not fit, a line for each file: which, how many of its predictions, and why."""
+    """The skipped data, a line for each file: the file, the number of its predictions, and the reason."""
 
     n_left_out: int = 0
-    """So many predictions that is; a file that cannot be read counts as one."""
+    """The number of skipped predictions; an unreadable file counts as one."""
 
 
 def step_tracker() -> KnowledgeBase:

@@ -28,14 +28,14 @@ from scanflow.errors import InvalidError
 FIRST_LOOK = 0.8
 
 LEAST_TRAFFIC = 0.02
-"""A slice with so large a share of the recent predictions is one that people still ask for."""
+"""A slice with at least this share of the recent predictions still receives requests."""
 
 SURER = 50
-"""A loss of twice ``worst`` has to be so much less likely than the level says: however few points a slice has, nobody
-loses a tenth of what they ask for unless a person agrees."""
+"""A loss of twice ``worst`` must be this many times less likely than the level: however few points a slice has, a
+tenth of its requests is not lost without a person's approval."""
 
 Verdict = Literal["promote", "ask", "wait", "reject"]
-"""``ask``: it is better, but a person has to say whether what it may lose is worth it."""
+"""``ask``: it is better, but a person must decide whether its possible loss is acceptable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,25 +45,25 @@ class PromotionDecision:
     verdict: Verdict
     reason: str
     level: float
-    """Of this look, one-sided; ``low`` and ``high`` are each wrong with this probability."""
+    """The level of this evaluation, one-sided; ``low`` and ``high`` are each wrong with this probability."""
 
     gain: float
-    """By how much more of the expected traffic the challenger answers right, -1 to 1."""
+    """The additional share of the expected traffic that the challenger answers correctly, -1 to 1."""
 
     low: float
     high: float
     n: int
-    """Points of the current window."""
+    """Number of points of the current window."""
 
     p: float
-    """Of the current window: see :attr:`Slice.p`."""
+    """The p-value of the current window: see :attr:`Slice.p`."""
 
     slices: tuple[Slice, ...]
     traffic: Mapping[str, float]
     """The share of each slice in the expected traffic."""
 
     needed: int = 0
-    """So many more labelled points of the current window, about, before a challenger that waits may be promoted."""
+    """About how many more labelled points of the current window a waiting challenger needs for its promotion."""
 
     def evidence(self, *, level: float = 0.05, **about: Any) -> dict[str, Any]:
         """Return the decision as JSON values, each slice with the bounds of its gain, together with ``about``."""

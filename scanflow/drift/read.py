@@ -15,13 +15,13 @@ from scanflow.drift.table import DataTable, align, is_missing
 from scanflow.errors import InvalidError, NotFoundError
 
 INPUT = "input:"
-"""What the names of recorded inputs begin with in files of recorded predictions."""
+"""Prefix of the names of recorded inputs in files of recorded predictions."""
 
 
 _AS_TEXT: Final = ("text", "number")
 
 MISSING: Final = ("", "#N/A", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", "<NA>", "NaT")
-"""Texts that are no values, in files of every kind."""
+"""Texts that mean a missing value, in files of every kind."""
 
 
 def read_pair(reference: Path, current: Path) -> tuple[DataTable, DataTable, list[str]]:

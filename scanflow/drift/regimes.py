@@ -1,4 +1,4 @@
-"""Several known regimes: new data is compared with the mixture of them that is nearest to it.
+"""Several known regimes: new data is compared with the mixture of them that is closest to it.
 
 After a model has learnt from drifted data, both clean and drifted data are known, and traffic may be either, or any
 mixture. Compared with all known data pooled, each of these would seem to have drifted, for ever.
@@ -14,7 +14,8 @@ from scanflow.drift.table import DataTable, align
 from scanflow.drift.two_sample import compute_joint_features, whiten
 
 FEATURES = 512
-"""So many random Fourier features (Rahimi and Recht, 2007) stand for the kernel: time is linear in the rows."""
+"""Number of random Fourier features (Rahimi and Recht, 2007) that approximate the kernel: time is linear in the
+rows."""
 
 LEAST_SHARE = 0.02
 """A regime with a smaller share of the mixture is left out."""

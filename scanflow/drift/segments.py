@@ -1,4 +1,4 @@
-"""Drift within each category of a column, which the other rows may mask; all tested at one error level."""
+"""Drift within each category of a column, which other rows may mask; all tested at one error level."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Segment:
     name: str
     rows: tuple[int, int]
     comparison: Comparison | None
-    """None: there are too few rows of it on a side."""
+    """None: one of the tables has too few rows of it."""
 
 
 def compare_by(

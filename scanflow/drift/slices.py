@@ -18,16 +18,16 @@ from statistics import NormalDist
 from scanflow.errors import InvalidError
 
 CURRENT = "current"
-"""The slice of the window that drifted. The others are earlier drifts and data without drift."""
+"""The slice of the drifted window. The other slices are earlier drifts and data without drift."""
 
 CLEAN = "clean"
 """The slice of data without drift."""
 
 WINDOW = "window "
-"""What the names of slices begin with that are windows with drift of before."""
+"""Prefix of the names of slices of earlier windows with drift."""
 
 _EXACT_UP_TO = 5000
-"""So many points decide exactly; of more, the normal approximation differs in no digit that is shown."""
+"""Up to this many points are computed exactly; beyond, the normal approximation differs in no printed digit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Slice:
     champion_right: int
     challenger_right: int
     gained: int
-    """Points that the challenger has right and the champion wrong."""
+    """Points that the challenger answers correctly and the champion does not."""
 
     def __post_init__(self) -> None:
         """Reject counts that cannot be of the same points.
@@ -57,12 +57,12 @@ class Slice:
 
     @property
     def lost(self) -> int:
-        """Points that the champion has right and the challenger wrong."""
+        """Points that the champion answers correctly and the challenger does not."""
         return self.gained - (self.challenger_right - self.champion_right)
 
     @property
     def gain(self) -> float:
-        """By how much the challenger's share of right answers is higher, -1 to 1."""
+        """The difference of the shares of correct answers, challenger minus champion, -1 to 1."""
         return (self.gained - self.lost) / self.n if self.n else 0.0
 
     @property
@@ -93,7 +93,7 @@ class Slice:
         return max(0.0, min(quantile(level), margin / self.estimate[1] - quantile(level)))
 
     def is_not_worse(self, margin: float, level: float) -> bool:
-        """Return whether no more than ``margin`` was lost, as surely as so many points can show."""
+        """Return whether no more than ``margin`` was lost, as surely as this many points can show."""
         middle, error = self.estimate
         return middle - self.compute_critical_value(margin, level) * error > -margin
 

@@ -1,4 +1,4 @@
-"""Detectors of change in a stream of numbers, one after the other: errors of a model, latencies, a feature.
+"""Detectors of change in a stream of numbers, read one by one: errors of a model, latencies, a feature.
 
 Each needs bounded memory. ``update`` takes a number and says whether the stream has changed; if so, the detector goes
 on with the newest numbers only.
@@ -19,14 +19,14 @@ from scipy import special
 from scanflow.errors import InvalidError, did_you_mean
 
 WARM_UP = 100
-"""So many numbers of a stream say what its unit is."""
+"""Number of values from which the unit of a stream is derived."""
 
 
 class StreamDetector(Protocol):
-    """Looks at numbers one by one."""
+    """Reads numbers one by one."""
 
     def update(self, value: float) -> bool:
-        """Take a number; return whether the stream has changed."""
+        """Process a number; return whether the stream has changed."""
         ...
 
 
@@ -63,7 +63,7 @@ class PageHinkley:
 
 
 class ADWIN:
-    """A window as long as it is alike (Bifet and Gavaldà, 2007): it is cut where two parts have the most unlike means.
+    """A window without change (Bifet and Gavaldà, 2007): it is cut where two parts have the most different means.
 
     The window is kept as exponentially larger buckets, so n numbers take O(log n) memory.
     """
@@ -192,7 +192,7 @@ DETECTORS: Mapping[str, Callable[[], StreamDetector]] = {
 
 
 class ScaledStream:
-    """A detector of the numbers of any unit: they are measured in deviations of the first ``WARM_UP``."""
+    """A detector for numbers of any unit: they are scaled by the deviation of the first ``WARM_UP``."""
 
     def __init__(self, detector: str = "adwin") -> None:
         """Follow a stream by ``adwin``, ``kswin`` or ``page-hinkley``.
@@ -235,13 +235,13 @@ class Change:
     """A detected change in a stream."""
 
     row: int
-    """Counted from 0; the change itself came before."""
+    """Index from 0; the change itself happened earlier."""
 
     before: float
     """The mean of the numbers since the last change."""
 
     after: float
-    """The mean of those up to the next."""
+    """The mean of the numbers up to the next change."""
 
 
 def find_changes(values: Sequence[float] | NDArray[Any], detector: str = "adwin") -> list[Change]:

@@ -1,4 +1,4 @@
-"""Tables: columns with names, of numbers or categories, in which values may be missing."""
+"""Tables: named columns of numbers or categories, in which values may be missing."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from scipy import stats
 from scanflow.errors import InvalidError
 
 FEW_VALUES = 10
-"""A column of numbers with at most so many different ones is compared by their shares."""
+"""A column of numbers with at most this many different ones is compared by their shares."""
 
 FLOAT32_MOST = float(np.finfo(np.float32).max)
 
 LEAST_ROWS = 10
-"""Of either table, to be compared."""
+"""Minimum number of rows of either table for a comparison."""
 
 MOST_LEVELS = 10
-"""The commonest categories of a column that count one by one when columns are looked at together."""
+"""Number of the most common categories of a column that count separately in joint tests."""
 
 
 MOST_WIDE = 256
-"""A column of arrays of more numbers a row (pictures) is compared along its main directions."""
+"""A column of arrays with more numbers per row (pictures) is compared along its main directions."""
 
 DIRECTIONS = 32
 
 FLOAT32_DIGITS = 8 * float(np.finfo(np.float32).eps)
-"""Numbers that came as float32 and differ by less, relative to their size, are one: they were rounded otherwise."""
+"""Numbers stored as float32 that differ by less, relative to their size, are equal: they were rounded differently."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,7 @@ class Column:
 
     @classmethod
     def from_values(cls, name: str, values: Any) -> Column:
-        """Read anything with one value a row: numbers, booleans, dates, text, categories.
+        """Read any data with one value per row: numbers, booleans, dates, text, categories.
 
         Raises:
             InvalidError: more than one value a row.
@@ -81,7 +81,7 @@ class Column:
 
     @cached_property
     def missing(self) -> NDArray[np.bool_]:
-        """(rows,): where there is no value."""
+        """(rows,): whether the value is missing."""
         mask: NDArray[np.bool_] = np.isnan(self.values) if self.is_numeric else self.values == np.array(None)
         return mask
 
@@ -114,7 +114,7 @@ class Column:
         return levels, codes, counts
 
     def codes(self, *, rare: int) -> NDArray[np.intp] | None:
-        """Return the category of each row, -1 where missing; None for numbers of which there are many different ones.
+        """Return the category of each row, -1 if missing; None for numbers with many different values.
 
         Categories with fewer than ``rare`` rows are one.
         """
@@ -218,7 +218,7 @@ class DataTable:
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return len(next(iter(self.columns.values())).values)
 
     def check(self, what: str, *, least: int = LEAST_ROWS) -> None:

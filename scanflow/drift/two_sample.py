@@ -1,4 +1,4 @@
-"""Two-sample tests: was the second table drawn from the first one's distribution? By column and jointly, at one level.
+"""Two-sample tests: whether two tables come from the same distribution. By column and jointly, at one level.
 
 Every statistic is worked out for the tables as they are and for ``permutations`` random divisions of their pooled rows,
 all of them for the same divisions. Westfall and Young (1993): the share of divisions whose *smallest* p-value is as
@@ -44,18 +44,20 @@ from scanflow.drift.table import (
 from scanflow.errors import InvalidError
 
 MOST_ROWS = 2000
-"""So many rows of either table are compared; of more, as many at random. The discrepancy's time grows as its square."""
+"""Maximum number of compared rows of either table; larger tables are sampled at random. The discrepancy's time grows
+as its square."""
 
 MOST_FEATURES = 64
-"""Of more features, so many main directions are looked at together; each column is still looked at by itself."""
+"""Maximum number of features in joint tests; more are projected on this many main directions. Each column is still
+tested separately."""
 
 LEAST_P = 1e-12
-"""No p-value is told to be less."""
+"""The smallest p-value that is reported."""
 
 _JOINT = ("means", "products", "mmd")
 
 COLUMNS_SHARE = 0.5
-"""The share of the error level that is for columns one by one; the tests of all together divide the rest."""
+"""The share of the error level for single columns; the joint tests divide the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +72,7 @@ class ColumnDrift:
 
     statistic: float
     p: float
-    """Adjusted for all that was looked at; at or below the level the column has drifted."""
+    """Adjusted for all tests; at or below the level the column has drifted."""
 
     effect: float
     """0 to 1: the largest difference between the distribution functions (``ks``), by how much the shares of categories
@@ -80,7 +82,7 @@ class ColumnDrift:
     reference: dict[str, float]
     current: dict[str, float]
     shares: Shares
-    """Both distributions, to be drawn."""
+    """Both distributions, for plots."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,14 +93,14 @@ class JointDrift:
     """``means``, ``products`` or ``mmd``."""
 
     p: float
-    """Adjusted for all that was looked at."""
+    """Adjusted for all tests."""
 
     concerns: tuple[ColumnDrift, ...] = field(default=(), repr=False)
-    """The columns that it concerns most, where the test can say so, as they changed together with others."""
+    """The columns that it concerns most, if the test identifies them, because they changed together with others."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of those."""
+        """The names of these columns."""
         return tuple(column.name for column in self.concerns)
 
 
@@ -108,18 +110,18 @@ class Comparison:
 
     level: float
     p: float
-    """How often tables drawn alike differ as much, by chance."""
+    """Probability that two tables of one distribution differ as much by chance."""
 
     columns: tuple[ColumnDrift, ...]
-    """Each column, the one that changed most first."""
+    """All columns, the most changed first."""
 
     joint: tuple[JointDrift, ...]
     rows: tuple[int, int]
     statistic: float
-    """How strong the strongest sign of drift is: minus the decimal logarithm of its p-value, not adjusted."""
+    """The strength of the strongest sign of drift: minus the decimal logarithm of its p-value, unadjusted."""
 
     threshold: float
-    """What the statistic exceeds where ``p`` is at most ``level``."""
+    """The statistic is above this where ``p`` is at most ``level``."""
 
     least_effect: float = 0.0
 
@@ -228,10 +230,10 @@ class _ColumnTests:
     test: str
     shown: ColumnTest
     p: Floats
-    """(1 + permutations,): of all that is tested in it, not adjusted for other columns."""
+    """(1 + permutations,): of all tests of the column, not adjusted for other columns."""
 
     codes: NDArray[np.intp] | None
-    """(rows,): the category of each row, -1 for none; None where the column is of numbers."""
+    """(rows,): the category of each row, -1 for none; None if the column is numeric."""
 
     def describe_drift(self, p: float, old: int) -> ColumnDrift:
         before, now = self.column.summary(slice(0, old)), self.column.summary(slice(old, None))

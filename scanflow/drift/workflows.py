@@ -13,7 +13,7 @@ from scanflow.app.workflow import Workflow
 from scanflow.errors import InvalidError
 
 Function: TypeAlias = Callable[..., Any] | str
-"""A function that a file of the application defines, or where it is: ``file.py:name``, ``package.module:name``."""
+"""A function defined in a file of the application, or its location: ``file.py:name``, ``package.module:name``."""
 
 
 def detection(

@@ -1,1 +1,1 @@
-"""Files and folders: private ones, those that grow, errors of the disk, reads kept while nothing is written."""
+"""Files and folders: private files, growing files, disk errors, cached reads."""

@@ -42,7 +42,7 @@ _SQLITE = {
 
 
 def disk_error(error: OSError | sqlite3.Error, path: object, *, then: str = "") -> UnavailableError:
-    """Return the error that names a file or folder, what was wrong with it, and the command to go on with."""
+    """Return the error that names a file or folder, the problem, and the command to continue with."""
     if isinstance(error, OSError):
         why = _WORDS.get(error.errno or 0) or f"{error.strerror or error}"
         if error.filename is not None and str(error.filename) != str(path):

@@ -15,7 +15,7 @@ _SHARED_BY_DESIGN = {"venvs"}  # packages, no data; tens of thousands of files
 
 
 def private_folder(path: Path) -> Path:
-    """Make a folder, and those above it that are missing, for this user only. One that is there stays."""
+    """Create a folder and its missing parents for this user only. An existing folder is unchanged."""
     if not path.is_dir():
         private_folder(path.parent)
         try:
@@ -27,7 +27,7 @@ def private_folder(path: Path) -> Path:
 
 
 def open_private(path: Path, mode: str = "r", **options: Any) -> IO[Any]:
-    """Open a file as :func:`open` does; one that this makes is for this user only."""
+    """Open a file as :func:`open` does; a file that this creates is for this user only."""
     return open(path, mode, opener=_opener, **options)
 
 
@@ -37,7 +37,7 @@ def write_private(path: Path, content: str | bytes) -> None:
 
 
 def private_file(path: Path) -> Path:
-    """Make an empty file for this user only if there is none; SQLite's files beside it take its mode."""
+    """Create an empty file for this user only if it is missing; SQLite's files beside it get its mode."""
     try:
         # Never one that is there: closing it would drop the locks that SQLite holds on it in this process.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -47,7 +47,7 @@ def private_file(path: Path) -> Path:
 
 
 def open_home(path: Path) -> Path:
-    """Make a home folder, or take the access of others from one that has it, with all that is in it; return it."""
+    """Create a home folder, or revoke other users' access to an existing one and its content; return it."""
     mode = private_folder(path).stat().st_mode
     if mode & _OTHERS:
         try:

@@ -11,7 +11,7 @@ BLOCK = 65_536
 
 
 class Tail:
-    """Reads what was added to files since the last look.
+    """Reads the data appended to files since the last read.
 
     A file that was replaced by a new one, or cut short, is read to its old end, and then from the new one's beginning.
     """

@@ -17,17 +17,17 @@ from typing import TypeVar
 T = TypeVar("T")
 
 MOST_KEPT = 64
-"""So many answers are kept; one more, and all are read again."""
+"""Number of cached results; when it is exceeded, the cache is cleared."""
 
 _Version = tuple[int, int]
-"""Which connection it is, by its number, and what it says: two connections' words cannot be compared."""
+"""The number of a connection, and its version: versions of two connections cannot be compared."""
 
 
 class UnchangedReads:
-    """Thread-safe. Where the file's version cannot be told, everything is read."""
+    """Thread-safe. If the file's version is unknown, everything is read."""
 
     def __init__(self, path: Path | None) -> None:
-        """``path``: the database that all answers come from. None: they come from elsewhere, and nothing is kept."""
+        """``path``: the database that all results come from. None: they come from elsewhere, and are not cached."""
         self._path = path
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
@@ -52,7 +52,7 @@ class UnchangedReads:
         return answer
 
     def _version_now(self) -> _Version | None:
-        """Return None where it cannot be told."""
+        """Return the current version; None if it is unknown."""
         if self._path is None:
             return None
         try:

@@ -1,1 +1,1 @@
-"""HTTP beside any framework: errors as problem documents, which requests may be answered, the home's token."""
+"""HTTP without a framework: errors as problem documents, checks of requests, the home's token."""

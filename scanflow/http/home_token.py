@@ -1,4 +1,4 @@
-"""The token of a home folder: whoever can read the file may do everything that its owner may."""
+"""The token of a home folder: a user who can read the file has all rights of its owner."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from scanflow.files.private import open_home, open_private
 _PREFIX = "scanflow_"
 
 Role = Literal["viewer", "agent", "editor", "admin"]
-"""What a token lets its holder do: look; send what it wants for the arbiter to decide on, too; change what is its
-team's; make tokens, too."""
+"""The rights of a token: read; also send intents to the arbiter; also change what belongs to its team; also create
+tokens."""
 
 
 def token_file(home: Path) -> Path:
@@ -33,7 +33,7 @@ def home_token(home: Path) -> str | None:
 
 
 def ensure_home_token(home: Path) -> str:
-    """Return the token of a home, which is made if there is none, and close the home to other users."""
+    """Return the token of a home, creating it if needed, and deny other users access to the home."""
     path = token_file(home)
     try:
         open_home(path.parent)
@@ -70,7 +70,7 @@ def make_token() -> str:
 
 
 def agents_token(home: str, app: str, team: str) -> str:
-    """Return the token of the agents of a team's application, made of the home's, which it does not tell."""
+    """Return the token of the agents of a team's application, derived from the home's, which it does not reveal."""
     digest = hmac.digest(home.encode(), f"agents\0{team}\0{app}".encode(), "sha256")
     return _PREFIX + base64.urlsafe_b64encode(digest).rstrip(b"=").decode("ascii")
 
@@ -81,7 +81,7 @@ def token_hash(token: str) -> str:
 
 
 def _write_once(path: Path, token: str) -> None:
-    """Write the file whole; where another process was quicker, its token stays."""
+    """Write the complete file; if another process was faster, its token stays."""
     draft = path.with_name(f".token-{secrets.token_hex(8)}")
     try:
         with open_private(draft, "x", encoding="ascii") as file:

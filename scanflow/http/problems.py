@@ -1,4 +1,4 @@
-"""Converts errors to HTTP problem documents, and responses to errors: the only place that does.
+"""Converts errors to HTTP problem documents, and responses to errors: the only module that does so.
 
 Our own server writes problem documents (RFC 9457) whose ``type`` names the error's class. Services that speak the Open
 Inference Protocol have no such type; :func:`parse_refusal` reads theirs by status.

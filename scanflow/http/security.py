@@ -1,4 +1,4 @@
-"""Decide which HTTP requests a program on this machine may answer: by ``Host``, by origin, and by bearer token.
+"""Decides which HTTP requests a program on this machine may answer: by ``Host``, origin and bearer token.
 
 A page in the user's browser can send requests to loopback, and a name that its owner points at 127.0.0.1 (DNS
 rebinding) makes them look like the same site. Imports nothing but the standard library.
@@ -20,7 +20,7 @@ Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 Authenticate: TypeAlias = Callable[[str], Awaitable[object | None]]
-"""Returns who it is whose token that is; None: it is nobody's."""
+"""Returns the owner of a token; None: the token is unknown."""
 
 ANY_HOST = "*"
 _OWN_SITES = frozenset({b"same-origin", b"none"})
@@ -29,7 +29,7 @@ _CHECKED = (b"host", b"origin", b"sec-fetch-site")
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request is not answered, as a problem document (RFC 9457) says it."""
+    """The reason why a request is refused, as a problem document (RFC 9457)."""
 
     status: int
     title: str
@@ -123,7 +123,7 @@ def is_loopback_host(name: str) -> bool:
 
 
 class RequestGuard:
-    """Answer only requests of this origin, for a known host, with a valid token. Pure ASGI middleware.
+    """Answers only requests of this origin, for a known host, with a valid token. Pure ASGI middleware.
 
     The token's owner is in ``scope["state"]["caller"]``; ``scope["state"]["still"]()`` tells whether the token is valid
     after a while, too. ``authenticate``: None: no token is asked for.

@@ -1,1 +1,1 @@
-"""Container images: what an application's nodes run in, described by pure functions and built by programs."""
+"""Container images of an application's nodes, described by pure functions and built by external programs."""

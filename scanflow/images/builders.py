@@ -14,11 +14,11 @@ from typing import Final, Literal, Protocol, TypeAlias
 from scanflow.errors import InvalidError, MissingExtraError, UsageError, did_you_mean
 
 Say: TypeAlias = Callable[[str], None]
-"""Takes a line of what a builder prints."""
+"""Receives a line of a builder's output."""
 
 Program: TypeAlias = Literal["buildah", "podman", "docker"]
 PROGRAMS: Final[tuple[Program, ...]] = ("buildah", "podman", "docker")
-"""In order of preference: those that need no daemon come first."""
+"""In order of preference: builders without a daemon come first."""
 
 _LAST_LINES: Final = 12
 
@@ -39,7 +39,7 @@ class Builder(Protocol):
         ...
 
     def push(self, image: str, say: Say) -> None:
-        """Push an image to the registry that its name begins with.
+        """Push an image to the registry in its name.
 
         Raises:
             UsageError: it failed; the message has its last lines.
@@ -48,7 +48,7 @@ class Builder(Protocol):
 
 
 class CommandBuilder:
-    """A :class:`Builder` that runs one of the programs."""
+    """A :class:`Builder` that runs one of these programs."""
 
     def __init__(self, name: Program, *, insecure: bool = False, options: Sequence[str] = ()) -> None:
         self.name: str = name

@@ -27,7 +27,7 @@ class ImageRecord(BaseModel):
     image: str
     workflow: str
     nodes: tuple[str, ...]
-    """Those that run in it."""
+    """The nodes that run in it."""
 
     state: Literal["built", "unchanged"]
     pushed: bool

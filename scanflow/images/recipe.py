@@ -15,7 +15,7 @@ USER: Final = "10001:10001"
 """The user and group of the base image: no image runs as root."""
 
 CODE: Final = "/app"
-"""Where an image has the application's code; steps and instances work there."""
+"""The folder with the application's code in an image; steps and instances run there."""
 
 _REFERENCE: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._\-/:@]*")
 _KEPT: Final = 16
@@ -29,10 +29,10 @@ class Recipe(BaseModel):
     app: str
     team: str
     base: str
-    """The image that it is built on; with a digest (``…@sha256:…``) what is built is always the same."""
+    """The base image; with a digest (``…@sha256:…``) builds are reproducible."""
 
     requirements: tuple[str, ...] = ()
-    """As pip reads them, one a line."""
+    """Lines in pip's format."""
 
     code: str
     """The code's digest, from :func:`~scanflow.images.files.digest_files`."""

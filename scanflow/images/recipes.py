@@ -18,7 +18,7 @@ from scanflow.images.files import digest_files, list_code_files
 from scanflow.images.recipe import Recipe
 
 ModelFolder: TypeAlias = Callable[[str], Path]
-"""From a model's address in the registry to the folder that holds its files."""
+"""Takes a model's address in the registry; returns the folder with its files."""
 
 AppNode: TypeAlias = Executor | Service | MPIWorkload
 
@@ -62,7 +62,7 @@ def group_nodes(workflow: Workflow) -> Iterator[tuple[AppNode, ...]]:
 
 
 def find_own_image(nodes: Sequence[AppNode]) -> str | None:
-    """Return the image that the nodes of one container name themselves; None: they name none.
+    """Return the image that the nodes of one container name themselves; None: they name no image.
 
     Raises:
         UsageError: they name several.

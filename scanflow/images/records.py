@@ -18,7 +18,7 @@ class BuiltImage(BaseModel):
     """Its name: ``host:5000/scanflow/mnist:0f3c…``."""
 
     pushed: bool
-    """Whether its registry has it."""
+    """Whether it was pushed to its registry."""
 
 
 class BuiltImages:

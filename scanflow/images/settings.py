@@ -29,16 +29,17 @@ class ImageSettings(BaseModel):
     """``buildah``, ``podman`` or ``docker``. Unset: the first of them that is installed."""
 
     options: str = ""
-    """More words for its command: ``--network host -v /etc/pip.conf:/etc/pip.conf:ro``."""
+    """Additional options of its command: ``--network host -v /etc/pip.conf:/etc/pip.conf:ro``."""
 
     insecure: bool = False
-    """Whether the registry may be spoken to in plain HTTP, or with a certificate that nobody vouches for."""
+    """Whether the registry may use plain HTTP, or a certificate that is not verified."""
 
     registry: str | None = None
-    """Where images are pushed: ``host:5000`` or ``host:5000/project``. Unset: they stay where they were built."""
+    """The registry that images are pushed to: ``host:5000`` or ``host:5000/project``. Unset: they stay on the
+    machine that built them."""
 
     base: str = "scanflow/base:latest"
-    """The image that they are built on."""
+    """The base image of all images."""
 
     def with_overrides(self, changes: Mapping[str, str | bool | None]) -> Self:
         """Return these settings with the ``changes`` that are not None."""

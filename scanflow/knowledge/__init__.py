@@ -1,4 +1,4 @@
-"""The knowledge base: what scanflow remembers of applications, runs and models. MLflow behind a small port.
+"""The knowledge base: records of applications, runs and models. MLflow behind a small port.
 
 Every name is loaded when it is first used, so importing this package costs nothing.
 """

@@ -17,7 +17,7 @@ from scanflow.knowledge.records import LATEST
 from scanflow.names import check_name, environment_name
 
 RESERVED = "scanflow.kb."
-"""Begins the tags by which adapters keep their own books; nobody else may set them."""
+"""Prefix of the tags that adapters use internally; other clients cannot set them."""
 
 MAX_KEY = 250
 MAX_PARAM = 6000  # MLflow cuts longer ones short, with a warning in the log only

@@ -13,7 +13,7 @@ from scanflow.knowledge.port import KnowledgeBase
 LABELS_FILE = "labels.json"
 
 OF_LABELS = "scanflow.labels"
-"""The tag of a model's version, or of a note on it, with the tracked run whose labels it has learnt from."""
+"""The tag of a model version, or of a note on it, with the tracked run whose labels it was trained on."""
 
 
 def read_json(tracker: KnowledgeBase, run_id: str, name: str) -> list[dict[str, Any]]:

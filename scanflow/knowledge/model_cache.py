@@ -13,7 +13,8 @@ from scanflow.knowledge.records import ModelVersion
 from scanflow.wire import ModelFiles
 
 SHAPE_TAG = "scanflow.shape"
-"""The tag of a model version that holds how it was served last: instances, cores, affinity and threads, as JSON."""
+"""The tag of a model version with the shape it was last served with: instances, cores, affinity and threads, as
+JSON."""
 
 _URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>[^/@]+))")
 
@@ -43,7 +44,7 @@ class ModelCache:
         self._registry = registry
 
     def fetch(self, uri: str) -> ModelFiles:
-        """Return the version that ``uri`` names now, with its files on this machine's disk."""
+        """Return the version that ``uri`` refers to now, with its files on this machine's disk."""
         name, wanted = split_model_uri(uri)
         version = self._registry().get_model(name, wanted)
         path = self._path(version)
@@ -52,7 +53,7 @@ class ModelCache:
         return ModelFiles(name=version.name, version=version.version, path=str(path))
 
     def find(self, uri: str) -> ModelFiles:
-        """Return the version that ``uri`` names now, without fetching its files."""
+        """Return the version that ``uri`` refers to now, without fetching its files."""
         version = self._registry().get_model(*split_model_uri(uri))
         return ModelFiles(name=version.name, version=version.version, path="")
 

@@ -32,7 +32,7 @@ _DESCRIPTION = "application.json"
 
 @dataclass(frozen=True, slots=True)
 class SaveKey:
-    """Identifies what is saved of an application: its description, or artifacts of a name."""
+    """Identifies a save of an application: its description, or artifacts of a name."""
 
     app: str
     team: str
@@ -57,8 +57,8 @@ class NewRun:
     name: str | None
     began: datetime
     ends: Callable[[], datetime]
-    """Says when it ended. It is asked when all of it is written, so that who looks through the runs by the time of
-    their end, up to a second ago, finds each of them."""
+    """Returns when the run ended. It is called when all of it is written, so that a search by end time, up to a
+    second ago, finds every run."""
 
     status: Literal["finished", "failed"] = "finished"
     tags: Mapping[str, str]
@@ -79,7 +79,7 @@ class KnowledgeStore(Protocol[Place]):
     def save(self, key: SaveKey, source: Path, now: datetime) -> SavedVersion: ...
 
     def saves(self, key: SaveKey) -> Iterator[SavedVersion]:
-        """Return the saves, the newest first; none if the environment is another application's."""
+        """Return the saves, newest first; none if the environment belongs to another application."""
         ...
 
     def artifact_names(self, app: str, team: str) -> Iterable[str]: ...
@@ -108,7 +108,7 @@ class KnowledgeStore(Protocol[Place]):
     def run(self, run_id: str) -> TrackedRun | None: ...
 
     def runs(self, app: str, team: str, clauses: tuple[Clause, ...]) -> Iterator[TrackedRun]:
-        """Return the runs that match all clauses, the newest first."""
+        """Return the runs that match all clauses, newest first."""
         ...
 
     def run_at(self, run_id: str, path: str) -> Place:
@@ -187,7 +187,7 @@ class KnowledgeBase(ABC):
         run_id: str | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> ModelVersion:
-        """Register the files as the next version of the model; ``run_id`` is the run that made them.
+        """Register the files as the next version of the model; ``run_id`` is the run that created them.
 
         Versions count from 1, and the model exists from its first version on.
         """
@@ -225,7 +225,7 @@ class KnowledgeBase(ABC):
             return _get_version(store, name, number)
 
     def set_model_tags(self, name: str, version: int, tags: Mapping[str, str]) -> ModelVersion:
-        """Set these tags, keep the others; return the updated version."""
+        """Set these tags and keep the others; return the updated version."""
         checked_tags = checks.check_tags(tags)
         with self._open(f"tag the model {name!r}") as store:
             number = _get_version(store, name, version).version
@@ -280,7 +280,7 @@ class KnowledgeBase(ABC):
             return _get_run(store, run_id)
 
     def search_runs(self, app: str, team: str, filter_text: str = "", *, limit: int = 100) -> list[TrackedRun]:
-        """Return the runs that match, also those that still run; none if the environment does not exist.
+        """Return the runs that match, also running ones; none if the environment does not exist.
 
         ``filter_text`` is the subset of MLflow's filter language that :mod:`scanflow.knowledge.filters` defines, with
         the same meaning in every adapter: ``tags.stage = 'train' and metrics.accuracy > 0.9 and params.depth != '3'``.

@@ -13,20 +13,20 @@ from scanflow.app.model import Model
 RunStatus = Literal["running", "finished", "failed"]
 
 LATEST = "latest"
-"""Where a model's version is asked for: the one with the highest number. It cannot be an alias."""
+"""Refers to the version with the highest number. It cannot be an alias."""
 
 
 class SavedVersion(Model):
     """One save of an application's metadata or of its artifacts. Every save is kept."""
 
     version: str
-    """Names this save for good; later saves do not change it. (In MLflow: the id of the run that holds it.)"""
+    """Identifies this save permanently; later saves do not change it. (In MLflow: the id of the run that holds it.)"""
 
     app: str
     team: str
     saved_at: datetime
     uri: str
-    """Where its files are: ``runs:/<version>/...``, which MLflow resolves too."""
+    """The address of its files: ``runs:/<version>/...``, which MLflow resolves too."""
 
 
 class ModelVersion(Model):
@@ -39,7 +39,7 @@ class ModelVersion(Model):
 
     tags: Mapping[str, str] = Field(default_factory=dict)
     run_id: str | None = None
-    """The run that made it, if that is known."""
+    """The run that created it, if known."""
 
     uri: str
     """``models:/<name>/<version>``, which MLflow resolves too."""
@@ -48,7 +48,7 @@ class ModelVersion(Model):
 
 
 class TrackedRun(Model):
-    """One run: what went in, what came out. A metric that was logged repeatedly shows its last value."""
+    """One run with its inputs and results. A metric that was logged repeatedly shows its last value."""
 
     run_id: str
     environment: str

@@ -1,4 +1,4 @@
-"""Registered models through a process of their own: ``python -m scanflow.knowledge.registry_subprocess HOME [URI]``.
+"""Registered models by a separate process: ``python -m scanflow.knowledge.registry_subprocess HOME [URI]``.
 
 Asking the registry takes MLflow, and importing that a second or two of CPU. A command that changes a running service
 would take them from the very cores that answer its callers; a session of its own can be made to come last instead,
@@ -27,7 +27,7 @@ from scanflow.processes.cpu_priority import yield_cpu
 from scanflow.wire import ModelFiles, decode
 
 BEHIND_S: Final = 5.0
-"""The longest that a question leaves the CPUs to others: beside somebody who wants all of them it took minutes."""
+"""Longest time that a query yields the CPUs: beside a process that used all of them it took minutes."""
 
 _NAMES = ("fetch", "find", "remember", "recall")
 

@@ -1,4 +1,4 @@
-"""Remembers prepared environments without MLflow: importing that takes seconds, and a run should start in one.
+"""Remembers prepared environments without MLflow: its import takes seconds, and a run should start within one.
 
 :func:`prepared_environment` is what ``scanflow run`` asks first. Only when it has no answer does the adapter's
 ``prepare`` load MLflow and make the environment, after which :func:`remember` writes the answer down. A note is
@@ -28,11 +28,11 @@ _SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrackerPlace:
-    """The address of a tracker, and the folder of our notes on it."""
+    """The address of a tracker, and the folder of our notes about it."""
 
     tracking_uri: str
     artifact_root: Path | None
-    """The folder for artifacts, where it is the client who chooses it: not with a tracking server."""
+    """The folder for artifacts, if the client chooses it: not with a tracking server."""
 
     notes: Path
 
@@ -110,7 +110,7 @@ def add_run_tags(environment: Mapping[str, str], tags: Mapping[str, str]) -> dic
 
 
 def prepared_environment(home: Path, app: str, team: str, *, tracker_uri: str | None = None) -> dict[str, str] | None:
-    """Return the variables for a step if its environment was prepared; None if ``prepare`` has to be called."""
+    """Return the variables for a step if its environment was prepared; None if ``prepare`` must be called."""
     return known_environment(tracker_place(home, tracker_uri), app, team)
 
 
@@ -126,7 +126,7 @@ def known_environment(place: TrackerPlace, app: str, team: str) -> dict[str, str
 
 
 def remember(place: TrackerPlace, *, app: str, team: str, experiment_id: str) -> None:
-    """Note that the environment is prepared. Failing to write the note is no error: it only saves time."""
+    """Record that the environment is prepared. Failing to write the record is not an error: it only saves time."""
     path = sqlite_path(place.tracking_uri)
     note = {
         "app": app,
@@ -163,7 +163,8 @@ def _installed_mlflow() -> str | None:
 
 
 def _matches_database(path: Path, experiment_id: str, app: str, team: str, schema: object) -> bool:
-    """Ask the database, by its tables: where MLflow has changed them there is no answer, and MLflow itself is asked."""
+    """Check the database by its tables; if MLflow has changed them the result is unknown, and MLflow itself is
+    asked."""
     query = (
         "SELECT (SELECT version_num FROM alembic_version),"
         " (SELECT value FROM experiment_tags t WHERE t.experiment_id = e.experiment_id AND t.key = 'scanflow.app'),"

@@ -8,21 +8,21 @@ from typing import Final
 from scanflow.text.printable import one_line
 
 PROMOTION: Final = "scanflow.promotion"
-"""``promoted``, ``promoted by hand``, ``rejected: why`` or ``taken out of use``. The last two, and one that was
-promoted and is not the champion any more, are not tried again unless a caller asks for them: ``asked for again``."""
+"""``promoted``, ``promoted by hand``, ``rejected: why`` or ``taken out of use``. Versions with the last two, and a
+promoted one that is no longer the champion, are not tried again unless a caller requests it: ``asked for again``."""
 
 PROMOTED: Final = "promoted"
 BY_HAND: Final = "promoted by hand"
-"""By a person: what became of an agent's action of before is no news any more."""
+"""Promoted by a person: the result of an agent's earlier action no longer matters."""
 
 OUT_OF_USE: Final = "taken out of use"
-"""By another client than the executor, before it was promoted."""
+"""Set by another client than the executor, before it was promoted."""
 
 AGAIN: Final = "asked for again"
-"""After what became of the action in the tag ``scanflow.action``."""
+"""Set after the result of the action in the tag ``scanflow.action``."""
 
 ACTION: Final = "scanflow.action"
-"""The action that led to it."""
+"""The action that caused it."""
 
 BEFORE: Final = "scanflow.before"
 """The version that was in use before."""
@@ -31,7 +31,7 @@ REFERENCE: Final = "scanflow.reference"
 """What the version was trained on, for detectors to compare with: ``runs:/ID/labels.json``, or ``run/NAME``."""
 
 CHAMPION: Final = "champion"
-"""The alias of the version in use, where nothing else is said."""
+"""The default alias of the version in use."""
 
 _REJECTED = "rejected: "
 _LONGEST = 1000

@@ -1,1 +1,1 @@
-"""Load on a service: when requests are due, the process that sends them, and what became of each."""
+"""Load on a service: when requests are due, the process that sends them, and the result of each."""

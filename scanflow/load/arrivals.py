@@ -18,15 +18,16 @@ from itertools import accumulate, count, pairwise
 from scanflow.errors import InvalidError
 
 MOST_REQUESTS = 5_000_000
-"""Of one load; 160 MB of results."""
+"""Largest number of requests of one load; 160 MB of results."""
 
 _SINE_KNOTS = 64
-"""Straight lines in one period of a sine: 0.1 % from it at most."""
+"""Number of straight lines in one period of a sine: at most 0.1 % away from it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RateTrace:
-    """Requests a second over time: straight lines between knots ``(seconds, rate)``. Two knots at a time are a step."""
+    """Requests per second over time: straight lines between knots ``(seconds, rate)``. Two knots at the same time
+    are a step."""
 
     knots: tuple[tuple[float, float], ...]
 
@@ -75,14 +76,14 @@ def constant(rate: float, seconds: float) -> RateTrace:
 
 
 def steps(rates: Sequence[float], seconds: float) -> RateTrace:
-    """Return one rate after the other, each for the same part of ``seconds``."""
+    """Return a trace of constant rates, each for an equal part of ``seconds``."""
     part = seconds / len(rates)
     knots = [((place + end) * part, rate) for place, rate in enumerate(rates) for end in (0, 1)]
     return RateTrace(tuple(knots))
 
 
 def sine(low: float, high: float, period_s: float, seconds: float) -> RateTrace:
-    """Return a rate that goes up from ``low`` to ``high`` and down again in each period."""
+    """Return a rate that rises from ``low`` to ``high`` and falls again in each period."""
     lines = max(1, math.ceil(_SINE_KNOTS * seconds / period_s))
     middle, swing = (low + high) / 2, (high - low) / 2
     times = [seconds * place / lines for place in range(lines + 1)]
@@ -90,7 +91,7 @@ def sine(low: float, high: float, period_s: float, seconds: float) -> RateTrace:
 
 
 def read_csv(lines: Iterable[str], source: str) -> RateTrace:
-    """Return a recorded rate: rows of seconds and requests a second, with or without a header.
+    """Return a recorded rate: rows of seconds and requests per second, with or without a header.
 
     Raises:
         InvalidError: names the row.
@@ -136,7 +137,7 @@ def _draw_exponential_sums(random_numbers: random.Random) -> Iterator[float]:
 
 
 def _solve_time(area: float, rate: float, slope: float) -> float:
-    """Return after how many seconds so much area lies below a line that begins at ``rate``.
+    """Return the time in seconds at which the area below a line that begins at ``rate`` reaches a value.
 
     The root of ``rate t + slope t² / 2 = area`` in the form that loses no digits where the slope is small.
     """

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 
 
 _LATE_S = 0.001
-"""From then on requests are late: other events, which the loop has not handled yet, may be older than the tick."""
+"""Requests that are later than this are counted as late: other events that the loop has not handled yet may be older
+than the tick."""
 
 
 class ArrivalClock:
-    """Ticks of a timer of the kernel: the event loop's own are a millisecond coarse, which is many a latency.
+    """Ticks of a kernel timer: the event loop's own timers have a resolution of a millisecond, the size of many
+    latencies.
 
     See timerfd_create(2); Python has it from 3.13 on. Where there is none, the event loop's has to do.
     """

@@ -1,5 +1,5 @@
-"""The process behind :mod:`scanflow.load.load`: it sends what ``plan.json`` says, and leaves beside it what became of
-that.
+"""The process behind :mod:`scanflow.load.load`: it sends the requests of ``plan.json``, and writes their results beside
+it.
 
 It imports nothing of the project but what it sends by and what puts it onto a CPU in time: it is the instrument. With
 ``arrivals`` in its folder the loop is open: each request is due at its time, answered or not, and its latency counts
@@ -33,27 +33,27 @@ from scanflow.load.plan import NEVER, PAUSE_S, LoadError, LoadPlan
 from scanflow.processes.cpu_priority import take_short_slices
 
 SWEEP_S = 0.1
-"""How often requests that wait too long are looked for, and the time is compared with the duration."""
+"""Interval at which waiting requests are checked for timeouts, and the time is compared with the duration."""
 
 CONNECT_S = 10.0
-"""How long a connection may take to open."""
+"""Longest time to open a connection."""
 
 PROGRESS = struct.Struct("QQ")
-"""How many requests were finished, and how many of them failed: in the file ``progress``, at any time."""
+"""The numbers of finished and of failed requests: in the file ``progress``, at any time."""
 
 COLUMNS = {"due": "d", "waited": "d", "took": "d", "status": "h", "who": "h"}
-"""The files that are left, a column of every request each, and their types."""
+"""The result files, one column of all requests each, and their types."""
 
 ARRIVALS = "arrivals"
 """The file of doubles: when each request is due, in seconds from the beginning, in order."""
 
 
 class LoadConnection(Protocol):
-    """Where requests are sent, one at a time; each ends in the sender's ``record_result`` and ``release``."""
+    """A connection that sends one request at a time; each ends in the sender's ``record_result`` and ``release``."""
 
     @property
     def closed_meanwhile(self) -> bool:
-        """Whether the server has closed it while it was idle, which clients look for before they send."""
+        """Whether the server has closed it while it was idle, which clients check before they send."""
         raise NotImplementedError
 
     def send(self, due: float, number: int) -> None:
@@ -63,7 +63,7 @@ class LoadConnection(Protocol):
         """Abort a request that has taken longer than the plan allows."""
 
     async def close(self) -> None:
-        """Close it at the end of the load."""
+        """Close the connection at the end of the load."""
 
 
 class RequestSender:

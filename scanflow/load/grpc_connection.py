@@ -1,4 +1,4 @@
-"""A connection over gRPC of the load generator: it calls a unary method again and again, one call at a time."""
+"""A gRPC connection of the load generator: it calls a unary method repeatedly, one call at a time."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ _STATUS: Final = {
     "UNAVAILABLE": 503,
     "DEADLINE_EXCEEDED": 504,
 }
-"""Status codes as HTTP's, by google/rpc/code.proto; those not here are 500."""
+"""HTTP statuses of gRPC's codes, by google/rpc/code.proto; all others are 500."""
 
 
 async def connect(run: RequestSender) -> GrpcConnection:
-    """Return an open connection to where a load's calls go.
+    """Return an open connection to the target of a load.
 
     Raises:
         OSError: it was refused.
@@ -80,7 +80,7 @@ def describe_failure(code: str, details: str, *, connected: bool) -> tuple[int, 
 
 
 class GrpcConnection:
-    """A channel with a connection of its own, which gRPC opens again where it is lost."""
+    """A channel with a connection of its own, which gRPC reopens if it is lost."""
 
     closed_meanwhile = False
 
@@ -124,5 +124,5 @@ class GrpcConnection:
             self._request.cancel()
 
     async def close(self) -> None:
-        """Close the channel; a call that goes on is cancelled."""
+        """Close the channel; a pending call is cancelled."""
         await self._channel.close()

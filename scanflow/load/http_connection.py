@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 async def connect(run: RequestSender) -> HttpConnection:
-    """Return an open connection to where a load's requests go.
+    """Return an open connection to the target of a load.
 
     Raises:
         OSError: it was refused.
@@ -29,7 +29,7 @@ async def connect(run: RequestSender) -> HttpConnection:
 
 
 def encode_request(plan: LoadPlan, body: bytes) -> bytes:
-    """Return a whole request: its head, and this body."""
+    """Return a complete request: the head, and this body."""
     url = urlsplit(plan.url)
     path = (url.path or "/") + (f"?{url.query}" if url.query else "")
     lines = [f"{plan.method} {path} HTTP/1.1", f"host: {url.netloc}"]

@@ -1,4 +1,4 @@
-"""Load on a service over HTTP or gRPC, from a process of its own, with every request's fate on record.
+"""Load on a service over HTTP or gRPC, from a process of its own, with the result of every request.
 
 ::
 
@@ -46,10 +46,10 @@ from scanflow.load.plan import LoadError, LoadPlan
 __all__ = ["LoadError", "LoadGenerator", "LoadMetrics", "LoadPlan", "LoadResult"]
 
 START_S = 60.0
-"""Longest that opening the first connections may take."""
+"""Longest time to open the first connections."""
 
 STALL_S = 300.0
-"""Longest that a load goes on when it is to end."""
+"""Longest time that a load may take to end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class LoadMetrics:
     failed: int
     seconds: float
     rate: float
-    """Answered requests a second."""
+    """Answered requests per second."""
 
     mean_s: float
     p50_s: float
@@ -77,27 +77,28 @@ class LoadResult:
 
     due: Sequence[float]
     waited: Sequence[float]
-    """Until it was sent, which is while no connection was free (the issue delay of thesis 4.3.2); nan: never."""
+    """Time until it was sent, while no connection was free (the issue delay of thesis 4.3.2); nan: never sent."""
 
     took: Sequence[float]
-    """From when it was due until it was answered, or had failed."""
+    """Time from when it was due until it was answered, or had failed."""
 
     status: Sequence[int]
-    """The status that came; 0: none did. A request failed if it is not 2xx, or negated, if the body was not right."""
+    """The status of the response; 0: no response. A request failed if the status is not 2xx, or negative: the body
+    was wrong."""
 
     reasons: Mapping[str, int]
-    """Why requests failed, and how many of each."""
+    """The reasons of failures, and the number of each."""
 
     who: Sequence[int]
-    """Who answered each, by the header that was asked for: a place in ``names``; -1: it did not say."""
+    """The instance that answered each request, by the header ``tally``: an index into ``names``; -1: unknown."""
 
     names: Sequence[str]
     reconnects: int
-    """Connections opened anew because the server had closed one between two requests."""
+    """Connections opened again because the server had closed them between two requests."""
 
     marks: Mapping[str, float]
     mlperf: MlperfSummary | None = None
-    """What LoadGen says of its run; None: it was none of LoadGen's, or was interrupted."""
+    """LoadGen's summary of its run; None: it was not a LoadGen run, or was interrupted."""
 
     @property
     def requests(self) -> int:
@@ -132,7 +133,7 @@ class LoadResult:
         return self._compute_metrics(range(len(self.due)))
 
     def split_by_phase(self, begin: str, end: str) -> tuple[LoadMetrics, LoadMetrics, LoadMetrics]:
-        """Return the metrics before, during and after what happened between two marks.
+        """Return the metrics before, during and after an event between two marks.
 
         ``before`` was answered when it began, ``after`` was due when it had ended, and ``during`` is all the rest.
         """
@@ -147,7 +148,7 @@ class LoadResult:
         )
 
     def slices(self, count: int) -> list[LoadMetrics]:
-        """Return the metrics of so many parts of the load, equally long, by when requests were due."""
+        """Return the metrics of this many equally long parts of the load, by when requests were due."""
         begin, end = min(self.due, default=0.0), max(self.due, default=0.0)
         width = max(end - begin, 1e-9) / count
         parts: list[list[int]] = [[] for _ in range(count)]
@@ -183,7 +184,7 @@ def _percentile(ordered: Sequence[float], share: float) -> float:
 
 
 class LoadGenerator:
-    """A load that goes on while the body of ``with`` does."""
+    """A load that runs while the body of ``with`` runs."""
 
     def __init__(
         self,
@@ -253,7 +254,7 @@ class LoadGenerator:
         return self._process is not None and self._process.poll() is not None
 
     def wait_for(self, requests: int, *, timeout_s: float = STALL_S) -> None:
-        """Wait until so many requests were finished since the load began.
+        """Wait until this many requests have finished since the load began.
 
         Raises:
             LoadError: they were not within ``timeout_s``, or the load ended before.

@@ -1,4 +1,4 @@
-"""MLPerf LoadGen on a service: the process that LoadGen is in, and what its settings and its summary say.
+"""MLPerf LoadGen on a service: the process that runs LoadGen, its settings and its summary.
 
 Reddi et al., "MLPerf Inference Benchmark", ISCA 2020; the scenarios and settings are those of thesis Table 4.2. LoadGen
 decides when which query is issued, and what is valid; the requests are sent as those of any other load are.
@@ -38,13 +38,13 @@ class MlperfSettings:
 
     scenario: Scenario
     queries: int
-    """At least so many; samples, where the scenario is offline."""
+    """Minimum number of queries; of samples in the offline scenario."""
 
     target_qps: float = 1.0
-    """Of the server scenario; of the offline one what is expected."""
+    """Target of the server scenario; expected value of the offline scenario."""
 
     target_latency_s: float = 20.0
-    """Of the server scenario: 99 % of its queries are to be answered within it."""
+    """Of the server scenario: 99 % of its queries must be answered within it."""
 
     samples_per_query: int = 1
     scale: float = 1.0
@@ -87,16 +87,16 @@ class MlperfSummary:
 
     valid: bool
     metric: str
-    """What the scenario is judged by, as LoadGen calls it: ``Completed samples per second``."""
+    """The metric by which LoadGen rates the scenario: ``Completed samples per second``."""
 
     value: float
-    """Of it: per second, or in nanoseconds where the metric says so."""
+    """Its value: per second, or in nanoseconds if the metric is in nanoseconds."""
 
     reasons: tuple[str, ...]
-    """Why it is not valid, in LoadGen's words."""
+    """Why the run is not valid, in LoadGen's words."""
 
     fields: Mapping[str, str]
-    """Every line ``name : value``."""
+    """All lines ``name : value``."""
 
 
 _METRICS: Final[Mapping[Scenario, tuple[str, ...]]] = {

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from scanflow.errors import UnavailableError
 
 PAUSE_S = 0.01
-"""Between two attempts at a connection that was refused: each is a failed request, and thousands are of no use."""
+"""Pause between two attempts to open a refused connection: each is a failed request, and thousands of them are
+useless."""
 
 NEVER = math.nan
-"""When a request was sent that was not."""
+"""The sending time of a request that was not sent."""
 
 
 class LoadError(UnavailableError):
@@ -26,24 +27,24 @@ class LoadPlan:
 
     method: str = "POST"
     bodies: Sequence[str] = ("",)
-    """In base64, sent in turn: bodies of HTTP, or serialized messages of gRPC."""
+    """In base64, sent in rotation: HTTP bodies, or serialized gRPC messages."""
 
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Of each request; gRPC sends them as metadata."""
+    """The headers of each request; gRPC sends them as metadata."""
 
     connections: int = 8
     requests: int | None = None
     duration_s: float | None = None
     timeout_s: float = 30.0
-    """Longest that an answer may take, from when the request was sent."""
+    """Longest time for an answer, from when the request was sent."""
 
     queue_s: float = 30.0
-    """Longest that a request may wait for a free connection, from when it was due."""
+    """Longest time that a request may wait for a free connection, from when it was due."""
 
     expect: str | None = None
-    """Text that a right answer contains."""
+    """Text that a correct answer contains."""
 
     tally: str | None = None
-    """A header of the answers whose value is kept of each: who answered."""
+    """A response header whose value is recorded for each answer: the instance that answered."""
 
     cpus: Sequence[int] = ()

@@ -1,4 +1,4 @@
-"""The CPUs and memory that this process may use: affinity mask and control groups, not what is installed."""
+"""The CPUs and memory that this process may use: by affinity mask and control groups, not what is installed."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def memory_group_folder(cgroup: Path = CGROUP, proc: Path = PROC) -> tuple[Path,
 
 
 def affinity_mask() -> tuple[int, ...]:
-    """Return the CPUs this process may run on; where the system has no such mask, all there are."""
+    """Return the CPUs this process may run on; all CPUs on systems without such a mask."""
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(os.cpu_count() or 1))

@@ -12,7 +12,7 @@ from scanflow.placement.occupancy import FULL, Demand, Occupancy, areas, sockets
 from scanflow.placement.topology import Topology
 
 Most = Callable[[Occupancy, Demand], int]
-"""How many instances can be placed, at most as many as are asked for."""
+"""Returns how many instances fit, up to the requested number."""
 
 
 def check_budget(occupancy: Occupancy, demand: Demand, oversubscribe: bool, most: Most) -> None:

@@ -23,10 +23,10 @@ class BudgetShare:
     cores: float
     memory_bytes: int | None = None
     inter: int | None = None
-    """Threads that run operations beside each other."""
+    """Threads that run separate operations in parallel."""
 
     intra: int | None = None
-    """Threads that work inside one operation."""
+    """Threads that work within one operation."""
 
     rest: int | None = None
     """Threads that answer requests."""

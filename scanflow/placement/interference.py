@@ -14,35 +14,35 @@ from statistics import median
 from typing import NamedTuple
 
 LEAST_REQUESTS = 20
-"""A window with fewer requests says nothing of its 95th percentile."""
+"""The 95th percentile of a window with fewer requests is not used."""
 
 LEAST_PAIRS = 8
-"""With fewer pairs of windows nothing is decided. Eight that all point one way have p = 0.004."""
+"""Minimum number of pairs of windows for a decision. Eight pairs that all agree have p = 0.004."""
 
 LEVEL = 0.005
 LEAST_EFFECT = 1.2
-"""From so many times the latency on, a neighbour disturbs."""
+"""Minimum ratio of latencies at which a neighbour counts as a disturbance."""
 
 LEAST_GAIN, LEVEL_OF_GAIN = 1.15, 0.05
-"""By so many times the latency has to fall for a move to have helped, and that it did so by chance is to have at most
-this p: the move had evidence of its own already."""
+"""Minimum factor by which the latency must fall for a move to count as helpful, and the maximum p-value of that
+fall: the move itself was based on evidence."""
 
 SAME_LOAD = 0.95
 MOST_LOAD = 3.0
-"""A quiet window may carry less than the disturbed one by 5 %, and up to three times as much: more load makes it no
-quicker, and clients that wait for answers send fewer requests to a service that is disturbed."""
+"""A quiet window may have 5 % less load than the disturbed one, and up to this many times as much: more load does
+not make it faster, and clients that wait for answers send fewer requests to a disturbed service."""
 
 AGREEING, LOOKS = 3, 5
-"""One look never decides: of the last five, three must agree."""
+"""A single check never decides: three of the last five must agree."""
 
 
 KEPT = 500
-"""How many of the newest windows are remembered."""
+"""Number of the newest windows that are stored."""
 
 
 class LoadPoint(NamedTuple):
     load: float
-    """Requests a second that each instance took."""
+    """Requests per second of each instance."""
 
     p95_s: float
 
@@ -55,10 +55,10 @@ class Window:
     point: LoadPoint
     revision: str
     beside: frozenset[str] = frozenset()
-    """Who ran meanwhile on cores that the service has too."""
+    """The neighbours that ran at that time on cores shared with the service."""
 
     avoided: frozenset[str] = frozenset()
-    """Who ran meanwhile on other cores."""
+    """The neighbours that ran at that time on other cores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,16 +66,17 @@ class Slowdown:
     pairs: int
     quiet_p95_s: float
     disturbed_p95_s: float
-    """Medians of the pairs."""
+    """Medians over the pairs."""
 
     ratio: float
-    """The median of the pairs' ratios: so many times as slow is the disturbed one."""
+    """The median of the pairs' ratios: the disturbed latency as a multiple of the quiet one."""
 
     p: float
-    """Of seeing as much if the neighbour had no effect: Wilcoxon's signed-rank test, one-sided."""
+    """Probability of such a result if the neighbour had no effect: Wilcoxon's signed-rank test, one-sided."""
 
     def disturbs(self, neighbours: int = 1) -> bool:
-        """Return whether it is significant and large, with so many neighbours tested at once (Bonferroni)."""
+        """Return whether the effect is significant and large, corrected for the number of neighbours tested
+        (Bonferroni)."""
         return self.p < LEVEL / max(1, neighbours) and self.ratio >= LEAST_EFFECT
 
 
@@ -94,11 +95,11 @@ class Disturbance(NamedTuple):
     neighbour: str
     slowdown: Slowdown
     agreed: int
-    """How many of the last looks said so."""
+    """Number of the last checks that agreed."""
 
 
 class Watch:
-    """The newest windows of a service, and the result of each look at them for each neighbour."""
+    """The newest windows of a service, and the result of each check for each neighbour."""
 
     def __init__(self) -> None:
         self.windows: deque[Window] = deque(maxlen=KEPT)
@@ -127,17 +128,17 @@ class Watch:
         return [window for window in self.windows if window.ended > since]
 
     def forget(self, neighbour: str) -> None:
-        """Forget the looks at a neighbour: the next verdict needs as many as the first."""
+        """Discard the checks of a neighbour: the next verdict needs as many as the first."""
         self._agree.pop(neighbour, None)
 
 
 def is_confirmed(looks: Sequence[bool], agreeing: int = AGREEING, of: int = LOOKS) -> bool:
-    """Return whether ``agreeing`` of the last ``of`` looks agree, the newest one among them."""
+    """Return whether ``agreeing`` of the last ``of`` checks agree, including the newest."""
     return bool(looks) and looks[-1] and sum(list(looks)[-of:]) >= agreeing
 
 
 def split(windows: Iterable[Window], neighbour: str) -> list[tuple[list[LoadPoint], list[LoadPoint]]]:
-    """Return quiet and disturbed windows that differ in this neighbour alone: same model, same others."""
+    """Return quiet and disturbed windows that differ only in this neighbour: same model, same other neighbours."""
     groups: defaultdict[object, tuple[list[LoadPoint], list[LoadPoint]]] = defaultdict(lambda: ([], []))
     for window in windows:
         quiet, disturbed = groups[window.revision, window.beside - {neighbour}]
@@ -161,7 +162,7 @@ def compare(groups: Iterable[tuple[Sequence[LoadPoint], Sequence[LoadPoint]]]) -
 
 
 def fair_pairs(quiet: Iterable[LoadPoint], disturbed: Iterable[LoadPoint]) -> list[tuple[LoadPoint, LoadPoint]]:
-    """Pair each disturbed window with a quiet one of comparable load, as many as there can be; each is used once."""
+    """Pair each disturbed window with a quiet one of comparable load, as many as possible; each is used once."""
     unpaired, pairs = sorted(quiet), list[tuple[LoadPoint, LoadPoint]]()
     for slow in sorted(disturbed):
         while unpaired and unpaired[0].load < SAME_LOAD * slow.load:

@@ -72,21 +72,21 @@ class Occupancy:
         return max(self.loads.values(), default=0) // FULL + 2
 
     def open(self, area: Iterable[int], layer: int = 0) -> list[int]:
-        """Return the CPUs of an area that a whole core's work may be put onto."""
+        """Return the CPUs of an area that can take a whole core's work."""
         return [cpu for cpu in area if self.loads[cpu] <= layer * FULL]
 
     def free_cores(self, area: Iterable[int]) -> list[Core]:
         return self._find_whole_cores(self.open(area))
 
     def fits(self, area: Sequence[int], whole: int, part: int, layer: int) -> bool:
-        """Return whether an area has so many open CPUs, and a part of another (thousandths)."""
+        """Return whether an area has this many open CPUs, and a part of another (thousandths)."""
         spare = len(self.open(area, layer)) - whole
         if spare < 0:
             return False
         return not part or spare > 0 or any(self.find_shareable(area, part, layer))
 
     def has_memory(self, nodes: Iterable[int], amount: int | None) -> bool:
-        """Return whether nodes have so much free memory; true if a size is not known."""
+        """Return whether nodes have this much free memory; true if a size is unknown."""
         remaining = [self.memory.get(node) for node in nodes]
         return amount is None or None in remaining or sum(size or 0 for size in remaining) >= amount
 

@@ -1,4 +1,4 @@
-"""The order in which cores are used, so that instances share caches where they gain from it.
+"""The order in which cores are used, so that instances share caches where that is useful.
 
 Two busy siblings get far less than two cores' worth done (3.5 Gbit/s beside 5.5 for one core and 7.1 for two). So work
 is spread over distinct cores first, and over distinct L2 and L3 caches, as far as it does not share data.
@@ -15,8 +15,8 @@ from scanflow.placement.topology import Core, Topology
 _T = TypeVar("_T")
 
 Order = Literal["apart", "together", "numbered"]
-"""``apart``: instances share as few caches as can be; ``together``: as many as can be, for work on the same data;
-``numbered``: by number, as the thesis counts. The cores of one instance share an L3 if they fit."""
+"""``apart``: instances share as few caches as possible; ``together``: as many as possible, for work on the same
+data; ``numbered``: by number, as the thesis counts. The cores of one instance share an L3 if they fit."""
 
 
 def cpu_order(topology: Topology, order: Order = "apart", cpus: Iterable[int] | None = None) -> tuple[int, ...]:

@@ -26,16 +26,16 @@ from scanflow.placement.topology import Topology
 class Grant:
     cpus: tuple[int, ...]
     memory_nodes: tuple[int, ...]
-    """NUMA nodes to take memory from."""
+    """The NUMA nodes whose memory it uses."""
 
     thread_cpus: tuple[int, ...] = ()
-    """CPUMEMPIN: the CPU of each of its threads."""
+    """CPUMEMPIN: the CPU of each thread."""
 
     cores: float = 1.0
-    """What it may use of these CPUs: less than their number where it shares them."""
+    """Its share of these CPUs in cores: less than their number if it shares them."""
 
     part: int | None = None
-    """The CPU of which it has only a part."""
+    """The CPU that it uses only in part."""
 
     def loads(self) -> dict[int, int]:
         """Return the load of this grant on each CPU, in thousandths."""

@@ -14,29 +14,30 @@ from typing import NamedTuple
 from scanflow.app.model import Model
 
 HEADROOM = 0.8
-"""The share of the wanted latency that is planned for: the load may grow before another instance is ready."""
+"""The planned latency as a share of the target: the load may grow before another instance is ready."""
 
 MOST_BUSY = 0.75
-"""The largest share of their time that instances are planned to be busy, whatever they take."""
+"""The largest planned utilization of instances, whatever their latency."""
 
 LEAST_WAIT = 1.25
-"""No less than so many times the latency of an idle instance is planned for: more instances make none quicker."""
+"""The planned latency is at least this multiple of an idle instance's latency: more instances do not make a request
+faster."""
 
 LEAST_FACTOR = 0.5
-"""Of a service that always takes as long, requests wait half as long as where that varies as in M/M/c."""
+"""With constant service times, requests wait half as long as with the varying ones of M/M/c."""
 
 
 class Load(Model):
     """The measured load of a service, all its instances together."""
 
     rate: float
-    """Requests a second that came."""
+    """Arriving requests per second."""
 
     ready: int
-    """Instances that answered them."""
+    """The number of instances that answered them."""
 
     done: float
-    """Requests a second that were answered."""
+    """Answered requests per second."""
 
     mean_s: float
     p95_s: float
@@ -48,7 +49,7 @@ class Recommendation(NamedTuple):
     at: float
     instances: int
     factor: float | None = None
-    """So many times longer than predicted from their mean the slowest 5 of 100 requests took; None: not measured."""
+    """The measured 95th percentile as a multiple of the one predicted from the mean; None: not measured."""
 
 
 def recommend(
@@ -61,7 +62,8 @@ def recommend(
     most: int,
     tolerance: float,
 ) -> Recommendation:
-    """Recommend the instances with which 95 of 100 requests take at most ``target_p95_s``; ``most`` if none suffice.
+    """Recommend the number of instances with which 95 of 100 requests take at most ``target_p95_s``; ``most`` if none
+    suffices.
 
     It is ``instances`` where that many are right for a load within half the ``tolerance`` of what was measured. What an
     instance takes is estimated from the mean latency; the factor that corrects the 95th percentile for services of
@@ -127,7 +129,7 @@ def _fit_service_rate(rate: float, instances: int, mean_s: float) -> float:
 
 
 def _find_least(enough: Callable[[float], bool], start: float) -> float:
-    """Find the least number from ``start`` that is enough, by bisection."""
+    """Find the smallest sufficient number from ``start`` on, by bisection."""
     low = high = start
     while not enough(high):
         low, high = high, 2 * high

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from scanflow.errors import InvalidError
 
 SCANFLOW_THREADS = "SCANFLOW_THREADS"
-"""For libraries without a variable of their own: whoever opens an ONNX model sets its session's options."""
+"""For libraries without a variable of their own: code that opens an ONNX model sets its session's options."""
 
 INTER_OP = "TF_NUM_INTEROP_THREADS"
 INTRA_OP = "TF_NUM_INTRAOP_THREADS"
@@ -31,7 +31,7 @@ POOLS = (
     "LOKY_MAX_CPU_COUNT",  # joblib's n_jobs=-1
     SCANFLOW_THREADS,
 )
-"""Each sizes one pool, whose threads may all be at work at once."""
+"""Each sizes one pool, whose threads may all be busy at once."""
 
 _FIXED = {
     # A runtime that binds threads binds the one that loads it to its first core, and every thread which that one starts
@@ -45,7 +45,7 @@ _FIXED = {
 
 
 def pool_size(cores: float) -> int:
-    """Return the size of a thread pool for so many cores, rounded up."""
+    """Return the size of a thread pool for a number of cores, rounded up."""
     return max(1, math.ceil(round(cores, 6)))
 
 

@@ -30,7 +30,7 @@ def _as_cpus(value: Any) -> Any:
 
 
 Cpus = Annotated[tuple[int, ...], BeforeValidator(_as_cpus), PlainSerializer(format_cpus, return_type=str)]
-"""Numbers of CPUs or nodes, in order and once each; written as ``"0-3,8"``."""
+"""Numbers of CPUs or nodes, sorted and without duplicates; written as ``"0-3,8"``."""
 
 
 class Cache(Model):
@@ -41,11 +41,11 @@ class Cache(Model):
 
 class Core(Model):
     cpus: Cpus = Field(min_length=1)
-    """Those that are online: one, or with SMT its siblings."""
+    """Its CPUs that are online: one, or with SMT its siblings."""
 
     socket: Whole = Field(default=0, ge=0)
     tier: Whole = Field(default=0, ge=0)
-    """0: of the fastest cores this machine has; 1: of the next, as the efficiency cores of a hybrid machine."""
+    """0: the fastest cores of this machine; 1: the next, such as the efficiency cores of a hybrid machine."""
 
 
 class NumaNode(Model):
@@ -54,10 +54,10 @@ class NumaNode(Model):
     id: Whole = Field(default=0, ge=0)
     cpus: Cpus = ()
     memory_bytes: Whole | None = Field(default=None, ge=0)
-    """None: not known."""
+    """None: unknown."""
 
     distances: Annotated[tuple[Whole, ...], BeforeValidator(as_tuple)] = ()
-    """To each node of the machine, in their order; 10 is itself. None: not known."""
+    """Distances to all nodes of the machine, in their order; 10 is itself. None: unknown."""
 
 
 class Topology(Model):
@@ -149,7 +149,7 @@ class Topology(Model):
         return tuple(node for node in having if node in self.allowed_nodes) or tuple(having)
 
     def memory_near(self, cpus: Iterable[int]) -> tuple[int, ...]:
-        """Return the nodes whose memory is nearest to these CPUs: their own, or the nearest that has any."""
+        """Return the nodes whose memory is nearest to these CPUs: their own, or the nearest with memory."""
         return tuple(sorted({self._find_nearest(self.node_of[cpu]) for cpu in cpus}))
 
     def _find_nearest(self, node: NumaNode) -> int:
@@ -160,7 +160,7 @@ class Topology(Model):
 
     @property
     def memory_bytes(self) -> int | None:
-        """Memory that may be used: of all nodes, at most the cgroup's limit; None: neither is known."""
+        """The usable memory: of all nodes, at most the cgroup's limit; None: neither is known."""
         sizes = [node.memory_bytes for node in self.nodes if node.memory_bytes is not None]
         amounts = [sum(sizes)] if sizes else []
         if self.memory_limit_bytes is not None:
@@ -191,7 +191,7 @@ def uniform(
     memory_bytes: int = 64 * 2**30,
     title: str = "",
 ) -> Topology:
-    """Return a machine whose sockets are all alike, for plans and tests.
+    """Return a machine whose sockets are all equal, for plans and tests.
 
     ``l3_group``: cores that share an L3 (None: all of a socket or, if smaller, of a node). ``adjacent``: siblings are
     0,1 rather than 0,36. ``memory_bytes``: of each node.
@@ -236,7 +236,7 @@ def save(topology: Topology, path: Path) -> None:
 
 
 def load(path: Path) -> Topology:
-    """Read a description: one that :func:`save` or ``scanflow topology --json`` wrote, or a person did."""
+    """Read a description that :func:`save`, ``scanflow topology --json`` or a person wrote."""
     try:
         document = json.loads(path.read_bytes())
         description = document.get("topology", document)

@@ -1,4 +1,4 @@
-"""CPU priorities: processes that serve requests run soon, those that prepare something yield the CPUs.
+"""CPU priorities: processes that serve requests are scheduled soon, those that prepare work yield the CPUs.
 
 Standard library only, and cheap: an instance calls it before it imports anything else.
 """
@@ -17,14 +17,14 @@ _ATTRIBUTES = struct.Struct("=IIQiIQQQ")
 
 _RESET_ON_FORK = 1
 _SLICE_NS = 100_000
-"""The shortest that the kernel takes; its default is 2.8 ms on two cores."""
+"""The shortest time slice that the kernel accepts; its default is 2.8 ms on two cores."""
 
 _BEHIND = 10
-"""The niceness of what prepares something: a tenth of the CPU beside somebody who wants all of it."""
+"""The niceness of preparing work: it gets a tenth of a CPU that another process fully uses."""
 
 
 def take_short_slices(*, inherited: bool) -> bool:
-    """Ask for the shortest time slice, for every thread of this process; say whether it was taken.
+    """Request the shortest time slice for every thread of this process; return whether the kernel accepted it.
 
     From Linux 6.12 on (EEVDF), a thread with short slices that is woken by a request runs at once rather than when
     another's slice is over. It gets no more CPU in all, and needs no privilege. Older kernels change nothing.
@@ -49,7 +49,7 @@ def take_short_slices(*, inherited: bool) -> bool:
 
 
 def yield_cpu(pid: int, behind: bool) -> bool:
-    """Let other processes come before that one's session on the CPUs, or no longer; say whether that was possible.
+    """Let other processes run before that one's session, or no longer; return whether that was possible.
 
     Unlike its own niceness, that of its session's scheduling group (``sched_autogroup``) can be taken back without
     privilege. A session that another process leads is left as it is: the terminal that somebody works in is one.

@@ -1,4 +1,4 @@
-"""One long-lived process under a shim of its own: the server, the tracker, an agent, what drives a run.
+"""One long-lived process under a shim of its own: the server, the tracker, an agent, the driver of a run.
 
 It outlives the process that starts it. Each start is an attempt (see ``shim.py``) in a folder ``attempts/1``,
 ``attempts/2`` …; the newest says whether the process runs, and its id.

@@ -1,4 +1,4 @@
-"""Background jobs: each a process that outlives its parent, with a folder that holds its order and its result.
+"""Background jobs: each is a process that outlives its parent, with a folder for its request and its result.
 
 The process is a :class:`~scanflow.processes.daemon.Daemon`: it runs at most once at a time, and a parent that is
 started later finds the jobs that still run.
@@ -21,7 +21,7 @@ GONE = ".gone-"
 """Prefix of the name of a folder that is being removed."""
 
 GRACE_S = 10.0
-"""Between SIGTERM and SIGKILL."""
+"""Time between SIGTERM and SIGKILL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Job:
         return self.daemon.pid
 
     def begin(self) -> bool:
-        """Mark that the job is about to change something; return whether an earlier process of it did already."""
+        """Record that the job starts to change something; return whether an earlier process of it already did."""
         try:
             (self.path / "begun").touch(mode=0o600, exist_ok=False)
         except FileExistsError:

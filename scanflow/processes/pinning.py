@@ -24,7 +24,7 @@ _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237, "riscv64": 237, "ppc64le": 261,
 _ROUNDS = 16
 
 SetPolicy = Callable[[int, Sequence[int]], int]
-"""From a mode and nodes to 0 or an ``errno``."""
+"""Takes a mode and nodes; returns 0 or an ``errno``."""
 
 
 def apply(cpus: Sequence[int], memory_nodes: Sequence[int]) -> str:

@@ -16,13 +16,14 @@ from scanflow.errors import InvalidError
 from scanflow.wire import ControlMessage, decode, encode
 
 MAX_FILES = 16
-"""Most open files in one message."""
+"""Maximum number of open files in one message."""
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 _PACKET_BYTES = 64 * 1024
 _IN_MEMFD = b"@"  # no JSON begins so
 _LONGEST_PATH = 100
-"""Bytes of a path that fit a Unix address everywhere (108 on Linux, 104 on macOS, the terminating zero included)."""
+"""Length in bytes of a path that fits a Unix address everywhere (108 on Linux, 104 on macOS, with the terminating
+zero)."""
 
 
 def listen(path: Path) -> socket.socket:

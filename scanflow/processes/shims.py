@@ -37,10 +37,10 @@ class Spec:
     """A function step's request, to be run by a fork of the warm shim instead of ``argv``."""
 
     env: Mapping[str, str] = field(default_factory=dict)
-    """Added to the runner's own environment, which is not written to disk: it may hold secrets."""
+    """Added to the runner's own environment, which is not written to disk, because it may hold secrets."""
 
     cpus: Sequence[int] = ()
-    """The CPUs it may use; none: those of its shim."""
+    """The CPUs it may use; empty: those of its shim."""
 
     timeout_s: float | None = None
     grace_s: float = shim.GRACE_S
@@ -53,11 +53,11 @@ class Exit:
     """The exit of an attempt."""
 
     exit_code: int | None
-    """None when a signal ended it, or when it is unknown."""
+    """None if a signal killed it, or if it is unknown."""
 
     signal: int | None = None
     reason: Literal["timeout", "stopped", "lost", "void"] | None = None
-    """Why it was ended; ``lost``: its shim was killed; ``void``: it never started and never will."""
+    """Why it was stopped; ``lost``: its shim was killed; ``void``: it never started and never will."""
 
     began: float | None = None
     seconds: float | None = None
@@ -89,7 +89,8 @@ class _Watched:
     folder: Path
     fifo: int
     own_end: int | None
-    """Our own writing end, held until the shim has opened its: without it the FIFO would look closed from the start."""
+    """Our own write end, held until the shim has opened its own: without it the FIFO would look closed from the
+    start."""
 
     def close(self) -> None:
         for end in (self.fifo, self.own_end):
@@ -98,7 +99,7 @@ class _Watched:
 
 
 class Shims:
-    """One shim and the attempts that run under it. Attempts go on when the context is left.
+    """One shim and the attempts that run under it. Attempts continue when the context ends.
 
     ``warm``: a module that the shim imports once; its ``main`` is called in a fork with each ``Spec.request``.
     ``channel``: the request channel of a shim that is there already, instead of one of its own.

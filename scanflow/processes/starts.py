@@ -10,14 +10,14 @@ from contextlib import suppress
 from scanflow.processes.jobs import GRACE_S, Job
 
 MOST_STARTS = 6
-"""How often a job's process is started at most."""
+"""Maximum number of starts of a job's process."""
 
 WELL_S = 300.0
-"""A process that runs for so long counts as healthy: its number of starts is reset."""
+"""A process that runs for this long counts as healthy: its number of starts is reset."""
 
 _LONGEST_PAUSE_S = 30.0
 _DOUBLINGS = 5
-"""After so many, a pause of a second exceeds the longest."""
+"""After this many doublings, a pause of a second exceeds the longest pause."""
 
 
 class Processes:

@@ -9,7 +9,7 @@ from html import escape
 from typing import NamedTuple
 
 WIDTH, NARROW = 960.0, 350.0
-"""Of a plot on a wide page, and on a phone's."""
+"""Width of a plot on a wide page, and on a phone."""
 
 AXIS_FONT_PX = 12
 WIDEST = 0.62  # of a letter, on average, as a share of the font's size: an upper bound for the usual sans-serif fonts
@@ -25,14 +25,14 @@ COLOURS: Mapping[str, tuple[str, str]] = {
     "violet": ("#7440b5", "#c3a1ff"),
     "paper": ("#ffffff", "#171a20"),
 }
-"""Name: (on white, on black). Against their paper each has a contrast of 4.5 or more, ``line`` aside."""
+"""Name: (on white, on black). Each has a contrast of 4.5 or more against its background, except ``line``."""
 
 STYLE = (
     "@media (prefers-color-scheme: dark){"
     + "".join(f".f-{name}{{fill:{dark}}}.s-{name}{{stroke:{dark}}}" for name, (_, dark) in COLOURS.items())
     + "}"
 )
-"""Inside each SVG, so that it is right when it stands alone too."""
+"""Included in each SVG, so that it also works standalone."""
 
 
 def number(value: float) -> str:

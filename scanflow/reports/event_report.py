@@ -18,7 +18,7 @@ def judged_models(events: Sequence[Event]) -> list[str]:
 
 
 def report_page(app: str, events: Sequence[Event], labels: Sequence[Mapping[str, Any]] = (), **overrides: Any) -> str:
-    """Build the report page. The version history is of the model compared last; others are named.
+    """Build the report page. The version history is of the most recently compared model; others are named.
 
     ``overrides`` are arguments of :func:`loop_report`, in place of those from events and the label queue.
     """

@@ -31,7 +31,7 @@ def loop_events(events: Iterable[Event], *, app: str | None = None) -> list[Loop
 
 
 def loop_event(event: Event) -> LoopEvent | None:
-    """Convert an event for the report; None if it does not belong there."""
+    """Convert an event for the report; None if it is not part of it."""
     formatter = _FORMATTERS.get(event.type)
     if formatter is None or not isinstance(_read_agent(event), str):
         return None
@@ -70,7 +70,7 @@ def collect_versions(events: Iterable[Event], *, model: str | None = None) -> li
 
 
 def collect_champions(events: Iterable[Event]) -> list[tuple[float, int | None]]:
-    """Return when each version of one model became the champion, as far as events say; None: no version is.
+    """Return when each version of one model became the champion, as far as events show; None: no champion.
 
     The last event decides: a comparison, which names it (a person may have moved the alias), a promotion, or a
     champion's rejection, after which the one before it is back.

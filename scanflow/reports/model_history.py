@@ -19,7 +19,7 @@ from scanflow.knowledge.version_tags import CHAMPION, PROMOTION, get_rejection, 
 from scanflow.reports.loop_events import collect_champions, format_verdict
 
 TYPES = ("drift.found", "model.judged", "model.promoted", "model.rejected")
-"""The types of the events that tell of versions."""
+"""The types of events about versions."""
 
 
 class ComparedSlice(BaseModel):

@@ -1,4 +1,4 @@
-"""The outcome of each drift: detected, labelled, learnt, promoted or not, and detected again or not. Pure."""
+"""The outcome of each drift: detected, labelled, trained on, promoted or not, and detected again or not. Pure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from scanflow.reports.loop_events import drifted_columns, format_verdict
 
 @dataclass(slots=True)
 class DriftOutcome:
-    """A drift and its outcome, until another is found after a model has learnt from this one."""
+    """A drift and its outcome, until the next drift is found after a model was trained on this one."""
 
     at: float
     verdict: str = "No sample is labelled yet."
     steps: list[tuple[float, str, str, str]] = field(default_factory=list)
-    """When, what followed, with which figures, and the run that it was found out in."""
+    """Time, step, details, and the run that it comes from."""
 
     columns: frozenset[str] = frozenset()
     promoted: str = ""

@@ -1,4 +1,4 @@
-"""The whole report as one HTML page: figures, plots and tables, and the outcome of each drift."""
+"""The whole report as one HTML page: metrics, plots and tables, and the outcome of each drift."""
 
 from __future__ import annotations
 

@@ -7,11 +7,11 @@ from typing import Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 
 Kind = Literal["predictions", "call", "detection", "look", "label", "retrain", "gate", "promotion", "revert", "other"]
-"""``detection``: drift was looked for and found; ``look``: it was not found."""
+"""``detection``: a detection found drift; ``look``: a detection found none."""
 
 
 class LoopEvent(BaseModel):
-    """One thing that an agent saw or did."""
+    """An event or action of an agent."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -25,7 +25,7 @@ class LoopEvent(BaseModel):
 
 
 class Answers(NamedTuple):
-    """The right answers of a version at a time, among those with a known label: 1 or more."""
+    """The correct answers of a version at a time, among those with a known label: 1 or more."""
 
     at: float
     version: str  # V2; or the revision of a service without registered models

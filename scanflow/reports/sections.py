@@ -26,7 +26,7 @@ Span = tuple[float, float]
 
 
 def render_accuracy(answers: Sequence[Answers], counted: str, marks: Sequence[EventLine], span: Span) -> str:
-    """Render each version's share of right answers over time, with its interval; ``counted``: of which points."""
+    """Render each version's share of correct answers over time, with its interval; ``counted``: the points used."""
     lines: dict[str, list[Point]] = {}
     for answer in answers:
         low, high = compute_interval(answer.right, answer.n)

@@ -11,7 +11,7 @@ from scanflow.reports import drawing as svg
 LEFT, RIGHT, TOP, HEIGHT, BOTTOM = 56.0, 14.0, 10.0, 150.0, 32.0
 ROWS, ROW_PX = 3, 16.0
 LINES = ("blue", "green", "violet", "amber")
-"""The colours of the first, second … thing; then again."""
+"""The colours of the first, second … series; then repeated."""
 
 
 class Point(NamedTuple):

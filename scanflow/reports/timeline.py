@@ -26,15 +26,15 @@ LOOKS: dict[Kind, tuple[str, str]] = {
     "revert": ("red", "reverts"),
     "other": ("soft", "events"),
 }
-"""The colour of each kind, and what several of it are called."""
+"""The colour of each kind, and its name in the plural."""
 
 GUIDED: tuple[Kind, ...] = ("predictions", "detection", "look")
-"""What has a dashed line through all lanes, as in the thesis: an interval ends, or drift is looked for."""
+"""Kinds with a dashed line through all lanes, as in the thesis: an interval ends, or a detection ran."""
 
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """One event in the plot, or several of a kind that are too close to be told apart."""
+    """One event in the plot, or several of a kind that are too close to be distinguished."""
 
     x: float
     kind: Kind
@@ -43,8 +43,7 @@ class Marker:
 
 
 def timeline(events: Sequence[LoopEvent], *, width: float = svg.WIDTH) -> str:
-    """Draw one or more events as SVG. Dashed lines run through all lanes: predictions counted, and looks
-    for drift.
+    """Draw one or more events as SVG. Dashed lines run through all lanes: predictions counted, and detections.
 
     A label for which there is no room is left out; the event's mark still tells it when pointed at.
     """

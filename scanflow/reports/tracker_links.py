@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 
 class Link(NamedTuple):
-    """Words that lead somewhere."""
+    """Text with a link."""
 
     words: str
     address: str
@@ -16,13 +16,13 @@ class Link(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TrackerLinks:
-    """A tracker with pages."""
+    """A tracker with web pages."""
 
     address: str = ""
-    """Empty: it has none, and nothing is linked."""
+    """Empty: it has no pages, and links are omitted."""
 
     experiment: str = ""
-    """The id of the application's experiment. Empty: it is not known, and runs are not linked."""
+    """The id of the application's experiment. Empty: unknown, and runs are not linked."""
 
     model: str = ""
     """The registered model whose versions the report names."""
@@ -37,7 +37,7 @@ class TrackerLinks:
         )
 
     def version(self, words: str) -> str | Link:
-        """Return a link to the version that the text begins with, as in ``V3``."""
+        """Return a link to the version at the beginning of the text, such as ``V3``."""
         number = words.partition(" ")[0].removeprefix("V")
         if not (self._has_pages and self.model and number.isdecimal()):
             return words

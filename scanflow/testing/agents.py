@@ -1,4 +1,4 @@
-"""The contract of agent backends: subclass :class:`AgentsContract`, and give it one."""
+"""The contract of agent backends: subclass :class:`AgentsContract`, and provide a backend."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class AgentsContract(ABC):
         """Return a backend that hosts none of the contract's agents yet."""
 
     def agent(self, version: str = "1 http://server") -> HostedAgent:
-        """Return the agent to host. Its program prints its name and runs until it is ended."""
+        """Return the agent to host. Its program prints its name and runs until it is stopped."""
         import json
 
         app = Application(name="shop", team="red", agents=[Agent(name="watcher", template="tracker")])

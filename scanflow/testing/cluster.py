@@ -31,10 +31,10 @@ from scanflow.testing.server_side_apply import Manager, Owners
 
 Verb = Literal["apply", "create", "get", "find", "patch", "delete", "watch"]
 Refusal = Callable[[Verb, str, Manifest], ScanflowError | None]
-"""From what is asked, the kind and the object (or what is known of it) to the error that it fails with."""
+"""Takes the verb, the kind and the object (or what is known of it); returns the error of the request."""
 
 Player = Callable[["MemoryCluster", Manifest], object]
-"""Does what a controller would do about an object that was made or changed."""
+"""Acts as a controller on an object that was created or changed."""
 
 Key = tuple[str, str, str]
 """Kind, namespace (nothing for a kind that has none) and name."""
@@ -57,7 +57,7 @@ class _Change(NamedTuple):
 
 
 class MemoryCluster(Cluster):
-    """The double. All of it may be used by several threads.
+    """The test double. It is thread-safe.
 
     Args:
         unknown: Kinds that it does not have, as one where an engine is missing.
@@ -105,13 +105,13 @@ class MemoryCluster(Cluster):
         self._refusals.append(refusal)
 
     def play(self, kind: str, player: Player) -> None:
-        """Call this, as a controller, after each change of an object of that kind that is not its own."""
+        """Register a controller that is called after each change of an object of that kind, except its own changes."""
         self._players.setdefault(kind, []).append(player)
 
     def edit(
         self, kind: str, name: str, namespace: str | None, patch: Any, *, manager: str = "kubectl-edit"
     ) -> Manifest:
-        """Change an object as another one would: a person, a controller."""
+        """Change an object as another client would: a person, a controller."""
         return self._merge(kind, name, namespace, patch, Manager(manager, "Update"))
 
     def forget(self) -> None:

@@ -101,7 +101,7 @@ class RunsContract:
     """The contract of deployers for runs."""
 
     interrupts = True
-    """Whether a task that is stopped ends at once. Else it runs to its end, and what it returns is not kept."""
+    """Whether a stopped task ends at once. Else it runs to its end, and its result is discarded."""
 
     scratch = ""
     """Where steps write what later attempts read: beside the application's file. Where that cannot be written, as in a
@@ -249,7 +249,7 @@ class RunsContract:
 
 
 class DeployerContract(RunsContract, ServicesContract):
-    """All that a deployer promises, of runs and of services."""
+    """The complete contract of a deployer, for runs and services."""
 
 
 def _text(parts: Iterable[LogPart]) -> bytes:

@@ -1,4 +1,4 @@
-"""Field ownership as in the API server's server-side apply: as much as the test double needs."""
+"""Field ownership as in the API server's server-side apply, as far as the test double needs it."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _UNOWNED: Final = {
         )
     ),
 }
-"""What names an object, and what the server sets."""
+"""Fields that identify an object, and fields that the server sets."""
 
 _SERVED: Final = {"resourceVersion", "generation", "managedFields", "uid", "creationTimestamp"}
-"""What a request does not set, even where it says it."""
+"""Fields that a request does not set, even if it contains them."""
 
 
 class Element(NamedTuple):
@@ -117,7 +117,8 @@ def apply(
 
 
 def compute_owners(before: Manifest, after: Manifest, owners: Owners, manager: Manager) -> Owners:
-    """Return the fields' owners after a write that is no apply: who changed a field is its only owner."""
+    """Return the fields' owners after a write that is not an apply: the client that changed a field is its only
+    owner."""
     old, new = dict(iterate_leaves(before)), dict(iterate_leaves(after))
     return {
         path: {manager} if path not in old or old[path] != value else set(owners.get(path, set()))

@@ -48,7 +48,7 @@ class ServicesContract:
     """The promises about services. They need NumPy, and a port of this machine."""
 
     service = "contract-multiply"
-    """The service's name: one of its own where others share the place."""
+    """The service's name: a unique one if several suites share a cluster."""
 
     team = "tests"
 

@@ -13,7 +13,7 @@ class Failure(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     summary: str
-    """``exit 1``, ``timed out after 5 s``, ``ended by signal 9 (SIGKILL)``."""
+    """``exit 1``, ``timed out after 5 s``, ``killed by signal 9 (SIGKILL)``."""
 
     frames: tuple[str, ...] = ()
     """The user's own frames, the innermost last: ``train.py:12 in fit: model.fit(x)``."""
@@ -26,6 +26,6 @@ class Failure(BaseModel):
 
 
 def failure_from_text(text: str, *, summary: str, own_folder: str = "") -> Failure:
-    """Return the failure that a program's standard error tells of: see :func:`scanflow.text.tracebacks.read_text`."""
+    """Parse the failure from a program's standard error: see :func:`scanflow.text.tracebacks.read_text`."""
     frames, cause = read_text(text, *([own_folder] if own_folder else []))
     return Failure(summary=summary, frames=frames, cause=cause)

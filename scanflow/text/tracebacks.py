@@ -21,11 +21,11 @@ _BRANCH = re.compile(r"^ *\+-")
 MAX_FRAMES = 3
 MAX_CAUSE_LINES = 4
 _LAST_LINES = 2
-"""Of a program that left no traceback."""
+"""Number of lines shown of a program without a traceback."""
 
 WIDTH = 160
 CAUSE_WIDTH = 400
-"""Messages often name the reason last, so that a longer one is cut in its middle."""
+"""Messages often name the reason last, so a longer one is cut in the middle."""
 
 
 def read_text(text: str, *own_folders: str) -> tuple[tuple[str, ...], str]:

@@ -1,4 +1,4 @@
-"""The one door to httpx: how servers and services are called."""
+"""The only package that uses httpx: calls of servers and services."""
 
 from __future__ import annotations
 

@@ -14,10 +14,10 @@ from scanflow.transport.sse import Message, Parser
 
 TIMEOUT_S = 10.0
 KEPT_S = 60.0
-"""So long a connection is kept for the next request."""
+"""How long an idle connection is kept for the next request."""
 
 SILENCE_S = 40.0
-"""After so long without a byte a stream counts as dead: a server that has nothing to say says so every 15 s."""
+"""After this long without a byte a stream counts as dead: an idle server sends a sign of life every 15 s."""
 
 
 class AsyncClient:

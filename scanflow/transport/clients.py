@@ -36,7 +36,7 @@ def client_options(url: str, token: str | None, timeout_s: float) -> dict[str, A
 
 
 def build_tls_context(url: str) -> ssl.SSLContext:
-    """Build the TLS context for a server: the usual authorities, and those in ``SCANFLOW_TLS_CA``.
+    """Build the TLS context for a server: the system's authorities, and those in ``SCANFLOW_TLS_CA``.
 
     Nobody is trusted where the address speaks no TLS: to read the authorities takes longer than a request.
 

@@ -13,7 +13,7 @@ from scanflow.errors import UnavailableError
 from scanflow.transport.clients import client_options
 
 TIMEOUT_S = 60.0
-"""Without a byte for so long an answer is not waited for any more: SQLite lets one write after the other."""
+"""Longest wait for the next byte of an answer: SQLite executes writes one after the other."""
 
 
 class MlflowApiError(Exception):

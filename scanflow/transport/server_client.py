@@ -27,16 +27,16 @@ from scanflow.transport.sse import Message, Parser
 
 BASE = "/api/v1"
 TIMEOUT_S = 60.0
-"""The longest silence of an answer; what takes longer is an operation, and streamed."""
+"""The longest silence of an answer; longer work is an operation, and streamed."""
 
 EVENTS_SILENCE_S = 45.0
-"""After so long without a word, a stream of events is opened anew, from where it stood: its peer may be gone."""
+"""After this long without a byte, a stream of events is reopened at its last position: the peer may be gone."""
 
 BYTES_SILENCE_S = 600.0
-"""The same for a stream of bytes, which starts at its beginning when it is opened anew."""
+"""The same for a stream of bytes, which restarts at its beginning when it is reopened."""
 
 PATIENCE_S = 30.0
-"""How long a server may be away (it is restarted) before what was streamed from it fails."""
+"""How long a server may be unavailable (during a restart) before a stream fails."""
 
 _AWAY = frozenset({502, 503, 504})
 
@@ -135,7 +135,7 @@ class ServerClient:
                 continue  # it was open, and is opened again
 
     def stream(self, path: str, *, reopened: Callable[[], None] | None = None, **query: Any) -> Iterator[bytes]:
-        """Yield the bytes at ``path`` as they come. A lost connection is opened anew; what was told is passed over.
+        """Yield the bytes at ``path`` as they arrive. A lost connection is reopened; bytes already yielded are skipped.
 
         With ``reopened``, for bytes that may come in another order the second time, it is called when the connection
         was opened anew, and everything is told again.
@@ -195,7 +195,7 @@ class ServerClient:
     def _read_blocks(
         self, path: str, query: Mapping[str, Any], headers: Mapping[str, str], silence_s: float
     ) -> Generator[bytes, None, None]:
-        """Yield what one connection brings. A server that was there before is waited for.
+        """Yield the blocks of one connection. A server that was available before is waited for.
 
         Raises:
             httpx.TransportError: the connection was lost after something came, or nothing came for too long.
@@ -250,7 +250,7 @@ class ServerClient:
 
 
 class _AwayError(Exception):
-    """The server, or a proxy before it, says that it is not there at this moment."""
+    """The server, or a proxy before it, reports that it is temporarily unavailable."""
 
     def __init__(self, error: ScanflowError) -> None:
         super().__init__(str(error))

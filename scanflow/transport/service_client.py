@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 RETRY_S = 10.0
-"""How long a request is sent again, in seconds."""
+"""How long a request is retried, in seconds."""
 
 TIMEOUT_S = 60.0  # longer than a service's own deadline, so that it is the one to say what took long
 
@@ -30,10 +30,10 @@ class Answer:
 
     outputs: Mapping[str, NDArray[Any]]
     instance: str | None
-    """Which of its instances."""
+    """The instance that answered."""
 
     revision: str | None
-    """Which revision of its graph: while a canary runs there are two."""
+    """The revision of its graph: while a canary runs there are two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Reply:
 
     content: bytes
     headers: Mapping[str, str]
-    """Their names are in lower case."""
+    """The names are in lower case."""
 
 
 class HttpServiceClient:
@@ -104,7 +104,7 @@ class HttpServiceClient:
         return _parse_object(self._send("GET", path, None, {}))
 
     def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> Reply:
-        """Send bytes, and return the answer if it is a good one."""
+        """Send bytes, and return a successful response."""
         return self._send("POST", path, body, headers)
 
     def close(self) -> None:
@@ -149,7 +149,7 @@ class HttpServiceClient:
 
 
 class _BusyError(Exception):
-    """The service answered that nobody can answer yet, and when to try again."""
+    """The service cannot answer yet, and says when to retry."""
 
     def __init__(self, reply: httpx.Response) -> None:
         super().__init__(f"503, Retry-After: {reply.headers['retry-after']}")

@@ -16,14 +16,14 @@ class Message:
 
     data: str
     event: str = "message"
-    """Its type; ``message`` where the server names none."""
+    """Its type; ``message`` if the server names none."""
 
     id: str | None = None
-    """Where the stream stands after it; None where the server did not number it."""
+    """The position of the stream after it; None if the server did not number it."""
 
 
 class Parser:
-    """Puts messages together from blocks of any size.
+    """Assembles messages from blocks of any size.
 
     Lines end with CR, LF or both. A comment (a line that begins with a colon) keeps a connection alive and says
     nothing. A message that is not finished when the stream ends was cut off, and is not told.

@@ -1,4 +1,4 @@
-"""Posting to a webhook: signed as Standard Webhooks (standardwebhooks.com) says, and sent again what may pass."""
+"""Sends webhooks, signed as Standard Webhooks (standardwebhooks.com) specifies, and retries transient errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAY_PASS = frozenset({408, 425, 429})
 
 
 def signature(secret: str, id: str, at: int, body: bytes) -> str:
-    """Return the header ``webhook-signature``. A secret that begins with ``whsec_`` goes on in base64."""
+    """Return the header ``webhook-signature``. A secret with the prefix ``whsec_`` is base64."""
     try:
         key = base64.b64decode(secret[6:], validate=True) if secret.startswith("whsec_") else secret.encode()
     except ValueError as error:
@@ -27,7 +27,7 @@ def signature(secret: str, id: str, at: int, body: bytes) -> str:
 
 
 def post(url: str, body: bytes, *, id: str, at: int, secret: str | None, patience_s: float = 10.0) -> None:
-    """Post JSON, and try again for ``patience_s`` seconds what may pass. Redirects are not followed.
+    """Post JSON, and retry transient errors for ``patience_s`` seconds. Redirects are not followed.
 
     Errors name the host alone: the rest of an address may be a secret.
 

@@ -19,42 +19,43 @@ AFFINITIES: tuple[AffinityMode, ...] = ("any", "cpu", "cpumem", "cpumempin")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One way to serve."""
+    """One configuration of a service."""
 
     instances: int
     cores: float
-    """Of one instance."""
+    """Cores of one instance."""
 
     affinity: AffinityMode = "any"
     threads: int | None = None
-    """In each of an instance's pools; None: one for each core."""
+    """Threads in each of an instance's pools; None: one for each core."""
 
     batch: int | None = None
-    """Requests that an instance answers in one call at most; None: as the workflow says."""
+    """Maximum number of requests that an instance answers in one call; None: the workflow's."""
 
 
 PlacementKey = tuple[object, ...]
-"""What of a candidate makes a difference: two that are placed alike are one."""
+"""The properties that distinguish candidates: two candidates with the same placement are one."""
 
 Options = Callable[[Candidate], list[Candidate]]
-"""The candidates that differ from one in a single dimension."""
+"""Returns the candidates that differ from one in a single dimension."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSpace:
-    """Candidates that there is room for."""
+    """The candidates that fit."""
 
     topology: Topology | None
-    """Of this machine; None: a cluster, which places the instances itself. What it has no room for fails."""
+    """The topology of this machine; None: a cluster, which places the instances itself. A candidate that does not
+    fit fails."""
 
     cores: int
     """The budget: S_cpu of equation 4.1. Every candidate uses all of it."""
 
     beside: tuple[Grant, ...] = ()
-    """What other services hold."""
+    """The grants of other services."""
 
     batches: tuple[int, ...] = ()
-    """Sizes of batches to try; none: batches are left as they are."""
+    """Batch sizes to try; empty: batching is unchanged."""
 
     affinities: tuple[AffinityMode, ...] = AFFINITIES
 
@@ -91,11 +92,12 @@ class SearchSpace:
 
     @property
     def dimensions(self) -> tuple[Options, ...]:
-        """In order of what they are worth by the thesis (4.4): granularity, affinity, threads, then batches."""
+        """The dimensions in the order of their effect by the thesis (4.4): granularity, affinity, threads, then
+        batches."""
         return (self._vary_granularity, self._vary_affinity, self._vary_threads, self._vary_batch)
 
     def _vary_granularity(self, like: Candidate) -> list[Candidate]:
-        """Equation 4.1: the budget divided evenly, as a service's instances are alike. Threads follow the cores."""
+        """Vary the granularity by equation 4.1: the budget is divided evenly. Threads follow the cores."""
         return self._filter_possible(
             replace(like, instances=count, cores=cut(count, cores=self.cores)[0].cores, threads=None)
             for count in range(1, self.cores + 1)
@@ -103,7 +105,7 @@ class SearchSpace:
         )
 
     def neighbours(self, like: Candidate) -> list[Candidate]:
-        """Return the next coarser and the next finer granularity, with all else as it is."""
+        """Return the next coarser and the next finer granularity, with all else unchanged."""
         granularities = self._vary_granularity(like)
         counts = sorted({candidate.instances for candidate in granularities} | {like.instances})
         place = counts.index(like.instances)
@@ -114,7 +116,7 @@ class SearchSpace:
         return self._filter_possible(replace(like, affinity=affinity) for affinity in self.affinities)
 
     def _vary_threads(self, like: Candidate) -> list[Candidate]:
-        """One for each core, and half as many: hyper-threads share what computes."""
+        """Vary the threads: one for each core, and half as many, because hyper-threads share execution units."""
         halves = [int(like.cores) // 2] if like.cores >= 2 else []
         return self._filter_possible(replace(like, threads=threads) for threads in (None, *halves))
 
@@ -133,7 +135,7 @@ class SearchSpace:
 
     @cached_property
     def whole(self) -> list[Candidate]:
-        """Every candidate: what an exhaustive search would measure."""
+        """Return every candidate: those that an exhaustive search would measure."""
         candidates = [Candidate(instances=1, cores=float(self.cores))]
         for options in self.dimensions:
             candidates = self._filter_possible(

@@ -12,19 +12,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
-"""Student's t at 0.975, of 1 to 15 degrees of freedom."""
+"""Student's t at 0.975, for 1 to 15 degrees of freedom."""
 
 _MANY = 2.131
-"""The same of more, to be on the safe side."""
+"""The value for more degrees of freedom, on the safe side."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedComparison:
-    """The factor by which one is better than the other: 1.2 is a fifth better."""
+    """The factor by which one configuration is better than the other: 1.2 is a fifth better."""
 
     ratio: float
     low: float
-    """The ends of the interval of 95 %."""
+    """The bounds of the 95 % interval."""
 
     high: float
     pairs: int

@@ -18,7 +18,7 @@ class Measurement:
     """A measurement of a service under load; latencies in seconds."""
 
     rate: float
-    """Requests a second that succeeded."""
+    """Successful requests per second."""
 
     p50_s: float
     p90_s: float
@@ -26,20 +26,20 @@ class Measurement:
     requests: int
     failed: int = 0
     reason: str = ""
-    """Why most of those failed."""
+    """The most frequent reason of failures."""
 
     others: float = 0.0
-    """Cores that neither the service nor its load used."""
+    """Cores used by other processes than the service and its load."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """``throughput``: requests a second. ``latency``: the 90th percentile that a single caller sees, as in MLPerf's
-    SingleStream. ``cost``: requests a second of each core."""
+    """``throughput``: requests per second. ``latency``: the 90th percentile that a single caller sees, as in
+    MLPerf's SingleStream. ``cost``: requests per second of each core."""
 
     name: GoalName = "throughput"
     p99_s: float | None = None
-    """The bound that has to be kept."""
+    """The bound of the 99th percentile."""
 
     def value(self, candidate: Candidate, measurement: Measurement) -> float:
         """Return the value to maximise; above 0."""
@@ -48,7 +48,7 @@ class Goal:
         return measurement.rate / (candidate.instances * candidate.cores) if self.name == "cost" else measurement.rate
 
     def excess(self, measurements: Sequence[Measurement]) -> float:
-        """Return the latency as a multiple of its bound; at most 1: it is kept."""
+        """Return the latency as a multiple of its bound; at most 1: the bound is met."""
         return (
             1.0
             if self.p99_s is None

@@ -35,7 +35,7 @@ class Trial:
 
     @property
     def reason(self) -> str:
-        """Why the first request failed; empty: none did."""
+        """Why the first request failed; empty: no request failed."""
         return next((measurement.reason for measurement in self.measured if measurement.failed), "")
 
     def ratios(self, goal: Goal, default: Candidate) -> list[float]:
@@ -55,30 +55,30 @@ class TuningResult:
     goal: Goal
     default: Candidate
     trials: tuple[Trial, ...]
-    """In the order in which they were measured."""
+    """In the order of measurement."""
 
     best: Candidate
     fresh: Trial | None = None
-    """The best, measured anew; None: nothing was better at first sight, or there was no time left."""
+    """The best candidate, measured again; None: no candidate seemed better, or no time was left."""
 
     alternatives: int = 0
-    """How many candidates an exhaustive search would measure."""
+    """The number of candidates that an exhaustive search would measure."""
 
     repeated: int = 0
-    """Measurements that others disturbed, and that were made once more."""
+    """Measurements that other processes disturbed, and that were repeated."""
 
     disturbed: int = 0
     """Measurements that were disturbed both times."""
 
     interrupted: bool = False
     complete: bool = True
-    """Whether nothing was left to try; else the budget was spent."""
+    """Whether the search finished; else the budget was spent."""
 
     history: TuningHistory | None = None
-    """What the search began from; None: nothing."""
+    """The history that the search started from; None: no history."""
 
     is_history_valid: bool = False
-    """Whether the earlier best is still better than the earlier default; else it was searched as without a history."""
+    """Whether the earlier best is still better than the earlier default; else the search ran as without a history."""
 
     @property
     def saved_trials(self) -> int:

@@ -1,4 +1,4 @@
-"""A copy of a service to measure candidates on: the serving one is never changed."""
+"""A copy of a service to measure candidates on: the service itself is never changed."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from scanflow.tuning.goals import Measurement
 SUFFIX = "-tune"
 
 WARM_UP_S = 0.5
-"""Load after a change, of which nothing is counted."""
+"""Duration of the load after a change that is not counted."""
 
 LONGEST_WARM_UP = 200
-"""Requests of it at most."""
+"""Maximum number of requests of the warm-up."""
 
 START_S = 90.0
 """How long the pods of a candidate may take to start. A cluster waits much longer for room, which is a search's end."""
@@ -65,12 +65,12 @@ class ServiceCopy:
 
     where: Deployer
     app: Application
-    """Of the copy: see :func:`copy_of`."""
+    """The application of the copy: see :func:`build_copy`."""
 
     load: LoadOf
     source: Path | None = None
     seconds: float = 3.0
-    """Of one measurement."""
+    """Duration of one measurement."""
 
     on_cluster: bool = False
     """Whether its instances are pods. Each candidate is then deployed from nothing, as a change in place needs room for
@@ -194,13 +194,13 @@ def _wait_until_reachable(url: str, seconds: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _CpuUse:
-    """CPU seconds since the machine began."""
+    """CPU seconds since boot."""
 
     whole: float
-    """Of everyone; what a hypervisor took is not known to be anyone's."""
+    """Of all processes; time stolen by a hypervisor belongs to none."""
 
     own: float
-    """Of the service, and of this process with the load that it made."""
+    """Of the service, and of this process with its load."""
 
     @classmethod
     def read(cls, pids: Sequence[int]) -> _CpuUse:

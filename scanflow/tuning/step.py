@@ -27,7 +27,7 @@ OUTPUTS = (
     "history",
     "interrupted",
 )
-"""Of what ``scanflow tune --json`` writes."""
+"""The outputs of ``scanflow tune --json``."""
 
 
 def tune(

@@ -25,7 +25,7 @@ SEARCH_PAIRS = 2
 FRESH_PAIRS = 6
 
 BUSY_CORES = 0.1
-"""So much of a core that others use while something is measured spoils it; it is measured once more."""
+"""A measurement is spoilt if others use more than this many cores; it is repeated once."""
 
 
 class Bench(Protocol):
@@ -45,10 +45,10 @@ class SearchStep:
     most: int
     best: Candidate
     score: float
-    """Of the best, 1: as good as the service as it is."""
+    """The best score, 1: as good as the service's current configuration."""
 
     left_s: float
-    """Until the time is over."""
+    """Remaining time."""
 
 
 @dataclass
@@ -60,32 +60,32 @@ class Study:
     goal: Goal
     bench: Bench
     most: int
-    """Candidates to measure."""
+    """Maximum number of candidates to measure."""
 
     seconds: float
     observe: Callable[[SearchStep], None] = lambda _step: None
     keep: Callable[[Trial], None] = lambda _trial: None
-    """Given each trial when it is over."""
+    """Called with each finished trial."""
 
     clock: Callable[[], float] = time.monotonic
     trials: list[Trial] = field(default_factory=list)
-    """Those of an earlier search that is gone on with."""
+    """The trials of an earlier search that is continued."""
 
     history: TuningHistory | None = None
-    """What an earlier search found, to begin from; adapted to the space. None: nothing, or it is ignored."""
+    """The result of an earlier search to start from, adapted to the space. None: there is none, or it is ignored."""
 
     complete: bool = False
-    """Whether nothing is left to try."""
+    """Whether the search finished."""
 
     repeated: int = 0
     disturbed: int = 0
     _took: list[float] = field(default_factory=list)
     _until: float = 0.0
     _first: tuple[Measurement, ...] = ()
-    """Of the service as it is, before all others."""
+    """Measurements of the service's current configuration, before all others."""
 
     def run(self) -> TuningResult:
-        """Search until nothing is left to try, or the budget is spent. An interrupt ends it, and nothing is lost.
+        """Search until no candidate is left, or the budget is spent. An interrupt ends it without loss.
 
         Raises:
             InvalidError: requests to the service as it is fail under this load.

@@ -15,10 +15,10 @@ from scanflow.tuning.candidates import Candidate, SearchSpace
 from scanflow.tuning.search import Scores, choose_next_candidate, select_best
 
 MOST_RANKED = 4
-"""Candidates that a history has: the best, and the runners-up."""
+"""Number of candidates in a history: the best, and the runners-up."""
 
 SHARE_OF_TRIALS = 0.5
-"""So many trials, of those that a search without a history took, one with a history makes at most."""
+"""A search with a history makes at most this share of the trials of one without."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,23 +26,24 @@ class TuningHistory:
     """The history of an earlier search."""
 
     ranking: tuple[Candidate, ...]
-    """The best first, which may be the default; at least one."""
+    """The candidates, best first, which may include the default; at least one."""
 
     default: Candidate
-    """The service as it was then."""
+    """The service's configuration at that time."""
 
     ratio: float
-    """By which factor the best was better than the default when it was measured again; 1: nothing was better."""
+    """The factor by which the best was better than the default when it was measured again; 1: no candidate was
+    better."""
 
     trials: int
-    """Candidates that a search without a history measured."""
+    """The number of candidates measured by a search without a history."""
 
     complete: bool = True
     """Whether that search came to its end. Of one that was cut short the best is measured first, and then all is
     searched, for what it did not measure may be better."""
 
     source: str = ""
-    """Whose it is: ``cnn 1``."""
+    """The model version of the search: ``cnn 1``."""
 
     def adapt(self, space: SearchSpace) -> TuningHistory:
         """Return the history for another budget of cores: instances of the same size, or the next that divide it."""

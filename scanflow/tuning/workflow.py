@@ -10,10 +10,10 @@ from scanflow.app.workflow import Workflow
 from scanflow.tuning.goals import GoalName
 
 RUN_PREFIX = "tune-"
-"""Begins the name of the workflow whose runs are searches for a service."""
+"""Prefix of the names of workflows whose runs are searches for a service."""
 
 SETUP_S = 300.0
-"""How much longer than its budget a search may take, to deploy its copy and to delete it, in seconds."""
+"""Time in seconds that a search may take beyond its budget, to deploy its copy and to delete it."""
 
 
 def tuning_workflow(

@@ -103,20 +103,20 @@ class Autoencoder:
     """
 
     generator: np.random.Generator = field(repr=False, compare=False)
-    """Where the weights, the order of training and the held-out pictures are drawn from."""
+    """The generator for the weights, the order of training and the held-out pictures."""
 
     level: float = 0.01
-    """How often a batch without drift raises an alarm."""
+    """The false alarm rate for batches without drift."""
 
     held_share: float = 0.4
-    """The share of the reference that is compared with."""
+    """The share of the reference that is held out for the comparison."""
 
     outlier_share: float = 0.05
-    """Which share of those counts as outliers."""
+    """The share of held-out pictures that counts as outliers."""
 
     epochs: int = 12
     code: int = 16
-    """How many numbers a picture is squeezed into."""
+    """The length of a picture's code."""
 
     batch_size: int = 64
 

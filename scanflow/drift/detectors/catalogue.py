@@ -1,4 +1,4 @@
-"""The detectors by name, those of installed packages too (entry points in the group ``scanflow.detectors``).
+"""The detectors by name, including those of installed packages (entry points in the group ``scanflow.detectors``).
 
 Such an entry is a class whose keyword arguments are the detector's options, with :meth:`~.port.Detector.fit` and
 :meth:`~.port.Detector.load`. One that needs randomness takes a ``generator``. What it fits is saved by
@@ -63,7 +63,7 @@ def default_detector(reference: Any) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Default:
-    """The default detector for the reference that is given: :func:`default_detector`."""
+    """The default detector for the given reference: :func:`default_detector`."""
 
     generator: np.random.Generator = field(repr=False, compare=False)
     level: float = 0.01

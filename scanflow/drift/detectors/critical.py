@@ -1,4 +1,4 @@
-"""The critical points: those few samples that a person should label, for the model to learn most (thesis 5.5.2).
+"""The critical points: the few samples whose labels help the model most (thesis 5.5.2).
 
 A strange sample tells little when the model reads it well, and twenty alike ones tell hardly more than one. So points
 are chosen among outliers and samples the model is unsure of, by how strange and unsure they are and by how far they lie
@@ -23,26 +23,26 @@ class CriticalPoint(BaseModel):
 
     id: str
     run: str
-    """The run, or whatever else, in which the sample was predicted."""
+    """The run, or another identifier, in which the sample was predicted."""
 
     index: int
-    """Where the sample is in its batch."""
+    """The index of the sample in its batch."""
 
     guess: int | str
-    """What the model takes it for."""
+    """The model's prediction."""
 
     score: float
-    """How much it is worth to know better, 0 to 1."""
+    """The value of its label for training, 0 to 1."""
 
     purpose: Purpose = "train"
-    """What its label is for."""
+    """The purpose of its label."""
 
     row: dict[str, Any] | None = None
-    """Its values by column, where it is of a table."""
+    """Its values by column, if it comes from a table."""
 
 
 def compute_uncertainty(probabilities: Samples) -> Floats:
-    """Compute the model's uncertainty, (n,): 0 when one class has all probability, 1 when the first two are equal.
+    """Compute the model's uncertainty, (n,): 0 if one class has all probability, 1 if the first two are equal.
 
     Probabilities are (n, classes), of two or more classes.
     """

@@ -28,26 +28,26 @@ class Scores:
     """A detector's scores of one batch of n samples, and of each sample in it."""
 
     values: Floats
-    """(n,): how foreign each sample is; higher is stranger. The unit is the detector's own."""
+    """(n,): how much each sample differs; higher is more unusual. The unit is the detector's own."""
 
     outlier_threshold: float
     """A sample whose value is above this is an outlier."""
 
     statistic: float
-    """How far the batch as a whole is from the reference. The unit is the detector's own."""
+    """The distance of the whole batch from the reference. The unit is the detector's own."""
 
     threshold: float
-    """The batch has drifted when, and only when, ``statistic`` is above this."""
+    """The batch has drifted if and only if ``statistic`` is above this."""
 
     p_value: float | None
-    """How often a batch without drift looks at least as far off, by chance; None where a detector has no such test."""
+    """Probability that a batch without drift differs at least as much; None if a detector has no such test."""
 
     columns: tuple[ColumnDrift, ...] = ()
-    """The columns that have drifted, the worst first, where the detector knows columns."""
+    """The drifted columns, worst first, if the detector knows columns."""
 
     regimes: tuple[float, ...] = ()
-    """The share of each known regime in the mixture that is likest to the batch, by number; empty where a detector does
-    not know regimes."""
+    """The share of each known regime in the mixture closest to the batch, by number; empty if a detector does not
+    know regimes."""
 
     @property
     def drifted(self) -> bool:
@@ -61,7 +61,7 @@ class Scores:
 
 
 class Fitted(Protocol):
-    """A detector fitted to a reference. Scoring changes nothing: the same batch gets the same scores again."""
+    """A detector fitted to a reference. Scoring changes nothing: the same batch always gets the same scores."""
 
     def score(self, batch: Any) -> Scores:
         """Compare a batch with the reference; the order of its samples only orders ``values`` and ``outliers``.
@@ -74,7 +74,7 @@ class Fitted(Protocol):
         ...
 
     def save(self, folder: Path) -> None:
-        """Write what is known into ``folder``, which is made if need be; :func:`catalogue.load` reads it."""
+        """Write the fitted detector into ``folder``, which is created if missing; :func:`catalogue.load` reads it."""
         ...
 
 
@@ -82,7 +82,7 @@ class Detector(Protocol):
     """A configured, unfitted detector."""
 
     def fit(self, reference: Any) -> Fitted:
-        """Learn what data without drift looks like.
+        """Learn the distribution of data without drift.
 
         Two keyword arguments more are given to detectors that take them, by :func:`catalogue.fit`. ``regimes``, (n,):
         which regime each sample is of, by number; batches of any one, and of any mixture, are no drift. ``predicted``,

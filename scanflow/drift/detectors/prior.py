@@ -39,10 +39,10 @@ class FittedClassPrior:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassPrior:
-    """Looks for drift in how often each class is predicted. Samples are class numbers (n,), unless ``predicted``."""
+    """Detects drift in the frequency of predicted classes. Samples are class numbers (n,), unless ``predicted``."""
 
     level: float = 0.01
-    """How often a batch without drift raises an alarm, at most."""
+    """The largest false alarm rate for batches without drift."""
 
     permutations: int = 999
 

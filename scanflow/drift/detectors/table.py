@@ -1,4 +1,4 @@
-"""The comparison of tables as a detector: columns with names, of numbers, text or categories, with values missing.
+"""The comparison of tables as a detector: named columns of numbers, text or categories, with missing values.
 
 The default for tables. Pictures are compared along the main directions of reference and batch together.
 """
@@ -22,7 +22,7 @@ from scanflow.drift.two_sample import check_options, compare
 from scanflow.errors import InvalidError
 
 FURTHEST = 7.0
-"""So many deviations strange a value is at most."""
+"""The strangeness of a value is limited to this many deviations."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -33,7 +33,7 @@ class FittedTable:
 
     reference: DataTable
     regimes: NDArray[np.intp]
-    """(rows,)"""
+    """(rows,): the regime of each row."""
 
     options: Mapping[str, Any]
 
@@ -99,17 +99,17 @@ class TableDetector:
     """
 
     level: float = 0.01
-    """How often a batch without drift raises an alarm: 0 to 0.1."""
+    """The false alarm rate for batches without drift: 0 to 0.1."""
 
     least_effect: float = 0.0
-    """A column that differs by less has not drifted: 0 to 1. Above 0, only columns by themselves raise an alarm."""
+    """A column that differs by less has not drifted: 0 to 1. If above 0, only single columns raise an alarm."""
 
     permutations: int = 999
     columns: Sequence[str] | None = None
-    """Names for the columns of arrays without any, those of the model's signature, say."""
+    """Names for the columns of arrays without names, for example those of the model's signature."""
 
     outlier_share: float = 0.01
-    """Which share of the reference itself counts as outliers."""
+    """The share of the reference itself that counts as outliers."""
 
     def fit(self, reference: Any, *, regimes: Samples | None = None) -> FittedTable:
         check_share(self, "outlier_share")

@@ -1,1 +1,1 @@
-"""The one door to MLflow. Only this folder imports it, and only inside functions: it takes seconds to load."""
+"""The only package that imports MLflow, and only inside functions: the import takes seconds."""

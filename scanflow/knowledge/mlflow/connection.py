@@ -39,21 +39,21 @@ _DEFAULTS = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # and prints nothing: with a server, each run's end would
 }
 _CONNECT_S = 2.0
-"""After so long a connection is tried anew. One to a cluster's Service of this moment may lead nowhere for ever, since
-the kernel goes on as it began; the next one is led to a pod."""
+"""After this time a connection attempt is repeated. An attempt from the moment at which a cluster's Service appears
+may never succeed, because the kernel keeps its first route; the next attempt reaches a pod."""
 
 _STARTS_S = 30.0
-"""So long the server over the home's tracker may take until it listens: its process has to load MLflow first."""
+"""Longest time until the server of the home's tracker listens: its process must load MLflow first."""
 
 _LISTENS_AGAIN_S = 0.1
 _PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 
 
 class MlflowConnection:
-    """Gives a client for one tracker. Making one does not load MLflow."""
+    """Provides a client for one tracker. Creating the connection does not load MLflow."""
 
     def __init__(self, place: TrackerPlace, *, connect_timeout_s: float, served: bool = False) -> None:
-        """``served``: speak to the server over the home's tracker, while there is one, and leave MLflow to it."""
+        """``served``: use the server of the home's tracker while it runs, instead of loading MLflow."""
         if importlib.util.find_spec("mlflow") is None:
             raise MissingExtraError(
                 "The knowledge base needs MLflow, which is not installed. Install it: pip install 'scanflow[local]'"
@@ -163,7 +163,7 @@ def refusals() -> tuple[type[MlflowApiError], ...]:
 
 
 def _get_outside_errors() -> tuple[type[Exception], ...]:
-    """Return the errors of other libraries that MLflow lets through: requests' are OSErrors, too."""
+    """Return the errors of other libraries that MLflow passes on: those of requests are OSErrors."""
     loaded = sys.modules.get("sqlalchemy.exc")
     return (OSError,) if loaded is None else (OSError, loaded.SQLAlchemyError)
 

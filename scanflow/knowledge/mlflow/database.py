@@ -14,11 +14,11 @@ from scanflow.errors import UnavailableError, UsageError
 from scanflow.files.private import open_private, private_file, private_folder
 
 _MAKING_TAKES_S = 120.0
-"""Making a database takes MLflow seconds; whoever holds the lock for longer than this is stuck."""
+"""Creating a database takes MLflow seconds; a process that holds the lock for longer than this is stuck."""
 
 
 def check_database(path: Path) -> None:
-    """Raise if the file is there and is no database; MLflow would retry to open it for minutes."""
+    """Raise if the file exists and is not a database; MLflow would retry to open it for minutes."""
     if not path.exists():
         return
     try:
@@ -68,7 +68,7 @@ def _make(path: Path, artifact_root: Path) -> None:
 
 @contextmanager
 def _hold_lock(lock: Path) -> Generator[None, None, None]:
-    """Hold the lock file; the kernel gives it up for a process that dies."""
+    """Hold the lock file; the kernel releases it when the process dies."""
     deadline = time.monotonic() + _MAKING_TAKES_S
     with open_private(lock, "w") as file:
         while True:

@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 KIND = f"{RESERVED}kind"
-"""The tag that says what a run in ``.records`` holds."""
+"""The tag with the kind of a run in ``.records``."""
 
 WRITING = f"{RESERVED}writing"
-"""The tag of a run that is not whole yet. It comes with the run and is taken away last; with it, a run does not
-exist."""
+"""The tag of an incomplete run. It is set with the run and removed last; a run with this tag does not exist for
+readers."""
 
 _PARAMS_AT_ONCE = 25  # a request may be 1 MB: 25 parameters of 6,000 characters, each written as \\uXXXX
 _METRICS_AT_ONCE = 1000
 
 
 def find_experiment(client: Client, app: str, team: str, *, records: bool = False) -> str | None:
-    """Return the id of the environment's experiment, or None if there is none, or it is another application's."""
+    """Return the id of the environment's experiment; None if it does not exist, or belongs to another application."""
     experiment = client.get_experiment_by_name(_name(app, team, records=records))
     if experiment is None or experiment.lifecycle_stage != "active":
         return None

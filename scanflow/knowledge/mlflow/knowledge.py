@@ -45,7 +45,8 @@ _LABEL = f"{RESERVED}label"  # which artifacts: a digest, as a filter cannot car
 _NAME = f"{RESERVED}name"
 _PARENT = "mlflow.parentRunId"
 _MADE_BY = f"{RESERVED}made-by"
-"""The tag of a model version with the id of the run that made it; MLflow's own field names the run that holds it."""
+"""The tag of a model version with the id of the run that created it; MLflow's own field names the run that stores
+it."""
 
 _STATUS: Mapping[str, RunStatus] = {"FINISHED": "finished", "FAILED": "failed", "KILLED": "failed"}
 
@@ -92,7 +93,7 @@ class MlflowKnowledge(KnowledgeBase):
             yield _MlflowStore(client, self._place)
 
     def prepare(self, app: str, team: str) -> dict[str, str]:
-        """See the port. Quick for an environment that was prepared before: then MLflow is not even loaded."""
+        """See the port. Fast for an environment that was prepared before: MLflow is not loaded."""
         variables = known_environment(self._place, app, team)
         if variables is not None:
             return variables

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TRUSTED = ("sklearn.", "numpy.", "scipy.")
-"""The modules whose types a model of scikit-learn may hold."""
+"""The modules whose types a scikit-learn model may contain."""
 
 _BATCH = 256
 
@@ -31,7 +31,7 @@ class FittedModel:
         return outputs if outputs.ndim == 1 else outputs.argmax(axis=1) if outputs.shape[1] > 1 else outputs[:, 0]
 
     def probabilities(self, x: Any) -> NDArray[Any] | None:
-        """Return the probabilities of the classes (n, classes); None if the model gives none."""
+        """Return the probabilities of the classes (n, classes); None if the model provides none."""
         import numpy as np
 
         if hasattr(self.native, "predict_proba"):
@@ -140,7 +140,7 @@ def _log_model(model: Any, signature: Any) -> Any:
 
 
 def _choose_sklearn_format(model: Any) -> dict[str, Any]:
-    """Choose the format to save a scikit-learn model in: without pickles where it holds trusted types only.
+    """Choose the format in which a scikit-learn model is saved: without pickles if it contains only trusted types.
 
     Left to itself, MLflow refuses trees, whose types skops does not trust.
     """
@@ -184,7 +184,7 @@ def quiet() -> None:
 
 
 def pin_version(uri: str) -> str:
-    """Return the address with its alias resolved to the present version: an alias may move."""
+    """Return the address with its alias resolved to the current version: an alias may move."""
     number = resolve_version(uri)
     return uri if number is None else f"{uri.partition('@')[0].removesuffix(f'/{number}')}/{number}"
 

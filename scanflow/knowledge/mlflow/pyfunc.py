@@ -1,4 +1,4 @@
-"""Models that only MLflow's own wrapper can load. Importing this costs nothing; loading one imports MLflow."""
+"""Models that only MLflow's own wrapper can load. Importing this module is cheap; loading a model imports MLflow."""
 
 from __future__ import annotations
 

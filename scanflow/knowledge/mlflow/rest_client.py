@@ -1,4 +1,4 @@
-"""MLflow's client, as far as the knowledge base needs it, over the REST API: without MLflow.
+"""MLflow's client, as far as the knowledge base needs it, over the REST API, without importing MLflow.
 
 To load MLflow takes a process a second of CPU and 90 to 150 MiB, in each of an application's agents anew. The server
 that ``scanflow up`` starts has it loaded already. Methods and what they return are named as ``mlflow.MlflowClient``
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mlflow.store.artifact.artifact_repo import ArtifactRepository
 
 Client: TypeAlias = "MlflowClient | RestClient"
-"""MLflow's own, or ours."""
+"""MLflow's own client, or ours."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Page(list[Any]):
     """A page of a listing."""
 
     token: str | None
-    """Asks for the next page; None: this is the last."""
+    """The token of the next page; None: this is the last page."""
 
 
 class RestClient:
@@ -165,7 +165,7 @@ class RestClient:
 
 
 class LocalFiles:
-    """Artifacts in a folder of this machine, as MLflow's ``ArtifactRepository`` gives them."""
+    """Artifacts in a folder of this machine, with the interface of MLflow's ``ArtifactRepository``."""
 
     def __init__(self, uri: str) -> None:
         self.root = local_path(uri)
@@ -184,7 +184,7 @@ class LocalFiles:
         return [SimpleNamespace(path=entry.relative_to(self.root).as_posix(), is_dir=entry.is_dir()) for entry in below]
 
     def download_artifacts(self, path: str, destination: str) -> None:
-        """Copy a file, or all that is in a folder, below ``destination``; what is not there is not."""
+        """Copy a file, or the content of a folder, below ``destination``; missing files are skipped."""
         source = self.root / path
         if source.is_dir():
             shutil.copytree(source, Path(destination, path), dirs_exist_ok=True)
@@ -193,7 +193,7 @@ class LocalFiles:
 
 
 def artifact_repository(uri: str, client: Client) -> ArtifactRepository | LocalFiles:
-    """Return the files at an address: MLflow's own, which is loaded for that, where they are not of this machine."""
+    """Return the files at an address; MLflow is loaded for files that are not on this machine."""
     if isinstance(client, RestClient) and is_local(uri):
         return LocalFiles(uri)
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository

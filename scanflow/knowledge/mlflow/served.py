@@ -1,4 +1,4 @@
-"""The address of the server over a tracker of this machine, in a file that its process keeps locked.
+"""The address of the server of a tracker on this machine, in a file that its process keeps locked.
 
 The kernel gives the lock up when the process ends, however it does; so what is locked is served.
 """

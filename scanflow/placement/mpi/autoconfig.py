@@ -1,5 +1,5 @@
-"""Configures an MPI job in place of its author (thesis 6.3.1): N_n from the nodes that there are, and
-with Algorithm 2 the workers and groups."""
+"""Configures an MPI job for its author (thesis 6.3.1): N_n from the available nodes, and with Algorithm 2 the
+workers and groups."""
 
 from __future__ import annotations
 

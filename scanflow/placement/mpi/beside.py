@@ -1,4 +1,4 @@
-"""Joint planning: which CPUs an MPI job takes beside services and other jobs, by what bounds it. Pure.
+"""Joint planning: which CPUs an MPI job gets beside services and other jobs, by its bottleneck. Pure.
 
 A service answers as slowly as what is beside it makes it. A job that memory bounds is spread over memory nodes where no
 service is, as it takes bandwidth from all that is on its node; one that computes is packed onto the free cores beside
@@ -30,14 +30,15 @@ class Neighbour:
 
     @property
     def shares_badly(self) -> bool:
-        """Whether it loses, or takes, much where the memory is shared: services, and jobs that memory may bound."""
+        """Whether it suffers, or causes, much slowdown where memory is shared: services, and jobs that may be
+        memory-bound."""
         return self.service or self.profile in {None, "memory"}
 
 
 class CpuChoice(NamedTuple):
     cpus: tuple[int, ...]
     reason: str | None = None
-    """Why; None: nobody else is there."""
+    """The reason; None: there are no neighbours."""
 
 
 class _MemoryNode(NamedTuple):

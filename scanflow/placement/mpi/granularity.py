@@ -15,7 +15,7 @@ class Granularity:
     nodes: int
     workers: int
     groups: int
-    """Of workers; those of a group are kept on one node, as far as that can be."""
+    """Groups of workers; the workers of a group are kept on one node where possible."""
 
 
 def select_granularity(

@@ -20,12 +20,12 @@ _EPSILON = 1e-9  # cores are sums of fractions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterNode:
-    """A machine of a cluster, with what of it is free."""
+    """A machine of a cluster, with its free resources."""
 
     name: str
     cores: float
     memory_bytes: int | None = None
-    """None: not known, so that memory does not decide."""
+    """None: unknown, so that memory is not considered."""
 
     sockets: int = 1
 
@@ -99,7 +99,7 @@ class _Placing:
         return enough and worker.cores <= self.cores[place] + _EPSILON
 
     def find_best(self, worker: MPIWorker, bound: Counter[int]) -> int | None:
-        """Return the node with the highest score. On those of its own group the other groups count less by one."""
+        """Return the node with the highest score. On nodes of its own group, other groups count one less."""
         candidates = [place for place in bound if self.fits(place, worker)]
         if (other := self._find_fewest_groups(worker, bound)) is not None:
             candidates.append(other)

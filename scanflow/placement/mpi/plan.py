@@ -19,7 +19,7 @@ from scanflow.placement.place import Grant, place
 from scanflow.placement.topology import Topology
 
 Placing = Callable[[Sequence[MPIWorker], Sequence[Sequence[int]], Sequence[ClusterNode]], tuple[str, ...]]
-"""Chooses the node of each worker, from the workers, their groups, and what is free."""
+"""Chooses the node of each worker, given the workers, their groups, and the free resources."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class PlacedRank:
     group: int
     node: str
     cpus: tuple[int, ...] = ()
-    """The CPUs that it may run on; none: its node's kernel or kubelet decides."""
+    """The CPUs that it may run on; empty: its node's kernel or kubelet decides."""
 
     memory_nodes: tuple[int, ...] = ()
 
@@ -41,7 +41,7 @@ class MPIPlan:
     affinity: AffinityMode
     workers: tuple[MPIWorker, ...]
     ranks: tuple[PlacedRank, ...]
-    """By number; those of a worker one after another."""
+    """In the order of their numbers; the ranks of a worker are consecutive."""
 
     oversubscribed: bool
     """Whether a core has more than one task."""
@@ -51,11 +51,11 @@ class MPIPlan:
 
     @property
     def ranks_by_node(self) -> dict[str, int]:
-        """How many ranks each node has."""
+        """The number of ranks on each node."""
         return dict(Counter(rank.node for rank in self.ranks))
 
     def lines(self) -> list[str]:
-        """Return the map rank -> worker -> node -> CPUs, for people; ranks that are alike are one line."""
+        """Return the map rank -> worker -> node -> CPUs, for people; equal ranks share a line."""
         lines: list[str] = []
         for worker, ranks in groupby(self.ranks, key=lambda rank: rank.worker):
             own = list(ranks)

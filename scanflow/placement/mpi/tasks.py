@@ -15,15 +15,16 @@ class MPIWorker:
 
     index: int
     n_tasks: int
-    """Tasks in it (``nTasks`` of Algorithm 3)."""
+    """Its number of tasks (``nTasks`` of Algorithm 3)."""
 
     cores: float
     memory_bytes: int | None = None
-    """None: not limited."""
+    """None: unlimited."""
 
 
 def allocate_tasks(n_tasks: int, n_workers: int) -> tuple[int, ...]:
-    """Return the tasks of each worker, dealt in turn (``AllocateTasks`` of Algorithm 3): they differ by one at most."""
+    """Return the tasks of each worker, assigned in turn (``AllocateTasks`` of Algorithm 3): the numbers differ by at
+    most one."""
     if not 1 <= n_workers <= n_tasks:
         raise InvalidError(f"{n_tasks} tasks cannot be dealt to {n_workers} workers. Write 1 to {n_tasks} workers.")
     each, more = divmod(n_tasks, n_workers)
@@ -59,12 +60,12 @@ def hostfile(hosts: Iterable[tuple[str, int]]) -> str:
 
 
 def machinefile(hosts: Iterable[tuple[str, int]]) -> str:
-    """Return MPICH's: a line ``host:n`` for each worker."""
+    """Return MPICH's machine file: a line ``host:n`` for each worker."""
     return "".join(f"{host}:{slots}\n" for host, slots in hosts)
 
 
 def number_ranks(workers: Sequence[MPIWorker]) -> tuple[tuple[int, ...], ...]:
-    """Return the ranks of each worker: numbered through, worker after worker, as ``mpirun`` fills slots."""
+    """Return the ranks of each worker, numbered consecutively, worker after worker, as ``mpirun`` fills slots."""
     numbered: list[tuple[int, ...]] = []
     first = 0
     for worker in workers:

@@ -1,1 +1,1 @@
-"""MPI jobs on a simulated cluster: what a way to cut and place them is worth, before it is tried. Pure."""
+"""MPI jobs on a simulated cluster: compares ways to cut and place them before they are run. Pure."""

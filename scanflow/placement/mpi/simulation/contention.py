@@ -19,23 +19,22 @@ from scanflow.placement.mpi.simulation.programs import ProgramModel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contention:
-    """The machine's figures, and how much it costs ranks to share."""
+    """The parameters of the machine, and the cost of sharing it for ranks."""
 
     socket_gb_per_s: float
     """Memory bandwidth of a socket."""
 
     network_gb_per_s: float
-    """What a node can send to others."""
+    """Network bandwidth of a node to other nodes."""
 
     migration: float
-    """How much slower a rank computes that shares the CPUs of a container with very many others: the kernel moves it
-    between them."""
+    """Slowdown of a rank's computation if very many ranks share the CPUs of a container: the kernel migrates them."""
 
     floating_compute: float
-    """How much slower it computes, on top, where containers have no CPUs of their own."""
+    """Additional slowdown of computation in containers without exclusive CPUs."""
 
     floating_mpi: float
-    """How much slower MPI is there."""
+    """Slowdown of MPI in such containers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +43,10 @@ class RanksOfWorker:
 
     node: int
     sockets: tuple[tuple[int, float], ...]
-    """How many ranks on which socket of it; fractions where they float over all of them."""
+    """The number of ranks on each socket; fractions if they float over all sockets."""
 
     pinned: bool
-    """Whether the worker has CPUs of its own."""
+    """Whether the worker has exclusive CPUs."""
 
     @property
     def n_ranks(self) -> float:
@@ -65,7 +64,7 @@ class Workers:
 
 
 def group_alike(workers: Sequence[RanksOfWorker]) -> tuple[Workers, ...]:
-    """Return the workers of a job, alike ones together."""
+    """Return the workers of a job, equal workers together."""
     on_node: dict[int, float] = {}
     for worker in workers:
         on_node[worker.node] = on_node.get(worker.node, 0) + worker.n_ranks
@@ -77,7 +76,7 @@ def group_alike(workers: Sequence[RanksOfWorker]) -> tuple[Workers, ...]:
 
 
 def slowdowns(running: Sequence[tuple[ProgramModel, Sequence[Workers]]], contention: Contention) -> list[float]:
-    """Return by what each job's running time is multiplied while these run together, in their order."""
+    """Return the factor by which each job's running time grows while these jobs run together, in their order."""
     memory: dict[tuple[int, int], float] = defaultdict(float)  # asked for, by node and socket
     senders: dict[int, float] = defaultdict(float)  # ranks that send to other nodes, by node
     for program, workers in running:

@@ -1,4 +1,4 @@
-"""The discrete-event simulation: jobs come, wait, run, slow each other, and end.
+"""The discrete-event simulation: jobs arrive, wait, run, slow each other down, and end.
 
 A waiting job starts as soon as the planner can place all of it (gang); one that does not fit lets later ones pass, as
 Volcano's gang plugin does. While the same jobs run, each advances at a constant rate; with each start and end the rates
@@ -27,7 +27,7 @@ from scanflow.placement.mpi.simulation.schemes import DeploymentScheme
 class PlacedWorker:
     node: str
     cores: tuple[int, ...]
-    """By their numbers on the node. Without pinning they are only counted: its ranks run on all."""
+    """The numbers of its cores on the node. Without pinning they are only counted: its ranks run on all cores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class SimulatedJob:
     started_s: float
     ended_s: float
     released_s: float
-    """When its cores were free again."""
+    """When its cores were released."""
 
     workers: tuple[PlacedWorker, ...]
 
@@ -118,7 +118,7 @@ class _Running:
     job: SubmittedJob
     started_s: float
     remaining_s: float
-    """Of its running time, were it not slowed."""
+    """Remaining running time without slowdown."""
 
     workers: tuple[PlacedWorker, ...]
     places: tuple[Workers, ...]

@@ -53,7 +53,7 @@ MAKESPANS_S = {
     "Kubeflow": 2520,
     "Volcano": 123_055,
 }
-"""What the thesis measured: Table 6.3, and Fig. 6.7 for the three that are not in it."""
+"""The thesis' measurements: Table 6.3, and Fig. 6.7 for the three that are not in the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +70,12 @@ class SchemeSummary:
 
 
 def thesis_jobs() -> tuple[SubmittedJob, ...]:
-    """Return the jobs of the thesis, at the times that its authors published."""
+    """Return the jobs of the thesis, at the times published by its authors."""
     return tuple(_job(place, program, at) for place, (at, program) in enumerate(_SUBMITTED))
 
 
 def random_jobs(seed: int) -> tuple[SubmittedJob, ...]:
-    """Return other jobs, drawn as those were (6.4.3): each program four times, within 1200 seconds."""
+    """Return random jobs, drawn as in 6.4.3: each program four times, within 1200 seconds."""
     random = Random(seed)  # noqa: S311  to draw, not to hide
     programs = [program for program in PROGRAMS for _ in range(4)]
     random.shuffle(programs)

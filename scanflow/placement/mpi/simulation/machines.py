@@ -1,4 +1,4 @@
-"""The cores of a simulated cluster: which worker has which, as the kubelet's static CPU manager gives them."""
+"""The cores of a simulated cluster: which worker has which cores, as assigned by the kubelet's static CPU manager."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scanflow.placement.mpi.simulation.contention import RanksOfWorker
 
 
 class Machines:
-    """Equal nodes with sockets and cores, and what of them is free.
+    """Equal nodes with sockets and cores, and their free resources.
 
     With ``pinned``, a worker gets cores of its own, of one socket where one has enough of them (the first), else of
     all (topology manager's ``best-effort``). Without, cores are only counted, and ranks run on all sockets.

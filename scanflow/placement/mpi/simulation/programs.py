@@ -1,4 +1,4 @@
-"""Models of simulated programs: how they spend their time. The thesis' five are in ``experiment``."""
+"""Models of simulated programs: how their time is spent. The thesis' five programs are in ``experiment``."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from scanflow.app.mpi import MPIProfile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramModel:
-    """An MPI program, as the contention model knows it: it computes, waits for memory, and is in MPI."""
+    """An MPI program as the contention model describes it: it computes, waits for memory, and communicates by MPI."""
 
     name: str
     profile: MPIProfile
     seconds: float
-    """Its running time where nothing slows it: each rank alone on a CPU, with all the bandwidth it can use."""
+    """Its running time without any slowdown: each rank alone on a CPU, with all the bandwidth it can use."""
 
     memory_share: float = 0.0
-    """The share of that time in which it waits for memory."""
+    """The share of that time spent waiting for memory."""
 
     memory_gb_per_s: float = 0.0
-    """What one rank reads and writes then, undisturbed."""
+    """Memory traffic of one rank during that share, undisturbed."""
 
     mpi_share: float = 0.0
-    """The share of that time in which it is in MPI."""
+    """The share of that time spent in MPI."""
 
     mpi_gb_per_s: float = 0.0
-    """What one rank sends then, to ranks on its own node."""
+    """Data rate of one rank to ranks on its own node during that share."""
 
     @property
     def compute_share(self) -> float:

@@ -18,28 +18,28 @@ from scanflow.placement.mpi.tasks import MPIWorker
 class DeploymentScheme:
     name: str
     pinned: bool = True
-    """Whether the kubelet gives containers CPUs of their own, of one socket where it can."""
+    """Whether the kubelet gives containers exclusive CPUs, of one socket where possible."""
 
     policy: MPIPolicy = "none"
-    """Of Algorithm 2; ``none``: ``workers`` counts."""
+    """The policy of Algorithm 2; ``none``: ``workers`` applies."""
 
     one_worker_per_task: bool = False
-    """Under the policy ``none``: a worker for each task, instead of one for all."""
+    """Under the policy ``none``: one worker per task, instead of one for all tasks."""
 
     task_groups: bool = False
-    """Whether Algorithms 4 and 5 place workers. Otherwise each goes to any node that has room."""
+    """Whether Algorithms 4 and 5 place workers. Otherwise each is placed on any node with enough resources."""
 
     in_order: bool = True
-    """Whether waiting jobs are looked at in the order of submission. Otherwise in any order, as by a scheduler that
-    tries pods again when their back-off is over."""
+    """Whether waiting jobs are considered in the order of submission. Otherwise in any order, as by a scheduler that
+    retries pods after their back-off."""
 
     start_s: float = 3.6
-    """From a job's placement until it runs, and for each of its workers ``start_worker_s`` more."""
+    """Time from a job's placement until it runs; each of its workers adds ``start_worker_s``."""
 
     start_worker_s: float = 0.4
 
     release_s: float = 36.0
-    """From a job's end until its cores are free: containers that do not heed SIGTERM are killed after 30 s."""
+    """Time from a job's end until its cores are free: containers that ignore SIGTERM are killed after 30 s."""
 
     def workload(self, job: SubmittedJob) -> MPIWorkload:
         """Return the job as its user, or the framework, defines it."""
@@ -60,7 +60,7 @@ class DeploymentScheme:
 
 
 class _RandomPlacing:
-    """Each worker to any node that has room, as the thesis has it of the default scheduler (6.4.3)."""
+    """Places each worker on any node with enough resources, as the thesis describes the default scheduler (6.4.3)."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
