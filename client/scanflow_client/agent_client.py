@@ -27,14 +27,14 @@ def match_agents(listed: Iterable[Any], target: str | None) -> list[AgentView]:
         matches = [agent for agent in agents if agent.app == app] or [agent for agent in agents if agent.name == app]
     if not matches:
         names = {name for agent in agents for name in (agent.app, agent.name, agent.full_name)}
-        hint = did_you_mean(target, names) if names else " None was ever started: scanflow agents --start app.py"
+        hint = did_you_mean(target, names) if names else " Start agents: scanflow agents --start app.py"
         raise NotFoundError(f"There is no agent, and no application with agents, {target!r}.{hint}")
     return matches
 
 
 def require_one_agent(agents: Sequence[AgentView]) -> AgentView:
     if len(agents) > 1:
-        raise InvalidError(f"A journal is one agent's. Say which: {', '.join(agent.full_name for agent in agents)}")
+        raise InvalidError(f"A journal belongs to one agent. Name it: {', '.join(agent.full_name for agent in agents)}")
     return agents[0]
 
 

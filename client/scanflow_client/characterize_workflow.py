@@ -103,7 +103,7 @@ def characterize_service(
         runs={describe(size): tuple(several) for size, several in runs.items()},
         saturation=scaling,
         recommendation=recommend(scaling, own, None),
-        missing=("memory limits: instances on this machine have none, so the peak is taken",),
+        missing=("memory limits: instances on this machine have none, so their peak memory is used",),
     )
 
 
@@ -114,8 +114,8 @@ def _measure_size(copy: ServiceCopy, size: Candidate) -> SizedRun:
     used = _read_cpu_seconds(copy) - before
     if measured.failed or not measured.rate:
         raise InvalidError(
-            f"{measured.failed} of {measured.requests} requests to {describe(size)} failed: {measured.reason}. Send "
-            "what it takes, as to scanflow predict."
+            f"{measured.failed} of {measured.requests} requests to {describe(size)} failed: {measured.reason}. Send a "
+            "valid request, as with scanflow predict."
         )
     peak = max((instance.rss_bytes or 0 for instance in copy.where.service(copy.name).instances), default=0)
     return SizedRun(seconds=1 / measured.rate, cores=used / copy.seconds, peak_bytes=peak)
@@ -144,8 +144,8 @@ def characterize_job(
     job = workflow.nodes[0]
     if not isinstance(job, MPIWorkload):
         raise UnsupportedError(
-            f"{workflow.name!r} is a {workflow.type} workflow. Services and MPI jobs are characterized by their names; "
-            "of a step, give the program: scanflow characterize -- python train.py"
+            f"{workflow.name!r} is a {workflow.type} workflow. Services and MPI jobs are characterized by name; for a "
+            "step, give its program: scanflow characterize -- python train.py"
         )
     runs: dict[int, list[SizedRun]] = {count: [] for count in counts}
     for number in range(rounds):

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
 def _refuse_environments(app: Application) -> EnvironmentBackend:
     raise UnsupportedError(
-        f"The environment of {app.name!r} is made by its server, at the first run. To make it from here, leave out the "
-        "server's address."
+        f"The environment of {app.name!r} is created by its server, at the first run. To create it from here, leave "
+        "out the server's address."
     )
 
 
@@ -90,7 +90,7 @@ class Client(MeasuringClient):
         if url is not None:
             if home is not None or backend is not None or backend_options is not None:
                 option = "home" if home is not None else "backend"
-                raise UsageError(f"Client({url!r}, {option}=...): a server has a {option} of its own. Leave out one.")
+                raise UsageError(f"Client({url!r}, {option}=...): a server sets its own {option}. Leave out one.")
             from scanflow.deployer import RemoteDeployer
             from scanflow.transport import ServerClient
 
@@ -222,10 +222,10 @@ class Client(MeasuringClient):
         Args:
             what: The application.
             workflow: The name of one of its workflows.
-            push: Push what the registry does not have.
-            registry: Where images are pushed. None: ``$SCANFLOW_KUBERNETES_REGISTRY``.
+            push: Push the images that the registry does not have.
+            registry: The registry to push to. None: ``$SCANFLOW_KUBERNETES_REGISTRY``.
             builder: ``buildah``, ``podman`` or ``docker``. None: the first that is installed.
-            again: Build those too that did not change, on the newest base image.
+            again: Rebuild unchanged images, too, on the newest base image.
         """
         from scanflow.deployer.building import build_application
         from scanflow.images.settings import ImageSettings
@@ -353,7 +353,7 @@ class Client(MeasuringClient):
         return self.change(name, change)
 
     def rollback(self, name: str) -> ServiceRecord:
-        """Remove the canary; without one, return to the previous version and its shape."""
+        """Remove the canary. Without a canary, return to the previous version and its shape."""
         return self.change(name, ServiceChange(rollback=True))
 
     def explain(self, name: str) -> Explanation:

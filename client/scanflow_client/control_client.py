@@ -86,13 +86,13 @@ class ControlClient:
         last: int | None = None,
         trace: Path | None = None,
     ) -> Replay:
-        """Evaluate the strategies that ``file`` has now on an agent's recorded samples. No action is taken.
+        """Evaluate the current strategies of ``file`` on an agent's recorded samples. No action is taken.
 
         Args:
             agent: ``tracker`` or ``mnist:tracker``.
             file: An application, or its file. None: ``app.py`` here.
-            since: Samples from ``2h`` ago on, or from ``2026-01-31T06:00``.
-            last: Only so many samples.
+            since: Only samples since ``2h`` ago, or since ``2026-01-31T06:00``.
+            last: Only the last samples, this many.
             trace: A saved trace, in place of the agent's journal; it needs no server.
         """
         from scanflow_client import replay
@@ -209,9 +209,9 @@ class ControlClient:
 
         Args:
             labels: From id to label; or ``{"id": …, "label": …, "line": …}``, where errors are to name the line.
-            app: Whose queue; to be named only where several have a sample of that id.
-            team: The same.
-            replace: Take another label than you gave before.
+            app: The application of the queue; needed only if several have a sample of that id.
+            team: The team of the queue, likewise.
+            replace: Replace a label that you gave before.
         """
         pairs = (
             [{"id": id, "label": label} for id, label in labels.items()] if isinstance(labels, Mapping) else [*labels]
@@ -254,10 +254,10 @@ class ControlClient:
 
         Args:
             type: Only of this type, or one of these: ``run.failed``, or ``run.*`` for all that begin so.
-            app: Only of this application.
-            limit: How many of the past at most.
-            follow: Go on as they happen.
-            timeout_s: For how long. None: until the server ends, or the caller stops asking.
+            app: Only events of this application.
+            limit: Maximum number of past events.
+            follow: Continue with new events.
+            timeout_s: For this long. None: until the server ends, or the caller stops iterating.
         """
         # The server lists events after a number; those of a type are searched in the newest of all types.
         newest = self.newest_event()
@@ -332,11 +332,11 @@ class ControlClient:
         """Make a token; its secret is returned this once.
 
         Args:
-            name: Of its holder; approvals and labels by the token are recorded under it.
+            name: The holder's name, under which approvals and labels by the token are recorded.
             role: ``viewer`` reads; ``agent`` also sends intents, events and samples to label; ``editor`` also runs,
                 deploys, changes, stops and approves; ``admin`` also makes and revokes tokens.
-            team: Whose things it is for. None: those of your own token; with that of the home, of all teams.
-            expires: After how long it is not valid any more: seconds, ``"12h"``, ``"30d"``. None: when it is revoked.
+            team: The team that the token is limited to. None: that of your own token; with the home's token, all teams.
+            expires: Lifetime: seconds, ``"12h"``, ``"30d"``. None: when it is revoked.
         """
         fields = {"role": role, "team": team, "expires_s": None if expires is None else parse_duration(expires)}
         return dict(self.server.post(transport.build_path("tokens"), {"name": name, **fields}))
@@ -357,7 +357,7 @@ def raise_no_server(home: Path) -> ServerClient:
         then = (
             f"None is up in {str(home)!r}. Start it: scanflow up. Then, in Python: sf.Client('http://127.0.0.1:46666')"
         )
-    raise UnavailableError(f"A server keeps agents, actions, events and labels, and this client has none. {then}")
+    raise UnavailableError(f"Agents, actions, events and labels need a server, and this client has none. {then}")
 
 
 def _require_first(actions: list[Action], nothing: str) -> str:

@@ -41,7 +41,7 @@ _POLL_S = 0.05
 _SHOWN_LINES = 12
 _LOG_BYTES = 16 * 2**20
 _ANOTHER = (
-    "their server was not started by scanflow up, so it is left alone. Its process is recorded in {lock!r}. Stop them "
+    "their server was not started by scanflow up, so it is not stopped. Its process is recorded in {lock!r}. Stop them "
     "through it, with its address in SCANFLOW_URL: scanflow agents APP --stop"
 )
 _NEEDS = ("alembic", "fastapi", "sqlalchemy", "uvicorn")
@@ -55,14 +55,14 @@ class UpResult:
 
     tracker: bool
     notes: list[str] = field(default_factory=list)
-    """Hints for people: another port, a tracker elsewhere."""
+    """Hints for users: another port, a tracker elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownResult:
     stopped: list[str]
     left: list[str]
-    """What still runs, and why."""
+    """Descriptions of what still runs, and why."""
 
     running: list[str] = field(default_factory=list)
     """The agents that should have stopped and still run."""
@@ -223,7 +223,7 @@ def _wait_until_ready(process: UpProcess, settings: Settings) -> None:
             raise UnavailableError(f"The server exited as soon as it was started. {_read_log_tail(process.log)}")
         if time.monotonic() > give_up:
             raise UnavailableError(
-                f"The server is not ready after {READY_S:.0f} s: {reason} Look again: scanflow status. "
+                f"The server is not ready after {READY_S:.0f} s: {reason} Check again: scanflow status. "
                 f"{_read_log_tail(process.log)}"
             )
         time.sleep(_POLL_S)
@@ -234,7 +234,7 @@ def _describe_other_process(server: ServerClient, process: UpProcess) -> str | N
     try:
         pid = server.get(build_path("status")).get("pid")
     except ScanflowError as error:
-        return f"What answers at {process.url} does not say which process it is: {error}"
+        return f"The server at {process.url} does not report its process: {error}"
     return None if pid == process.pid else f"The process {pid} answers at {process.url}, not {process.pid}."
 
 
@@ -243,7 +243,7 @@ def _start_tracker(
 ) -> UpProcess | None:
     place = tracker_place(home, settings.tracker_uri)
     if place.artifact_root is None:
-        notes.append("The tracker is a server already, which SCANFLOW_TRACKER_URI names; none was started.")
+        notes.append("SCANFLOW_TRACKER_URI names a tracker server, so none was started.")
         return None
     if find_spec("mlflow") is None:
         notes.append("There is no tracker: MLflow is not installed. Install it: pip install 'scanflow[local]'")

@@ -50,11 +50,11 @@ def _check_cores() -> Finding:
 def _check_home(home: Path) -> list[Finding]:
     existing = next(folder for folder in [home, *home.parents] if folder.exists())
     if not os.access(existing, os.W_OK):
-        return [Finding("✗", "home folder", f"{home} cannot be written", "export SCANFLOW_HOME=a/folder/of/yours")]
+        return [Finding("✗", "home folder", f"{home} is not writable", "export SCANFLOW_HOME=a/folder/of/yours")]
     free = shutil.disk_usage(existing).free
     enough = free >= LEAST_DISK_BYTES
     return [
-        Finding("✓", "home folder", str(home) + ("" if home.exists() else " (made by the first run)")),
+        Finding("✓", "home folder", str(home) + ("" if home.exists() else " (created by the first run)")),
         Finding("✓" if enough else "✗", "disk", f"{format_bytes(free)} free", "" if enough else "free at least 2 GiB"),
     ]
 
@@ -62,7 +62,7 @@ def _check_home(home: Path) -> list[Finding]:
 def _check_uv() -> Finding:
     path = shutil.which("uv") or shutil.which("uv", path=Path(sys.executable).parent)
     if path:
-        return Finding("✓", "uv", f"makes the environments of steps with requirements ({path})")
+        return Finding("✓", "uv", f"creates the environments of steps with requirements ({path})")
     return Finding("–", "uv", "not installed; steps with requirements need it", "pip install 'scanflow[local]'")
 
 
@@ -91,4 +91,4 @@ def _check_services(settings: Settings) -> Iterable[Finding]:
             Finding("✗", "service", f"{record.name} is {record.state}", f"scanflow logs {record.name}")
             for record in ill
         )
-        yield Finding("✓", "services", f"{len(records) - len(ill)} of {len(records)} are well")
+        yield Finding("✓", "services", f"{len(records) - len(ill)} of {len(records)} are healthy")

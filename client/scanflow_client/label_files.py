@@ -32,7 +32,9 @@ def write(path: Path, samples: Sequence[Mapping[str, Any]]) -> int:
                 values = [_format_cell(row.get(name)) for name in columns]
                 lines.writerow([sample["id"], *values, _format_cell(sample.get("guess")), sample.get("purpose"), ""])
     except FileExistsError as error:
-        raise InvalidError(f"There is a file {str(path)!r}, which may hold labels. Name another one.") from error
+        raise InvalidError(
+            f"The file {str(path)!r} exists already and may contain labels. Name another file."
+        ) from error
     except OSError as error:
         raise InvalidError(f"{str(path)!r} cannot be written: {error}.") from error
     return len(samples)
@@ -62,7 +64,7 @@ def read(path: Path) -> tuple[list[dict[str, Any]], int]:
                 if not label:
                     unlabelled += 1
                 elif not id:
-                    wrong.append(f"line {rows.line_num}: it has a label and no id")
+                    wrong.append(f"line {rows.line_num}: it has a label but no id")
                 elif (value := parse_value(label)) is None:
                     wrong.append(f"line {rows.line_num}: the label of {id!r} is null. Leave it empty")
                 else:
@@ -72,7 +74,7 @@ def read(path: Path) -> tuple[list[dict[str, Any]], int]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InvalidError(f"{str(path)!r} cannot be read: {error}. Save it as a CSV file in UTF-8.") from error
     if wrong:
-        raise InvalidError(f"No label of {str(path)!r} was taken:\n" + "\n".join(f"- {line}" for line in wrong))
+        raise InvalidError(f"No label of {str(path)!r} was recorded:\n" + "\n".join(f"- {line}" for line in wrong))
     return labels, unlabelled
 
 

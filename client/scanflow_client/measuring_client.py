@@ -51,11 +51,11 @@ class MeasuringClient(ControlClient):
             rate: Requests a second, sent whether or not earlier ones have completed; None: a closed loop.
             trace: A rate over time: ``steps:50,100,200``, ``sine:20,200,60``, or the name of a CSV file.
             poisson: The seed of a Poisson process; None: requests are evenly due.
-            seconds: How long; None: 10, or as long as a recorded trace.
-            connections: How many callers.
-            node: One node of the graph alone.
-            dtype: What numbers are sent as.
-            grpc: Over gRPC rather than REST.
+            seconds: Duration; None: 10, or that of a recorded trace.
+            connections: Number of concurrent callers.
+            node: Send requests to this node of the graph only.
+            dtype: The type in which numbers are sent.
+            grpc: Send over gRPC instead of REST.
         """
         from scanflow_client.predict_io import PredictRequest, to_call
         from scanflow_client.service_load import LoadSpec, build_trace, load_service, show_load_progress
@@ -88,23 +88,23 @@ class MeasuringClient(ControlClient):
         folder: Path | None = None,
         fresh: bool = False,
     ) -> TuningReport:
-        """Find instances, cores, affinity and threads that serve best, on a copy of a service; a notebook draws them.
+        """Find the best instances, cores, affinity and threads, on a copy of a service; a notebook draws the result.
 
         Args:
-            target: The service, or an online workflow of a file: ``app.py:serve``.
-            inputs: What is sent, as in :meth:`predict`.
+            target: The service, or an online workflow in a file: ``app.py:serve``.
+            inputs: The request, as in :meth:`predict`.
             goal: ``throughput``, ``latency`` (of a single caller, 90th percentile) or ``cost`` (throughput of a core).
-            p99_s: A bound that has to be kept, in seconds.
-            cores: The budget; None: what the service has.
-            batches: Sizes of batches to try too.
-            trials: Candidates to measure at most.
-            minutes: How long at most.
-            seconds: Of one measurement.
-            connections: How many callers.
-            node: One node of the graph alone.
-            dtype: What numbers are sent as.
-            folder: Where trials are kept, to go on from.
-            fresh: Ignore what earlier searches found for this model or ones like it.
+            p99_s: Upper bound of the p99 latency, in seconds.
+            cores: The budget of cores; None: the service's cores.
+            batches: Batch sizes to try, too.
+            trials: Maximum number of candidates to measure.
+            minutes: Maximum duration.
+            seconds: Duration of a measurement.
+            connections: Number of concurrent callers.
+            node: Send requests to this node of the graph only.
+            dtype: The type in which numbers are sent.
+            folder: The folder for the trials; a search continues from those in it.
+            fresh: Ignore earlier searches for this model or similar ones.
         """
         from scanflow.tuning.goals import Goal
         from scanflow_client.formatting.tune import format_step

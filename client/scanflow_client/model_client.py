@@ -190,8 +190,8 @@ class ModelClient:
         )
         if previous is None:
             raise UsageError(
-                f"Version {version.version} of {version.name!r} is in use, and none from before is known that was not "
-                f"rejected. Put another to use first: scanflow models promote {version.name} VERSION"
+                f"Version {version.version} of {version.name!r} is in use, and there is no accepted previous version. "
+                f"Promote another version first: scanflow models promote {version.name} VERSION"
             )
         return previous
 
@@ -201,12 +201,12 @@ class ModelClient:
         if unknown := [service for service in services if service not in answering]:
             names = ", ".join(answering) or "none"
             raise UsageError(
-                f"The service {unknown[0]!r} does not answer with the model {name!r}. Those that do: {names}."
+                f"The service {unknown[0]!r} does not serve the model {name!r}. These services do: {names}."
             )
         if not services and len(answering) > 1:
             first, *_ = answering
             raise UsageError(
-                f"{', '.join(answering)} answer with the model {name!r}. Say which: scanflow models {command} "
+                f"{', '.join(answering)} serve the model {name!r}. Name one: scanflow models {command} "
                 f"--service {first}"
             )
         return [service for service in answering.values() if not services or service.name in services]

@@ -1,4 +1,4 @@
-"""The CPUs that services of this machine have for themselves."""
+"""The CPUs that services of this machine use exclusively."""
 
 from __future__ import annotations
 

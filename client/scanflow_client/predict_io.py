@@ -146,7 +146,7 @@ def to_call(
     if not grpc:
         return to_http(deployer, name, request, node=node, dtype=dtype, seldon=seldon)
     if seldon:
-        raise UsageError("--grpc sends the Open Inference Protocol, and --seldon another. Leave out one of them.")
+        raise UsageError("--grpc uses the Open Inference Protocol, and --seldon uses Seldon's. Leave out one of them.")
     return to_grpc(deployer, name, request, node=node, dtype=dtype)
 
 

@@ -35,8 +35,8 @@ def read_recorded_requests(knowledge: KnowledgeBase, app: str, team: str, servic
         ]
     if not requests:
         raise NotFoundError(
-            f"No predictions of {service!r} are recorded, so it is not known what callers send. Have some recorded, "
-            "with serving=sf.Serving(record=0.1), or say what to send: --data or --npy."
+            f"No predictions of {service!r} are recorded, so there is no request to send. Record some, with "
+            "serving=sf.Serving(record=0.1), or give a request: --data or --npy."
         )
     step = max(1, len(requests) // MOST_REQUESTS)
     return requests[::step][:MOST_REQUESTS]

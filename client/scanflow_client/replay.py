@@ -84,7 +84,7 @@ def replay(
     since: float | None = None,
     last: int | None = None,
 ) -> Replay:
-    """Evaluate the strategies that ``target`` has now for an agent on the samples of a journal.
+    """Evaluate the current strategies of ``target`` for an agent on the samples of a journal.
 
     ``recorded`` is the application of the journal's agent, if it is known.
     """
@@ -94,7 +94,7 @@ def replay(
         reply = _ask("replay", file, agent, stdin=samples.encode())
     if recorded not in {None, reply["app"]}:
         raise InvalidError(
-            f"The samples are of {recorded}:{agent}, and {target or 'the file here'} makes the application "
+            f"The samples are of {recorded}:{agent}, but {target or 'the file here'} defines the application "
             f"{reply['app']!r}. Name the file of {recorded!r}: scanflow replay {agent} FILE"
         )
     moments = tuple(Moment.model_validate(moment) for moment in reply["moments"])
@@ -124,8 +124,8 @@ def _ask(*arguments: str, stdin: bytes = b"") -> Any:
         reply = json.loads(process.stdout)
     except ValueError:
         raise UsageError(
-            f"The code of the agents ended its process (exit status {process.returncode}) before it had answered. What "
-            "it printed is above. Does it end the program, or need more memory than there is?"
+            f"The code of the agents ended its process (exit status {process.returncode}) before it returned a "
+            "result. Its output is above. Does it exit the program, or run out of memory?"
         ) from None
     if process.returncode == 1:
         status = reply.get("status", 500) if isinstance(reply, dict) else 500
@@ -155,7 +155,7 @@ def read_trace(agent: str, path: Path) -> tuple[str | None, str, list[dict[str, 
         raise InvalidError(f"{str(path)!r} cannot be read as JSON: {error}") from error
     app, entries = (document.get("app"), document.get("entries")) if isinstance(document, Mapping) else (None, document)
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise InvalidError(f"{str(path)!r} holds no trace. Save one: scanflow replay AGENT --save {path.name}")
+        raise InvalidError(f"{str(path)!r} contains no trace. Save one: scanflow replay AGENT --save {path.name}")
     own, _, name = agent.replace("/", ":").rpartition(":")
     return own or (app if isinstance(app, str) else None), name, entries
 

@@ -46,12 +46,14 @@ def write_report(client: ControlClient, app: str | None, folder: Path) -> Path:
     events = client.events_so_far(type=TYPES)
     apps = sorted({event.app for event in events})
     if not apps:
-        raise NotFoundError("No agent has told of anything yet. See which are at work: scanflow agents")
+        raise NotFoundError("No agent has reported an event yet. See which agents run: scanflow agents")
     if app is None and len(apps) > 1:
-        raise UsageError(f"Agents of {', '.join(apps)} are at work. Name one: scanflow events --report --app {apps[0]}")
+        raise UsageError(
+            f"Agents of {', '.join(apps)} have reported events. Name one: scanflow events --report --app {apps[0]}"
+        )
     name = app or apps[0]
     if name not in apps:
-        raise NotFoundError(f"No agent of {name!r} has told of anything yet.{did_you_mean(name, apps)}")
+        raise NotFoundError(f"No agent of {name!r} has reported an event yet.{did_you_mean(name, apps)}")
     path = folder / f"{name}.html"
     app_events = [event for event in events if event.app == name]
     page = report_page(

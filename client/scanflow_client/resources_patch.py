@@ -25,7 +25,7 @@ def build_resources_patch(text: str, file: str, name: str, resources: str) -> st
     calls = {named: call for call in ast.walk(module) if isinstance(call, ast.Call) and (named := _read_name(call))}
     if name not in calls:
         raise NotFoundError(
-            f"{file} makes no step or service {name!r} by sf.Executor or sf.Service.{did_you_mean(name, calls)}"
+            f"{file} defines no step or service {name!r} with sf.Executor or sf.Service.{did_you_mean(name, calls)}"
         )
     lines = _split_lines(text)
     begin, end, written = _locate(calls[name], lines, resources)

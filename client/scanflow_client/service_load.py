@@ -281,7 +281,7 @@ def build_trace(rate: float | None, trace: str | None, seconds: float | None) ->
     from scanflow.load import arrivals
 
     if rate is not None and trace is not None:
-        raise InvalidError("--rate and --trace exclude each other: a trace says the rate.")
+        raise InvalidError("--rate and --trace exclude each other: a trace sets the rate.")
     if rate is not None:
         return arrivals.constant(rate, DEFAULT_S if seconds is None else seconds)
     if trace is None:
@@ -289,14 +289,12 @@ def build_trace(rate: float | None, trace: str | None, seconds: float | None) ->
     if not trace.endswith(".csv"):
         return arrivals.parse_trace(trace, DEFAULT_S if seconds is None else seconds)
     if seconds is not None:
-        raise InvalidError(f"--seconds and {trace} exclude each other: a recorded trace says how long it lasts.")
+        raise InvalidError(f"--seconds and {trace} exclude each other: a recorded trace sets its duration.")
     try:
         with Path(trace).open(newline="", encoding="utf-8") as lines:
             return arrivals.read_csv(lines, trace)
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidError(
-            f"{trace!r} cannot be read: {error}. It has rows of seconds and requests a second."
-        ) from error
+        raise InvalidError(f"{trace!r} cannot be read: {error}. Its rows are seconds and requests a second.") from error
 
 
 def build_mlperf_settings(scenario: str, scale: float, *, rate: float | None, bound_s: float | None) -> MlperfSettings:

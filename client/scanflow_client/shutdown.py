@@ -77,7 +77,8 @@ class AgentShutdown:
         others = {*self.find_living(), *self._killed}
         by_server = [_describe_agent(agent) for agent in self._requested if agent not in others]
         return by_server + [
-            f"{_describe_agent(agent)} (process {pid}), which the server did not" for agent, pid in self._killed.items()
+            f"{_describe_agent(agent)} (process {pid}), which the server did not stop"
+            for agent, pid in self._killed.items()
         ]
 
     @property
@@ -95,7 +96,7 @@ class AgentShutdown:
         ]
         if self._services:
             names = ", ".join(self._services)
-            lines.append(f"Services go on serving: {names}. Delete one: scanflow delete {self._services[0]}")
+            lines.append(f"Services keep serving: {names}. Delete one: scanflow delete {self._services[0]}")
         return lines
 
     def describe_living(self, reason: str) -> list[str]:

@@ -155,7 +155,7 @@ class ScanflowTrackerClient:
     def download_app_model(
         self, model_name: str, model_version: int | str | None = None, local_dir: str | Path | None = None
     ) -> ModelVersion:
-        """Take a model shared by :meth:`save_app_model`: copy it from the central tracker to the team's own.
+        """Copy a model shared by :meth:`save_app_model` from the central tracker to the team's own.
 
         Its files are written to ``local_dir`` if given. With a single tracker nothing is copied. Without
         ``model_version`` it is the central ``production`` version, or the latest if there is none.
@@ -172,7 +172,7 @@ class ScanflowTrackerClient:
                 f"model_version={version.version})."
             )
         taken = _copy(self._central, self._local, version, *(version.tags[tag] for tag in _OWNER))
-        self._log_action("model %r taken from the central tracker as version %d", model_name, taken.version)
+        self._log_action("model %r copied from the central tracker as version %d", model_name, taken.version)
         return self._local.set_model_alias(model_name, PRODUCTION, taken.version)
 
     def download_artifacts(
@@ -185,11 +185,11 @@ class ScanflowTrackerClient:
         experiment_name: str | None = None,
         run_name: str | None = None,
     ) -> Path:
-        """Write what a run logged as ``path`` into ``local_dir``, which must not exist or be empty; return it."""
+        """Download a run's artifact ``path`` into ``local_dir``, which must not exist or be empty; return its path."""
         if run_id is None or experiment_name is not None or run_name is not None:
             raise UnsupportedError(
                 "download_artifacts takes the run_id of a run. experiment_name and run_name are not used here: "
-                "several runs may have one. Find it: open_knowledge(home).search_runs(app, team)[0].run_id"
+                "several runs may share a name. Find the run: open_knowledge(home).search_runs(app, team)[0].run_id"
             )
         return self._select_knowledge(fromlocal).fetch_run_artifacts(run_id, Path(local_dir), path=path)
 

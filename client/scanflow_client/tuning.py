@@ -67,7 +67,7 @@ class TuningTarget:
         record = services.get(target)
         if record is not None and record.source is None:
             raise UsageError(
-                f"Nobody knows which file {target!r} was deployed from. Name it: scanflow tune app.py:{target}"
+                f"The file that {target!r} was deployed from is unknown. Name it: scanflow tune app.py:{target}"
             )
         file = target if record is None else f"{record.source}:{target}"
         try:
@@ -130,7 +130,7 @@ class TuningBudget:
 
     def __post_init__(self) -> None:
         if self.trials < 1 or not 0 < self.minutes <= 24 * 60:
-            raise InvalidError("A search has a trial at least, and at most a day: --trials 20 --minutes 15")
+            raise InvalidError("A search needs at least one trial, and lasts at most a day: --trials 20 --minutes 15")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,15 +195,15 @@ def build_search_space(
     budget = cores if cores is not None else free if own is None else math.floor(own)
     if not 1 <= budget <= free:
         raise InvalidError(
-            f"A copy of {target.workflow.name!r} with {budget} cores has no room: {free} of {machine.effective_count} "
-            "are free beside the services that run. Say how many it may have (--cores 2), or delete or scale down "
-            "another service meanwhile."
+            f"A copy of {target.workflow.name!r} with {budget} cores does not fit: {free} of {machine.effective_count} "
+            "are free beside the running services. Set its cores (--cores 2), or delete or scale down another service "
+            "meanwhile."
         )
     space = SearchSpace(topology=machine, cores=budget, beside=tuple(beside), batches=tuple(batches))
     default = build_candidate(shape, budget)
     if space.get_placement(default) is None:
         raise InvalidError(
-            f"There is no room for a copy of {target.workflow.name!r} as it is beside the services that run. Delete "
+            f"A copy of {target.workflow.name!r} as it is does not fit beside the running services. Delete "
             "or scale down another service meanwhile."
         )
     return space, default
@@ -226,16 +226,18 @@ def build_cluster_space(
     """
     shape = target.shape
     if cores is None and shape.cores is None:
-        raise InvalidError(f"Nobody said how many cores {target.workflow.name!r} may have. Say it: --cores 2")
+        raise InvalidError(f"The cores for {target.workflow.name!r} are unknown. Give a budget: --cores 2")
     budget = cores if cores is not None else math.floor(max(1, shape.instances) * (shape.cores or 1))
     if budget < 1:
-        raise InvalidError(f"{target.workflow.name!r} has less than a core, which cannot be cut. Give more: --cores 2")
+        raise InvalidError(
+            f"{target.workflow.name!r} has less than a core, which cannot be divided. Give more: --cores 2"
+        )
     space = SearchSpace(topology=None, cores=budget, batches=tuple(batches), affinities=POD_AFFINITIES)
     return space, build_candidate(shape, budget)
 
 
 def is_remote(target: TuningTarget) -> bool:
-    """Whether the service does not run on this machine."""
+    """Return whether the service runs on another machine."""
     from scanflow.transport.clients import is_loopback
 
     return target.record is not None and not is_loopback(target.record.url)
@@ -348,7 +350,9 @@ def load_trials(folder: Path, settings: dict[str, Any]) -> list[Trial]:
         return []
     first, *lines = file.read_text(encoding="utf-8").splitlines()
     if json.loads(first) != settings:
-        raise UsageError(f"{file} has the trials of another search: {first}. Name another folder, or search like that.")
+        raise UsageError(
+            f"{file} has the trials of another search: {first}. Name another folder, or repeat that search."
+        )
     try:
         return [Trial.from_json(json.loads(line)) for line in lines]
     except (ValueError, TypeError, KeyError):  # the last one was being written, and the next would be written behind it

@@ -64,7 +64,7 @@ def read_traits(files: Path, *, nodes: int) -> ModelTraits:
     try:
         described = yaml.safe_load((files / "MLmodel").read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
-        raise ValueError(f"{files / 'MLmodel'} is no YAML: {error}") from error
+        raise ValueError(f"{files / 'MLmodel'} is not YAML: {error}") from error
     flavors = described.get("flavors") if isinstance(described, Mapping) else None
     names = sorted(name for name in (flavors or {}) if name != "python_function")
     size = sum(file.stat().st_size for file in files.rglob("*") if file.is_file())
@@ -168,7 +168,7 @@ def compact(candidate: Candidate) -> dict[str, Any]:
 def _parse_history(record: Mapping[str, Any], version: ModelVersion) -> TuningHistory:
     ranking = tuple(Candidate(**candidate) for candidate in record["ranking"])
     if not ranking or not all(candidate.instances >= 1 and candidate.cores > 0 for candidate in ranking):
-        raise ValueError(f"A search has left no candidates with {version.uri}.")
+        raise ValueError(f"The record of a search with {version.uri} has no valid candidates.")
     return TuningHistory(
         ranking=ranking,
         default=Candidate(**record["default"]),

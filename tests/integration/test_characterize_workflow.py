@@ -62,4 +62,4 @@ def test_a_job_is_characterized_by_its_ranks(cli: Cli, tmp_path: Path) -> None:
     printed = cli("characterize", "app.py:job", "--cores", "1,2", "--rounds", "1").stdout
     assert "1 rank" in printed
     assert "2 ranks" in printed
-    assert "Ask for: resources=sf.Resources(" in printed
+    assert "Request: resources=sf.Resources(" in printed

@@ -52,7 +52,7 @@ def test_a_story_from_init_to_a_first_run(cli: Cli, quick_cli: Cli) -> None:
     assert "Run it: scanflow run shop/app.py" in made.stdout
     again = quick_cli("init", "shop")
     assert again.returncode == 2
-    assert "There is a file 'shop/app.py' already" in again.stderr
+    assert "The file 'shop/app.py' exists already" in again.stderr
     checked = quick_cli("check", "shop/app.py")
     assert "✓ shop:training  3 steps in 3 waves" in checked.stdout
     planned = quick_cli("plan", "shop/app.py")
@@ -229,7 +229,7 @@ def test_no_step_writes_to_the_terminal_itself(cli: Cli, quick_cli: Cli, tmp_pat
     assert told == {"name": "\x1b]0;owned\x07\x1b[31mfox"}
     assert json.loads(quick_cli("output", "--json").stdout) == 3
     assert quick_cli("output").stdout == "silent = 3\n"
-    assert cli("logs", "@latest", "silent").stderr == "Nothing was written by silent.\n"
+    assert cli("logs", "@latest", "silent").stderr == "There is no output of silent.\n"
     wrong = quick_cli("run", "-p", "token=[1]")
     assert (wrong.returncode, "'token' is ***, which is not str" in wrong.stderr) == (2, True)
 

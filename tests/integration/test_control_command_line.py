@@ -85,7 +85,7 @@ def up(quick_cli: Cli, home: Path, port: int) -> Iterator[Up]:
 
 
 def test_a_story_from_up_to_down(cli: Cli, quick_cli: Cli, home: Path, app: Path, port: int) -> None:
-    assert "Nothing is up. Start it: scanflow up" in (nothing := quick_cli("status")).stdout
+    assert "The control plane is not running. Start it: scanflow up" in (nothing := quick_cli("status")).stdout
     assert nothing.returncode == 3
     asked = quick_cli("events")
     assert (asked.returncode, "Start it: scanflow up" in asked.stderr) == (3, True)
@@ -119,7 +119,7 @@ def test_a_story_from_up_to_down(cli: Cli, quick_cli: Cli, home: Path, app: Path
         ended = cli("down")
     assert f"Stopped the server at {found.server.url} (process {found.server.pid})." in ended.stdout
     assert not found.server.is_alive()
-    assert "Nothing was up." in quick_cli("down").stdout
+    assert "Nothing was running." in quick_cli("down").stdout
     assert "loading 5" in quick_cli("logs", told["subject"].removeprefix("run/")).stdout  # without the server
 
 

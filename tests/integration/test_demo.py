@@ -59,8 +59,8 @@ def test_the_agents_promote_a_model_that_reads_drifted_digits_better(cli: Cli, h
     assert "V1: " in report
     assert "No drift was found" not in report
     assert aliases(home) == {"champion": champion["version"]}
-    assert "Nothing is deployed" in cli("services").stdout
-    assert "Nothing is up" in cli("status").stdout
+    assert "No service is deployed" in cli("services").stdout
+    assert "The control plane is not running" in cli("status").stdout
 
 
 def aliases(home: Path) -> dict[str, int]:

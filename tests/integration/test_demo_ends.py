@@ -83,7 +83,7 @@ def test_it_is_interrupted(home: Path, tmp_path: Path, after: str, number: signa
                 break
         rest, _ = running.communicate(timeout=LIMIT_S)
     assert running.returncode == 130, "".join(lines) + rest
-    assert "Ending what the demo started" in rest
+    assert "Stopping what the demo started" in rest
     assert_nothing_is_left(home)
 
 

@@ -120,7 +120,7 @@ def test_a_service_is_deployed_asked_scaled_followed_and_deleted(
         finally:
             following.kill()
     assert gone.stdout.splitlines()[-1] == f"Deleted means. Deploy it again: scanflow deploy {app}:means"
-    assert "Nothing is deployed" in quick_cli("services").stdout
+    assert "No service is deployed" in quick_cli("services").stdout
     after = quick_cli("predict", "means", "--data", "[[1]]")
     assert (after.returncode, after.stdout) == (2, "")
     assert "There is no service yet. Start one: scanflow deploy" in after.stderr
@@ -133,7 +133,7 @@ def test_what_cannot_be_deployed_is_told_before_anything_starts(quick_cli: Cli, 
     models.unlink()
     missing = quick_cli("deploy")
     assert (missing.returncode, "models.py" in missing.stderr) == (2, True)
-    assert "Nothing is deployed" in quick_cli("services").stdout
+    assert "No service is deployed" in quick_cli("services").stdout
     models.write_text(MODELS)
     many = quick_cli("deploy", "--instances", "3", "--cores", "999", "--affinity", "cpu")
     assert (many.returncode, "cores" in many.stderr) == (2, True)

@@ -44,12 +44,12 @@ def test_a_search_tries_real_services_leaves_none_and_goes_on_from_its_folder(cl
     (tmp_path / "work.py").write_text(WORK)
     found = cli("tune", "app.py:serve", *BUDGET, "--out", "found", timeout_s=600)
     assert found.returncode == 0, found.stdout + found.stderr
-    assert "Kept as the run tune-serve" in found.stdout
+    assert "Logged as the run tune-serve" in found.stdout
     told = json.loads((tmp_path / "found" / "tuning.json").read_text())
     assert [one["candidate"]["instances"] for one in told["trials"]] == [2]
     assert all(one["rate"] > 0 for trial in told["trials"] for one in trial["default"] + trial["measured"])
     assert (tmp_path / "found" / "tuning.svg").read_text().startswith("<svg")
-    assert "Nothing is deployed" in cli("services").stdout
+    assert "No service is deployed" in cli("services").stdout
 
     assert cli("deploy", "app.py:serve", "--instances", "1", "--cores", "1").returncode == 0
     before = json.loads(cli("services", "serve", "--json").stdout)

@@ -54,7 +54,7 @@ def test_the_readme_of_mlperf(folder: Path) -> None:
         assert "none failed." in text, text
         assert re.search(r"valid: MLPerf (single-stream|multi-stream|server|offline)", text), text
         assert ("gRPC connections" in text) == ("--grpc" in command)
-    assert "other ways to serve measured" in "".join(printed.values())
+    assert "other configurations measured" in "".join(printed.values())
 
 
 def test_the_readme_of_serverless(folder: Path) -> None:
@@ -72,6 +72,6 @@ def test_the_readme_of_characterization(folder: Path) -> None:
     before = (folder / "app.py").read_text(encoding="utf-8")
     printed = [run_command(command, folder) for command in read_commands("characterization")]
     for text, step in zip(printed, ("compute", "sort"), strict=True):
-        assert "Ask for: resources=sf.Resources(cpu=" in text
+        assert "Request: resources=sf.Resources(cpu=" in text
         assert re.search(rf'^\+{step} = .*resources=sf.Resources\(cpu=.*memory="\d+Mi"', text, re.MULTILINE), text
     assert (folder / "app.py").read_text(encoding="utf-8") == before

@@ -130,7 +130,7 @@ def test_no_agent_is_said_to_be_so_and_an_unknown_one_is_refused(run: Run) -> No
     assert nothing.stdout == "No agents. Start an application's: scanflow agents --start app.py\n"
     with pytest.raises(NotFoundError, match=r"'trackr'.*'tracker'"):
         run({"GET /agents": [TRACKER]}, "agents", "trackr", "--stop")
-    with pytest.raises(NotFoundError, match="None was ever started"):
+    with pytest.raises(NotFoundError, match="Start agents: scanflow agents --start"):
         run({"GET /agents": []}, "agents", "tracker")
 
 
@@ -169,7 +169,7 @@ def test_a_journal_ends_with_the_newest_entries_however_long_it_is(run: Run, mon
     assert [one["id"] for one in json.loads(run(known, *words, "--json").stdout)] == [4, 5, 6, 7]
     assert len(run(known, *words).stdout.splitlines()) == 4
     entries.clear()
-    assert "Nothing has happened yet" in run(known, *words).stdout
+    assert "The journal is empty" in run(known, *words).stdout
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_a_journal_ends_with_the_newest_entries_however_long_it_is(run: Run, mon
         ([CHECKER, TRACKER], "mnist --journal", InvalidError, "mnist:checker, mnist:tracker"),
         ([CHECKER], "checker --journal", UnavailableError, "mnist:checker is stopped"),
         ([TRACKER], "tracker --journal", NotFoundError, "There is no GET /agents/mnist/tracker/journal"),
-        ([TRACKER], "--stop", InvalidError, "Say which agent"),
+        ([TRACKER], "--stop", InvalidError, "Name the agent"),
         ([TRACKER], "mnist --stop --journal", InvalidError, "exclude each other"),
     ],
 )
@@ -253,7 +253,7 @@ def test_an_action_is_approved_or_refused_with_a_reason(run: Run) -> None:
     assert server.places[-1] == "POST /intents/a2/refuse"
     with pytest.raises(InvalidError, match="Keep one"):
         run(server, "approve", "a1", "--refuse", "--revert")
-    with pytest.raises(InvalidError, match="Say which action"):
+    with pytest.raises(InvalidError, match="Name the action"):
         run(server, "approve", "--refuse")
     with pytest.raises(NotFoundError, match="No action is waiting for approval"):
         run({"GET /intents": []}, "approve", "@latest")
@@ -306,7 +306,7 @@ def test_labels_are_given_one_by_one_or_from_a_file_all_at_once(run: Run, tmp_pa
     server = Answers({"PATCH /labels": [{"id": str(number)} for number in range(5)]})
     words = ("labels", "--app", "mnist", "--team", "vision", "--from", str(file), "--give", "e=NaN", "-g", 'f={"x": 1}')
     told = run(server, *words).stdout
-    assert told == "Labels given: 5; rows without a label: 1. See what is left: scanflow labels\n"
+    assert told == "Labels given: 5; rows without a label: 1. List the remaining samples: scanflow labels\n"
     ((place, _, body),) = server.asked
     assert (place, body["app"], body["team"]) == ("PATCH /labels", "mnist", "vision")
     assert [(one["id"], one["label"], one.get("line")) for one in body["labels"]] == [
@@ -335,7 +335,7 @@ def test_the_queue_goes_into_a_file_with_its_columns_names_which_comes_back_with
         "r/0,1.5,'=HYPERLINK(1),,b,evaluate,",
         "r/1,,,,3,train,",
     ]
-    with pytest.raises(InvalidError, match=r"may hold labels\. Name another one"):
+    with pytest.raises(InvalidError, match=r"may contain labels\. Name another file"):
         run({"GET /labels": queue}, "labels", "--export", str(file))
     file.write_text(text.replace("3,train,", "3,train,yes"))
     for written in (
@@ -355,7 +355,7 @@ def test_the_queue_goes_into_a_file_with_its_columns_names_which_comes_back_with
         (b"id,lable\n1,2\n", "--from labels.csv", "has no column 'label'"),
         (b"", "--from labels.csv", "has no column 'id'"),
         (b"id,label\n1,\xff\n", "--from labels.csv", "in UTF-8"),
-        (b"id,label\na,1\n,2\nb,null\n", "--from labels.csv", "- line 3: it has a label and no id\n- line 4: the"),
+        (b"id,label\na,1\n,2\nb,null\n", "--from labels.csv", "- line 3: it has a label but no id\n- line 4: the"),
         (b"", "--from none.csv", "There is no file 'none.csv'"),
         (b"", "--give 17", "Write it as ID=LABEL"),
         (b"", "--give a=1 --give b=null", "The label of 'b' is null"),

@@ -152,7 +152,7 @@ def test_a_signal_ends_the_control_plane_and_another_one_meanwhile_does_not_cut_
     ):
         signal.raise_signal(number)
     assert raised.ended == 1
-    assert said[-1] == "Ending what the demo started ..."
+    assert said[-1] == "Stopping what the demo started ..."
     assert signal.getsignal(signal.SIGINT) is before
 
 

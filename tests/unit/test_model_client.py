@@ -153,7 +153,7 @@ def test_of_several_services_one_has_to_be_named(shop: Shop) -> None:
     shop.deploy("digits", "backup")
     with pytest.raises(UsageError, match=r"digits.*scanflow models promote cnn 2 --service (digits|backup)"):
         shop.client.promote(CNN, 2)
-    with pytest.raises(UsageError, match="'letters' does not answer with the model 'cnn'"):
+    with pytest.raises(UsageError, match="'letters' does not serve the model 'cnn'"):
         shop.client.promote(CNN, 2, services=["letters"])
     shop.client.promote(CNN, 2, services=["digits"])
     assert (shop.served("digits"), shop.served("backup")) == (f"models:/{CNN}/2", f"models:/{CNN}/1")
@@ -169,7 +169,7 @@ def test_without_a_service_or_a_server_the_registry_says_it(shop: Shop) -> None:
 
 def test_what_cannot_be_done_changes_nothing(shop: Shop) -> None:
     shop.deploy("digits")
-    with pytest.raises(UsageError, match=r"Version 1 of 'cnn' is in use, and none from before is known"):
+    with pytest.raises(UsageError, match=r"Version 1 of 'cnn' is in use, and there is no accepted previous version"):
         shop.client.reject(CNN, 1)
     with pytest.raises(NotFoundError, match=r"no version 9\. Known: 1, 2, 3"):
         shop.client.promote(CNN, 9)
@@ -219,7 +219,7 @@ def test_the_versions_say_what_became_of_them(shop: Shop) -> None:
 
     text = shown(shop.client.list_histories(CNN))
     assert "current: 68.3 to 90.8 %, +22.5 points (+14.7 to +29.6), n = 120, with version 1" in text
-    assert "Take version 2 out of use: scanflow models reject cnn 2" in text
+    assert "Reject version 2: scanflow models reject cnn 2" in text
     assert "2 (champion, in digits)" in text
     page = VersionList(shop.client.list_histories(CNN))._repr_html_()
     assert "too odd" in page

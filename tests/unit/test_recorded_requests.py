@@ -56,5 +56,5 @@ def test_recorded_and_given_inputs_exclude_each_other(tmp_path: Path, monkeypatc
         "app = sf.Application(name='shop', workflows=[sf.Workflow(name='serve', type='online', nodes=[node])])\n"
     )
     monkeypatch.setenv("SCANFLOW_HOME", str(tmp_path / "home"))
-    with pytest.raises(UsageError, match="--live sends what was recorded"):
+    with pytest.raises(UsageError, match="--live sends recorded requests"):
         CliRunner().invoke(app, ["tune", f"{tmp_path}/app.py", "--live", "--data", "[[1]]"], catch_exceptions=False)

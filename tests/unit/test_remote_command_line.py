@@ -85,7 +85,7 @@ def test_events_are_printed_and_followed_from_the_last_one_on(monkeypatch: pytes
     def handle_none(request: httpx.Request) -> httpx.Response:
         return httpx.Response(200, json=None if request.url.path.endswith("/newest") else [])
 
-    assert "Nothing has happened yet" in run(monkeypatch, handle_none).stdout
+    assert "There is no event yet" in run(monkeypatch, handle_none).stdout
 
 
 def test_mlflow_s_server_gets_the_tracker_of_the_home_and_no_address_on_its_command_line(tmp_path: Path) -> None:

@@ -338,7 +338,7 @@ def test_a_client_is_remote_or_embedded_by_what_is_handed_in(home: Path, monkeyp
     assert sf.Client(progress=False).runs() == []
     with pytest.raises(UnavailableError, match="scanflow up"):
         sf.Client("http://127.0.0.1:1", token="abc", progress=False).runs()
-    with pytest.raises(UsageError, match="a server has a home of its own"):
+    with pytest.raises(UsageError, match="a server sets its own home"):
         sf.Client(URL, home=home)
     with pytest.raises(UsageError, match="a token is for a server"):
         sf.Client(token="abc")

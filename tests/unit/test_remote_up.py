@@ -172,10 +172,12 @@ def test_up_and_down_are_a_pair(standin: Settings, monkeypatch: pytest.MonkeyPat
 
     done = control_plane.stop_control_plane(standin)
     assert done.stopped == ["the agent 'tracker' of shop", f"the server at {server.url} (process {server.pid})"]
-    assert done.left == ["Services go on serving: digits. Delete one: scanflow delete digits"]
+    assert done.left == ["Services keep serving: digits. Delete one: scanflow delete digits"]
     assert (server.is_alive(), read_up(standin.home)) == (False, None)
     assert control_plane.stop_control_plane(standin) == control_plane.DownResult(stopped=[], left=[])
-    assert format_status(control_plane.read_status(standin)) == ["Nothing is up. Start it: scanflow up"]
+    assert format_status(control_plane.read_status(standin)) == [
+        "The control plane is not running. Start it: scanflow up"
+    ]
 
 
 def test_a_taken_port_is_refused_or_passed_over(
@@ -289,7 +291,7 @@ def test_a_stubborn_agent_is_killed(standin: Settings, agent: StartAgent, monkey
     done = control_plane.stop_control_plane(standin)
     assert not Daemon(folder).alive
     pid = (folder / "own pid").read_text()
-    assert f"the agent 'tracker' of shop (process {pid}), which the server did not" in done.stopped
+    assert f"the agent 'tracker' of shop (process {pid}), which the server did not stop" in done.stopped
     assert (done.running, read_up(standin.home)) == ([], None)
 
 

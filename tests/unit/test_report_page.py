@@ -95,7 +95,7 @@ def test_a_story_longer_than_one_answer_is_wholly_read(monkeypatch: pytest.Monke
 def test_of_several_applications_one_is_to_be_named(tmp_path: Path) -> None:
     server = keeps(judged(1, app="shop"), judged(2, app="bank"))
     with pytest.raises(
-        UsageError, match=r"Agents of bank, shop are at work\. Name one: scanflow events --report --app"
+        UsageError, match=r"Agents of bank, shop have reported events\. Name one: scanflow events --report --app"
     ):
         write_report(server, None, tmp_path)
     with pytest.raises(NotFoundError, match=r"No agent of .shopp. .* Did you mean .shop."):
@@ -104,7 +104,7 @@ def test_of_several_applications_one_is_to_be_named(tmp_path: Path) -> None:
 
 
 def test_where_nothing_was_told_the_next_command_is_said(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="See which are at work: scanflow agents"):
+    with pytest.raises(NotFoundError, match="See which agents run: scanflow agents"):
         write_report(keeps(), None, tmp_path)
 
 

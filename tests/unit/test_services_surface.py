@@ -187,7 +187,9 @@ def test_a_budget_of_cores_is_divided_over_instances(run: Run, deployed: Service
 
 
 def test_without_services_there_is_a_command_to_begin_with(run: Run) -> None:
-    assert run("services").output == "Nothing is deployed. Deploy an online workflow: scanflow deploy app.py:WORKFLOW\n"
+    assert (
+        run("services").output == "No service is deployed. Deploy an online workflow: scanflow deploy app.py:WORKFLOW\n"
+    )
     assert "There is no service 'digits'" in str(run("services", "digits").exception)
 
 

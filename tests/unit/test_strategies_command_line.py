@@ -285,7 +285,7 @@ def test_samples_are_chosen_by_time(folder: Path, journal: Journal, monkeypatch:
     assert lines[0] == "The last 3 of 4 moments; all of them: --json"
     assert lines[-1] == "2 samples, 3 strategies: all decisions are as recorded."
     nothing = cli("replay", "tracker", "--since", "2999-01-01")
-    told = "No such sample is recorded. See what is: scanflow agents mnist:tracker --journal\n"
+    told = "No matching sample is recorded. List the recorded samples: scanflow agents mnist:tracker --journal\n"
     assert (nothing.exit_code, nothing.stdout) == (0, told)
 
 
@@ -300,13 +300,13 @@ def test_a_moment_is_a_time_or_so_long_ago() -> None:
     ("words", "error", "told"),
     [
         ("checker", UnavailableError, r"mnist:checker is stopped.*--start app.py:checker\. Or.*--trace"),
-        ("mnist", InvalidError, "Say which: mnist:tracker, mnist:checker"),
+        ("mnist", InvalidError, "Name it: mnist:tracker, mnist:checker"),
         ("tracker --since yesterday", InvalidError, "Or a time, such as 2026-01-31T06:00"),
         ("tracker --trace none.json", NotFoundError, r"There is no file 'none\.json'"),
         (
             "tracker other.py --save saved.json",
             InvalidError,
-            r"of mnist:tracker, and other.py makes the application 'other'",
+            r"of mnist:tracker, but other.py defines the application 'other'",
         ),
     ],
 )

@@ -88,10 +88,10 @@ def test_listing_6_1_describes_what_the_modern_spelling_does() -> None:
     ("options", "told"),
     [
         *(({"deployer": name}, f"deployer={name!r} is not known.") for name in ("", "LOCAL", "nomad")),
-        ({"k8s_config_file": "/nowhere/config"}, "'k8s_config_file' is of no use to deployer='local'."),
-        ({"scanflow_autoconfig_server_uri": "http://127.0.0.1:1"}, "'scanflow_autoconfig_server_uri' is of no use"),
-        ({"verbos": True}, "'verbos' is of no use to deployer='local'. Did you mean 'verbose'?"),
-        ({"deployer": "argo", "verbos": True}, "'verbos' is of no use to deployer='argo'. Did you mean 'verbose'?"),
+        ({"k8s_config_file": "/nowhere/config"}, "'k8s_config_file' is not supported by deployer='local'."),
+        ({"scanflow_autoconfig_server_uri": "http://127.0.0.1:1"}, "'scanflow_autoconfig_server_uri' is not supported"),
+        ({"verbos": True}, "'verbos' is not supported by deployer='local'. Did you mean 'verbose'?"),
+        ({"deployer": "argo", "verbos": True}, "'verbos' is not supported by deployer='argo'. Did you mean 'verbose'?"),
         ({"user_type": "remote"}, "user_type='remote' is not known. Known: incluster, local."),
     ],
 )
@@ -124,7 +124,7 @@ def test_a_client_with_a_builder_builds_and_pushes_an_applications_images(
 
 
 def test_a_server_is_to_be_named_where_one_is_to_do_the_work(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match=r"user_type='incluster' has a server do the work. Name it"):
+    with pytest.raises(UsageError, match=r"user_type='incluster' runs everything on a server. Name it"):
         ScanflowDeployerClient(user_type="incluster", deployer="argo")
     monkeypatch.setenv("SCANFLOW_URL", "http://127.0.0.1:1")
     app = sf.Application(name="mnist", team="data")
@@ -202,20 +202,20 @@ def _refusals(client: ScanflowClient) -> dict[str, Callable[[], object]]:
     return {
         "KedaSpec has 0 triggers": client.KedaSpec,
         "metricName='temperature'": lambda: client.KedaSpec([trigger("temperature")]),
-        "threshold='many' is no number": lambda: client.KedaSpec([trigger(threshold="many")]),
+        "threshold='many' is not a number": lambda: client.KedaSpec([trigger(threshold="many")]),
         "An HPA by 'memory'": lambda: client.ResourceMetricSource("memory", client.MetricTarget(50)),
         "An HPA by 'Pods' metrics": lambda: client.AutoscalingMetric("Pods"),
         "A target of type 'Value'": lambda: client.MetricTarget(type="Value", value="3"),
-        "'s3://a/model' is no registered model": lambda: client.ScanflowService(name="s", modelUri="s3://a/model"),
+        "'s3://a/model' is not a registered model": lambda: client.ScanflowService(name="s", modelUri="s3://a/model"),
         "the parameter 'by' is 'two' of type 'INT'": lambda: client.ScanflowService(
             name="s", mainfile="s.py", parameters=[{"name": "by", "value": "two", "type": "INT"}]
         ),
-        "endpoint is no part": lambda: client.ScanflowService(name="s", mainfile="s.py", endpoint={"type": "MODEL"}),
+        "endpoint is not part": lambda: client.ScanflowService(name="s", mainfile="s.py", endpoint={"type": "MODEL"}),
         "Only services scale": lambda: client.ScanflowWorkflow("w", [step], kedaSpec=scaling),
         "resources of a workflow": lambda: client.ScanflowWorkflow("w", [step], resources=sf.Resources(cpu=1)),
-        r"V1Affinity is no part of this version. Write sf.Affinity": lambda: client.V1Affinity(),  # noqa: PLW0108  refused when asked for
+        r"V1Affinity is not part of this version. Write sf.Affinity": lambda: client.V1Affinity(),  # noqa: PLW0108  refused when asked for
         r"Write sf.cron": lambda: client.ScanflowAgentSensor_CronTrigger("0 * * * *"),
-        "The resource 'disk' cannot be asked for": lambda: client.V1ResourceRequirements({"disk": 1}),
+        "The resource 'disk' cannot be requested": lambda: client.V1ResourceRequirements({"disk": 1}),
     }
 
 

@@ -13,7 +13,7 @@ __all__ = ["main"]
 
 EXIT_CODES = """\
 Exit codes: 0 done; 1 a step, or a component of a service, failed, or a replay differs;
-2 your input needs a change; 3 something did not answer, try again; 4 a defect of scanflow; 130 stopped.
+2 your input needs a change; 3 something is unavailable, try again; 4 a defect of scanflow; 130 stopped.
 """
 
 # By the error's class or its nearest base: the prefix of the message, and the exit code.

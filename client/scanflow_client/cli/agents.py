@@ -20,15 +20,16 @@ if TYPE_CHECKING:
 
 def agents(
     target: Annotated[
-        str | None, Argument(metavar="[APP[:AGENT]]", help="Which: an application's, or one. With --start, a file.")
+        str | None,
+        Argument(metavar="[APP[:AGENT]]", help="An application, or one of its agents. With --start, a file."),
     ] = None,
     start: Annotated[bool, Option("--start", help="Start the agents of an application: --start app.py.")] = False,
-    stop: Annotated[bool, Option("--stop", help="Stop them: --stop mnist, or --stop mnist:tracker.")] = False,
+    stop: Annotated[bool, Option("--stop", help="Stop agents: --stop mnist, or --stop mnist:tracker.")] = False,
     journal: Annotated[bool, Option("--journal", help="Print one agent's samples, requests and misses.")] = False,
     limit: LimitOption = 100,
     as_json: JsonOption = False,
 ) -> None:
-    """List agents, the status of their sensors and what they missed; start them, stop them, or print a journal."""
+    """List, start or stop agents; show the status of sensors."""
     from scanflow_client.formatting.agents import format_agents, format_journal
 
     if start + stop + journal > 1:
@@ -42,7 +43,7 @@ def agents(
         _print_changed(client.start_agents(application, *names, source=source), as_json)
     elif journal or stop:
         if target is None:
-            raise InvalidError("Say which agent: scanflow agents APP:AGENT. See which there are: scanflow agents")
+            raise InvalidError("Name the agent: scanflow agents APP:AGENT. List agents: scanflow agents")
         if stop:
             _print_changed(client.stop_agents(target), as_json)
         else:
@@ -55,12 +56,12 @@ def agents(
 
 def why(
     action: Annotated[
-        str | None, Argument(metavar="[ACTION]", help="Its id; @latest is the newest. Default: list them.")
+        str | None, Argument(metavar="[ACTION]", help="The action's id; @latest is the newest. Default: list actions.")
     ] = None,
     limit: LimitOption = 20,
     as_json: JsonOption = False,
 ) -> None:
-    """Explain why an action was taken or was not: sample, rule, decision, effect."""
+    """Explain why an action was taken or not. Shows its sample, rule, decision and effect."""
     from scanflow_client.formatting.agents import format_actions
 
     client = open_client()
@@ -75,20 +76,20 @@ def why(
 def approve(
     action: Annotated[
         str | None,
-        Argument(metavar="[ACTION]", help="Its id; @latest is the newest. Default: list what waits for approval."),
+        Argument(metavar="[ACTION]", help="The action's id; @latest is the newest. Default: list pending actions."),
     ] = None,
-    refuse: Annotated[bool, Option("--refuse", help="Refuse it instead.")] = False,
-    revert: Annotated[bool, Option("--revert", help="Revert what was done.")] = False,
-    reason: Annotated[str, Option("--reason", metavar="TEXT", help="Why; it is kept with it.")] = "",
+    refuse: Annotated[bool, Option("--refuse", help="Refuse the action instead.")] = False,
+    revert: Annotated[bool, Option("--revert", help="Revert an action that was carried out.")] = False,
+    reason: Annotated[str, Option("--reason", metavar="TEXT", help="The reason, which is recorded.")] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Approve, refuse or revert an agent's action. Without an action, list what waits for approval."""
+    """Approve, refuse or revert an agent's action. Without an action, list pending actions."""
     from scanflow_client.formatting.agents import format_action, format_approvals
 
     if refuse and revert:
-        raise InvalidError("--refuse is for an action that waits, --revert for one that was done. Keep one.")
+        raise InvalidError("--refuse is for a pending action, --revert for one that was carried out. Keep one.")
     if action is None and (refuse or revert or reason):
-        raise InvalidError("Say which action. Waiting: scanflow approve; done: scanflow why")
+        raise InvalidError("Name the action. Pending actions: scanflow approve; all actions: scanflow why")
     client = open_client()
     if action is None:
         waiting = client.approvals()
@@ -99,28 +100,30 @@ def approve(
     after = [] if refuse or revert else [f"See its effect: scanflow why {done.id}"]
     respond(done, as_json, lambda: [format_action(done), *after])
     if revert and done.state != "reverted":
-        raise UnavailableError(f"It is not reverted yet. See its status: scanflow why {done.id}")
+        raise UnavailableError(f"The action is not reverted yet. See its status: scanflow why {done.id}")
 
 
 def labels(
     application: Annotated[str | None, Option("--app", metavar="APP", help="Only this application's queue.")] = None,
     team: Annotated[str | None, Option("--team", metavar="TEAM", help="Only this team's queue.")] = None,
     give: Annotated[
-        list[str] | None, Option("--give", "-g", metavar="ID=LABEL", help="Label something: --give 17=3.")
+        list[str] | None, Option("--give", "-g", metavar="ID=LABEL", help="Label a sample: --give 17=3.")
     ] = None,
     from_: Annotated[
-        Path | None, Option("--from", metavar="FILE.csv", help="Give the labels of a file: columns id and label.")
+        Path | None, Option("--from", metavar="FILE.csv", help="Read labels from a file with the columns id and label.")
     ] = None,
     replace: Annotated[bool, Option("--replace", help="Replace labels that you gave before.")] = False,
     export: Annotated[
-        Path | None, Option("--export", metavar="FILE.csv", help="Write all that waits into a file to fill in.")
+        Path | None, Option("--export", metavar="FILE.csv", help="Write the queue to a file to fill in.")
     ] = None,
-    labelled: Annotated[bool, Option("--labelled", help="List what has a label, and who gave which.")] = False,
-    disagreements: Annotated[bool, Option("--disagreements", help="List what people gave several labels.")] = False,
+    labelled: Annotated[bool, Option("--labelled", help="List labelled samples, and who gave each label.")] = False,
+    disagreements: Annotated[
+        bool, Option("--disagreements", help="List samples that people labelled differently.")
+    ] = False,
     limit: LimitOption = 100,
     as_json: JsonOption = False,
 ) -> None:
-    """List the samples that agents want labelled, the most critical first; or give labels."""
+    """List the samples to label, or label them. The most critical sample comes first."""
     from scanflow_client import label_files
     from scanflow_client.formatting import labels as screens
 
@@ -135,7 +138,9 @@ def labels(
     if gives:
         done = client.give_labels(new_labels, app=application, team=team, replace=replace)
         rest = f"; rows without a label: {unlabelled}" if unlabelled else ""
-        respond(done, as_json, lambda: [f"Labels given: {len(done)}{rest}. See what is left: scanflow labels"])
+        respond(
+            done, as_json, lambda: [f"Labels given: {len(done)}{rest}. List the remaining samples: scanflow labels"]
+        )
     elif export is not None:
         waiting = client.labels(app=application, team=team, limit=None)
         count = label_files.write(export, waiting) if waiting else 0

@@ -34,7 +34,7 @@ app = typer.Typer(
     name="scanflow",
     help=(
         "Run machine-learning workflows, serve models, and let agents watch over them.\n\n"
-        "Begin with: scanflow demo, or scanflow init."
+        "Get started: scanflow demo, or scanflow init."
     ),
     epilog=EXIT_CODES,
     pretty_exceptions_enable=False,

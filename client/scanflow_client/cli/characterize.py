@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from scanflow_client.tuning import TuningTarget
 
 _UNCOUNTED = {
-    "cpu-migrations": "migrations between CPUs: perf is not there, or may not count",
-    "cache-misses": "cache misses: this machine does not count them, or perf may not",
+    "cpu-migrations": "migrations between CPUs: perf is not installed, or not permitted to count",
+    "cache-misses": "cache misses: this machine does not count them, or perf is not permitted to",
 }
 """Messages for perf events that are not counted."""
 
@@ -31,23 +31,29 @@ def characterize(
         list[str], Argument(metavar="-- COMMAND...|SERVICE|APP:JOB", help="A program, a service or an MPI job.")
     ],
     file: Annotated[
-        str | None, Option("--file", metavar="FILE", help="What a service is sent, as of scanflow predict.")
+        str | None, Option("--file", metavar="FILE", help="The request to send to a service, as for scanflow predict.")
     ] = None,
     data: DataOption = None,
     npy: NpyOption = None,
     cores: Annotated[
-        str | None, Option("--cores", metavar="N,N", help="Numbers of cores to try. Default: 1,2,4 and so on, to all.")
+        str | None,
+        Option("--cores", metavar="N,N", help="Numbers of cores to try. Default: 1,2,4 and so on, up to all."),
     ] = None,
     rounds: Annotated[int, Option("--rounds", metavar="N", min=1, max=100, help="Runs on each number of cores.")] = 3,
-    memory: Annotated[bool, Option("--memory/--no-memory", help="Search how little memory it runs with.")] = True,
-    timeout: Annotated[str, Option("--timeout", metavar="TIME", help="The longest that a run may take.")] = "10m",
+    memory: Annotated[
+        bool, Option("--memory/--no-memory", help="Search for the least memory that a program runs with.")
+    ] = True,
+    timeout: Annotated[str, Option("--timeout", metavar="TIME", help="Maximum duration of a run.")] = "10m",
     write: Annotated[
         str | None,
-        Option("--write", metavar="APP:NAME", help="Print a patch of a file that asks for them: app.py:train."),
+        Option("--write", metavar="APP:NAME", help="Print a patch that sets the resources in a file: app.py:train."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a program, a service's copy or an MPI job on more and more cores, and say which resources to ask for."""
+    """Recommend resources for a program, a service or an MPI job.
+
+    It is measured with increasing numbers of cores; a service is measured on a copy.
+    """
     from scanflow.app.quantities import parse_duration
     from scanflow.characterization.program import group_problem, list_counters, run_program
     from scanflow.characterization.study import characterize as measure
@@ -71,7 +77,7 @@ def characterize(
             print(build_patch(write, resources), end="", file=sys.stderr if as_json else sys.stdout)
         return
     if (file, data, npy) != (None, None, None):
-        raise UsageError("--data, --npy and --file are what a service is sent, and this is a program.")
+        raise UsageError("--data, --npy and --file are requests to a service, and this is a program. Leave them out.")
     missing = [] if group_problem() is None else [f"memory limits. {group_problem()}"]
     missing += [words for event, words in _UNCOUNTED.items() if event not in list_counters()]
     with open_output(progress_stream(as_json)) as output:
@@ -123,7 +129,7 @@ def _characterize_workflow(
     from scanflow_client.signals import end_on_signals
 
     deployer = open_deployer()
-    with open_output(progress_stream(as_json)) as output, end_on_signals(output.update, "ending the copy"):
+    with open_output(progress_stream(as_json)) as output, end_on_signals(output.update, "deleting the copy"):
         if target.workflow.type == "mpi":
             result = characterize_job(
                 deployer, target.app, target.workflow, counts, rounds=rounds, observe=output.update

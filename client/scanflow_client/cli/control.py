@@ -12,19 +12,21 @@ from scanflow.http.home_token import Role
 from scanflow_client.cli.options import PLAIN_HELP, JsonOption, LimitOption, load_settings, open_client
 from scanflow_client.cli.output import print_json, respond, say
 
-tokens = typer.Typer(help="Show, make, list or revoke the tokens that the control plane accepts.", **PLAIN_HELP)
-NameArgument = Annotated[str, Argument(metavar="NAME", help="Its holder: small letters, digits and -.")]
+tokens = typer.Typer(help="Show, make, list or revoke tokens of the control plane.", **PLAIN_HELP)
+NameArgument = Annotated[str, Argument(metavar="NAME", help="The holder's name: lower-case letters, digits and -.")]
 
 
 def up(
     port: Annotated[
         int | None,
-        Option("--port", metavar="P", min=1, max=65535, help="Of the server. Default: 46666, or the next free."),
+        Option(
+            "--port", metavar="P", min=1, max=65535, help="The server's port. Default: 46666, or the next free one."
+        ),
     ] = None,
-    no_tracker: Annotated[bool, Option("--no-tracker", help="Start no MLflow server beside it.")] = False,
+    no_tracker: Annotated[bool, Option("--no-tracker", help="Do not start an MLflow server.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Start the control plane on this machine: the server, and MLflow's beside it. What is up already stays."""
+    """Start the control plane: our server and MLflow's server. Servers that already run are kept."""
     from scanflow_client.control_plane import start_control_plane
     from scanflow_client.formatting.control_plane import format_up
 
@@ -34,7 +36,7 @@ def up(
 
 
 def down(as_json: JsonOption = False) -> None:
-    """Stop what scanflow up started, and nothing else: the agents, the server, the tracker."""
+    """Stop what scanflow up started: agents, server and tracker."""
     from scanflow_client.control_plane import stop_control_plane
     from scanflow_client.formatting.control_plane import format_down
 
@@ -45,7 +47,7 @@ def down(as_json: JsonOption = False) -> None:
 
 
 def status(as_json: JsonOption = False) -> None:
-    """Print what is up: the server, the tracker, the agents."""
+    """Print the status of the server, the tracker and the agents."""
     from scanflow_client.control_plane import read_status
     from scanflow_client.formatting.control_plane import format_status
 
@@ -56,14 +58,14 @@ def status(as_json: JsonOption = False) -> None:
 
 
 def events(
-    follow: Annotated[bool, Option("--follow", "-f", help="Go on as they happen.")] = False,
+    follow: Annotated[bool, Option("--follow", "-f", help="Keep printing new events.")] = False,
     type: Annotated[
-        str | None, Option("--type", "-t", metavar="TYPE", help="Only these: run.failed, service.changed.")
+        str | None, Option("--type", "-t", metavar="TYPE", help="Only events of this type, such as run.failed.")
     ] = None,
     limit: LimitOption = 50,
-    app: Annotated[str | None, Option("--app", metavar="NAME", help="Only of this application.")] = None,
+    app: Annotated[str | None, Option("--app", metavar="NAME", help="Only events of this application.")] = None,
     report: Annotated[
-        bool, Option("--report", help="Write a page instead: what the agents did, and the model's history.")
+        bool, Option("--report", help="Write a report as a page: the agents' actions and the model's history.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -80,9 +82,9 @@ def events(
     client = open_client()
     if report:
         if follow or type is not None:
-            raise UsageError("A report is of all events so far. Leave out --follow and --type.")
+            raise UsageError("A report covers all events so far. Leave out --follow and --type.")
         written = client.report(app)
-        respond({"report": str(written)}, as_json, lambda: [f"Written: {written}"])
+        respond({"report": str(written)}, as_json, lambda: [f"Wrote {written}."])
         return
     if follow:
         for event in client.events(type=type, app=app, limit=limit, follow=True):
@@ -91,12 +93,12 @@ def events(
     for event in (past := client.events(type=type, app=app, limit=limit)):
         show(event)
     if not past and not as_json:
-        say("Nothing has happened yet. Watch: scanflow events --follow")
+        say("There is no event yet. Watch: scanflow events --follow")
 
 
 @tokens.command("show")
 def show_token() -> None:
-    """Print the token of the home folder, for SCANFLOW_TOKEN; made if there is none."""
+    """Print the token of the home folder, for SCANFLOW_TOKEN. A missing token is made."""
     from scanflow.http.home_token import ensure_home_token
 
     say(ensure_home_token(load_settings().home))
@@ -106,24 +108,25 @@ def show_token() -> None:
 def make_token(
     name: NameArgument,
     team: Annotated[
-        str | None, Option("--team", metavar="TEAM", help="Only for its things. Default: all that yours is for.")
+        str | None,
+        Option("--team", metavar="TEAM", help="Limit the token to this team. Default: the scope of your token."),
     ] = None,
     role: Annotated[
         Role, Option("--role", help="viewer reads, editor also changes and approves, admin also makes tokens.")
     ] = "editor",
     expires: Annotated[
-        str | None, Option("--expires", metavar="TIME", help="After how long it ends: 12h, 30d. Default: when revoked.")
+        str | None, Option("--expires", metavar="TIME", help="Lifetime: 12h, 30d. Default: until revoked.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a token and print it this once; what its holder approves and labels is recorded under its name."""
+    """Make a token and print it once. Its holder's approvals and labels are recorded under its name."""
     token = open_client().make_token(name, role=role, team=team, expires=expires)
     respond(token, as_json, lambda: [token["token"]])
 
 
 @tokens.command("list")
 def list_tokens(as_json: JsonOption = False) -> None:
-    """List tokens by name: the role and team of each, and when it was made, expires or was revoked."""
+    """List tokens by name: role, team, and when each was made, expires or was revoked."""
     from scanflow_client.formatting.control_plane import format_tokens
 
     listed = open_client().tokens()

@@ -24,20 +24,23 @@ def demo(
         str, Option("--data", metavar="NAME|FILE", help="digits (comes with scikit-learn), mnist, or an .npz file.")
     ] = "digits",
     drifted: Annotated[
-        Path | None,
-        Option("--drifted", metavar="FILE", help="Drifted digits, such as MNIST-C's. Default: they are made."),
+        Path | None, Option("--drifted", metavar="FILE", help="Drifted digits, such as MNIST-C's. Default: generated.")
     ] = None,
     report: Annotated[
-        Path | None, Option("--report", metavar="FILE", help="Where the report goes. Default: the home folder.")
+        Path | None, Option("--report", metavar="FILE", help="The report's file. Default: in the home folder.")
     ] = None,
     parameter: ParameterOption = None,
     keep: Annotated[bool, Option("--keep", help="Keep the service and the agents running at the end.")] = False,
     backend: Annotated[
-        str | None, Option("--backend", metavar="NAME", help="Where: kubernetes plays it in your cluster.")
+        str | None,
+        Option("--backend", metavar="NAME", help="Where to run the demo: kubernetes runs it in your cluster."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Train on handwritten digits, serve the model, then send drifted data, and watch agents retrain and promote."""
+    """Train and serve a digits model; agents retrain it on drift.
+
+    The demo sends drifted digits until the agents have retrained the model and promoted the better version.
+    """
     from scanflow.deployer import RunRequest
     from scanflow_client.cli.runs import watch
     from scanflow_client.demo.application import list_next_commands, load_demo
@@ -52,7 +55,7 @@ def demo(
         settings = settings.model_copy(update={"backend": backend})
     if settings.backend == "kubernetes" and settings.url is None:
         if as_json or keep or parameter or drifted is not None or data != "digits":
-            raise UsageError("On a cluster the demo has no options but --report: it is always the same, and cleans up.")
+            raise UsageError("On a cluster the demo accepts only --report: it always runs the same way, and cleans up.")
         from scanflow.deployer.embedded import open_backend
         from scanflow_client.demo.application import load_small_demo
         from scanflow_client.demo.in_cluster import demo_in_cluster

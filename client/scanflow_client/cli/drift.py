@@ -13,7 +13,7 @@ from scanflow_client.cli.output import respond
 
 EXIT_DRIFTED = 3
 
-drift = typer.Typer(name="drift", help="Compare data: has what came since drifted?", no_args_is_help=True)
+drift = typer.Typer(name="drift", help="Detect drift in tables and streams.", no_args_is_help=True)
 
 
 @drift.command()
@@ -21,17 +21,17 @@ def check(
     reference: Annotated[
         Path, typer.Argument(help="Data without drift: CSV, Parquet, npz, or a folder of predictions.")
     ],
-    current: Annotated[Path, typer.Argument(help="What came since, in the same columns.")],
-    level: Annotated[float, typer.Option(help="How often data without drift is called drifted, at most.")] = 0.01,
+    current: Annotated[Path, typer.Argument(help="The data to test, with the same columns.")],
+    level: Annotated[float, typer.Option(help="Maximum rate of false alarms on data without drift.")] = 0.01,
     min_effect: Annotated[
-        float, typer.Option(help="A column whose distribution moved by less than this (0 to 1) has not drifted.")
+        float, typer.Option(help="Ignore changes of a column's distribution below this (0 to 1).")
     ] = 0.0,
-    by: Annotated[str, typer.Option(help="Look within each category of this column, too.")] = "",
+    by: Annotated[str, typer.Option(help="Also test within each category of this column.")] = "",
     fail_on_drift: Annotated[bool, typer.Option("--fail-on-drift", help="Exit with 3 if there is drift.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw the columns that moved most into this SVG file.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say whether a table has drifted from another, and in which columns."""
+    """Test whether a table has drifted from another, and in which columns."""
     from scanflow.drift.read import read_pair
     from scanflow.drift.segments import Segment, compare_by
     from scanflow.drift.two_sample import compare
@@ -55,12 +55,12 @@ def check(
 
 @drift.command()
 def stream(
-    file: Annotated[Path, typer.Argument(help="Rows in the order they came: CSV, Parquet, npz.")],
+    file: Annotated[Path, typer.Argument(help="Rows in order of arrival: CSV, Parquet, npz.")],
     column: Annotated[str, typer.Argument(help="The column of numbers: a latency, an error, a feature.")],
     detector: Annotated[str, typer.Option(help="adwin, kswin or page-hinkley.")] = "adwin",
     as_json: JsonOption = False,
 ) -> None:
-    """Say where a stream of numbers has changed."""
+    """Find the rows at which a stream of numbers changed."""
     from scanflow.drift.read import read_table
     from scanflow.drift.streaming import find_changes
     from scanflow.errors import InvalidError

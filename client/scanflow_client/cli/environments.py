@@ -13,10 +13,10 @@ from scanflow_client.cli.output import respond
 
 def apply(
     target: TargetArgument = None,
-    force: Annotated[bool, Option("--force", help="Set back what others changed in it, too.")] = False,
+    force: Annotated[bool, Option("--force", help="Also overwrite fields that other clients changed.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make an application's environment on a cluster, or bring it to what is described now. Runs do it, too."""
+    """Create or update an application's environment on a cluster. Runs do so, too."""
     from scanflow.app.quantities import format_count
     from scanflow.deployer import EmbeddedDeployer
     from scanflow.loading import load_application
@@ -24,12 +24,10 @@ def apply(
     app, _, _ = load_application(target)
     ensured = EmbeddedDeployer(load_settings()).environments(app).ensure(app, force=force)
     state = (
-        f"{format_count(len(ensured.changed), 'object')} made or changed"
-        if ensured.changed
-        else "nothing was to be changed"
+        f"{format_count(len(ensured.changed), 'object')} created or changed" if ensured.changed else "nothing changed"
     )
     tracker = f" Tracker: {ensured.tracker_uri}" if ensured.tracker_uri else ""
-    left_alone = [f"  left as another one set it: {entry}" for entry in ensured.kept]
+    left_alone = [f"  kept as another client set it: {entry}" for entry in ensured.kept]
     respond(
         ensured,
         as_json,
@@ -39,20 +37,25 @@ def apply(
 
 def clean(
     target: TargetArgument = None,
-    yes: Annotated[bool, Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove an application's environment from a cluster: runs, services, agents, and the data of its claims."""
+    """Delete an application's environment from a cluster.
+
+    This deletes its runs, services and agents, and the data in its volume claims.
+    """
     from scanflow.deployer import EmbeddedDeployer
     from scanflow.loading import load_application
 
     app, _, _ = load_application(target)
     environments = EmbeddedDeployer(load_settings()).environments(app)
     if not yes:
-        typer.confirm(f"Remove all that {app.name!r} of team {app.team!r} runs, serves and keeps there?", abort=True)
+        typer.confirm(
+            f"Delete all runs, services, agents and data of {app.name!r} of team {app.team!r} there?", abort=True
+        )
     deletion = environments.delete(app)
-    gone = "is gone" if deletion.namespace_removed else "stays"
-    remaining = [f"  left there: {entry}" for entry in deletion.left]
+    gone = "is deleted" if deletion.namespace_removed else "is kept"
+    remaining = [f"  kept {entry}" for entry in deletion.left]
     respond(
         deletion,
         as_json,

@@ -12,22 +12,23 @@ from scanflow_client.cli.output import respond, say
 
 def build(
     target: TargetArgument = None,
-    push: Annotated[bool, Option("--push", help="Push what the registry does not have.")] = False,
+    push: Annotated[bool, Option("--push", help="Push the images that the registry does not have.")] = False,
     builder: Annotated[
         str | None, Option("--builder", metavar="NAME", help="buildah, podman or docker. Default: the first found.")
     ] = None,
     registry: Annotated[
-        str | None, Option("--registry", metavar="HOST[:PORT][/PROJECT]", help="Where images are pushed.")
+        str | None, Option("--registry", metavar="HOST[:PORT][/PROJECT]", help="The registry to push images to.")
     ] = None,
-    base: Annotated[str | None, Option("--base", metavar="IMAGE", help="The image to build on.")] = None,
-    insecure: Annotated[bool, Option("--insecure", help="The registry speaks plain HTTP.")] = False,
-    again: Annotated[bool, Option("--again", help="Build those too that did not change.")] = False,
-    print_: Annotated[bool, Option("--print", help="Print the Dockerfiles, and build nothing.")] = False,
+    base: Annotated[str | None, Option("--base", metavar="IMAGE", help="The base image.")] = None,
+    insecure: Annotated[bool, Option("--insecure", help="Connect to the registry over plain HTTP.")] = False,
+    again: Annotated[bool, Option("--again", help="Rebuild unchanged images, too.")] = False,
+    print_: Annotated[bool, Option("--print", help="Print the Dockerfiles without building images.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Build the container images of an application: code, requirements, and what a registered model was saved with.
+    """Build the container images of an application.
 
-    What did not change is not built again. Steps and services run in their image once it was built.
+    An image contains the code, its requirements and those of registered models. Unchanged images are not rebuilt.
+    Once an image is built, steps and services run in it.
     """
     from scanflow.deployer.building import build_application, wanted_images
     from scanflow.images.settings import ImageSettings

@@ -32,28 +32,35 @@ def load(
         Option("--trace", metavar="TRACE", help="A rate over time: steps:50,100,200, sine:20,200,60, or a .csv file."),
     ] = None,
     poisson: Annotated[
-        int | None, Option("--poisson", metavar="SEED", help="Requests are due at random. Default: evenly.")
+        int | None,
+        Option("--poisson", metavar="SEED", help="Seed of random (Poisson) arrival times. Default: even intervals."),
     ] = None,
-    seconds: Annotated[float | None, Option("--seconds", metavar="S", help="How long. Default: 10.")] = None,
-    connections: Annotated[int, Option("--connections", "-c", metavar="N", help="How many callers.")] = 16,
+    seconds: Annotated[float | None, Option("--seconds", metavar="S", help="Duration in seconds. Default: 10.")] = None,
+    connections: Annotated[int, Option("--connections", "-c", metavar="N", help="Number of concurrent callers.")] = 16,
     grpc: Annotated[
-        bool, Option("--grpc", help="Over gRPC, by the Open Inference Protocol. Default: over REST.")
+        bool, Option("--grpc", help="Send over gRPC, in the Open Inference Protocol. Default: REST.")
     ] = False,
-    p99: Annotated[str | None, Option("--p99", metavar="TIME", help="Say whether this bound is kept: 50ms.")] = None,
+    p99: Annotated[
+        str | None, Option("--p99", metavar="TIME", help="Check the p99 latency against this bound: 50ms.")
+    ] = None,
     mlperf: Annotated[
         str | None,
-        Option("--mlperf", metavar="SCENARIO", help="By MLPerf LoadGen: single-stream|multi-stream|server|offline."),
+        Option("--mlperf", metavar="SCENARIO", help="Use MLPerf LoadGen: single-stream|multi-stream|server|offline."),
     ] = None,
     scale: Annotated[
-        float | None, Option("--scale", metavar="F", help="Of its numbers of queries (thesis Table 4.2). Default: 1.")
+        float | None,
+        Option("--scale", metavar="F", help="Factor on MLPerf's numbers of queries (thesis Table 4.2). Default: 1."),
     ] = None,
     out: Annotated[
-        Path | None, Option("--out", metavar="DIR", help="Write each request, the summary and a plot there.")
+        Path | None, Option("--out", metavar="DIR", help="Write each request, the summary and a plot to this folder.")
     ] = None,
-    log: Annotated[bool, Option("--log", help="Keep it as a run of the application in its tracker.")] = False,
+    log: Annotated[bool, Option("--log", help="Log the result as a run in the application's tracker.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure a service under load: latency counts from when a request is due. Ctrl-C ends it, and shows what was."""
+    """Measure the throughput and latency of a service under load.
+
+    Latency counts from the time at which a request is due. Ctrl-C ends the load and prints the results so far.
+    """
     from scanflow.app.quantities import parse_duration
     from scanflow_client.formatting.load import draw_load, format_load
     from scanflow_client.predict_io import read_request, to_call
@@ -71,7 +78,7 @@ def load(
     bound_s = None if p99 is None else parse_duration(p99, what="--p99")
     if mlperf is None:
         if scale is not None:
-            raise UsageError("--scale is of MLPerf's numbers of queries: add --mlperf SCENARIO, or leave it out.")
+            raise UsageError("--scale multiplies MLPerf's numbers of queries: add --mlperf SCENARIO, or leave it out.")
         spec = LoadSpec.build(
             build_trace(rate, trace, seconds), poisson=poisson, seconds=seconds, connections=connections
         )
@@ -100,8 +107,8 @@ def load(
 
         run = log_report(open_server_knowledge(load_settings(), open_existing_client()), record, report, chart)
         if not as_json:
-            say(f"Kept as the run {run.name} ({run.run_id}) of {record.app}.")
+            say(f"Logged as the run {run.name} ({run.run_id}) of {record.app}.")
     if out is None and not log and not as_json:
-        say(f"Keep each request and a plot: --out DIR, --log. Resize the service: scanflow scale {name}")
+        say(f"Save each request and a plot: --out DIR, --log. Resize the service: scanflow scale {name}")
     if report.interrupted:
         raise typer.Exit(130)

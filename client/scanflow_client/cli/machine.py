@@ -29,28 +29,35 @@ _COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
 
 def topology(
     instances: Annotated[
-        int | None, Option("--instances", "-n", min=1, help="Show where so many instances would be placed.")
+        int | None, Option("--instances", "-n", min=1, help="Plan the placement of this many instances.")
     ] = None,
-    cores: Annotated[str | None, Option("--cores", metavar="CORES", help="Of each: 2, 0.5 or 500m.")] = None,
+    cores: Annotated[
+        str | None, Option("--cores", metavar="CORES", help="Cores of each instance: 2, 0.5 or 500m.")
+    ] = None,
     affinity: Annotated[str | None, Option("--affinity", metavar="MODE", help="any, cpu, cpumem or cpumempin.")] = None,
     order: Annotated[
-        str, Option("--order", help="Caches: keep instances apart or together, or go by numbered cores.")
+        str, Option("--order", help="Caches: place instances apart or together, or by the cores' numbers (numbered).")
     ] = "apart",
-    save: Annotated[Path | None, Option("--save", metavar="FILE", help="Write the machine's description.")] = None,
-    from_: Annotated[Path | None, Option("--from", metavar="FILE", help="Show a machine that was saved.")] = None,
+    save: Annotated[
+        Path | None, Option("--save", metavar="FILE", help="Save the machine's description to a file.")
+    ] = None,
+    from_: Annotated[Path | None, Option("--from", metavar="FILE", help="Show a saved machine.")] = None,
     sysfs: Annotated[
         Path | None, Option("--sysfs", metavar="FOLDER", help="Show another machine by a copy of its /sys.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Draw this machine and the instances on it; or plan where instances would be placed, here or on another."""
+    """Draw a machine and its instances, or plan new instances.
+
+    Default: this machine; --from and --sysfs show another one.
+    """
     from scanflow.placement.sysfs import another_machine, read_topology
     from scanflow.placement.topology import load
     from scanflow.placement.topology import save as write
     from scanflow_client.placed import list_bound_grants
 
     if from_ is not None and sysfs is not None:
-        raise InvalidError("--from and --sysfs both say which machine to show. Leave one out.")
+        raise InvalidError("--from and --sysfs both name a machine to show. Leave one out.")
     machine = load(from_) if from_ is not None else read_topology() if sysfs is None else another_machine(sysfs)
     if save is not None:
         write(machine, save)
@@ -68,7 +75,7 @@ def topology(
         print_json(_to_json(machine, services, grants, reasons))
         return
     if save is not None:
-        say(f"Wrote {save}. Show it anywhere: scanflow topology --from {save}")
+        say(f"Wrote {save}. Show it on any machine: scanflow topology --from {save}")
     _print_drawing(machine, _list_occupants(services, grants), grants, reasons)
 
 

@@ -18,12 +18,12 @@ _LIST = "list"
 
 NameArgument = Annotated[str, Argument(metavar="NAME", help="The model's name.")]
 VersionArgument = Annotated[int, Argument(metavar="VERSION", min=1, help="The number of its version.")]
-WhyOption = Annotated[str, Option("--why", metavar="TEXT", help="Why; it is kept with it.")]
-AliasOption = Annotated[str, Option("--alias", metavar="NAME", help="What names the version in use.")]
+WhyOption = Annotated[str, Option("--why", metavar="TEXT", help="The reason, which is recorded.")]
+AliasOption = Annotated[str, Option("--alias", metavar="NAME", help="The alias of the version in use.")]
 
 
 class _ListByDefault(TyperGroup):
-    """Makes ``scanflow models NAME`` the list command, where NAME is no command."""
+    """Runs ``list`` for ``scanflow models NAME``, where NAME is not a command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         has_command = bool(args) and args[0] in {*self.commands, *ctx.help_option_names}
@@ -33,18 +33,18 @@ class _ListByDefault(TyperGroup):
 models = typer.Typer(
     name="models",
     cls=_ListByDefault,
-    help="List models and what became of their versions: scanflow models [NAME]. Promote or reject one.",
+    help="List models and versions; promote or reject a version. With a name: scanflow models [NAME].",
     **PLAIN_HELP,
 )
 
 
 @models.command(_LIST)
 def list_models(
-    name: Annotated[str | None, Argument(metavar="[NAME]", help="One of them: its versions, and why.")] = None,
+    name: Annotated[str | None, Argument(metavar="[NAME]", help="A model to show in detail.")] = None,
     alias: AliasOption = "champion",
     as_json: JsonOption = False,
 ) -> None:
-    """List models; with a name, its versions: which is in use since when, what it was compared on, and why."""
+    """List models; with a name, its versions, their comparisons and decisions."""
     from scanflow_client.formatting.models import format_models, format_versions
 
     histories = _open_models().list_histories(name, alias=alias)
@@ -65,12 +65,15 @@ def promote(
     version: VersionArgument,
     why: WhyOption = "",
     service: Annotated[
-        list[str] | None, Option("--service", metavar="NAME", help="Which service. Default: the only one with it.")
+        list[str] | None, Option("--service", metavar="NAME", help="The service. Default: the only one with the model.")
     ] = None,
     alias: AliasOption = "champion",
     as_json: JsonOption = False,
 ) -> None:
-    """Put a version to use, without a failed request, and name it the champion; or approve what would."""
+    """Serve a version and name it the champion. No request fails.
+
+    If an agent's pending action would serve the version, that action is approved instead.
+    """
     from scanflow_client.progress import show_service_changes
 
     with show_service_changes(progress_stream(as_json)) as observe:
@@ -86,7 +89,7 @@ def reject(
     alias: AliasOption = "champion",
     as_json: JsonOption = False,
 ) -> None:
-    """Say that a version is not to be used. Where it is in use, the one from before takes over again."""
+    """Reject a version. If it is in use, the previous version is served again."""
     from scanflow_client.progress import show_service_changes
 
     with show_service_changes(progress_stream(as_json)) as observe:
@@ -102,19 +105,17 @@ def _open_models() -> ModelClient:
 
 
 def _suggest_versions(name: str) -> str:
-    return f"The versions of one, and why: scanflow models {name}"
+    return f"Show a model's versions: scanflow models {name}"
 
 
 def _format_promotion(change: ModelChange) -> list[str]:
     version = f"version {change.version} of {change.model}"
     services = ", ".join(change.services)
     if change.done == "approved":
-        next_steps = (
-            f"{services} will answer with {version}, and it is the champion once an agent has watched it for a while."
-        )
+        next_steps = f"{services} will serve {version}, which an agent watches before it names it the champion."
         return [f"Approved: {', '.join(change.actions)}. {next_steps}", f"See: scanflow why {change.actions[0]}"]
-    services_text = f", and {services} answers with it" if services else "; no service answers with the model"
-    advice = f"Take it back: scanflow models reject {change.model} {change.version}"
+    services_text = f", served by {services}" if services else "; no service serves the model"
+    advice = f"Undo: scanflow models reject {change.model} {change.version}"
     return [
         f"In use: {version}{services_text}.",
         advice if change.before is not None else _suggest_versions(change.model),
@@ -124,5 +125,5 @@ def _format_promotion(change: ModelChange) -> list[str]:
 def _format_rejection(change: ModelChange) -> list[str]:
     after = f" Version {change.before} is in use again." if change.before is not None else ""
     refused = f" Refused: {', '.join(change.actions)}." if change.actions else ""
-    advice = f"Have it used after all: scanflow models promote {change.model} {change.version}"
+    advice = f"Undo: scanflow models promote {change.model} {change.version}"
     return [f"Rejected: version {change.version} of {change.model}.{after}{refused}", advice]

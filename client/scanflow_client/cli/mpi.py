@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from scanflow.backends.job_times import JobTimes
     from scanflow.placement.mpi.plan import MPIPlan
 
-mpi = typer.Typer(name="mpi", help="Plan MPI jobs, and look at their ranks.", no_args_is_help=True)
+mpi = typer.Typer(name="mpi", help="Plan, simulate and inspect MPI jobs.", no_args_is_help=True)
 
 NodesOption = Annotated[
-    int | None, Option("--nodes", min=1, help="Plan for so many equal nodes instead of for this machine.")
+    int | None, Option("--nodes", min=1, help="Plan for this many equal nodes instead of this machine.")
 ]
-CoresOption = Annotated[float, Option("--cores", min=0.01, help="The cores of each of them.")]
+CoresOption = Annotated[float, Option("--cores", min=0.01, help="Cores of each node.")]
 
 
 @mpi.command()
@@ -46,11 +46,11 @@ def plan(
     cores: CoresOption = 32,
     measure: Annotated[
         bool,
-        Option("--measure", help="With profile='auto': run the program first, 30 s at most, to find what bounds it."),
+        Option("--measure", help="With profile='auto': run the program first, 30 s at most, to find its bottleneck."),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Print how a job is cut, and for each rank its worker, node and CPUs, without running it."""
+    """Print a job's workers, and each rank's node and CPUs, without running it."""
     _, job_plan = _plan_job(target, nodes, cores, measure=measure)
     respond(asdict(job_plan), as_json, lambda: [*job_plan.reasons, *job_plan.lines()])
 
@@ -79,17 +79,17 @@ def script(
 @mpi.command()
 def logs(
     run: RunArgument = "@latest",
-    rank: Annotated[int | None, Option("--rank", min=0, help="Only what this rank wrote.")] = None,
-    follow: Annotated[bool, Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    rank: Annotated[int | None, Option("--rank", min=0, help="Print only the output of this rank.")] = None,
+    follow: Annotated[bool, Option("--follow", "-f", help="Keep printing until the job ends.")] = False,
 ) -> None:
-    """Print what the ranks of a job wrote, each line with its rank in front; or what one of them wrote."""
+    """Print the output of a job's ranks, each line after its rank; or of one rank."""
     from scanflow.deployer import TaskLog
 
     deployer = open_deployer()
     record = deployer.show(run)
     ranks = [task.task for task in record.tasks if task.step == "ranks"]
     if not ranks:
-        raise UsageError(f"No rank of the run {record.name!r} has begun. See: scanflow show {record.name}")
+        raise UsageError(f"No rank of the run {record.name!r} has started. See: scanflow show {record.name}")
     job = ranks[0].partition(".")[0]
     task = job if rank is None else f"{job}.{rank}"
     write_blocks((part.data for part in deployer.logs(TaskLog(record.name, task, "both"), follow=follow)), raw=False)
@@ -98,19 +98,21 @@ def logs(
 @mpi.command()
 def simulate(
     scenario: Annotated[
-        list[str] | None, Option("--scenario", "-s", metavar="NAME", help="Only this one; may be repeated.")
+        list[str] | None, Option("--scenario", "-s", metavar="NAME", help="Only this scenario; may be repeated.")
     ] = None,
-    seeds: Annotated[int, Option("--seeds", min=1, max=10_000, help="How often, each time with another seed.")] = 15,
+    seeds: Annotated[
+        int, Option("--seeds", min=1, max=10_000, help="Number of simulations, each with another seed.")
+    ] = 15,
     seed: Annotated[int, Option("--seed", help="The first seed.")] = 0,
     jobs: Annotated[
-        str, Option("--jobs", help="thesis: its 20 jobs. random: others for each seed, drawn alike.")
+        str, Option("--jobs", help="thesis: its 20 jobs; random: similar jobs, drawn for each seed.")
     ] = "thesis",
     log: Annotated[
         Path | None, Option("--log", metavar="FILE", help="Write each job of each simulation as JSON.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Replay the thesis' 20 jobs on a simulated cluster, under each way to cut and place them."""
+    """Simulate the thesis' 20 jobs on a cluster under each scenario of division and placement."""
     from scanflow.placement.mpi.simulation.engine import simulate as run
     from scanflow.placement.mpi.simulation.experiment import CONTENTION, random_jobs, summarize, thesis_jobs
     from scanflow.placement.mpi.simulation.schemes import SCENARIOS
@@ -162,7 +164,7 @@ def gantt(
     from scanflow.reports.gantt import gantt as chart
 
     if not jobs:
-        raise UsageError("No MPI job was run yet, so there is nothing to chart.")
+        raise UsageError("No MPI job has run yet, so there is nothing to chart.")
     svg.write_text(chart(jobs), encoding="utf-8")
     say(f"Wrote {svg}.")
 

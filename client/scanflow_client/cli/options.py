@@ -49,7 +49,7 @@ ServiceArgument = Annotated[
     str, Argument(metavar="NAME", help="The service: its workflow's name.", autocompletion=_complete_services)
 ]
 JsonOption = Annotated[bool, Option("--json", help="Print JSON for programs.")]
-LimitOption = Annotated[int, Option("--limit", "-n", min=1, max=1000, help="How many at most.")]
+LimitOption = Annotated[int, Option("--limit", "-n", min=1, max=1000, help="List at most this many.")]
 ParameterOption = Annotated[
     list[str] | None,
     Option("--parameter", "-p", metavar="NAME=VALUE", help="Set a parameter: epochs=3, or train.epochs=3."),
@@ -63,7 +63,7 @@ def load_settings() -> Settings:
 
 
 def open_deployer() -> Deployer:
-    """Return the deployer of commands: of the server that is named or up, else of this process."""
+    """Return the deployer for commands: of the configured or running server, else of this process."""
     settings = load_settings()
     if (url := _find_address(settings)) is not None:
         from scanflow.deployer import RemoteDeployer
@@ -75,14 +75,14 @@ def open_deployer() -> Deployer:
 
 
 def open_client() -> ControlClient:
-    """Return the client of the server that is named or up."""
+    """Return a client of the configured or running server."""
     from scanflow_client.control_client import ControlClient
 
     return ControlClient(connect_server)
 
 
 def open_existing_client() -> ControlClient | None:
-    """Return the client of the server that is named or up, if there is one."""
+    """Return a client of the configured or running server; None: there is none."""
     return None if _find_address(load_settings()) is None else open_client()
 
 

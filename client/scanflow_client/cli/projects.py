@@ -62,22 +62,25 @@ app = sf.Application(
 
 
 def init(
-    folder: Annotated[Path, Argument(help="Where. Default: here.")] = Path(),
-    name: Annotated[str | None, Option("--name", help="The application's name. Default: the folder's.")] = None,
+    folder: Annotated[Path, Argument(help="The folder to create. Default: the current one.")] = Path(),
+    name: Annotated[str | None, Option("--name", help="The application's name. Default: the folder's name.")] = None,
 ) -> None:
-    """Write a small application to begin with. Nothing is overwritten."""
+    """Write a small example application. No existing file is overwritten."""
     from scanflow.names import slug
 
     path = folder / "app.py"
     if path.exists():
-        raise InvalidError(f"There is a file {str(path)!r} already. Name another folder: scanflow init my-app")
+        raise InvalidError(f"The file {str(path)!r} exists already. Name another folder: scanflow init my-app")
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(_FIRST_APP.format(name=name or slug(folder.absolute().name) or "app"), encoding="utf-8")
     say(f"Wrote {path}. Run it: scanflow run {path}")
 
 
 def check(target: TargetArgument = None, as_json: JsonOption = False) -> None:
-    """Check an application without running it: graph, names, amounts, parameters, files."""
+    """Check an application without running it.
+
+    The check covers the graph, names, quantities, parameters and files.
+    """
     from scanflow.deployer import RunRequest
     from scanflow.loading import load_application
     from scanflow_client.formatting.runs import format_check
@@ -102,7 +105,7 @@ def plan(
     into: IntoOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print what a workflow would run and the resources it would take, without running it."""
+    """Print a workflow's steps and resources without running it."""
     from scanflow.deployer import RunRequest
     from scanflow.loading import load_application
     from scanflow_client.formatting.runs import format_plan
@@ -117,11 +120,16 @@ def plan(
 
 
 def doctor(
-    backend: Annotated[str | None, Option("--backend", metavar="NAME", help="Check that one, as kubernetes.")] = None,
+    backend: Annotated[
+        str | None, Option("--backend", metavar="NAME", help="The backend to check, such as kubernetes.")
+    ] = None,
     thorough: Annotated[bool, Option("--thorough", help="On a cluster: also start a pod with the image.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Check this machine, or the cluster of --backend kubernetes: what is there, and what to do about what is not."""
+    """Check this machine or a cluster, and suggest fixes.
+
+    A cluster is checked with --backend kubernetes.
+    """
     from scanflow_client.doctor import examine
     from scanflow_client.formatting.table import Table
 

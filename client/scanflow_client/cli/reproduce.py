@@ -15,20 +15,24 @@ from scanflow_client.cli.output import print_json, progress_stream, say
 
 
 def reproduce(
-    names: Annotated[list[str] | None, Argument(metavar="[FIGURE...]", help="fig4.2, table6.3 and so on.")] = None,
-    every: Annotated[bool, Option("--all", help="All figures, for about an hour.")] = False,
+    names: Annotated[
+        list[str] | None, Argument(metavar="[FIGURE...]", help="Figures and tables, such as fig4.2 and table6.3.")
+    ] = None,
+    every: Annotated[bool, Option("--all", help="Measure all figures, which takes about an hour.")] = False,
     listing: Annotated[bool, Option("--list", help="List the figures, and how long each takes.")] = False,
     out: Annotated[
         Path | None,
-        Option("--out", metavar="DIR", help="Write rounds, plots and a page there; again, to go on from them."),
+        Option("--out", metavar="DIR", help="Write rounds, plots and a page to this folder, or continue from it."),
     ] = None,
     rounds: Annotated[
-        int | None, Option("--rounds", metavar="N", min=1, max=100, help="Of each experiment. Default: 2 to 5.")
+        int | None, Option("--rounds", metavar="N", min=1, max=100, help="Rounds of each experiment. Default: 2 to 5.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure tables and figures of the thesis and the papers on this machine, and say which hold. Ctrl-C loses no
-    round that is over, where --out is given."""
+    """Measure figures of the thesis and the papers here.
+
+    The result says which of their claims hold on this machine. With --out, Ctrl-C loses no finished round.
+    """
     from scanflow_client.formatting.reproduce import format_figure_list, format_reproduction
     from scanflow_client.progress import open_output
     from scanflow_client.reproduction.catalogue import EXPERIMENTS, FIGURES, select_named
@@ -42,11 +46,11 @@ def reproduce(
             say(*format_figure_list(FIGURES, list(EXPERIMENTS.values())))
         return
     if every == bool(names):
-        raise UsageError("Name figures, or say --all. List them: scanflow reproduce --list")
+        raise UsageError("Name figures, or give --all. List them: scanflow reproduce --list")
     figures = list(FIGURES) if every else select_named(names or [])
     with TemporaryDirectory(prefix="scanflow-reproduce-") as temporary:
         folder = Path(temporary) if out is None else out
-        with open_output(progress_stream(as_json)) as output, end_on_signals(output.update, "ending the experiment"):
+        with open_output(progress_stream(as_json)) as output, end_on_signals(output.update, "stopping the experiment"):
             study = ReproductionStudy(
                 folder=folder,
                 experiments=EXPERIMENTS,
@@ -67,5 +71,5 @@ def reproduce(
             say(f"Wrote {', '.join(str(file) for file in files)}.")
     if reproduction.interrupted:
         if out is not None and not as_json:
-            say(f"Go on: scanflow reproduce {'--all' if every else ' '.join(names or [])} --out {out}")
+            say(f"Continue: scanflow reproduce {'--all' if every else ' '.join(names or [])} --out {out}")
         raise typer.Exit(130)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def run(target: TargetArgument = None, parameter: ParameterOption = None, as_json: JsonOption = False) -> None:
-    """Run a workflow: one line a step, then the last step's result."""
+    """Run a workflow; print a line per step and the last result."""
     from scanflow.deployer import RunRequest
     from scanflow.loading import load_application
 
@@ -38,7 +38,7 @@ def run(target: TargetArgument = None, parameter: ParameterOption = None, as_jso
 
 
 def resume(name: RunArgument = "@latest", as_json: JsonOption = False) -> None:
-    """Continue a run: finished steps are kept, running ones adopted, failed ones run again."""
+    """Continue a run. Finished steps are kept, running ones adopted, failed ones run again."""
     from scanflow.deployer import RunRequest
 
     watch(open_deployer(), RunRequest(run=name), as_json)
@@ -46,11 +46,11 @@ def resume(name: RunArgument = "@latest", as_json: JsonOption = False) -> None:
 
 def spin(
     step: Annotated[str, Argument(help="The step to run again.")],
-    on: Annotated[str, Option("--run", metavar="RUN", help="The run that it gets the inputs of.")] = "@latest",
+    on: Annotated[str, Option("--run", metavar="RUN", help="The run that provides the inputs.")] = "@latest",
     parameter: ParameterOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run one step again, as its file is now, on the inputs it had in a past run."""
+    """Run one step again on its inputs from a past run. The file's current code is used."""
     from scanflow.deployer import RunRequest
 
     watch(open_deployer(), RunRequest(parameters=parse_parameters(parameter), run=on, step=step), as_json)
@@ -66,7 +66,7 @@ def runs(limit: LimitOption = 20, as_json: JsonOption = False) -> None:
 
 
 def show(name: RunArgument = "@latest", as_json: JsonOption = False) -> None:
-    """Show a run: its steps, their states, what they used, where the outputs are."""
+    """Show a run: its steps, their states, usage and outputs."""
     from scanflow_client.formatting.runs import format_run
 
     record = open_deployer().show(name)
@@ -75,10 +75,10 @@ def show(name: RunArgument = "@latest", as_json: JsonOption = False) -> None:
 
 def output(
     name: RunArgument = "@latest",
-    step: Annotated[str | None, Argument(metavar="[STEP]", help="Which step. Default: the last one.")] = None,
+    step: Annotated[str | None, Argument(metavar="[STEP]", help="The step. Default: the last one.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print what a step of a run returned or named as outputs."""
+    """Print the result of a step, or its named outputs."""
     from scanflow_client.formatting.runs import format_output
 
     deployer = open_deployer()
@@ -90,18 +90,21 @@ def output(
 
 def logs(
     name: Annotated[
-        str, Argument(metavar="[RUN|SERVICE]", help="A run's name; @latest is the newest. Or a service's.")
+        str, Argument(metavar="[RUN|SERVICE]", help="A run's name, @latest for the newest run, or a service's name.")
     ] = "@latest",
     task: Annotated[
-        str | None, Argument(metavar="[TASK|INSTANCE]", help="A step, train.3, or an instance. Default: all.")
+        str | None,
+        Argument(metavar="[TASK|INSTANCE]", help="A step, a task such as train.3, or an instance. Default: all."),
     ] = None,
-    instance: Annotated[str | None, Option("--instance", help="The same, of a service.")] = None,
-    follow: Annotated[bool, Option("--follow", "-f", help="Go on until the task or service has ended.")] = False,
+    instance: Annotated[
+        str | None, Option("--instance", help="The instance of a service; same as the argument INSTANCE.")
+    ] = None,
+    follow: Annotated[bool, Option("--follow", "-f", help="Keep printing until the task or service ends.")] = False,
     stream: Annotated[str, Option("--stream", help="stdout, stderr or both.")] = "both",
-    attempt: Annotated[int | None, Option("--attempt", min=1, help="Which attempt. Default: the last.")] = None,
+    attempt: Annotated[int | None, Option("--attempt", min=1, help="The attempt. Default: the last.")] = None,
     raw: Annotated[bool, Option("--raw", help="Pass escape sequences on to the terminal.")] = False,
 ) -> None:
-    """Print what steps, or a service's instances, wrote, from the first byte."""
+    """Print the logs of a run's steps or a service's instances."""
     from scanflow.deployer import TaskLog
 
     chosen = check_choice(stream, ("stdout", "stderr", "both"), "--stream")
@@ -126,17 +129,17 @@ def logs(
         blocks = (part.data for part in parts)
         silent += [] if write_blocks(blocks, raw=raw) else [task_name]
     if silent:
-        say(f"Nothing was written by {', '.join(silent)}.", err=True)
+        say(f"There is no output of {', '.join(silent)}.", err=True)
 
 
 def stop(
     name: RunArgument = "@latest",
     task: Annotated[
-        str | None, Argument(metavar="[TASK]", help="Only this step, or task of a fan-out: train.3.")
+        str | None, Argument(metavar="[TASK]", help="Stop only this step, or this task of a fan-out: train.3.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Stop a run: its steps are asked to end. It can be resumed."""
+    """Request a run's steps to stop. The run can be resumed."""
     record = open_deployer().stop(name, task)
     stopped = f"Stopped {record.name}. Continue it: scanflow resume {record.name}"
     requested = f"Asked {f'{task} of ' if task else ''}{record.name} to stop. See: scanflow show {record.name}"
@@ -206,4 +209,4 @@ def _print_service_logs(deployer: Deployer, name: str, *, instance: str | None, 
             yield block
 
     if not write_blocks(generate_blocks(), raw=raw):
-        say(f"Nothing was written by the instances of {name}.", err=True)
+        say(f"There is no output of the instances of {name}.", err=True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from scanflow.backends.service_records import CanaryPolicy, ServiceObserver, ServiceRecord
     from scanflow.deployer import Deployer
 
-InstancesOption = Annotated[int | None, Option("--instances", metavar="N", min=0, help="How many instances.")]
+InstancesOption = Annotated[int | None, Option("--instances", metavar="N", min=0, help="Number of instances.")]
 CoresOption = Annotated[str | None, Option("--cores", metavar="C", help="Cores of one instance: 2, 0.5, 500m.")]
 AffinityOption = Annotated[
     str | None, Option("--affinity", metavar="MODE", help="Where an instance may run: any|cpu|cpumem|cpumempin.")
@@ -29,14 +29,16 @@ CutOption = Annotated[
 ]
 IntoOption = Annotated[int | None, Option("--into", metavar="N", min=1, help="Instances that share --cut.")]
 NodeOption = Annotated[
-    str | None, Option("--node", metavar="NODE", help="The node with the model. Default: the only one that has one.")
+    str | None, Option("--node", metavar="NODE", help="The node with the model. Default: the only such node.")
 ]
 InputArgument = Annotated[
     str | None, Argument(metavar="[FILE|-]", help="A .npy, .npz or .json file, or any other as raw bytes.")
 ]
 DataOption = Annotated[str | None, Option("--data", metavar="JSON", help="Rows: '[[1, 2, 3]]'.")]
-NpyOption = Annotated[Path | None, Option("--npy", metavar="FILE", help="An array that NumPy saved.")]
-OneNodeOption = Annotated[str | None, Option("--node", metavar="NODE", help="One node of the graph alone.")]
+NpyOption = Annotated[Path | None, Option("--npy", metavar="FILE", help="An array saved by NumPy.")]
+OneNodeOption = Annotated[
+    str | None, Option("--node", metavar="NODE", help="Send the request to this node of the graph only.")
+]
 DtypeOption = Annotated[
     str | None, Option("--dtype", metavar="TYPE", help="Send numbers as float32, uint8, ... Default: as is.")
 ]
@@ -55,13 +57,13 @@ def deploy(
     cut: CutOption = None,
     into: IntoOption = None,
     port: Annotated[
-        int | None, Option("--port", metavar="P", min=1, max=65535, help="Of HTTP. Default: the next free one.")
+        int | None, Option("--port", metavar="P", min=1, max=65535, help="HTTP port. Default: the next free one.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Serve an online workflow; if it is served already, change it without downtime.
+    """Serve an online workflow, or update it without downtime.
 
-    What is not given is as the workflow says.
+    Without an option, the value of the workflow is used.
     """
     from scanflow.backends.service_change import Deployment, Sizing
     from scanflow.loading import load_application
@@ -82,10 +84,10 @@ def deploy(
 
 
 def services(
-    name: Annotated[str | None, Argument(metavar="[NAME]", help="One of them, in detail.")] = None,
+    name: Annotated[str | None, Argument(metavar="[NAME]", help="A service to show in detail.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List services; with a name, show its instances and revisions."""
+    """List services, or show a service's instances and revisions."""
     from scanflow_client.formatting.services import format_service, format_services
 
     if name is not None:
@@ -93,18 +95,18 @@ def services(
         respond(record, as_json, lambda: format_service(record))
         return
     records = open_deployer().services(instances=as_json)
-    nothing = "Nothing is deployed. Deploy an online workflow: scanflow deploy app.py:WORKFLOW"
+    nothing = "No service is deployed. Deploy an online workflow: scanflow deploy app.py:WORKFLOW"
     respond(records, as_json, lambda: [format_services(records) if records else nothing])
 
 
 def scale(
     name: ServiceArgument,
-    instances: Annotated[int | None, Argument(metavar="[N]", min=0, help="How many instances.")] = None,
+    instances: Annotated[int | None, Argument(metavar="[N]", min=0, help="Number of instances.")] = None,
     cores: CoresOption = None,
     affinity: AffinityOption = None,
     cut: CutOption = None,
     into: IntoOption = None,
-    explain: Annotated[bool, Option("--explain", help="Explain why it has as many instances as it has.")] = False,
+    explain: Annotated[bool, Option("--explain", help="Explain the current number of instances.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Resize a service (instances, cores) without downtime."""
@@ -123,20 +125,24 @@ def traffic(
     name: ServiceArgument,
     model: Annotated[str, Argument(metavar="MODEL", help="models:/name/3 or models:/name@alias.")],
     weight: Annotated[
-        str | None, Option("--weight", "-w", metavar="SHARE", help="10% or 0.1 of the requests; 0: none any more.")
+        str | None, Option("--weight", "-w", metavar="SHARE", help="Share of the requests: 10% or 0.1; 0 sends none.")
     ] = None,
     shadow: Annotated[bool, Option("--shadow", help="Mirror every request; only count the responses.")] = False,
     node: NodeOption = None,
     promote_if: Annotated[
         str | None, Option("--promote-if", metavar="RULE", help="Promote automatically: p95<=1.2x, or errors<=1x+0.01.")
     ] = None,
-    after: Annotated[int, Option("--after", metavar="N", min=1, help="Decide after so many responses.")] = 100,
+    after: Annotated[int, Option("--after", metavar="N", min=1, help="Decide after this many responses.")] = 100,
     within: Annotated[
-        str | None, Option("--within", metavar="TIME", help="Roll back if there were fewer until then: 10m.")
+        str | None,
+        Option("--within", metavar="TIME", help="Roll back if there are fewer responses within this time: 10m."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Start a canary: send a share of the requests, or a copy of each (shadow), to another version of a model."""
+    """Start a canary: send a share of requests to another version.
+
+    With --shadow, the version gets a copy of each request, and its responses are only counted.
+    """
     from scanflow.app.quantities import parse_duration
 
     if not shadow and weight is None:
@@ -151,17 +157,17 @@ def traffic(
 
 def promote(
     name: ServiceArgument,
-    model: Annotated[str | None, Argument(metavar="[MODEL]", help="Swap this version in. Default: the canary.")] = None,
+    model: Annotated[str | None, Argument(metavar="[MODEL]", help="The version to serve. Default: the canary.")] = None,
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Send all requests to the canary, or swap another version in, without a failed request."""
+    """Send all requests to the canary or to another version. No request fails."""
     options: dict[str, Any] = {"promote": True} if model is None else {"model": model, "node": node}
     _change(open_deployer(), name, as_json, **options)
 
 
 def rollback(name: ServiceArgument, as_json: JsonOption = False) -> None:
-    """Remove the canary; without one, return to the previous version and its shape."""
+    """Remove the canary. Without a canary, return to the previous version and its shape."""
     _change(open_deployer(), name, as_json, rollback=True)
 
 
@@ -222,7 +228,7 @@ def parse_rule(text: str, *, after: int, within_s: float | None = None) -> Canar
     if match is None:
         raise InvalidError(
             f"The rule {text!r} cannot be read. Write 'p95<=1.2x' (at most 1.2 times that of the current version), "
-            "'errors<=1x+0.01' (its share of failed requests and one in a hundred more), or 'mean<=1.1x'."
+            "'errors<=1x+0.01' (its share of failed requests plus 0.01), or 'mean<=1.1x'."
         )
     rule = {"metric": match[1], "ratio": float(match[2]), "slack": float(match[3] or 0.0), "after_requests": after}
     return CanaryPolicy.model_validate(rule if within_s is None else {**rule, "within_s": within_s})

@@ -15,11 +15,11 @@ from scanflow_client.cli.output import respond
 def strategies(
     target: Annotated[
         str | None,
-        Argument(metavar="[APP.py[:AGENT] | primitives]", help="A file, or one agent of it; or all primitives."),
+        Argument(metavar="[APP.py[:AGENT] | primitives]", help="A file, or one agent in it; or the word primitives."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the strategies of an application's agents (when, if, then), or the primitives they can use."""
+    """List the strategies of agents (when, if, then), or primitives."""
     from scanflow_client.formatting.agents import format_primitives, format_strategies
 
     if target == "primitives":
@@ -38,25 +38,32 @@ def strategies(
 def replay(
     agent: Annotated[str, Argument(metavar="AGENT", help="The agent: tracker, or mnist:tracker.")],
     file: Annotated[
-        str | None, Argument(metavar="[APP.py]", help="Its strategies as they are now. Default: app.py here.")
+        str | None, Argument(metavar="[APP.py]", help="The file with the current strategies. Default: app.py here.")
     ] = None,
     since: Annotated[
-        str | None, Option("--since", metavar="TIME", help="Samples from 2h ago on, or 2026-01-31T06:00.")
+        str | None, Option("--since", metavar="TIME", help="Only samples of the last 2h, or since 2026-01-31T06:00.")
     ] = None,
     last: Annotated[int | None, Option("--last", metavar="N", min=1, help="Only the last N samples.")] = None,
     trace: Annotated[
         Path | None, Option("--trace", metavar="FILE", help="A saved trace, in place of the agent's journal.")
     ] = None,
-    save: Annotated[Path | None, Option("--save", metavar="FILE", help="Keep the trace, for --trace.")] = None,
+    save: Annotated[
+        Path | None, Option("--save", metavar="FILE", help="Save the trace to a file, for --trace.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Evaluate an agent's strategies again on recorded samples. Nothing is done; exit code 1: decisions differ."""
+    """Evaluate an agent's strategies again on recorded samples. No action is taken; exit code 1: decisions differ."""
     from scanflow_client.formatting.agents import format_replay
 
     result = open_client().replay(agent, file, since=since, last=last, trace=trace)
     if save is not None:
         result.save(save)
-    nothing = [f"No such sample is recorded. See what is: scanflow agents {result.app}:{result.agent} --journal"]
+    nothing = [
+        (
+            f"No matching sample is recorded. List the recorded samples: scanflow agents {result.app}:{result.agent} "
+            "--journal"
+        )
+    ]
     respond(result.as_json(), as_json, lambda: format_replay(result) if result.trace.samples else nothing)
     if result.differences:
         raise typer.Exit(1)

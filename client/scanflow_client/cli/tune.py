@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 
 
 def tune(
-    target: Annotated[str, Argument(metavar="NAME|APP[:WORKFLOW]", help="A service, or an online workflow of a file.")],
+    target: Annotated[str, Argument(metavar="NAME|APP[:WORKFLOW]", help="A service, or an online workflow in a file.")],
     file: Annotated[
-        str | None, Argument(metavar="[FILE|-]", help="What is sent, as of scanflow predict: .npy, .npz, .json, raw.")
+        str | None,
+        Argument(metavar="[FILE|-]", help="The request to send, as for scanflow predict: .npy, .npz, .json, raw."),
     ] = None,
     data: DataOption = None,
     npy: NpyOption = None,
@@ -39,31 +40,35 @@ def tune(
     dtype: DtypeOption = None,
     seldon: SeldonOption = False,
     live: Annotated[
-        bool, Option("--live", help="Send what callers sent lately, from the service's recorded predictions.")
+        bool, Option("--live", help="Send recent requests, from the service's recorded predictions.")
     ] = False,
     goal: Annotated[str, Option("--goal", metavar="GOAL", help="throughput|latency|cost.")] = "throughput",
-    p99: Annotated[str | None, Option("--p99", metavar="TIME", help="A bound that has to be kept: 50ms.")] = None,
+    p99: Annotated[str | None, Option("--p99", metavar="TIME", help="Upper bound of the p99 latency: 50ms.")] = None,
     cores: Annotated[
-        int | None, Option("--cores", metavar="N", min=1, help="The budget. Default: what the service has.")
+        int | None, Option("--cores", metavar="N", min=1, help="The budget of cores. Default: the service's cores.")
     ] = None,
-    batches: Annotated[
-        str | None, Option("--batches", metavar="N,N", help="Sizes of batches to try too: 4,16.")
-    ] = None,
-    trials: Annotated[int, Option("--trials", metavar="N", help="Candidates at most.")] = 20,
-    minutes: Annotated[float, Option("--minutes", metavar="M", help="Time at most.")] = 15.0,
-    seconds: Annotated[float, Option("--seconds", metavar="S", min=0.5, max=600, help="Of one measurement.")] = 3.0,
-    connections: Annotated[int, Option("--connections", "-c", metavar="N", min=1, help="How many callers.")] = 16,
+    batches: Annotated[str | None, Option("--batches", metavar="N,N", help="Batch sizes to try, too: 4,16.")] = None,
+    trials: Annotated[int, Option("--trials", metavar="N", help="Maximum number of candidates.")] = 20,
+    minutes: Annotated[float, Option("--minutes", metavar="M", help="Maximum duration in minutes.")] = 15.0,
+    seconds: Annotated[
+        float, Option("--seconds", metavar="S", min=0.5, max=600, help="Duration of a measurement in seconds.")
+    ] = 3.0,
+    connections: Annotated[
+        int, Option("--connections", "-c", metavar="N", min=1, help="Number of concurrent callers.")
+    ] = 16,
     out: Annotated[
-        Path | None, Option("--out", metavar="DIR", help="Write trials and a plot there; again, to go on from them.")
+        Path | None,
+        Option("--out", metavar="DIR", help="Write trials and a plot to this folder, or continue its search."),
     ] = None,
-    fresh: Annotated[
-        bool, Option("--fresh", help="Ignore what earlier searches found for this model or ones like it.")
-    ] = False,
-    log: Annotated[bool, Option("--log/--no-log", help="Keep it in the application's tracker.")] = True,
-    apply: Annotated[bool, Option("--apply", help="Resize the service to what is better.")] = False,
+    fresh: Annotated[bool, Option("--fresh", help="Ignore earlier searches for this model or similar ones.")] = False,
+    log: Annotated[bool, Option("--log/--no-log", help="Log the search in the application's tracker.")] = True,
+    apply: Annotated[bool, Option("--apply", help="Resize the service if a candidate is better.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Find instances, cores, affinity and threads that serve best, on a copy of the service. Ctrl-C ends the search."""
+    """Find the best instances, cores, affinity and threads.
+
+    Candidates are measured on a copy of the service. Ctrl-C ends the search.
+    """
     from scanflow.app.quantities import parse_duration
     from scanflow.tuning.goals import GOALS, Goal
     from scanflow_client.formatting.tune import draw_tuning, format_step, format_tuning, suggest_command
@@ -79,7 +84,7 @@ def tune(
     deployer = open_deployer()
     tuned = TuningTarget.find(deployer, target)
     if apply and tuned.record is None:
-        raise UsageError(f"--apply is of a service, and {target!r} is not deployed. Leave it out.")
+        raise UsageError(f"--apply changes a deployed service, and {target!r} is not deployed. Leave it out.")
     settings = load_settings()
 
     def open_knowledge() -> KnowledgeBase:
@@ -87,14 +92,14 @@ def tune(
 
     history = None if fresh else find_history(open_knowledge, settings.home, tuned, search_goal)
     if live and (file, data, npy) != (None, None, None):
-        raise UsageError("--live sends what was recorded. Leave out the file, --data and --npy, or leave out --live.")
+        raise UsageError("--live sends recorded requests. Leave out the file, --data and --npy, or leave out --live.")
     prediction = None if live else read_request(file=file, data=data, npy=npy, stdin=sys.stdin.buffer)
     inputs = fetch_recorded_requests(open_knowledge(), tuned) if prediction is None else [prediction]
 
     def build_requests(name: str) -> list[HttpRequest]:
         return [to_http(deployer, name, sample, node=node, dtype=dtype, seldon=seldon) for sample in inputs]
 
-    with open_output(progress_stream(as_json)) as output, end_on_signals(output.update, "ending the copy"):
+    with open_output(progress_stream(as_json)) as output, end_on_signals(output.update, "deleting the copy"):
         report = tune_service(
             deployer,
             tuned,
@@ -119,9 +124,9 @@ def tune(
     if log and report.result.trials:
         run = log_tuning(open_knowledge(), settings.home, report, chart)
         if not as_json:
-            say(f"Kept as the run {run.name} ({run.run_id}) of {tuned.app.name}.")
+            say(f"Logged as the run {run.name} ({run.run_id}) of {tuned.app.name}.")
     if (command := suggest_command(report)) is not None and not apply and not as_json:
-        say(f"Put it to use: {command}")
+        say(f"Apply it: {command}")
     if apply and report.result.winner is not None:
         _apply(report, report.result.winner, as_json)
     if report.result.interrupted:
@@ -155,11 +160,11 @@ def _apply(report: TuningReport, winner: Candidate, as_json: bool) -> None:
 
     name, before = report.target.workflow.name, report.result.default
     if winner.batch is not None and not as_json:
-        say(f"Batches are the application's to say: sf.Batching(max_size={winner.batch}).")
+        say(f"Set the batch size in the application: sf.Batching(max_size={winner.batch}).")
     change = ServiceChange(
         instances=winner.instances, cores=winner.cores, affinity=winner.affinity, threads=winner.threads
     )
     with show_service_changes(progress_stream(as_json)) as observe:
         open_deployer().change(name, change, observe=observe)
     if not as_json:
-        say(f"Resized {name}. Take it back: scanflow scale {name} {before.instances} {format_shape_options(before)}")
+        say(f"Resized {name}. Undo: scanflow scale {name} {before.instances} {format_shape_options(before)}")

@@ -29,11 +29,13 @@ def load_demo(data: str, drifted: Path | None = None) -> tuple[Application, Path
     application, path, _ = load_application(str(_find_tutorials() / "mnist" / "loop.py"))
     corrupted = None if drifted is None else drifted.expanduser().absolute()
     if corrupted is not None and not corrupted.is_file():
-        raise NotFoundError(f"There is no file {str(drifted)!r} with drifted digits. Leave it out to have them made.")
+        raise NotFoundError(f"There is no file {str(drifted)!r} with drifted digits. Leave it out to generate them.")
     if data not in _NAMED_DATA:
         file = Path(data).expanduser().absolute()
         if not file.is_file():
-            raise NotFoundError(f"There is no file {data!r}, and no such data.{did_you_mean(data, _NAMED_DATA)}")
+            raise NotFoundError(
+                f"There is no file {data!r}, and no data of that name.{did_you_mean(data, _NAMED_DATA)}"
+            )
         data = str(file)
     return application, path, {"load-data.data": data}, corrupted
 

@@ -27,17 +27,17 @@ def demo_in_cluster(backend: Backend, app: Application, report: Path, say: Calla
     """
     environments = backend.environments()
     _check_free(environments, app)
-    say("The demo runs in a pod of your cluster, and so does all that it starts.")
+    say("The demo and everything that it starts run in pods of your cluster.")
     is_complete = False
-    with end_on_signals(say, "Ending what the demo started ..."):
+    with end_on_signals(say, "Stopping what the demo started ..."):
         try:
             with backend.program(PROGRAM, {}) as program:
                 is_complete = _relay(program.lines(), lambda path: _write_report(report, program.read(path)), say)
         finally:
             environments.delete(app)
     if not is_complete:
-        raise StepFailedError("The demo did not come to its end. What it wrote is above.")
-    say(f"Nothing of it is left on the cluster. Its report: {report}")
+        raise StepFailedError("The demo did not finish. Its output is above.")
+    say(f"Everything was deleted from the cluster. Report: {report}")
 
 
 def _relay(lines: Iterable[str], keep: Callable[[str], None], say: Callable[[str], None]) -> bool:
@@ -59,6 +59,6 @@ def _check_free(environments: EnvironmentBackend, app: Application) -> None:
     existing = [change for change in environments.plan(app) if change.kind == "Namespace" and change.change != "create"]
     if existing:
         raise InvalidError(
-            f"The demo needs the environment of {app.name} of team {app.team}, and there is one: the namespace "
+            f"The demo needs the environment of {app.name} of team {app.team}, which exists already: the namespace "
             f"{existing[0].name}. Remove it if you no longer need it: kubectl delete namespace {existing[0].name}"
         )

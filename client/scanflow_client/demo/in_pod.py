@@ -88,7 +88,7 @@ def _wait_until(condition: Callable[[], bool], what: str) -> None:
     give_up = time.monotonic() + PATIENCE_S
     while not condition():
         if time.monotonic() > give_up:
-            raise UnavailableError(f"Waited {PATIENCE_S:.0f} s in vain until {what}.")
+            raise UnavailableError(f"Timed out after {PATIENCE_S:.0f} s of waiting until {what}.")
         time.sleep(0.5)
 
 

@@ -230,7 +230,7 @@ def _format_refusal(events: Sequence[Event]) -> str:
 
 
 def _is_counted(events: Sequence[Event], responses: Sequence[Responses], models: Mapping[str, str]) -> bool:
-    """Whether the events count all requests to the champion: they are reported some seconds after the answers."""
+    """Return whether the events count all requests to the champion; they are reported seconds after the responses."""
     champion = next(str(event.data.get("version")) for event in reversed(events) if event.type == "model.promoted")
     revisions = [revision for revision, model in models.items() if model.rpartition("/")[2] == champion]
     sent = sum(response.sent for response in responses if response.revision in revisions)
@@ -259,7 +259,7 @@ def render_report(client: ControlClient, app: Application, loop: LoopOutcome) ->
         "drifted, after": format_percent(loop.accuracy("drifted", loop.order[-1])),
         "until promoted": f"{loop.seconds:.0f} s",
     }
-    labels, counted = fetch_labels(client, app.name), "Of all digits that were sent: the demo knows what they are."
+    labels, counted = fetch_labels(client, app.name), "Over all digits that were sent: the demo knows their labels."
     return report_page(app.name, loop.events, labels, facts=facts, answers=loop.answers(), counted=counted)
 
 

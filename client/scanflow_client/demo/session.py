@@ -38,12 +38,12 @@ def provide_control_plane(
         yield
         return
     was_up = control_plane.read_status(settings)["up"]
-    with end_on_signals(say, "Ending what the demo started ..."), ExitStack() as stack:
+    with end_on_signals(say, "Stopping what the demo started ..."), ExitStack() as stack:
         if not was_up and not keep:
             stack.callback(_end_control_plane, settings)
         result = control_plane.start_control_plane(settings)
         stops = result.server and not keep
-        say(f"The control plane is up: {result.up.server.url}" + ("" if result.server else " (it was before)"))
+        say(f"The control plane is up: {result.up.server.url}" + ("" if result.server else " (already running)"))
         if stops and (others := list_desired_agents(client)):
             stack.pop_all()
             names = ", ".join(f"{agent.name} of {agent.app}" for agent in others)

@@ -38,7 +38,7 @@ class TrafficProgram:
     """A running traffic program; a context manager that stops it."""
 
     def __init__(self, program: Path, *arguments: str, log: Path) -> None:
-        """Start it; its standard error goes to ``log``."""
+        """Start the program; its standard error goes to ``log``."""
         self._log = log
         self._ready, self._begun = threading.Event(), False
         self.responses: tuple[Responses, ...] = ()
@@ -56,7 +56,7 @@ class TrafficProgram:
         self._reader.start()
 
     def wait_until_ready(self, startup_s: float = 0.0) -> None:
-        """Wait until it is ready to send.
+        """Wait until the program is ready to send digits.
 
         ``startup_s``: how long the demo took until it was started; extends the limit.
         """
@@ -72,7 +72,7 @@ class TrafficProgram:
             )
 
     def send(self, order: str) -> None:
-        """Change what it sends: ``drifted 4``."""
+        """Send the program a command: ``drifted 4``."""
         try:
             self._orders.write(order + "\n")
             self._orders.flush()
@@ -80,7 +80,7 @@ class TrafficProgram:
             raise StepFailedError(f"The traffic program has exited. {self._read_log()}") from error
 
     def stop(self) -> None:
-        """Stop it; :attr:`responses` is final then."""
+        """Stop the program; :attr:`responses` is final then."""
         with suppress(OSError):  # it has exited
             self._orders.close()
         if not self._begun:  # it still reads its digits, and reads orders only afterwards

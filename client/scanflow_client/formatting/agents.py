@@ -66,7 +66,7 @@ def format_journal(entries: Iterable[Mapping[str, Any]], agent: str) -> list[str
         kind = str(entry["kind"])
         details = shorten(_format_details(kind, entry["body"]))
         lines.append(f"{format_time(entry['at'])}  {kind:<8}  {entry['subject']}  {details}".rstrip())
-    return lines or [f"Nothing has happened yet. See when its sensors fire: scanflow agents {agent}"]
+    return lines or [f"The journal is empty. See when its sensors fire: scanflow agents {agent}"]
 
 
 def format_strategies(strategies: Iterable[Mapping[str, Any]]) -> Table:
@@ -215,7 +215,7 @@ def _format_details(kind: str, body: Any) -> str:
         case "decision", {"answer": {"verdict": verdict, "reason": reason}}:
             return f"{verdict}: {reason}"
         case "decision", {"answer": {"sample": sample}}:
-            return f"accepted, as the sample {sample}"
+            return f"accepted as the sample {sample}"
         case "missed", {"reason": reason, "count": count}:
             return f"{count} ({reason})"
         case (("error" | "refused"), {"error": str() as error}):

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 _KINDS = {
     "linear": "more cores help in proportion",
-    "sublinear": "more cores help, and less than in proportion",
+    "sublinear": "more cores help, but less than in proportion",
     "flat": "more cores do not help",
-    "collapse": "with more cores it becomes slower",
+    "collapse": "more cores make it slower",
 }
 
 
@@ -33,17 +33,7 @@ def format_characterization(characterization: Characterization) -> Screen:
     rows = [
         _format_row(describe_placement(placement), runs, alone) for placement, runs in characterization.runs.items()
     ]
-    columns = (
-        "on",
-        "took",
-        "speed",
-        "cores used",
-        "peak memory",
-        "switches/s",
-        "of them made to",
-        "migrations",
-        "misses",
-    )
+    columns = ("on", "took", "speed", "cores used", "peak memory", "switches/s", "involuntary", "migrations", "misses")
     screen: list[str | Table] = [Table(columns, rows), describe_saturation(characterization.saturation)]
     if characterization.limits:
         limits = [
@@ -53,13 +43,13 @@ def format_characterization(characterization: Characterization) -> Screen:
         screen.append(Table(("memory limit", "it", "took"), limits))
     if characterization.knee is not None:
         killed = (
-            f"; with {_format_mebibytes(characterization.knee.too_few)} it does not"
+            f", but not with {_format_mebibytes(characterization.knee.too_few)}"
             if characterization.knee.too_few
             else ""
         )
         screen.append(f"It runs with {_format_mebibytes(characterization.knee.enough)}{killed}.")
     screen += [f"Not measured: {what}" for what in characterization.missing]
-    return [*screen, f"Ask for: resources={characterization.recommendation}"]
+    return [*screen, f"Request: resources={characterization.recommendation}"]
 
 
 def format_workflow_characterization(result: WorkflowCharacterization) -> Screen:
@@ -86,15 +76,15 @@ def format_workflow_characterization(result: WorkflowCharacterization) -> Screen
         Table(columns, rows),
         describe_saturation(result.saturation),
         *missing,
-        f"Ask for: resources={result.recommendation}",
+        f"Request: resources={result.recommendation}",
     ]
 
 
 def describe_saturation(scaling: Saturation) -> str:
     if len(scaling.speed) == 1:
-        return "How it scales is not known: it ran with one number of cores only."
+        return "Its scaling is unknown: it ran with one number of cores only."
     enough = format_count(scaling.cores, "core")
-    return f"{scaling.kind.capitalize()}: {_KINDS[scaling.kind]}. Nearly as fast as it gets: {enough}."
+    return f"{scaling.kind.capitalize()}: {_KINDS[scaling.kind]}. Close to its fastest: {enough}."
 
 
 def _format_row(name: str, runs: Sequence[ProgramRun], alone: float) -> list[str]:

@@ -28,19 +28,19 @@ def format_up(result: UpResult, *, elsewhere: str | None = None) -> list[str]:
         lines.append(f"SCANFLOW_URL names another server, {elsewhere}: commands use that. Unset it to use this one.")
     return [
         *lines,
-        "In a browser: its address, and the token of scanflow token show. Status: scanflow status. Stop: scanflow down",
+        "Web page: its address, with the token of: scanflow token show. Status: scanflow status. Stop: scanflow down",
     ]
 
 
 def format_down(result: DownResult) -> list[str]:
-    nothing = [] if result.stopped or result.left else ["Nothing was up."]
+    nothing = [] if result.stopped or result.left else ["Nothing was running."]
     return [*(f"Stopped {what}." for what in result.stopped), *nothing, *result.left]
 
 
 def format_status(state: dict[str, Any]) -> Screen:
     """Return the status of the server and the tracker, the server's counts, and the agents."""
     if not state["up"]:
-        return ["Nothing is up. Start it: scanflow up"]
+        return ["The control plane is not running. Start it: scanflow up"]
     server, tracker, status = state["server"], state["tracker"], state["status"] or {}
     since = f", started {format_age(status['started'])}" if isinstance(status.get("started"), int | float) else ""
     process = "" if server["pid"] is None else f"  process {server['pid']}"

@@ -56,7 +56,7 @@ def format_comparison(
     if comparison.drifted_columns:
         lines.append(f"{format_count(len(comparison.drifted_columns), 'column')} of {len(comparison.columns)} drifted.")
     elif comparison.drifted:
-        lines.append("No column drifted by itself, but how they vary together did.")
+        lines.append("No single column drifted, but their joint distribution did.")
     shown = comparison.drifted_columns[:MOST] or comparison.columns[:3]
     rows = [_format_column(column, comparison, reference, current) for column in shown]
     lines.append(Table(("column", "test", "statistic", "p", "effect", "before", "after", "distribution"), rows))
@@ -93,14 +93,10 @@ def format_changes(changes: Sequence[Change]) -> Screen:
     if not changes:
         return ["No change."]
     rows = [(f"{change.row:,}", f"{change.before:.4g}", f"{change.after:.4g}") for change in changes]
-    return [f"{format_count(len(changes), 'change')}.", Table(("seen at row", "mean before", "mean after"), rows)]
+    return [f"{format_count(len(changes), 'change')}.", Table(("detected at row", "mean before", "mean after"), rows)]
 
 
-_TESTS = {
-    "means": "their means",
-    "products": "their spread and how they depend on each other",
-    "mmd": "maximum mean discrepancy",
-}
+_TESTS = {"means": "their means", "products": "their spread and dependence", "mmd": "maximum mean discrepancy"}
 
 
 def _format_column(

@@ -9,7 +9,7 @@ from scanflow.images.recipe import render_dockerfile
 from scanflow.images.recipes import PlannedImage
 from scanflow_client.formatting.table import Screen, Table
 
-_NONE = "No image is needed: each step and service names one itself."
+_NONE = "No image is needed: each step and service names its own."
 
 
 def format_build(records: Sequence[ImageRecord], target: str | None) -> Screen:
@@ -22,7 +22,7 @@ def format_build(records: Sequence[ImageRecord], target: str | None) -> Screen:
             ", ".join(record.nodes),
             record.image,
             record.state,
-            "pushed" if record.pushed else "here only",
+            "pushed" if record.pushed else "local only",
         )
         for record in records
     ]

@@ -42,7 +42,7 @@ def format_labels(labels: Sequence[Mapping[str, Any]], *, limit: int, page: str)
 def format_votes(labels: Sequence[Mapping[str, Any]], *, disputed: bool) -> Screen:
     """Return the votes on samples, and the label in use; ``disputed``: only disputed samples were listed."""
     if not labels:
-        return ["Nobody disagrees on a label." if disputed else "No sample has a label."]
+        return ["No sample has conflicting labels." if disputed else "No sample has a label."]
     rows = [
         (
             str(sample["id"]),
@@ -57,7 +57,7 @@ def format_votes(labels: Sequence[Mapping[str, Any]], *, disputed: bool) -> Scre
     ]
     return [
         Table(("id", "application", "in use", "labelled by", "label", "when"), rows),
-        "In use is the label with the most votes, of equals the newest; each labeller's newest is their vote.",
+        "The label with the most votes is in use; on a tie, the newest. A labeller's newest label is the vote.",
         f"Change yours: scanflow labels --give {labels[0]['id']}=LABEL --replace",
     ]
 
@@ -67,7 +67,7 @@ def _format_sample(sample: Mapping[str, Any], page: str) -> str:
         return ", ".join(f"{name}={_format_value(value)}" for name, value in sample["row"].items())
     data = sample.get("data") or {}
     if isinstance(shape := data.get("shape"), list):
-        return f"{'×'.join(map(str, shape))}, to be seen at {page}"
+        return f"{'×'.join(map(str, shape))}, shown at {page}"
     return shorten(", ".join(f"{name}={to_json(value)}" for name, value in data.items()))
 
 

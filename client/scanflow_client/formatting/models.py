@@ -45,7 +45,7 @@ def format_models(histories: Sequence[VersionHistory]) -> Table:
         in_use = "-" if used is None else f"{used.version} ({_format_use(used)})"
         decided = "-" if last is None else f"{last.version}: {last.verdict}"
         rows.append((name, str(len(versions)), in_use, format_age(None if used is None else used.since), decided))
-    return Table(("model", "versions", "in use", "since", "decided last"), rows)
+    return Table(("model", "versions", "in use", "since", "last decision"), rows)
 
 
 def format_versions(histories: Sequence[VersionHistory]) -> Screen:
@@ -78,10 +78,10 @@ def _format_version(version: VersionHistory) -> tuple[str, ...]:
 def _suggest_command(histories: Sequence[VersionHistory]) -> str:
     used = next((version for version in histories if version.in_use), None)
     if used is not None and used.before is not None:
-        return f"Take version {used.version} out of use: scanflow models reject {used.model} {used.version}"
+        return f"Reject version {used.version}: scanflow models reject {used.model} {used.version}"
     other = next((version for version in histories if not version.in_use), None)
     if other is not None:
-        return f"Put another version to use: scanflow models promote {other.model} {other.version}"
+        return f"Promote another version: scanflow models promote {other.model} {other.version}"
     return f"Retrain it, or register another version of {histories[0].model}. All models: scanflow models"
 
 

@@ -48,7 +48,7 @@ def format_reproduction(reproduction: Reproduction) -> Screen:
                 for finding in result.findings
             ]
             if rows:
-                screen.append(Table(("THE SOURCE SAYS", "BY THE SOURCE", "HERE", "VERDICT"), rows))
+                screen.append(Table(("THE SOURCE SAYS", "IN THE SOURCE", "HERE", "VERDICT"), rows))
         return screen
     verdicts = [
         (result.figure.name, format_title(result), f"{MARKS[result.verdict]}{_format_reason(result.reason)}")

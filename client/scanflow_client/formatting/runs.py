@@ -157,7 +157,7 @@ def format_plan(plan: Plan, *, online: bool) -> Screen:
         )
         for step in plan.steps
     ]
-    unsized = f", besides {format_count(plan.unsized, 'step')} that state none" if plan.unsized else ""
+    unsized = f", not counting {format_count(plan.unsized, 'step')} without a memory request" if plan.unsized else ""
     memory = f"{format_bytes(plan.peak_memory_bytes)} of {format_bytes(plan.machine_memory_bytes)} memory"
     most = f"At most {plan.peak_cores:g} of {plan.machine_cores:g} cores and {memory} at once{unsized}"
     table = Table(("wave", "step", "runs", "after", "cores", "memory", "notes"), steps)
@@ -179,7 +179,7 @@ def _format_objects(plan: Plan) -> Screen:
     same = len(plan.objects) - len(rows)
     if not plan.objects:
         return []
-    unchanged = [f"{format_count(same, 'object')} of the environment stay as they are."] if same else []
+    unchanged = [f"{format_count(same, 'object')} of the environment are unchanged."] if same else []
     return [*([Table(("", "object", "name", "changes"), rows)] if rows else []), *unchanged]
 
 

@@ -54,18 +54,18 @@ def describe_topology(topology: Topology) -> list[str]:
     lines = [f"{topology.title or 'A machine'}: {', '.join(parts)}"]
     usable, count = topology.effective_cpus, topology.effective_count
     if usable == topology.cpus and count == len(usable):
-        lines.append(f"All of it may be used: {format_count(count, 'CPU')}.")
+        lines.append(f"This process may use all of it: {format_count(count, 'CPU')}.")
     else:
         reasons = []
         if usable != topology.cpus:
             reasons.append(f"affinity mask or cpuset: CPUs {format_cpus(usable)}")
         if topology.quota is not None:
             reasons.append(f"CPU quota: {topology.quota:g}")
-        lines.append(f"May be used: {format_count(count, 'CPU')} ({'; '.join(reasons)}).")
+        lines.append(f"This process may use {format_count(count, 'CPU')} ({'; '.join(reasons)}).")
     if topology.memory_limit_bytes is not None:
         lines.append(f"Memory limit: {format_bytes(topology.memory_limit_bytes)}.")
     if topology.offline:
-        lines.append(f"Switched off: CPUs {format_cpus(topology.offline)}.")
+        lines.append(f"Offline: CPUs {format_cpus(topology.offline)}.")
     if slow := [cpu for core in topology.cores if core.tier for cpu in core.cpus]:
         lines.append(f"Slower cores: CPUs {format_cpus(slow)}.")
     return lines
@@ -76,7 +76,7 @@ def format_legend(topology: Topology, occupants: Sequence[Occupant]) -> str:
     occupied = _group_labels(occupants)
     meanings = [f"{FREE} free"] if set(topology.effective_cpus) - set(occupied) else []
     if topology.effective_cpus != topology.cpus:
-        meanings.append(f"{FORBIDDEN} not for this process")
+        meanings.append(f"{FORBIDDEN} not allowed for this process")
     if any(len(labels) > 1 for labels in occupied.values()):
         meanings.append(f"{SEVERAL} several")
     stacked = " A column is a core, its siblings one below the other." if topology.threads_per_core > 1 else ""

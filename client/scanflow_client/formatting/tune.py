@@ -55,7 +55,7 @@ def format_tuning(report: TuningReport) -> Screen:
 def _format_head(report: TuningReport) -> str:
     result = report.result
     bound = "" if result.goal.p99_s is None else f", p99 within {format_latency(result.goal.p99_s)}"
-    measured = f"{len(result.trials)} of {result.alternatives} other ways to serve measured"
+    measured = f"{len(result.trials)} of {result.alternatives} other configurations measured"
     cut = " It was interrupted." if result.interrupted else ""
     cores = format_count(report.cores, "core")
     return f"{report.target.workflow.name} on {cores} for {_WORDS[result.goal.name]}{bound}: {measured}.{cut}"
@@ -81,7 +81,7 @@ def _format_notes(result: TuningResult) -> list[str]:
     notes += [] if result.history is None else [format_history(result, result.history)]
     if not result.repeated:
         return notes
-    others = f"Others used the machine: {result.repeated} measurements were made again"
+    others = f"Other processes used the machine: {result.repeated} measurements were repeated"
     again = f", and {result.disturbed} of them disturbed again" if result.disturbed else ""
     return [*notes, f"{others}{again}."]
 
@@ -89,11 +89,13 @@ def _format_notes(result: TuningResult) -> list[str]:
 def format_history(result: TuningResult, history: TuningHistory) -> str:
     """Return the source of a search's warm start, and the number of trials it saved."""
     if not result.is_history_valid:
-        return f"Began from the search for {history.source}; what was best there is not here, so all was searched."
+        return (
+            f"Started from the search for {history.source}; its best is not best here, so the full space was searched."
+        )
     if not history.complete:
-        return f"Began from the search for {history.source}, which was cut short, so all was searched."
+        return f"Started from the search for {history.source}, which was interrupted, so the full space was searched."
     saved = f"{format_count(len(result.trials), 'trial')} in place of {history.trials}: {result.saved_trials} saved"
-    return f"Began from the search for {history.source}: {saved}. From nothing: --fresh"
+    return f"Started from the search for {history.source}: {saved}. Search from scratch: --fresh"
 
 
 def _format_verdict(report: TuningReport) -> str:
@@ -101,24 +103,25 @@ def _format_verdict(report: TuningReport) -> str:
     if (nearest := result.nearest) is not None:
         bound = format_latency(result.goal.p99_s)
         return (
-            f"✗ Nothing keeps p99 within {bound}. The nearest is {describe(nearest[0])}, {nearest[1]:.2f} times that."
+            f"✗ No candidate keeps p99 within {bound}. The nearest is {describe(nearest[0])}, at {nearest[1]:.2f} "
+            "times the bound."
         )
     if result.winner is not None and result.comparison is not None:
         if result.default_misses:
             bound = format_latency(result.goal.p99_s)
-            return f"✓ {describe(result.best)} keeps p99 within {bound}, and {name} as it is does not."
-        return f"✓ {describe(result.best)} is better: {_format_interval(result.comparison)}, measured anew."
+            return f"✓ {describe(result.best)} keeps p99 within {bound}, but {name} as it is does not."
+        return f"✓ {describe(result.best)} is better: {_format_interval(result.comparison)}, measured again."
     if result.fresh is not None and result.comparison is None:
-        return f"Not decided: {describe(result.best)} failed when it was measured anew."
+        return f"Not decided: {describe(result.best)} failed when it was measured again."
     if result.comparison is not None:
         interval = _format_interval(result.comparison)
         return (
-            f"Not better beyond noise: the best other, {describe(result.best)}, is {interval} of "
-            f"{name} as it is, measured anew."
+            f"No difference beyond noise: the best candidate, {describe(result.best)}, is {interval} of {name} as it "
+            "is, measured again."
         )
     if result.best != result.default:
-        return f"Not decided: there was no time to measure {describe(result.best)} anew. Give more: --minutes"
-    return f"Nothing is better than {name} as it is: {describe(result.default)}."
+        return f"Not decided: there was no time to measure {describe(result.best)} again. Give more: --minutes"
+    return f"No candidate is better than {name} as it is: {describe(result.default)}."
 
 
 def _format_interval(comparison: PairedComparison) -> str:
@@ -158,9 +161,9 @@ def draw_tuning(report: TuningReport) -> str:
             median(measurement.p99_s for measurement in measured) * 1000,
             fmean(measurement.rate for measurement in measured),
         )
-    name = f"Ways to serve {report.target.workflow.name}"
+    name = f"Configurations of {report.target.workflow.name}"
     if not points:
-        return svg.whole(40.0, name, svg.text(f"{name}: nothing was measured", 12.0, 24.0, "ink", anchor="start"))
+        return svg.whole(40.0, name, svg.text(f"{name}: no measurement", 12.0, 24.0, "ink", anchor="start"))
     x_most, y_most = (1.15 * max(point[place] for point in points.values()) for place in (0, 1))
     right, bottom = svg.WIDTH - _RIGHT, _HEIGHT - _BOTTOM
 

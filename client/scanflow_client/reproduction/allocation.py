@@ -207,7 +207,7 @@ FIGURES = (
             ),
             Claim(
                 statement="and collapses when memory is full (5.8 to 2.74 MB/s)",
-                untested="to fill this machine's memory would end what else runs on it",
+                untested="filling this machine's memory would kill its other processes",
             ),
         ),
         panels=(

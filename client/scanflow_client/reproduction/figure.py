@@ -31,7 +31,7 @@ class Claim:
     metric: str = ""
     arm: str = ""
     base: str = ""
-    """The arm that ``arm`` is divided by; empty: the metric itself is looked at."""
+    """The arm that ``arm`` is divided by; empty: the metric itself is checked."""
 
     expect: Expectation = "more"
     published: float | None = None
@@ -93,7 +93,7 @@ class ClaimResult:
     claim: Claim
     verdict: Verdict
     measured: str
-    """``1.31× (1.24 to 1.38)``, or why there is nothing."""
+    """``1.31× (1.24 to 1.38)``, or why there is no value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,10 +102,10 @@ class FigurePanel:
 
     metric: str
     label: str
-    """With its unit."""
+    """The label of the axis, with its unit."""
 
     arms: tuple[str, ...] = ()
-    """Empty: all that have the metric."""
+    """The arms to draw; empty: all arms with the metric."""
 
     curve: bool = False
     """Draw the metric of each request, and not the medians of the rounds."""
@@ -114,7 +114,7 @@ class FigurePanel:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
     name: str
-    """As the command takes it: ``fig4.2``."""
+    """Its name in commands: ``fig4.2``."""
 
     source: str
     title: str
@@ -169,7 +169,7 @@ def check_claim(claim: Claim, measured: Measurements) -> ClaimResult:
         return ClaimResult(claim=claim, verdict="cannot be tested here", measured=reason)
     comparison = compare(ratios)
     if comparison.pairs == 1:
-        words = f"{comparison.ratio:.2f}× in one round, which says nothing of noise"
+        words = f"{comparison.ratio:.2f}× in one round, which does not show the noise"
         return ClaimResult(claim=claim, verdict="cannot be tested here", measured=words)
     holds = {
         "more": comparison.low > 1,

@@ -159,7 +159,7 @@ EXPERIMENT = Experiment(
         "twice as many (O), in one worker (E1, O1) or in one for each core (E2, O2); a worker is a group of processes "
         "with CPUs of its own that share memory, as Singularity has them. By mpirun alone, over-subscribed, with ranks "
         "that yield while they wait and that do not. Context switches and migrations by perf, of all ranks of the "
-        "whole run, as HPCC runs no section alone."
+        "whole run, as HPCC runs no section by itself."
     ),
     rounds=4,
     round_s=100.0,

@@ -125,7 +125,7 @@ EXPERIMENT = Experiment(
         f"{MODEL}: images of 224×224×3 as float32, by our model server on this machine: the cores cut into instances "
         f"as in Table 4.1, any cores (ANY) or cores and memory of their own (CPUMEM). Loads of {SECONDS:g} s: "
         f"SingleStream one caller; MultiStream {STREAM_SAMPLES} samples in flight; Offline {CALLERS} callers for each "
-        f"core, with batches, of which larger ones are sent for longer; Server a Poisson process of "
+        f"core, with batches, of which larger ones are sent for a longer time; Server a Poisson process of "
         f"{SERVER_LOAD:g} times what SUT_1 ANY answers, for {SERVER_S:g} s."
     ),
     rounds=3,

@@ -109,9 +109,7 @@ FIGURES = (
             _claim_at_least("the tracker counts the predictions of an interval (1000)", "predictions", 100.0),
             _claim_at_least("the checker finds anomalous samples among them (300)", "outliers", 10.0),
             _claim_at_least("it picks critical samples (100)", "selected", 10.0),
-            _claim_at_least(
-                "the planner retrains, and a better version is put to use without a person", "promoted", 1.0
-            ),
+            _claim_at_least("the planner retrains, and a better version is promoted without a person", "promoted", 1.0),
         ),
         panels=(
             FigurePanel(metric="predictions", label="predictions counted", arms=("loop",)),

@@ -24,12 +24,13 @@ MARKS: dict[Verdict, str] = {
 COMMANDS = (
     "`scanflow reproduce --all --out DIR` measures these tables and figures of the thesis and the papers on a machine, "
     "and writes this page, the same with plots as HTML, and each plot. It takes about 40 minutes on two cores; an "
-    "interrupt loses no round, and the same command goes on. `scanflow reproduce fig6.7` measures one; `--list` lists "
+    "interrupt loses no round, and the same command continues. `scanflow reproduce fig6.7` measures one; `--list` "
+    "lists "
     "them."
 )
 READING = (
-    "What a figure shows is a ratio of two arms, with its interval of 95 % over the rounds. More or less holds beyond "
-    "that noise only; the same holds within 10 %, or where the interval has 1."
+    "A claim is checked on a ratio of two arms, with its 95 % interval over the rounds. More or less holds only beyond "
+    "that noise; the same holds within 10 %, or where the interval contains 1."
 )
 
 
@@ -84,7 +85,7 @@ def render_markdown(reproduction: Reproduction) -> str:
             "",
             f"## {source}",
             "",
-            "| figure | the source says | by the source | here | verdict |",
+            "| figure | the source says | in the source | here | verdict |",
             "|---|---|---|---|---|",
         ]
         for result in results:
@@ -132,7 +133,7 @@ def _render_figure(result: FigureResult) -> str:
         (finding.claim.statement, *_format_ratio(finding.claim.published, finding.measured), MARKS[finding.verdict])
         for finding in result.findings
     ]
-    listed = table(("the source says", "by the source", "here", "verdict"), rows) if rows else ""
+    listed = table(("the source says", "in the source", "here", "verdict"), rows) if rows else ""
     drawn = draw_figure(result)
     plot = f"<figure>{drawn}</figure>\n" if drawn else ""
     return heading + verdict + listed + plot

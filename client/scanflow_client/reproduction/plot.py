@@ -87,7 +87,7 @@ def _draw_bars(panel: FigurePanel, result: FigureResult, top: float) -> list[str
         parts.append(svg.element("rect", x=x, y=y, width=14.0, height=12.0, **svg.paint("blue")))
         parts.append(svg.text("here", x + 20, y + 11, "ink", anchor="start"))
         parts.append(svg.element("rect", x=x, y=y + 20, width=14.0, height=12.0, fill="url(#hatch)", stroke="#5b6372"))
-        parts.append(svg.text("by the source", x + 20, y + 31, "ink", anchor="start"))
+        parts.append(svg.text("in the source", x + 20, y + 31, "ink", anchor="start"))
         parts.append(svg.text("(its ratio)", x + 20, y + 45, "soft", anchor="start"))
     return parts
 

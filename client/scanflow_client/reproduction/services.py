@@ -271,6 +271,6 @@ FIGURES = (
         name="ingress-overhead",
         source="Secure Inference at Scale in Kubernetes, testing ingress overhead",
         title="Latency through a gateway with TLS",
-        untested="a gateway stands before services on a cluster only; docs/kubernetes.md has what was measured there",
+        untested="only services on a cluster have a gateway; docs/kubernetes.md has the measurements",
     ),
 )

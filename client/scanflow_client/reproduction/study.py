@@ -39,7 +39,7 @@ class Reproduction:
         return {verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]}
 
     def summary(self) -> dict[str, Any]:
-        """Return it in JSON types, without the rounds."""
+        """Return the reproduction in JSON types, without the rounds."""
         return {
             "machine": self.machine,
             "began": self.began,
@@ -79,7 +79,7 @@ class ReproductionStudy:
     """Called with a line at the end of an experiment."""
 
     rounds: int | None = None
-    """Of each experiment; None: as many as it has by itself."""
+    """Rounds of each experiment; None: its own default."""
 
     clock: Callable[[], float] = time.monotonic
     _left_s: dict[str, float] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class ReproductionStudy:
                 interrupted = True
                 break
             self._left_s.pop(experiment.name, None)
-        nothing = Measurements(problem="It was not measured: the command was interrupted before.")
+        nothing = Measurements(problem="Not measured: the command was interrupted.")
         results = []
         for figure in figures:
             problem = Measurements(problem=figure.untested)

@@ -1,4 +1,4 @@
-"""A value that is there already and may be awaited too."""
+"""An available value that may also be awaited."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Awaited(Generic[T]):
-    """A value that is there already and may also be awaited, as the thesis' listings do."""
+    """An available value that may also be awaited, as in the thesis' listings."""
 
     def __init__(self, value: T) -> None:
         self.value = value

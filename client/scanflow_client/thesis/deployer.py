@@ -77,7 +77,7 @@ class ScanflowDeployerClient:
         self._check_options(deployer, {"k8s_config_file": k8s_config_file, **options})
         if user_type == "incluster" and (scanflow_server_uri or Settings.from_environment().url) is None:
             raise UsageError(
-                "user_type='incluster' has a server do the work. Name it: scanflow_server_uri='http://...', or set "
+                "user_type='incluster' runs everything on a server. Name it: scanflow_server_uri='http://...', or set "
                 "SCANFLOW_URL."
             )
         url = scanflow_server_uri or (Settings.from_environment().url if user_type == "incluster" else None)
@@ -97,12 +97,13 @@ class ScanflowDeployerClient:
                 continue
             if name == "scanflow_autoconfig_server_uri" and _TYPES.get(deployer) == ("mpi",):
                 warnings.warn(
-                    f"{name!r} is not asked: how a job is cut (algorithm 2) is computed where it is submitted.",
-                    stacklevel=3,
+                    f"{name!r} is not used: a job is divided (algorithm 2) where it is submitted.", stacklevel=3
                 )
                 continue
             supported = [*_OPTIONS, *(["k8s_config_file"] if deployer in _CLUSTER else [])]
-            raise UnsupportedError(f"{name!r} is of no use to deployer={deployer!r}.{did_you_mean(name, supported)}")
+            raise UnsupportedError(
+                f"{name!r} is not supported by deployer={deployer!r}.{did_you_mean(name, supported)}"
+            )
 
     # Environments
 
@@ -182,7 +183,7 @@ class ScanflowDeployerClient:
         if name.startswith("_"):  # while a copy of this is being made
             raise AttributeError(name)
         if name in {"run_executor", "delete_executor"}:
-            raise UnsupportedError(f"{name} is no part of this version. A step alone: client.spin(workflow, step=...)")
+            raise UnsupportedError(f"{name} is not part of this version. A step alone: client.spin(workflow, step=...)")
         method = getattr(self._client, name)
         return lambda *args, **kwargs: Awaited(method(*args, **kwargs))
 

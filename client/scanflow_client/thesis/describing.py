@@ -30,10 +30,10 @@ from scanflow_client.thesis.engine_terms import (
 
 _MPI_NAMES: Final = {"nTasks": "n_tasks", "nNodes": "n_nodes", "nWorkers": "n_workers"}
 _NOT_SERVED: Final = {
-    "dockerfile": "image=..., one that is built already, or nothing: scanflow build makes one",
+    "dockerfile": "image=..., an existing image, or nothing: scanflow build builds one",
     "endpoint": "service_type='MODEL'",
-    "envSecretRefName": "a Secret 'scanflow-env' in the environment's namespace: all its pods have its entries",
-    "envfrom": "a ConfigMap or Secret 'scanflow-env' in the environment's namespace: all its pods have their entries",
+    "envSecretRefName": "a Secret 'scanflow-env' in the environment's namespace: all its pods get its entries",
+    "envfrom": "a ConfigMap or Secret 'scanflow-env' in the environment's namespace: all its pods get their entries",
     "implementation_type": "model='models:/name@alias': a registered model needs no server of its own",
 }
 
@@ -101,7 +101,9 @@ class ScanflowClient:
         if scaling := kedaSpec or hpaSpec or hpcSpec:
             first, *others = nodes
             if not isinstance(first, Service):
-                raise UnsupportedError(f"Only services scale; {first.name!r} is none. Remove kedaSpec and hpaSpec.")
+                raise UnsupportedError(
+                    f"Only services scale, and {first.name!r} is not a service. Remove kedaSpec and hpaSpec."
+                )
             nodes = [first.replace(scaling=scaling), *others]
         options = {"edges": edges, "type": type, "output_dir": output_dir, **fields}
         return Workflow(name=name, nodes=nodes, **_drop_none(options))
@@ -164,7 +166,7 @@ class ScanflowClient:
 
     def __getattr__(self, name: str) -> Any:
         if name in ELSEWHERE:
-            raise UnsupportedError(f"{name} is no part of this version. Write {ELSEWHERE[name]}.")
+            raise UnsupportedError(f"{name} is not part of this version. Write {ELSEWHERE[name]}.")
         raise AttributeError(f"{type(self).__name__!r} has no {name!r}.{did_you_mean(name, dir(type(self)))}")
 
     def ScanflowAgent(self, name: str, **fields: Any) -> Agent:  # noqa: N802
@@ -196,7 +198,7 @@ def _convert_service_fields(name: str, mainfile: str | None, fields: Mapping[str
     modern = {field: value for field, value in fields.items() if value is not None}
     for field, instead in _NOT_SERVED.items():
         if field in modern:
-            raise UnsupportedError(f"Service {name!r}: {field} is no part of this version. Write {instead}.")
+            raise UnsupportedError(f"Service {name!r}: {field} is not part of this version. Write {instead}.")
     if mainfile is not None:
         modern["implementation"] = f"{mainfile}:{PurePath(mainfile).stem}"
     if (kind := modern.pop("service_type", None)) is not None:
@@ -206,7 +208,7 @@ def _convert_service_fields(name: str, mainfile: str | None, fields: Mapping[str
     if (uri := modern.pop("modelUri", None)) is not None:
         if not str(uri).startswith("models:/"):
             raise UnsupportedError(
-                f"Service {name!r}: modelUri={uri!r} is no registered model. Register it, and write "
+                f"Service {name!r}: modelUri={uri!r} is not a registered model. Register it, and write "
                 "model='models:/name@champion'."
             )
         modern["model"] = uri

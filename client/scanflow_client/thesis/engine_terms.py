@@ -78,7 +78,7 @@ def convert_keda_spec(
     try:
         target = float(trigger.threshold.strip("'\" "))
     except ValueError:
-        raise UnsupportedError(f"threshold={trigger.threshold!r} is no number. Write threshold='20'.") from None
+        raise UnsupportedError(f"threshold={trigger.threshold!r} is not a number. Write threshold='20'.") from None
     return Scaling(
         metric=_convert_metric(trigger), target=target, min=least, max=most, polling=polling_s, cool_down=cool_down_s
     )
@@ -97,7 +97,7 @@ def convert_resources(requests: Mapping[str, Any] | None, limits: Mapping[str, A
     granted = {**(requests or {}), **(limits or {})}
     names = {"cpu": "cpu", "memory": "memory", "nvidia.com/gpu": "gpu"}
     if unknown := [name for name in granted if name not in names]:
-        raise UnsupportedError(f"The resource {unknown[0]!r} cannot be asked for. Known: {', '.join(names)}.")
+        raise UnsupportedError(f"The resource {unknown[0]!r} cannot be requested. Known: {', '.join(names)}.")
     resources = {names[name]: int(value) if name == "nvidia.com/gpu" else value for name, value in granted.items()}
     return Resources(**resources)
 

@@ -133,10 +133,10 @@ def test_runs_take_turns_and_memory_is_searched_where_the_program_is_nearly_as_f
     assert found.knee is not None
     assert found.knee.too_few < 50 * MIB <= found.knee.enough
     table, said, limits, bound, advice = format_characterization(found)
-    assert said == "Flat: more cores do not help. Nearly as fast as it gets: 2 cores."
+    assert said == "Flat: more cores do not help. Close to its fastest: 2 cores."
     assert "out of memory" in {row[1] for row in limits.rows}  # type: ignore[union-attr]
     assert str(bound).startswith("It runs with ")
-    assert str(advice) == 'Ask for: resources=sf.Resources(cpu=2, memory="64Mi")'
+    assert str(advice) == 'Request: resources=sf.Resources(cpu=2, memory="64Mi")'
     assert characterization_to_json(found)["saturation"]["speed"] == {1: 1.0, 2: 2.0, 4: 2.0}
     assert [row[0] for row in table.rows] == ["1 core", "2 cores", "4 cores"]  # type: ignore[union-attr]
 
@@ -198,7 +198,7 @@ def test_the_command_says_what_to_ask_for_and_where(tmp_path: Path, monkeypatch:
     words = ["characterize", "--cores", "1", "--rounds", "1", "--no-memory", "--write", "app.py:train"]
     found = CliRunner().invoke(app, [*words, "--", sys.executable, "-c", "pass"], catch_exceptions=False)
     assert found.exit_code == 0
-    assert "Ask for: resources=sf.Resources(cpu=" in found.stdout
+    assert "Request: resources=sf.Resources(cpu=" in found.stdout
     assert "+    resources=sf.Resources(cpu=" in found.stdout
     for word in ("app.py", ":train", "none.py:train"):
         with pytest.raises((InvalidError, NotFoundError)):

@@ -66,7 +66,7 @@ def test_images_are_built_pushed_and_listed_as_json(folder: Path) -> None:
 
 def test_nothing_is_needed_where_each_node_names_its_image(folder: Path) -> None:
     done = CliRunner().invoke(app, ["build", "app.py:report"])
-    assert done.stdout == "No image is needed: each step and service names one itself.\n"
+    assert done.stdout == "No image is needed: each step and service names its own.\n"
 
 
 def test_a_failed_build_has_the_builders_last_words(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

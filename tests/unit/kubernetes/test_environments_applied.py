@@ -293,16 +293,16 @@ class TestCommands:
         assert "+  Namespace" in planned
         assert "+  Workflow" in planned
         assert cluster.get("Namespace", HOME) is None
-        assert f"{HOME}: 8 objects made or changed." in quick_cli("apply").stdout
-        assert f"{HOME}: nothing was to be changed." in quick_cli("apply").stdout
+        assert f"{HOME}: 8 objects created or changed." in quick_cli("apply").stdout
+        assert f"{HOME}: nothing changed." in quick_cli("apply").stdout
         cluster.edit("ServiceAccount", "scanflow-step", HOME, {"automountServiceAccountToken": False})
-        assert "left as another one set it: ServiceAccount scanflow-step" in quick_cli("apply").stdout
+        assert "kept as another client set it: ServiceAccount scanflow-step" in quick_cli("apply").stdout
         planned = quick_cli("plan").stdout
         assert "~ .automountServiceAccountToken: False -> True" in planned
-        assert "7 objects of the environment stay as they are." in planned
+        assert "7 objects of the environment are unchanged." in planned
         assert "ServiceAccount scanflow-step: .automountServiceAccountToken" in quick_cli("apply", "--force").stdout
         removed = quick_cli("clean", "--yes").stdout
-        assert f"{HOME} is gone." in removed
+        assert f"{HOME} is deleted." in removed
 
     def test_a_plan_is_a_record_too(self, quick_cli: Cli) -> None:
         objects = json.loads(quick_cli("plan", "--json").stdout)["objects"]

@@ -89,7 +89,7 @@ def test_the_demo_tells_what_its_pod_writes_keeps_the_report_and_cleans_up(
 
 def test_a_demo_without_a_report_has_failed_and_cleans_up(play: Callable[[Any], list[str]]) -> None:
     place = Place("Error: no image")
-    with pytest.raises(StepFailedError, match="What it wrote is above"):
+    with pytest.raises(StepFailedError, match="Its output is above"):
         play(place)
     assert place.deleted == 1
 

@@ -22,7 +22,7 @@ from tests.unit.placement.trees import write, write_machine
 
 EPYC = """\
 An EPYC: 1 socket, 1 NUMA node, 8 cores, 16 CPUs (up to 2 siblings a core), 64.0 GiB
-All of it may be used: 16 CPUs.
+This process may use all of it: 16 CPUs.
 
 socket 0 · node 0 (64.0 GiB) · 8 cores · 2 L3 of 16.0 MiB
    0a  1a  2·  3· │  4b  5b  6·  7·
@@ -53,7 +53,7 @@ def test_a_plan_is_drawn_on_another_machine(quick_cli: Cli, epyc: Path, tmp_path
     done = quick_cli("topology", "--from", str(epyc), "--instances", "2", "--cores", "2", "--affinity", "CPUMEM")
     assert done.stdout == EPYC
     saved = quick_cli("topology", "--from", str(epyc), "--save", "copy.json")
-    assert "Show it anywhere: scanflow topology --from copy.json" in saved.stdout
+    assert "Show it on any machine: scanflow topology --from copy.json" in saved.stdout
     assert load(tmp_path / "copy.json") == load(epyc)
     done = quick_cli("topology", "--from", str(epyc), "-n", "2", "--cores", "500m", "--affinity", "cpu", "--json")
     told = json.loads(done.stdout)
@@ -68,9 +68,9 @@ def test_a_copied_tree_is_shown(quick_cli: Cli, tmp_path: Path) -> None:
     write_machine(tmp_path / "there/sys", uniform(2, 4))
     write(tmp_path / "there/sys/fs/cgroup", {"cpuset.cpus.effective": "1-5", "cpu.max": "200000 100000"})
     done = quick_cli("topology", "--sysfs", "there")
-    assert "May be used: 2 CPUs (affinity mask or cpuset: CPUs 1-5; CPU quota: 2)." in done.stdout
+    assert "This process may use 2 CPUs (affinity mask or cpuset: CPUs 1-5; CPU quota: 2)." in done.stdout
     assert "  0× 1· 2· 3·\n" in done.stdout
-    assert "× not for this process" in done.stdout
+    assert "× not allowed for this process" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_an_odd_machine_is_described_in_words() -> None:
         offline=(3,),
         memory_limit_bytes=2**29,
     )
-    assert describe_topology(odd)[2:] == ["Memory limit: 512.0 MiB.", "Switched off: CPUs 3.", "Slower cores: CPUs 2."]
+    assert describe_topology(odd)[2:] == ["Memory limit: 512.0 MiB.", "Offline: CPUs 3.", "Slower cores: CPUs 2."]
     panels = draw_topology(odd, [], width=80)
     assert [panel.title for panel in panels] == ["socket 0 · node 0 (1.0 GiB) · 2 cores", "memory without CPUs"]
     assert panels[0].lines == ("0· 2·", "1·")

@@ -67,5 +67,5 @@ def test_the_command_prints_claims_beside_what_was_measured(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("words", [[], ["--all", "fig6.7"]])
 def test_neither_and_both_of_names_and_all_are_refused(words: list[str]) -> None:
-    with pytest.raises(UsageError, match="Name figures, or say --all"):
+    with pytest.raises(UsageError, match="Name figures, or give --all"):
         CliRunner().invoke(app, ["reproduce", *words], catch_exceptions=False)

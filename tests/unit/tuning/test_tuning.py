@@ -245,9 +245,9 @@ def report_of(file: Path, **result: Any) -> TuningReport:
 def test_what_is_better_is_said_with_its_interval_and_the_command_that_puts_it_to_use(file: Path) -> None:
     report = report_of(file)
     head, table, verdict = format_tuning(report)
-    assert head == "serve on 2 cores for requests/s: 1 of 5 other ways to serve measured."
+    assert head == "serve on 2 cores for requests/s: 1 of 5 other configurations measured."
     assert [row[-1] for row in table.rows] == ["1", "1.24×"]  # type: ignore[union-attr]
-    assert verdict == "✓ 2 × 1 core, cpu is better: 1.23× (1.23 to 1.24), measured anew."
+    assert verdict == "✓ 2 × 1 core, cpu is better: 1.23× (1.23 to 1.24), measured again."
     assert suggest_command(report) == f"scanflow deploy {file}:serve --instances 2 --cores 1 --affinity cpu"
     assert "✓ 2 × 1 core, cpu" in draw_tuning(report)
     assert "<svg" in report._repr_html_()
@@ -258,13 +258,15 @@ def test_what_is_not_better_beyond_noise_is_said_so_and_nothing_is_advised(file:
     assert found is not None
     fresh = replace(found, measured=tuple(replace(one, rate=100.0) for one in found.measured))
     report = report_of(file, fresh=fresh)
-    assert format_tuning(report)[-1].startswith("Not better beyond noise: the best other, 2 × 1 core, cpu, is 0.98×")  # type: ignore[union-attr]
+    assert format_tuning(report)[-1].startswith(
+        "No difference beyond noise: the best candidate, 2 × 1 core, cpu, is 0.98×"
+    )  # type: ignore[union-attr]
     assert suggest_command(report) is None
 
 
 def test_where_nothing_keeps_the_bound_the_nearest_is_said(file: Path) -> None:
     report = report_of(file, goal=Goal(p99_s=0.01))
-    told = "✗ Nothing keeps p99 within 10 ms. The nearest is 1 × 2 cores, any, 3.00 times that."
+    told = "✗ No candidate keeps p99 within 10 ms. The nearest is 1 × 2 cores, any, at 3.00 times the bound."
     assert format_tuning(report)[-1] == told
     assert suggest_command(report) is None
 
@@ -291,7 +293,7 @@ def test_a_copy_has_room_beside_what_runs_or_is_refused(file: Path) -> None:
     )
     space, default = build_search_space(target, machine, [], cores=None, batches=[])
     assert (space.cores, default) == (2, Candidate(instances=1, cores=2.0))
-    with pytest.raises(InvalidError, match="with 2 cores has no room: 1 of 2 are free"):
+    with pytest.raises(InvalidError, match="with 2 cores does not fit: 1 of 2 are free"):
         build_search_space(target, machine, [other], cores=None, batches=[])
 
 
@@ -367,6 +369,6 @@ def test_on_a_cluster_a_pod_with_a_part_of_a_core_is_not_one_with_the_whole(file
 
 
 def test_on_a_cluster_the_budget_is_to_be_known(file: Path) -> None:
-    with pytest.raises(InvalidError, match="how many cores 'serve' may have"):
+    with pytest.raises(InvalidError, match="The cores for 'serve' are unknown"):
         build_cluster_space(deployed(file, "http://10.96.0.9:8080", cores=None), cores=None, batches=[])
     assert not is_remote(deployed(file, "http://127.0.0.1:1", cores=None))

@@ -21,11 +21,11 @@ class Images:
 
 
 class FragileImages(Images):
-    """The same, and it does not start while there is a file ``down``: a service that restarts do not repair."""
+    """The same, but it does not start while the file ``down`` exists: restarts do not repair the service."""
 
     def __init__(self, down: str) -> None:
         if Path(down).exists():
-            raise RuntimeError(f"{down} is there: this service is broken.")
+            raise RuntimeError(f"{down} exists: this service is broken.")
 
 
 class Pauses:
