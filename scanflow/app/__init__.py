@@ -1,1 +1,1 @@
-"""The application model: what a user describes. Frozen, checked when made, no input or output."""
+"""The application model, as users describe it. Frozen, validated on construction, without input or output."""

@@ -32,30 +32,30 @@ _collection: ContextVar[list[Any] | None] = ContextVar("scanflow_declared", defa
 
 
 class Sensor(Model):
-    """What an agent looks at, and when (thesis listing 5.4)."""
+    """A function that an agent runs on a trigger, to observe runs (thesis listing 5.4)."""
 
     name: str
-    """The name of the function that is called with what was found."""
+    """The name of the function that is called with the runs found."""
 
     trigger: Trigger
     nodes: Annotated[Sequence[str], AfterValidator(as_tuple)] = ()
-    """The workflow nodes whose tracked runs are looked at. Empty: the whole application's."""
+    """The workflow nodes that produced the runs. Empty: all nodes of the application."""
 
     filter_string: str | None = None
-    """Which of those runs, in MLflow's filter language."""
+    """A filter of those runs, in MLflow's filter language."""
 
     function: Annotated[str, AfterValidator(lambda value: check_locator(value, "function"))] | None = None
     """``file.py:name`` or ``package.module:name``. Unset: the template's function of that name."""
 
     parameters: Parameters = Field(default_factory=Fixed)
     limit_s: Seconds | None = None
-    """A firing is given up after so many seconds, or text such as ``"5m"``. None: 60 s."""
+    """The timeout of a firing, in seconds, or text such as ``"5m"``. None: 60 s."""
 
     grace_s: Seconds | None = None
-    """How late a firing of a schedule may begin before it counts as missed. None: 60 s."""
+    """The longest delay of a scheduled firing before it counts as missed, in seconds. None: 60 s."""
 
     misfire: Misfire | None = None
-    """What is done about what fell due while the agent was down. None: it fires once for all of it."""
+    """How firings that the agent missed while it was down are handled. None: it fires once for all of them."""
 
     @field_validator("name")
     @classmethod
@@ -72,7 +72,8 @@ class Agent(Model):
 
     name: Annotated[str, AfterValidator(lambda name: check_name(name, "agent"))]
     template: str | None = None
-    """``tracker``, ``checker``, ``planner``, ``executor``, or an installed package's. None: only what you give it."""
+    """``tracker``, ``checker``, ``planner``, ``executor``, or that of an installed package. None: only its own "
+    "sensors and modules."""
 
     sensors: Annotated[Sequence[Sensor], AfterValidator(as_tuple)] = ()
     modules: Annotated[Sequence[str], AfterValidator(as_tuple)] = ()
@@ -129,12 +130,13 @@ class Agent(Model):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SensorFunction(Generic[P, R]):
-    """A function that is a sensor. Called, it is still the function."""
+    """A function that is a sensor. It can still be called as a function."""
 
     function: Callable[P, R]
     sensor: Sensor
     timed: bool = True
-    """Whether the author gave a trigger. If not, an application's sensor of the same name has it, else it is called."""
+    """Whether a trigger was given. If not, the application's sensor of the same name has it, else it fires on a "
+    "call."""
 
     agent: str | None = None
     """The agent it belongs to. None: the one whose module declares it."""

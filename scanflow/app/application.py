@@ -22,7 +22,7 @@ class Tracker(Model):
     """A tracking server or database as MLflow spells it. Unset: the one inside scanflow's home folder."""
 
     port: Whole | None = Field(default=None, ge=1, le=65535)
-    """The port on which a backend should serve it, where it serves one."""
+    """The port for a backend that runs the tracker itself."""
 
 
 def _folder(value: Any) -> str:
@@ -32,7 +32,7 @@ def _folder(value: Any) -> str:
 
 
 class Application(Model):
-    """What one team ships: workflows, the agents that watch them, and where they log.
+    """An application of one team: workflows, the agents that watch them, and the tracker that they log to.
 
     Its environment on a backend is named ``scanflow-<name>-<team>``: a Kubernetes namespace, or a folder.
     """
@@ -40,7 +40,8 @@ class Application(Model):
     name: Annotated[str, AfterValidator(lambda name: check_name(name, "application"))]
     team: Annotated[str, AfterValidator(lambda team: check_name(team, "team"))] = "default"
     app_dir: Annotated[str | Path, BeforeValidator(_folder), Field(validate_default=True)] = "."
-    """The folder that scripts are relative to. A relative one is relative to the file it was loaded from."""
+    """The folder that scripts are relative to. A relative folder is relative to the file that the application was "
+    "loaded from."""
 
     workflows: Annotated[Sequence[Workflow], AfterValidator(as_tuple)] = ()
     agents: Annotated[Sequence[Agent], AfterValidator(as_tuple)] = ()
@@ -48,7 +49,7 @@ class Application(Model):
     """Where steps log. Unset: wherever MLflow itself would."""
 
     notify: Annotated[Sequence[Webhook], AfterValidator(as_tuple)] = ()
-    """Where the server tells people of what needs them."""
+    """Where the server notifies people."""
 
     backend: str | None = None
     """The backend that its environment is on, by name. ``--backend`` and ``SCANFLOW_BACKEND`` come first."""

@@ -19,7 +19,8 @@ class Dependency(Model):
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """What ``a >> b`` gives, for ``Workflow(edges=...)``: the edges so far, and the last nodes for the next ``>>``."""
+    """The result of ``a >> b``, for ``Workflow(edges=...)``: the edges so far, and the last nodes for the next "
+    "``>>``."""
 
     edges: tuple[Dependency, ...]
     heads: tuple[str, ...]
@@ -27,12 +28,12 @@ class Chain:
     used: list[bool] = field(default_factory=list, repr=False, compare=False)
 
     def __del__(self) -> None:
-        """Warn of edges that nobody took, as Python warns of a coroutine that nobody awaited."""
+        """Warn of unused edges, as Python warns of a coroutine that was never awaited."""
         if self.edges and not self.used:
             first = self.edges[0]
             warnings.warn(
-                f"The edge {first.dependee} >> {first.depender} was made and not used: '>>' changes neither node. "
-                "Give what it returns to the workflow: sf.Workflow(..., edges=a >> b).",
+                f"The edge {first.dependee} >> {first.depender} was created but not used: '>>' changes neither node. "
+                "Pass its result to the workflow: sf.Workflow(..., edges=a >> b).",
                 stacklevel=2,
             )
 
@@ -48,7 +49,7 @@ class Chain:
 
 
 class Linkable(Model):
-    """A named thing that ``>>`` links to others. It changes neither: the edges are the value of the expression."""
+    """A named node that ``>>`` links to others. No node is changed: the edges are the value of the expression."""
 
     name: str
 
@@ -83,10 +84,10 @@ def _is_list(target: object) -> bool:
 
 def _advice(target: object) -> str:
     if _is_list(target):
-        return "'>>' links nodes, but this list of nodes is empty, so there is no edge to make. Remove it."
+        return "'>>' links nodes, but this list of nodes is empty, so there is no edge. Remove the list."
     if callable(getattr(target, "bind", None)):
         return f"'>>' links nodes, but {target!s} is a function. Make a node of it first: .bind(...)."
-    return f"'>>' links nodes, but {short(target)} is not one. Write a >> b, or a >> [b, c]."
+    return f"'>>' links nodes, but {short(target)} is not a node. Write a >> b, or a >> [b, c]."
 
 
 def _join(first: Chain, second: Chain) -> Chain:

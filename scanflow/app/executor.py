@@ -33,7 +33,7 @@ _NEEDS_A_PROCESS = ("requirements", "image", "resources", "affinity", "timeout",
 
 
 class Target(str):
-    """A function's name, and the function itself where it is at hand."""
+    """A function's name, and the function itself if it is available."""
 
     __slots__ = ("call",)
     call: Callable[..., Any] | None
@@ -51,16 +51,16 @@ def _to_target(value: Any) -> Target | None:
 
 
 class Retry(Model):
-    """How often a failed step is tried again, and how long to wait before each try. ``retries=3`` is short for it."""
+    """The number of retries of a failed step, and the wait before each. ``retries=3`` is a short form."""
 
     limit: Whole = Field(ge=0, le=100)
-    """Tries after the first."""
+    """Attempts after the first."""
 
     delay: Duration = 1.0
     """Wait before the first retry. None: no wait."""
 
     factor: Number = Field(default=2.0, ge=1)
-    """By how much each next wait is longer; 1 keeps it constant."""
+    """The factor between consecutive waits; 1 keeps them constant."""
 
     max_delay: Duration = 60.0
 
@@ -85,14 +85,14 @@ def _check_items(value: Any) -> Any:
         return ref
     if not isinstance(value, list | tuple | range):
         raise InvalidError(
-            f"for_each cannot be {short(value)}. Give it a list, a step that returns one, or "
-            "an output that is one: load['files']."
+            f"for_each cannot be {short(value)}. Give it a list, a step that returns a list, or an output that is a "
+            "list: load['files']."
         )
     return tuple(plain(value, "an item of for_each", special=_to_reference))
 
 
 def _serialize_reference(value: Any) -> Any:
-    """Left to itself, pydantic tries the reference's serializer on a list too, and writes its text."""
+    """Serialize references only: pydantic alone would serialize a list as a reference, and write its text."""
     return value.model_dump(mode="json") if isinstance(value, Ref) else value
 
 
@@ -157,10 +157,10 @@ class Executor(Linkable):
     affinity: Annotated[Affinity | str | None, BeforeValidator(Affinity.coerce)] = None
 
     retries: Annotated[Retry | int, BeforeValidator(_to_retry)] = Retry(limit=0)
-    """Tries after the first failed one; a number, or a :class:`Retry` with waits."""
+    """Attempts after the first failure; a number, or a :class:`Retry` with waits."""
 
     timeout: Duration = None
-    """The longest one try may take; then its whole process group is ended."""
+    """The timeout of an attempt; then its whole process group is terminated."""
 
     for_each: Annotated[
         Ref | Sequence[Any] | None, BeforeValidator(_check_items), PlainSerializer(_serialize_reference)
@@ -168,13 +168,13 @@ class Executor(Linkable):
     """A list, or a reference to one: the step runs once for each item, which ``sf.item`` stands for."""
 
     when: Annotated[Condition | None, BeforeValidator(read_condition)] = None
-    """The step runs only if this holds; else it is skipped."""
+    """The step runs only if this condition holds; else it is skipped."""
 
     cache: Annotated[bool | str, BeforeValidator(_check_cache)] = False
     """Reuse an earlier run's outputs if code, parameters and input files are the same. Text is a version to change."""
 
     in_process: bool = False
-    """Run a cheap function inside the runner's process: no isolation, and no limit can be put on it."""
+    """Run a cheap function inside the runner's process, without isolation and limits."""
 
     @field_validator("name")
     @classmethod
@@ -187,16 +187,14 @@ class Executor(Linkable):
     def _check(self) -> Self:
         who = f"Executor {self.name!r}"
         if (not self.mainfile) == (self.function is None) or self.mainfile == "":
-            raise InvalidError(f"{who} needs either a 'mainfile' (a script) or a @sf.step function, and not both.")
+            raise InvalidError(f"{who} needs either a 'mainfile' (a script) or a @sf.step function, not both.")
         for key in self.parameters:
             if not key or key.startswith("-") or any(sign in key for sign in " =\n\0"):
                 raise InvalidError(f"{who} has the parameter {key!r}, which cannot become an option '--name value'.")
         if self.for_each is None and any(ref.step is None for ref in self.references):
-            raise InvalidError(f"{who} uses sf.item but has no for_each. Give it the list to run over: for_each=...")
+            raise InvalidError(f"{who} uses sf.item but has no for_each. Give it the list of items: for_each=...")
         if isinstance(self.for_each, Ref | tuple) and any(ref.step is None for ref in references_in(self.for_each)):
-            raise InvalidError(
-                f"{who} uses sf.item in its for_each, where there is no item yet. Give it a list, or a step."
-            )
+            raise InvalidError(f"{who} uses sf.item in its for_each, which has no item. Give it a list, or a step.")
         if self.in_process:
             self._check_in_process(who)
         return self
@@ -230,12 +228,12 @@ class Executor(Linkable):
 
     @property
     def avoid_services(self) -> Sequence[str]:
-        """The online workflows whose cores it keeps off."""
+        """The online workflows whose cores the step avoids."""
         return self.affinity.avoid_services if isinstance(self.affinity, Affinity) else ()
 
     @property
     def settable(self) -> tuple[str, ...]:
-        """The parameters that can be set: those given, and its function's own where that is at hand."""
+        """The parameters that can be set: the given ones, and those of its function, if that is available."""
         call = None if self.target is None else self.target.call
         own = () if call is None else inspect.signature(getattr(call, "function", call)).parameters
         return tuple(dict.fromkeys([*self.parameters, *own]))

@@ -11,7 +11,7 @@ _MOST_SHOWN = 20
 
 
 def collect_parents(names: Iterable[str], edges: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
-    """Return the names that each name waits for, once each, in the order of the edges."""
+    """Return the dependencies of each name, without duplicates, in the order of the edges."""
     parents: dict[str, dict[str, None]] = {name: {} for name in names}
     for before, after in edges:
         parents[after][before] = None

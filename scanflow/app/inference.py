@@ -25,13 +25,13 @@ def check_inference(who: str, services: Sequence[Service], parents: Parents) -> 
     if (twice := _find_double_answer(parents, children, routers)) is not None:
         first, second = twice
         raise InvalidError(
-            f"{who}: {first!r} and {second!r} would both answer the same request, since nothing comes after either. "
-            f"Join them with a COMBINER, [{first}, {second}] >> join, or let a ROUTER choose between them."
+            f"{who}: {first!r} and {second!r} would both answer the same request, since neither has a successor. Join "
+            f"them with a COMBINER, [{first}, {second}] >> join, or let a ROUTER choose between them."
         )
     scaled = [service.name for service in services if service.scaling is not None]
     if len(scaled) > 1:
         raise InvalidError(
-            f"{who} has a scaling at {scaled[0]!r} and at {scaled[1]!r}, but an instance holds the whole graph. "
+            f"{who} has a scaling at {scaled[0]!r} and at {scaled[1]!r}, but an instance contains the whole graph. "
             "Keep one of the two."
         )
 
@@ -52,18 +52,16 @@ def find_outputs(parents: Parents) -> tuple[str, ...]:
 def _check_node(who: str, service: Service, parents: Sequence[str], children: Sequence[str]) -> None:
     if service.role == "COMBINER" and not parents:
         raise InvalidError(
-            f"{who}: the COMBINER {service.name!r} has nothing to combine. Link what it joins: "
-            f"[a, b] >> {service.name}."
+            f"{who}: the COMBINER {service.name!r} has no inputs to combine. Link them: [a, b] >> {service.name}."
         )
     if service.role == "ROUTER" and not children:
         raise InvalidError(
-            f"{who}: the ROUTER {service.name!r} has nothing to choose from. Link its branches: "
-            f"{service.name} >> [a, b]."
+            f"{who}: the ROUTER {service.name!r} has no branches to choose from. Link them: {service.name} >> [a, b]."
         )
     if len(parents) > 1 and service.role != "COMBINER":
         raise InvalidError(
-            f"{who}: {service.name!r} would take the results of {_format_names(parents)}, "
-            f"but a {service.role} takes one. Join them with a COMBINER before it, or give it that role."
+            f"{who}: {service.name!r} gets the results of {_format_names(parents)}, but a {service.role} accepts one. "
+            "Join them with a COMBINER before it, or give it that role."
         )
 
 

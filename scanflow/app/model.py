@@ -1,4 +1,4 @@
-"""The base of the user's descriptions: frozen, validated, with errors that name node and field."""
+"""The base of users' descriptions: frozen, validated, with errors that name node and field."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from scanflow.errors import InvalidError, did_you_mean
 
 
 class Model(BaseModel):
-    """A frozen description, refused as a whole with an :class:`~scanflow.errors.InvalidError` when a part is wrong."""
+    """A frozen description, rejected with an :class:`~scanflow.errors.InvalidError` if a part is invalid."""
 
     # Without use_attribute_docstrings: it reads and parses the source of every model when that is imported, which took
     # a fifth of the time that "hello world" takes.
@@ -48,7 +48,7 @@ class Model(BaseModel):
 
     @model_serializer(mode="wrap")
     def _keep_kind(self, handler: SerializerFunctionWrapHandler) -> Any:
-        """Write ``kind`` even where defaults are left out: a reader tells models apart by it."""
+        """Write ``kind`` even where defaults are left out: a reader distinguishes models by it."""
         kind = getattr(self, "kind", None)
         written = handler(self)
         return {"kind": kind, **written} if kind is not None and isinstance(written, dict) else written
@@ -91,8 +91,8 @@ _REASONS = {
     "mapping_type": "it should be a mapping",
     "model_type": "it should be a {class_name}",
     "dataclass_type": "it should be a {class_name}",
-    "union_tag_not_found": "it has no 'kind', which says what it is",
-    "model_attributes_type": "it has no 'kind', which says what it is",
+    "union_tag_not_found": "it has no 'kind', which names its type",
+    "model_attributes_type": "it has no 'kind', which names its type",
     "union_tag_invalid": "its kind should be one of {expected_tags}",
 }
 
@@ -142,5 +142,5 @@ def _list_fields(model: type[BaseModel]) -> Sequence[str]:
 
 
 def _names_itself(text: str, subject: str) -> bool:
-    """A part that has a name of its own ("Executor 'train': ...") needs no other subject before it."""
+    """Return whether a text names its own subject ("Executor 'train': ...")."""
     return text.startswith(subject) or re.match(r"[A-Z]\w* ['\"]|The [\w ]+ name ", text) is not None

@@ -25,7 +25,7 @@ MPIRuntime = Literal["podman", "apptainer", "singularity"]
 
 
 class MPIWorkload(Linkable):
-    """An MPI program: how many tasks, on how many nodes, with what each."""
+    """An MPI program: its tasks, nodes, and the resources of each task."""
 
     kind: Literal["mpi"] = "mpi"
 
@@ -57,13 +57,13 @@ class MPIWorkload(Linkable):
     Unset: it is not known, and the job is not cut."""
 
     flavor: MPIFlavor | None = None
-    """Whose ``mpirun``. Unset: the one that is installed; Open MPI where both are."""
+    """The MPI implementation. Unset: the installed one; Open MPI if both are installed."""
 
     oversubscribe: bool = False
     """Allow more tasks than cores."""
 
     timeout: Duration = None
-    """The longest the job may take; then it is ended, and the ranks that had not ended are named."""
+    """The timeout of the job; then it is terminated, and the ranks that still ran are named."""
 
     image: str | None = None
     runtime: MPIRuntime | None = None
@@ -85,7 +85,7 @@ class MPIWorkload(Linkable):
                 f"{who} has {self.n_tasks} tasks for {self.n_nodes} nodes. Write n_nodes={self.n_tasks} or less."
             )
         if self.runtime is not None and self.image is None:
-            raise InvalidError(f"{who} has a runtime for containers, and no image. Write image='...' too.")
+            raise InvalidError(f"{who} has a runtime for containers, but no image. Add image='...'.")
         if self.n_workers is not None and self.n_workers > self.n_tasks:
             raise InvalidError(
                 f"{who} has {self.n_tasks} tasks for {self.n_workers} workers. Write n_workers={self.n_tasks} or less."
@@ -98,7 +98,7 @@ class MPIWorkload(Linkable):
 
     @property
     def memory_bytes(self) -> int | None:
-        """The memory of all its tasks; None: they say nothing of theirs."""
+        """The memory of all its tasks; None: the tasks request no memory."""
         task_bytes = self.resources_per_task.memory_bytes
         return None if task_bytes is None else task_bytes * self.n_tasks
 

@@ -60,7 +60,7 @@ def plain(value: Any, what: str, *, special: Callable[[Any], Any] = lambda _: No
     kind = type(value).__name__
     raise InvalidError(
         f"{what} is {with_article(kind)}, which cannot be serialized. Use text, numbers, true/false, lists, mappings "
-        "or paths; have a step load or make anything else."
+        "or paths; load or create other objects in a step."
     )
 
 
@@ -111,7 +111,7 @@ def _check_number(value: float, what: str) -> float:
             )
         return int(value)
     if not math.isfinite(value):
-        raise InvalidError(f"{what} is {value!r}, which JSON has no number for. Write the text '{value!r}', or None.")
+        raise InvalidError(f"{what} is {value!r}, which JSON cannot represent. Write the text '{value!r}', or None.")
     return float(value)
 
 

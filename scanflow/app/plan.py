@@ -1,4 +1,4 @@
-"""Plans a workflow: its steps and the resources they would hold, without running it."""
+"""Plans a workflow: its steps and the resources they would use, without running it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class PlannedStep(BaseModel):
 
     name: str
     wave: int
-    """Steps of one wave wait only for earlier waves."""
+    """Steps of one wave depend only on earlier waves."""
 
     runs: str
     after: tuple[str, ...]
     cores: float
-    """Counted for planning: one where nothing is asked for."""
+    """Cores counted for planning: one if the step requests none."""
 
     memory_bytes: int | None
     width: int | None = 1
@@ -58,14 +58,14 @@ class PlannedObject(BaseModel):
     name: str
     change: Literal["create", "change", "none", "conflict", "refused"]
     fields: tuple[str, ...] = ()
-    """What changes in one that is there: ``~ .spec.replicas: 1 -> 2``."""
+    """The changes of an existing object: ``~ .spec.replicas: 1 -> 2``."""
 
     why: str = ""
-    """Of a conflict or a refusal."""
+    """The reason of a conflict or a refusal."""
 
 
 class Plan(BaseModel):
-    """A workflow's steps in the order they would start, and the most they would hold at once on given cores.
+    """A workflow's steps in the order of their start, and their peak use of the given cores.
 
     Of an online workflow: its nodes in the order data flows, and its instances, each of which holds all of them.
     """
@@ -78,17 +78,17 @@ class Plan(BaseModel):
     machine_cores: float
     machine_memory_bytes: int
     peak_cores: float
-    """Never more than the machine has: what does not fit waits."""
+    """At most the cores of the machine: steps that do not fit wait."""
 
     peak_memory_bytes: int
-    """Never more than the machine has, but for a step that asks for more alone."""
+    """At most the memory of the machine, except for a single step that requests more."""
 
     unsized: int
-    """Steps that ask for no memory, so that the peak says nothing of them."""
+    """Steps without a memory request, which the peak does not include."""
 
     instances: tuple[PlannedInstance, ...] = ()
     objects: tuple[PlannedObject, ...] = ()
-    """What would be made or changed in a cluster, held against what is there; elsewhere none."""
+    """The objects that would be created or changed in a cluster; none on other backends."""
 
 
 def plan_workflow(workflow: Workflow, *, machine_cores: float, machine_memory_bytes: int) -> Plan:

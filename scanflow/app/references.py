@@ -32,7 +32,7 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 class Ref(Model):
-    """A value that a step will have produced by the time it is needed, or the current item of a fan-out.
+    """A value that an earlier step produces, or the current item of a fan-out.
 
     In files: ``{"$from": "train.accuracy"}`` is a named output of ``train``, or that key of what its function returned;
     ``{"$from": "item"}`` is the current item.
@@ -142,8 +142,8 @@ def _check_operand(value: Any) -> Any:
     if isinstance(value, Ref | Linkable):
         other = str(value) if isinstance(value, Ref) else value.name
         raise InvalidError(
-            f"A condition compares with a plain value, and {other!r} is known only at run time. Have a step compare "
-            "the two and return True or False."
+            f"A condition compares with a plain value, and {other!r} is known only at run time. Compare the two in a "
+            "step that returns True or False."
         )
     return plain(value, "what a condition compares with")
 
@@ -198,7 +198,7 @@ class Condition(Model):
             return bool(_OPERATORS[self.op](value, self.right))
         except TypeError as error:
             raise InvalidError(
-                f"The condition '{self}' cannot be tested: {str(self.left)!r} turned out to be {value!r} ({error})."
+                f"The condition '{self}' cannot be tested: {str(self.left)!r} is {value!r} ({error})."
             ) from error
 
 
@@ -212,7 +212,7 @@ def read_reference(value: Any) -> Ref | None:
 def read_condition(value: Any) -> Any:
     if isinstance(value, Ref):
         raise InvalidError(
-            f"'when' needs a condition, and {str(value)!r} is a value. Write when=node[...].equals(True)."
+            f"'when' needs a condition, but {str(value)!r} is a value. Write when=node[...].equals(True)."
         )
     if isinstance(value, bool):
         raise InvalidError(

@@ -17,7 +17,7 @@ AffinityMode = Literal["any", "cpu", "cpumem", "cpumempin"]
 
 
 class Resources(Model):
-    """What one copy of a node is granted. Unset means: not limited, and one core is counted for planning."""
+    """The resources of one copy of a node. Unset: unlimited, and one core is counted for planning."""
 
     cpu: Annotated[float | str, BeforeValidator(parse_cpu)] | None = None
     """Cores, as ``2``, ``0.5`` or ``"500m"``. Thread pools are sized to it, rounded up."""
@@ -47,11 +47,11 @@ class Affinity(Model):
     """Nodes of the same workflow to be placed on the same machine."""
 
     apart_from: Annotated[Sequence[str], AfterValidator(as_tuple)] = ()
-    """Nodes of the same workflow to be kept on other machines."""
+    """Nodes of the same workflow to be placed on other machines."""
 
     avoid_services: Annotated[Sequence[str], AfterValidator(as_tuple)] = ()
-    """Online workflows of the application: a batch step keeps off the cores that their instances have when it starts
-    (thesis Fig. 5.14). Where they have all there are, it runs on any."""
+    """Online workflows of the application: a batch step avoids the cores that their instances use when it starts
+    (thesis Fig. 5.14). If they use all cores, it runs on any."""
 
     @staticmethod
     def coerce(value: Any) -> Any:

@@ -26,20 +26,20 @@ class Scaling(Model):
 
     max: Whole = Field(default=1, ge=1)
     up: Number | None = Field(default=None, gt=0)
-    """Above this instances are added. Unset: the target and its tolerance."""
+    """Above this value, instances are added. Unset: the target and its tolerance."""
 
     down: Number | None = Field(default=None, gt=0)
-    """Below this instances are taken away. Unset: the target less its tolerance."""
+    """Below this value, instances are removed. Unset: the target minus its tolerance."""
 
     tolerance: Number = Field(default=0.1, gt=0, lt=1)
-    """The share of the target that the metric may be off before anything changes, as Kubernetes has it."""
+    """The relative deviation from the target that causes no change, as in Kubernetes."""
 
     polling: Seconds = 15.0
     stabilization_window_s: Wait = 300.0
-    """Seconds for which fewer instances must have been enough before any are taken away. They are added at once."""
+    """Seconds for which fewer instances must have been enough before any are removed. Instances are added at once."""
 
     cool_down: Seconds = 60.0
-    """With ``min=0``: seconds without a request before there is no instance."""
+    """With ``min=0``: seconds without a request before the last instance is removed."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

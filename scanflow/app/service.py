@@ -42,7 +42,7 @@ class Service(Linkable):
 
     name: Annotated[str, AfterValidator(lambda name: check_name(name, "service"))]
     role: ServiceRole = "MODEL"
-    """What the node does with a request, in Seldon's terms."""
+    """The node's role in the graph, in Seldon's terms."""
 
     implementation: Annotated[
         Annotated[str, AfterValidator(lambda value: check_locator(value, "implementation"))] | None,
@@ -57,25 +57,25 @@ class Service(Linkable):
     """Arguments of the class."""
 
     requirements: str | None = None
-    """A requirements file. None: what is installed where the instance runs."""
+    """A requirements file. None: the packages installed where the instance runs."""
 
     image: str | None = None
-    """For backends that run containers; others say at ``check`` that it is not used."""
+    """A container image, for backends that run containers; others report at ``check`` that it is not used."""
 
     resources: Resources = Resources()
-    """Of one instance. Those of the nodes of a graph add up, since an instance holds all of them."""
+    """The resources of one instance. Those of a graph's nodes are added, since an instance contains all of them."""
 
     affinity: Annotated[Affinity | str | None, BeforeValidator(Affinity.coerce)] = None
-    """Where an instance may run. None: anywhere. The strictest of a graph's nodes holds."""
+    """Where an instance may run. None: anywhere. The strictest affinity of a graph's nodes applies."""
 
     instances: Whole = Field(default=1, ge=0)
-    """Running copies, where no scaling decides."""
+    """The number of instances, without a scaling."""
 
     scaling: Scaling | None = None
-    """What decides the number of instances, at one node of a graph at most. None: ``instances``, until it is scaled."""
+    """The autoscaling, at one node of a graph at most. None: ``instances``, until the service is resized."""
 
     batching: Batching | None = None
-    """Answer requests that wait together, in one call. Unset: each in a call of its own."""
+    """Dynamic batching of requests. Unset: each request is a call."""
 
     def _repr_html_(self) -> str:
         size = str(self.instances) if self.scaling is None else f"{self.scaling.min} to {self.scaling.max}"
@@ -93,7 +93,7 @@ class Service(Linkable):
     def _check(self) -> Self:
         who = f"Service {self.name!r}"
         if (self.implementation is None) == (self.model is None):
-            raise InvalidError(f"{who} needs either an 'implementation' (a Python class) or a 'model', and not both.")
+            raise InvalidError(f"{who} needs either an 'implementation' (a Python class) or a 'model', not both.")
         if self.model is not None and not _MODEL.fullmatch(self.model):
             name = self.model.removeprefix("models:").strip("/@") or "name"
             raise InvalidError(
@@ -104,6 +104,6 @@ class Service(Linkable):
             raise InvalidError(f"{who} has a registry model, so its role is MODEL, not {self.role}.")
         if self.batching is not None and self.role in {"ROUTER", "COMBINER"}:
             raise InvalidError(
-                f"{who} is a {self.role}, which decides on one request at a time. Give the batching to another node."
+                f"{who} is a {self.role}, which decides on one request at a time. Move the batching to another node."
             )
         return self

@@ -19,45 +19,45 @@ _Port = Annotated[Whole, Field(ge=1, le=65535)]
 
 
 class Batching(Model):
-    """Let a service answer requests that wait together, in one call."""
+    """Dynamic batching: answer queued requests in one call."""
 
     max_size: Whole = Field(ge=1)
     max_delay: Wait = 0.0
-    """Seconds that a request waits for others. 0: it joins those that wait already."""
+    """Seconds that a request waits for others. 0: it joins only requests that are already queued."""
 
 
 class Serving(Model):
-    """What holds for a whole online workflow, whatever its graph is."""
+    """Options of a whole online workflow, independent of its graph."""
 
     port: _Port | None = None
-    """The port of HTTP. Unset: the next one that is free, and the same one for as long as the service lives."""
+    """The HTTP port. Unset: the next free one, which the service keeps until it is deleted."""
 
     grpc_port: Annotated[Whole, Field(ge=0, le=65535)] | None = None
-    """The port of gRPC. Unset: the next one that is free. 0: no gRPC."""
+    """The gRPC port. Unset: the next free one. 0: no gRPC."""
 
     deadline: Seconds = 30.0
-    """Longest that a request may take, in seconds; it is then answered 504."""
+    """The timeout of a request, in seconds; after it, the response is 504."""
 
     queue: Whole = Field(default=128, ge=1, le=MAX_QUEUE)
-    """Most requests that wait or run in one instance; the next is answered 429, with when to try again."""
+    """The most queued and running requests of an instance; further ones get 429, with a ``Retry-After``."""
 
     max_request: Size = "64Mi"
-    """Largest body of a request; a larger one is answered 413."""
+    """The largest body of a request; a larger one gets 413."""
 
     connection_age: Wait = 300.0
     """The first response on an older connection says ``Connection: close``, so that load spreads. 0: never."""
 
     concurrency: Whole = Field(default=1, ge=1, le=MAX_CONCURRENCY)
-    """Calls of components at the same time in one instance. More than 1 asks that they are thread-safe."""
+    """Concurrent calls of components in one instance. More than 1 requires thread-safe components."""
 
     allow_nan: bool = False
-    """Whether inputs may hold NaN or infinity; such a request is otherwise answered 400."""
+    """Whether inputs may contain NaN or infinity; otherwise such a request gets 400."""
 
     record: Number = Field(default=0.0, ge=0, le=1)
-    """The fraction of predictions that is written to the tracker. 0: none; 1: all."""
+    """The fraction of predictions that are recorded in the tracker. 0: none; 1: all."""
 
     backup: Annotated[str, AfterValidator(lambda name: check_name(name, "workflow"))] | None = None
-    """Another online workflow of the application, which answers while this one has no instance that could."""
+    """Another online workflow of the application, which serves requests while this one has no ready instance."""
 
     hand_back_after: Whole = Field(default=3, ge=1)
     """Consecutive successful health checks before it fails back from its backup."""
@@ -68,7 +68,8 @@ class Serving(Model):
 
     env: Variables = Field(default_factory=Fixed)
     auth: str | None = None
-    """Where the bearer token is that requests must carry: ``env:NAME`` or ``file:PATH``. Unset: they need none."""
+    """A reference to the bearer token that requests must carry: ``env:NAME`` or ``file:PATH``. Unset: requests "
+    "need no token."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 
 class Step(Generic[P, R]):
-    """A function that can be a node of a workflow. Called, it is still the function; ``bind`` makes a node of it."""
+    """A function that can be a node of a workflow. It can still be called; ``bind`` makes a node of it."""
 
     function: Callable[P, R]
     fields: Mapping[str, Any]
@@ -32,7 +32,8 @@ class Step(Generic[P, R]):
     def __init__(self, function: Callable[P, R], fields: Mapping[str, Any] | None = None) -> None:
         if not callable(function):
             raise InvalidError(
-                f"@sf.step decorates a function; {function!r} is not one. Name options: @sf.step(retries=2)."
+                f"@sf.step decorates a function, and {function!r} is not a function. Give options by name: "
+                "@sf.step(retries=2)."
             )
         name = getattr(function, "__name__", type(function).__name__)
         if inspect.iscoroutinefunction(function):
@@ -44,7 +45,7 @@ class Step(Generic[P, R]):
         self.fields = dict(fields or {})
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run the function here and now; nodes and references are refused, since they have no value yet."""
+        """Run the function immediately; nodes and references are rejected, since they have no value yet."""
         if any(isinstance(argument, Executor | Ref) for argument in (*args, *kwargs.values())):
             name = self.function.__name__
             raise InvalidError(
@@ -71,7 +72,7 @@ class Step(Generic[P, R]):
         return self._build_node(self._collect_parameters(bound))
 
     def map(self, over: Executor | Ref | Sequence[Any], *args: Any, **kwargs: Any) -> Executor:
-        """Return a node that runs once for each item of ``over``, a list or an output that will be one.
+        """Return a node that runs once for each item of ``over``, a list or an output that is a list.
 
         The item is the function's first parameter that is not given here, unless an argument uses ``sf.item``.
         Later steps get the list of the results, in the order of the items.
@@ -195,7 +196,7 @@ def _validate(value: Any, hint: Any, what: str, *, secret: bool = False) -> Any:
 
 @lru_cache(maxsize=256)
 def _build_adapter(hint: Any) -> TypeAdapter[Any] | None:
-    """Types that pydantic does not know are checked by isinstance; None: not at all."""
+    """Return a type's validator, by isinstance for types that pydantic does not know; None: there is none."""
     try:
         return TypeAdapter(hint, config=None if _is_model(hint) else ConfigDict(arbitrary_types_allowed=True))
     except PydanticSchemaGenerationError:

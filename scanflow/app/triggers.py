@@ -32,7 +32,7 @@ class Interval(Model):
     kind: Literal["interval"] = "interval"
     seconds: Seconds
     jitter: Number = Field(default=0.0, ge=0)
-    """Each firing is moved by up to this many seconds, at random, so that many agents do not fire together."""
+    """Each firing is delayed by a random number of seconds up to this, so that agents do not fire together."""
 
     @field_validator("seconds")
     @classmethod
@@ -101,7 +101,7 @@ class CronFields(NamedTuple):
     """0 is Sunday."""
 
     either: bool
-    """The day or the weekday is enough, as UNIX cron has it where both are restricted."""
+    """Whether the day or the weekday is enough, as in UNIX cron if both are restricted."""
 
 
 @lru_cache(maxsize=1024)
@@ -136,7 +136,7 @@ class EventTrigger(Model):
 
 def _check_depth(triggers: Sequence[Trigger]) -> Sequence[Trigger]:
     if _compute_depth(triggers) > MAX_NESTING:
-        raise InvalidError(f"Triggers are nested more than {MAX_NESTING} deep. Name the inner ones beside each other.")
+        raise InvalidError(f"Triggers are nested more than {MAX_NESTING} deep. Flatten the inner ones.")
     checked: Sequence[Trigger] = as_tuple(triggers)
     return checked
 

@@ -18,7 +18,7 @@ _REFERENCE = "(env|file):.+"
 
 
 def check_url(url: str) -> str:
-    """Return an address that may be posted to. What is refused is not repeated: it may be a secret."""
+    """Return a valid webhook address. An error does not repeat the address, which may be a secret."""
     try:
         parts = urlsplit(url)
         usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.username is None
@@ -31,16 +31,16 @@ def check_url(url: str) -> str:
 
 
 class Webhook(Model):
-    """An address that the server posts JSON to when something needs people; Slack's incoming webhooks take it as it is.
+    """An address that the server posts notifications to as JSON, which Slack's incoming webhooks accept.
 
     The address and the secret are the server's to read: from its environment, or from files.
     """
 
     url: str = Field(repr=False)
-    """``env:NAME`` or ``file:PATH``, where the address is a secret as Slack's are, or the address itself."""
+    """The address, or ``env:NAME`` or ``file:PATH`` if it is a secret, as Slack's are."""
 
     secret: str | None = Field(default=None, repr=False)
-    """``env:NAME`` or ``file:PATH``: what messages are signed with. Unset: they are not signed."""
+    """``env:NAME`` or ``file:PATH``: the key that signs messages. Unset: they are not signed."""
 
     on: Annotated[Sequence[News], AfterValidator(as_tuple)] = get_args(News)
     """Of what it tells: an approval that is waited for, drift, a run that failed, a model that was promoted, or

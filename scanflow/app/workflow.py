@@ -60,7 +60,7 @@ def _check_nodes_bound(nodes: Any) -> Any:
 
 
 class Workflow(Model):
-    """A graph that cannot be wrong once made: no cycle, no unknown or doubled name, no node of another kind."""
+    """A validated graph: no cycle, no unknown or duplicate name, no node of another kind."""
 
     name: Annotated[str, AfterValidator(lambda name: check_name(name, "workflow"))]
     nodes: Annotated[Sequence[Node], BeforeValidator(_check_nodes_bound), AfterValidator(as_tuple), Field(min_length=1)]
@@ -69,10 +69,10 @@ class Workflow(Model):
 
     type: WorkflowType = "batch"
     output_dir: str = "/workflow"
-    """Where steps see the run's outputs: ``<output_dir>/<step>/...``. A backend puts its own storage there."""
+    """The path of the run's outputs in steps: ``<output_dir>/<step>/...``. A backend mounts its storage there."""
 
     serving: Serving | None = None
-    """Of an online workflow. Unset: the defaults of :class:`Serving`."""
+    """Options of an online workflow. Unset: the defaults of :class:`Serving`."""
 
     @field_validator("output_dir")
     @classmethod
@@ -102,7 +102,7 @@ class Workflow(Model):
             for other in (*near.near, *near.apart_from):
                 if other not in names:
                     raise InvalidError(
-                        f"{who}: the affinity of {node.name!r} names {other!r}, which is no node."
+                        f"{who}: the affinity of {node.name!r} names {other!r}, which is not a node."
                         f"{did_you_mean(other, names)}"
                     )
         try:
@@ -126,7 +126,7 @@ class Workflow(Model):
         if self.type == "mpi" and len(self.nodes) > 1:
             raise InvalidError(f"{who} is of type 'mpi', which has one node, but {len(self.nodes)} are given.")
         if self.serving is not None and self.type != "online":
-            raise InvalidError(f"{who} is of type {self.type!r} and has 'serving', which only an online workflow has.")
+            raise InvalidError(f"{who} is of type {self.type!r} and has 'serving', which only online workflows have.")
         if self.serving is not None and self.serving.backup == self.name:
             raise InvalidError(f"{who} is named as its own backup. Name another online workflow of the application.")
 
@@ -140,7 +140,7 @@ class Workflow(Model):
 
     @cached_property
     def parents(self) -> Mapping[str, tuple[str, ...]]:
-        """For each node, those it waits for: by an edge, or because it uses what they produce."""
+        """The dependencies of each node: by an edge, or by a use of their outputs."""
         implied = [
             (ref.step, node.name)
             for node in self.nodes
@@ -169,7 +169,7 @@ class Workflow(Model):
         return self.by_name[name]
 
     def with_parameters(self, changes: Mapping[str, Any]) -> Workflow:
-        """Return it with parameters set: ``epochs`` for every step that has it, ``train.epochs`` for one."""
+        """Return the workflow with parameters set: ``epochs`` for every step that has it, ``train.epochs`` for one."""
         if not changes:
             return self
         nodes = {node.name: node for node in self.nodes}
@@ -192,7 +192,7 @@ class Workflow(Model):
     def with_shape(
         self, *, instances: int | None = None, cores: float | None = None, affinity: str | None = None
     ) -> Workflow:
-        """Return an online workflow with other instances: number, cores of each, affinity. None: as it is."""
+        """Return an online workflow with other instances: number, cores of each, affinity. None: unchanged."""
         if self.type != "online":
             raise InvalidError(f"Workflow {self.name!r} is of type {self.type!r}, which has no instances.")
         changed = []

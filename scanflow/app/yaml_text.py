@@ -1,4 +1,4 @@
-"""YAML as plain values, and back: strict where YAML is generous. The one door to PyYAML."""
+"""YAML as plain values, and back, with stricter rules than YAML's. The only module that uses PyYAML."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Dumping.add_representer(str, yaml.representer.SafeRepresenter.represent_str)
 
 
 def read_yaml(text: str) -> Any:
-    """Return the document that ``text`` holds; refuse doubled keys, deep nesting and aliases without end."""
+    """Return the document in ``text``; reject duplicate keys, deep nesting and endless aliases."""
     try:
         _check_depth(text)
         loader = _Loader(text)
@@ -43,7 +43,7 @@ def write_yaml(document: Any) -> str:
 
 
 def _check_depth(text: str) -> None:
-    """Refuse what would exhaust the stack, which libyaml does not survive."""
+    """Reject nesting that would exhaust the stack, since libyaml would crash."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -58,7 +58,7 @@ def _check_depth(text: str) -> None:
 
 
 def _count_values(node: yaml.Node | None, sizes: dict[int, int]) -> int:
-    """Count the values with a copy for every alias; refuse what is said twice or has no end."""
+    """Count the values, with a copy for every alias; reject duplicate keys and endless aliases."""
     if not isinstance(node, yaml.MappingNode | yaml.SequenceNode):
         return 1
     if id(node) not in sizes:

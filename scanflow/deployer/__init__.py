@@ -1,4 +1,4 @@
-"""The one way to run and serve applications: the port, the deployer that works inside this process, and the one that
+"""Running and serving applications: the port, the deployer that works inside this process, and the one that
 asks a server."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Deployer", "EmbeddedDeployer", "InstanceLogs", "RemoteDeployer", "Ru
 
 
 def __getattr__(name: str) -> object:
-    """Load the remote deployer, and httpx with it, when it is first asked for."""
+    """Import the remote deployer, and httpx with it, on first access."""
     if name != "RemoteDeployer":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from scanflow.deployer.remote import RemoteDeployer

@@ -1,4 +1,4 @@
-"""Runs driven by threads of this process in the background. A program that ends waits for them."""
+"""Runs driven by background threads of this process. A program that exits waits for them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scanflow.errors import UnavailableError
 
 
 class BackgroundRun:
-    """A run driven by a thread of its own. Its events are queued until it is waited for.
+    """A run driven by its own thread. Its events are queued until the run is awaited.
 
     It is made once the run has told something; what keeps it from being driven at all is raised.
     """
@@ -32,7 +32,7 @@ class BackgroundRun:
         return not self._outcome.done()
 
     def wait(self, name: str, *, timeout_s: float | None, observe: Observer) -> RunRecord:
-        """Wait for the run's end and return it, or raise the error that kept it from being driven."""
+        """Wait until the run ends and return it, or raise the error that prevented it from being driven."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             try:
@@ -58,7 +58,7 @@ class BackgroundRun:
 
 
 def build_still_running_error(name: str, timeout_s: float | None) -> UnavailableError:
-    """Build the error for a run that still goes on after the timeout."""
+    """Build the error for a run that still runs after the timeout."""
     return UnavailableError(
         f"The run {name!r} is still running after {timeout_s:g} s. Wait longer, inspect it: scanflow show {name}, or "
         f"stop it: scanflow stop {name}"

@@ -19,7 +19,7 @@ from scanflow.settings import Settings
 def wanted_images(
     app: Application, workflows: Sequence[Workflow], settings: Settings, images: ImageSettings
 ) -> list[PlannedImage]:
-    """Return the images of some workflows. Registered models are fetched, for what they were saved with."""
+    """Return the images of workflows. Registered models are fetched, to read their requirements."""
     home = settings.home.expanduser().absolute()
     uri = None if app.tracker is None else app.tracker.uri
     models = open_models(home, uri or settings.tracker_uri)
@@ -36,7 +36,7 @@ def build_application(
     again: bool,
     say: Say,
 ) -> list[ImageRecord]:
-    """Build the images of some workflows where they are not there already, and push them if asked."""
+    """Build the missing images of workflows, and push them if requested."""
     return build_images(
         Path(app.app_dir),
         wanted_images(app, workflows, settings, images),

@@ -52,7 +52,7 @@ class EmbeddedDeployer(Deployer):
     def __init__(
         self, settings: Settings, *, backend: Backend | None = None, sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        """Work on ``backend``.
+        """Make a deployer on ``backend``.
 
         Raises:
             NotFoundError: the one that the settings name is not installed.
@@ -74,7 +74,7 @@ class EmbeddedDeployer(Deployer):
         return self._opened[name]
 
     def _use(self, app: Application) -> Application:
-        """Work on the backend that an application names, unless another was named before."""
+        """Use the backend that an application names, unless one was chosen before."""
         if not self._chosen_before:
             self.backend = self._open(app.backend)
         return app
@@ -270,7 +270,7 @@ def _reload_application(record: RunRecord) -> Application | None:
     if all(workflow.name != record.workflow for workflow in app.workflows):
         raise NotFoundError(
             f"{record.source!r} no longer has the workflow {record.workflow!r} of the run {record.name!r}. "
-            "Put it back, or start a new run."
+            "Restore it, or start a new run."
         )
     return app
 
@@ -293,7 +293,7 @@ def open_backend(settings: Settings, name: str | None = None) -> Backend:
 
 
 def open_models(home: Path, uri: str | None) -> Models:
-    """Return a tracker's registry; MLflow, where it is not loaded, works in a process of its own beside what serves."""
+    """Return a tracker's registry; MLflow, where it is not loaded, runs in a separate process."""
     if "mlflow" not in sys.modules:
         from scanflow.knowledge.registry_subprocess import RegistrySubprocess
 

@@ -1,4 +1,4 @@
-"""Sends functions of a program or a notebook, which are in no file, to a server by value; it signs them.
+"""Sends functions of a program or notebook to a server by value, since they are in no file; the server signs them.
 
 A server keeps their bytes without loading them; they are loaded where the step runs. See docs/decisions/026.
 """
@@ -43,7 +43,7 @@ def check_versions(theirs: Mapping[str, str]) -> None:
 
 
 def upload_functions(app: Application, server: ServerClient) -> Application:
-    """Upload an application's functions that are in no file, and return the application that refers to the uploads.
+    """Upload an application's functions that are in no file, and return an application that refers to the uploads.
 
     Raises:
         InvalidError: one cannot be sent; or the server has other versions of what makes and reads them.

@@ -1,4 +1,4 @@
-"""The one way to run and serve applications: the port. ``scanflow.testing.deployer`` holds the suite for it."""
+"""The port through which applications are run and served. ``scanflow.testing.deployer`` holds the suite for it."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class RunRequest:
     run; with ``run`` alone, that run from where it stands."""
 
     app: Application | None = None
-    """With ``run``: what it goes on with. None: what the run's file says now, if it is there."""
+    """With ``run``: the application to continue with. None: the current content of the run's file, if it exists."""
 
     workflow: str | None = None
     """None: the only batch workflow."""
 
     _: KW_ONLY
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    """What to change in the workflow, or in the step."""
+    """Parameters to change in the workflow, or in the step."""
 
     source: Path | None = None
-    """The file that ``app`` came from, which is read again where the run is gone on with."""
+    """The file of ``app``, which is read again when the run is resumed."""
 
     run: str | None = None
     step: str | None = None
@@ -51,7 +51,7 @@ class RunRequest:
 
     @property
     def chosen(self) -> Workflow:
-        """The named workflow, or the only batch one, with its parameters set.
+        """Return the named workflow, or the only batch workflow, with its parameters set.
 
         Raises:
             NotFoundError: there is no such workflow, or no such parameter.
@@ -82,37 +82,37 @@ class InstanceLogs(NamedTuple):
 
 
 class Deployer(Protocol):
-    """Runs batch workflows and serves online ones somewhere, and tells of both.
+    """Runs batch workflows and serves online workflows, and reports on both.
 
-    A run's name may be ``@latest`` everywhere; a service is called by its workflow's name. All methods raise
-    ``NotFoundError`` for what is not there, ``UsageError`` for what cannot be done as asked, and ``UnavailableError``
-    for what may pass. What changes a service returns when the change is in effect, and tells of its progress on the
-    way; when it cannot come into effect it raises, and the service goes on as it was. With a ``key`` it is carried out
+    A run's name may be ``@latest`` everywhere; a service is named by its workflow. All methods raise
+    ``NotFoundError`` for a missing run or service, ``UsageError`` for an invalid request, and ``UnavailableError`` for
+    a transient failure. Methods that change a service return when the change has taken effect, and report its
+    progress; if the change fails they raise, and the service stays as it was. With a ``key``, a change is carried out
     once, however often it is repeated with that key.
     """
 
     def plan(self, request: RunRequest) -> Plan:
-        """Check a workflow and return what running or serving it would do, without doing it."""
+        """Check a workflow, and return its plan without running or serving it."""
         ...
 
     def run(self, request: RunRequest, *, observe: Observer = ...) -> RunRecord:
-        """Bring a run to its end; what finished before is kept."""
+        """Drive a run until it ends; steps that finished before are kept."""
         ...
 
     def begin(self, request: RunRequest) -> RunRecord:
-        """Start a run, and return at once; it goes on in the background."""
+        """Start a run in the background, and return immediately."""
         ...
 
     def wait(self, run: str, *, timeout_s: float | None = None, observe: Observer = ...) -> RunRecord:
-        """Return a run once it has ended; ``observe`` is told what happened in it before, as far as that is known.
+        """Wait until a run has ended, and return it; ``observe`` gets earlier events, too, as far as they are known.
 
         Raises:
-            UnavailableError: it goes on after ``timeout_s``.
+            UnavailableError: the run continues after ``timeout_s``.
         """
         ...
 
     def stop(self, run: str, task: str | None = None) -> RunRecord:
-        """Ask a run to stop, or one task of it (``train.3``), or all running ones of a step."""
+        """Request a run to stop, or one of its tasks (``train.3``), or all running tasks of a step."""
         ...
 
     def show(self, run: str) -> RunRecord:
@@ -124,38 +124,38 @@ class Deployer(Protocol):
         ...
 
     def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
-        """Return a step's outputs; of a fanned-out step a list."""
+        """Return a step's outputs; a list for a fanned-out step."""
         ...
 
     def logs(self, of: TaskLog | InstanceLogs, *, follow: bool = False) -> Iterator[LogPart]:
-        """Yield what was written; with ``follow``, go on until the task has ended or the service is deleted."""
+        """Yield a log; with ``follow``, continue until the task has ended or the service is deleted."""
         ...
 
     def deploy(
         self, deployment: Deployment, *, key: str | None = None, observe: ServiceObserver = ...
     ) -> ServiceRecord:
-        """Serve an online workflow; where it is served already, change it to what it says now, without a gap."""
+        """Serve an online workflow, or update its service without downtime."""
         ...
 
     def change(
         self, name: str, change: ServiceChange, *, key: str | None = None, observe: ServiceObserver = ...
     ) -> ServiceRecord:
-        """Change a service while it serves; what ``change`` leaves out stays as it is."""
+        """Change a service without downtime; fields that ``change`` leaves out are unchanged."""
         ...
 
     def delete(self, name: str, *, observe: ServiceObserver = ...) -> None:
-        """Drain in-flight requests, then delete the service. Models, and what was recorded, are kept."""
+        """Drain in-flight requests, then delete the service. Its models and recorded predictions are kept."""
         ...
 
     def services(self, *, instances: bool = True) -> list[ServiceRecord]:
-        """Return the services, by name. Without ``instances`` those of a service that is ready may be left out,
+        """Return the services, by name. Without ``instances``, the instances of a ready service may be left out,
         which is quicker on a large cluster."""
         ...
 
     def service(self, name: str) -> ServiceRecord:
-        """Return one deployed service, with why it has as many instances as it has."""
+        """Return one deployed service, with the explanation of its number of instances."""
         ...
 
     def connect(self, name: str) -> ServiceClient:
-        """Return a client of a service, to be closed: for predictions, its documents, and requests as they are."""
+        """Return a client of a service, to be closed: for predictions, its documents, and raw requests."""
         ...

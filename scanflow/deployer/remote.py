@@ -66,7 +66,7 @@ class RemoteDeployer(Deployer):
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Ask the server at ``url``, such as ``http://127.0.0.1:46666``.
+        """Make a deployer on the server at ``url``, such as ``http://127.0.0.1:46666``.
 
         Args:
             url: Its address.

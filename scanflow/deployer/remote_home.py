@@ -14,15 +14,15 @@ class UpProcess(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     folder: Path
-    """Of its :class:`~scanflow.processes.daemon.Daemon`."""
+    """The folder of its :class:`~scanflow.processes.daemon.Daemon`."""
 
     pid: int
-    """For people: what it is asked and told goes by its folder."""
+    """For display only: commands and events go through its folder."""
 
     port: int
     url: str
     log: str
-    """The file that it writes to."""
+    """The file of its log."""
 
     @property
     def daemon(self) -> Daemon:
@@ -45,7 +45,7 @@ class Up(BaseModel):
 
     server: UpProcess
     tracker: UpProcess | None = None
-    """MLflow's own server; None: it was not wanted, is elsewhere, or is not installed."""
+    """MLflow's own server; None: it was disabled, is elsewhere, or is not installed."""
 
     started: float
     """Seconds since the epoch."""
@@ -63,7 +63,7 @@ def read_up(home: Path) -> Up | None:
 
 
 def write_up(home: Path, up: Up) -> None:
-    """Write the note, whole or not at all.
+    """Write the note atomically.
 
     Raises:
         UnavailableError: it cannot be written.

@@ -65,5 +65,5 @@ def test_an_edge_that_is_made_and_not_used_is_warned_of() -> None:
     def leave(chain: Chain) -> None:
         """Let go of it, as a line with nothing but ``a >> b`` does."""
 
-    with pytest.warns(UserWarning, match=r"The edge a >> b was made and not used.*edges=a >> b"):
+    with pytest.warns(UserWarning, match=r"The edge a >> b was created but not used.*edges=a >> b"):
         leave(a >> [b, c])

@@ -119,8 +119,8 @@ WRITTEN_BY_NOBODY = [
     ("values", "told"),
     [
         (WRITTEN_BY_NOBODY, "which cannot be serialized. Use text, numbers, true/false, lists, mappings or paths"),
-        ([float("nan")], "is nan, which JSON has no number for. Write the text 'nan', or None."),
-        ([[float("inf")]], "is inf, which JSON has no number for"),
+        ([float("nan")], "is nan, which JSON cannot represent. Write the text 'nan', or None."),
+        ([[float("inf")]], "is inf, which JSON cannot represent"),
         (["\ud800"], "is not valid Unicode"),
         ([10**5000], "a number of more than 4,000 digits"),
         ([nested(60), nested(100_000), inside_itself()], "nested more than 50 levels deep"),

@@ -97,7 +97,7 @@ def test_what_is_no_mapping_says_what_an_application_is(text: str) -> None:
         (HEAD + "workflow: []\n", "Application 'shop' has no field 'workflow'. Did you mean 'workflows'?"),
         (HEAD + "workflows: {}\n", "Application 'shop': workflows cannot be {}: it should be a list."),
         (HEAD + STEP % "parameters: {when: 2026-01-31}", "the parameter 'when' is a date, which cannot"),
-        (HEAD + STEP % "parameters: {p: .nan}", "the parameter 'p' is nan, which JSON has no number for"),
+        (HEAD + STEP % "parameters: {p: .nan}", "the parameter 'p' is nan, which JSON cannot represent"),
         (HEAD + STEP % "parameters: {p: !!binary aGk=}", "the parameter 'p' is a bytes, which cannot"),
         (HEAD + STEP % "parameters: {p: {1: a, '1': b}}", "has the key '1' twice, as text and as a number"),
         (HEAD + STEP % "mainfil: x", "Executor 'train' has no field 'mainfil'. Did you mean 'mainfile'?"),

@@ -51,9 +51,9 @@ def test_children_stand_in_the_order_of_the_nodes_not_of_the_edges() -> None:
         ([A, B, C], A >> [B, C], "'b' and 'c' would both answer the same request"),
         ([ROUTER, A, B, C], ROUTER >> [A, B], "would both answer the same request"),
         ([ROUTER, A, B, C, COMBINER], [ROUTER >> [A, B], [B, C] >> COMBINER], "'a' and 'join' would both answer"),
-        ([A, B, C], [A, B] >> C, "'c' would take the results of 'a' and 'b', but a MODEL takes one."),
-        ([COMBINER], (), "the COMBINER 'join' has nothing to combine. Link what it joins: [a, b] >> join."),
-        ([ROUTER], (), "the ROUTER 'choose' has nothing to choose from. Link its branches: choose >> [a, b]."),
+        ([A, B, C], [A, B] >> C, "'c' gets the results of 'a' and 'b', but a MODEL accepts one."),
+        ([COMBINER], (), "the COMBINER 'join' has no inputs to combine. Link them: [a, b] >> join."),
+        ([ROUTER], (), "the ROUTER 'choose' has no branches to choose from. Link them: choose >> [a, b]."),
     ],
 )
 def test_a_graph_that_could_not_answer_is_refused(nodes: Sequence[sf.Service], edges: Any, told: str) -> None:

@@ -44,7 +44,7 @@ RIGHT: dict[Any, dict[str, Any]] = {
         (sf.Agent, {"sensor": []}, "Agent 'watch' has no field 'sensor'. Did you mean 'sensors'?"),
         (sf.Agent, {"name": "Watch Dog"}, "The agent name 'Watch Dog' cannot be used"),
         (sf.Agent, {"memory": "1Gi"}, "Agent 'watch' has no field 'memory'. It belongs in resources:"),
-        (sf.Sensor, {"trigger": "1h"}, "Sensor 's': trigger cannot be '1h': it has no 'kind', which says what it is."),
+        (sf.Sensor, {"trigger": "1h"}, "Sensor 's': trigger cannot be '1h': it has no 'kind', which names its type."),
         (sf.Sensor, {"trigger": {"kind": "hourly"}}, "trigger cannot be {'kind': 'hourly'}: its kind should be one of"),
         (sf.Sensor, {"nodes": "train"}, "Sensor 's': nodes cannot be 'train': it should be a list."),
         (sf.Sensor, {"function": "count"}, "Sensor 's': The function 'count' cannot be read. Write 'file.py:name'"),
@@ -79,7 +79,7 @@ RIGHT: dict[Any, dict[str, Any]] = {
         (sf.Service, {"parameters": {"m": {"$from": "a.x"}}}, "Service 'cnn': the parameter 'm' has the key '$from'"),
         (sf.Service, {"replicas": 3}, "Service 'cnn' has no field 'replicas'."),
         (sf.Service, {"name": "CNN"}, "The service name 'CNN' cannot be used: a name is"),
-        (sf.Service, {"model": None}, "needs either an 'implementation' (a Python class) or a 'model', and not both."),
+        (sf.Service, {"model": None}, "needs either an 'implementation' (a Python class) or a 'model', not both."),
         (sf.Scaling, {"min": 3, "max": 2}, "Scaling has min=3 above max=2. Swap them, or raise max."),
         (sf.Scaling, {"target": 0}, "Scaling: target cannot be 0"),
         (sf.Scaling, {"target": float("nan")}, "Scaling: target cannot be nan: it should be a finite number."),
@@ -100,10 +100,10 @@ RIGHT: dict[Any, dict[str, Any]] = {
         (sf.Batching, {}, "Batching needs the field 'max_size'."),
         (sf.Batching, {"max_size": 2, "max_delay": "-5ms"}, "Batching: max_delay '-5ms'"),
         (sf.Service, CLASS | {"role": "ROUTER", "batching": sf.Batching(max_size=2)}, "is a ROUTER, which decides on"),
-        (sf.Workflow, {"serving": sf.Serving()}, "is of type 'batch' and has 'serving', which only an online workflow"),
+        (sf.Workflow, {"serving": sf.Serving()}, "is of type 'batch' and has 'serving', which only online workflows"),
         (sf.Executor, {"retrys": 1}, "Executor 'train' has no field 'retrys'. Did you mean 'retries'?"),
         (sf.Executor, {"memory": "1Gi"}, "Executor 'train' has no field 'memory'. It belongs in resources:"),
-        (sf.Executor, {"mainfile": None}, "needs either a 'mainfile' (a script) or a @sf.step function, and not both"),
+        (sf.Executor, {"mainfile": None}, "needs either a 'mainfile' (a script) or a @sf.step function, not both"),
         (sf.Executor, {"mainfile": None, "function": "train"}, "The function 'train' cannot be read. Write"),
         (sf.Executor, {"mainfile": None, "function": len}, "cannot be read. Write 'file.py:name' or"),
         (sf.Executor, {"mainfile": 3}, "mainfile cannot be 3: it should be text (in a file, put it in quotes)."),
@@ -211,12 +211,12 @@ def refused(*rows: tuple[Callable[..., object], Sequence[Any], str]) -> list[Any
         (
             lambda value: script("train", for_each=value),
             [sf.item, [{"a": sf.item["x"]}]],
-            "uses sf.item in its for_each, where there is no item yet",
+            "uses sf.item in its for_each, which has no item",
         ),
         (
             lambda value: script("train", for_each=value),
             ["abc", {"a": 1}, 3, (i for i in "ab")],
-            "Give it a list, a step that returns one",
+            "Give it a list, a step that returns a list",
         ),
         (
             lambda value: sf.Service(name="cnn", implementation=value),
@@ -224,9 +224,9 @@ def refused(*rows: tuple[Callable[..., object], Sequence[Any], str]) -> list[Any
             "cannot be read. Write 'file.py:name'",
         ),
         # Edges
-        (lambda value: LOAD >> value, ["b", 3, None, [TRAIN, "c"]], "is not one. Write a >> b"),
-        (lambda value: value >> LOAD, ["b", 3, None, [TRAIN, "c"]], "is not one. Write a >> b"),
-        (lambda value: LOAD >> value, [[], [TRAIN, []]], "empty, so there is no edge to make. Remove it."),
+        (lambda value: LOAD >> value, ["b", 3, None, [TRAIN, "c"]], "is not a node. Write a >> b"),
+        (lambda value: value >> LOAD, ["b", 3, None, [TRAIN, "c"]], "is not a node. Write a >> b"),
+        (lambda value: LOAD >> value, [[], [TRAIN, []]], "empty, so there is no edge. Remove the list."),
         (lambda value: LOAD >> value, [train], "-> float is a function. Make a node of it first: .bind(...)."),
         (lambda value: batch(LOAD, edges=value), ["ab", ["ab"], [("a", "b")], None, LOAD, [None]], HOW_TO_LINK),
         (
@@ -257,7 +257,7 @@ def refused(*rows: tuple[Callable[..., object], Sequence[Any], str]) -> list[Any
         (
             lambda value: batch(LOAD, script("best", affinity=made(sf.Affinity, **{value: ("laod",)}))),
             ["near", "apart_from"],
-            "the affinity of 'best' names 'laod', which is no node. Did you mean 'load'?",
+            "the affinity of 'best' names 'laod', which is not a node. Did you mean 'load'?",
         ),
         (batch, [train], "is a function, not a node. Make a node of it: .bind(...)."),
         (
@@ -274,7 +274,7 @@ def refused(*rows: tuple[Callable[..., object], Sequence[Any], str]) -> list[Any
         (
             lambda value: online("w", SCALED, value, edges=SCALED >> value),
             [SCALED.replace(name="b")],
-            "has a scaling at 'cnn' and at 'b', but an instance holds the whole graph",
+            "has a scaling at 'cnn' and at 'b', but an instance contains the whole graph",
         ),
         # Applications
         (
@@ -303,10 +303,10 @@ def refused(*rows: tuple[Callable[..., object], Sequence[Any], str]) -> list[Any
         (lambda value: value["y"], [X, sf.item["seed"]], "has no keys of its own. Write node['y'] instead"),
         (lambda value: LOAD[value], [""], "names no output"),
         (lambda value: LOAD[value], [0, None], "should be text"),
-        (lambda value: value < X, [TRAIN["x"], TRAIN], "Have a step compare the two and return True or False"),
+        (lambda value: value < X, [TRAIN["x"], TRAIN], "Compare the two in a step that returns True or False"),
         (X.equals, [float("nan"), {1}, object(), b"x"], "what a condition compares with is"),
         (X.is_in, ["good"], "is_in needs a list of choices, not the text 'good'. Write a list: is_in(['good'])"),
-        ((X > 3).holds, ["good"], "The condition 'load.x > 3' cannot be tested: 'load.x' turned out to be 'good'"),
+        ((X > 3).holds, ["good"], "The condition 'load.x > 3' cannot be tested: 'load.x' is 'good'"),
         (
             lambda value: script("next", parameters={"p": [{"q": {"$from": value}}]}),
             ["x", "", ".", "train.", ".x", "Train.x", "a b.c", "train .x", 3, None, ["train.x"]],
@@ -374,8 +374,8 @@ def refused(*rows: tuple[Callable[..., object], Sequence[Any], str]) -> list[Any
             ["nme", "parameters", "function", "mainfile", "kind"],
             "has no option",
         ),
-        (Step, [3, "train", LOAD, None], "@sf.step decorates a function; "),
-        (sf.step(retries=2), [3, "train", LOAD, None], "is not one. Name options: @sf.step(retries=2)"),
+        (Step, [3, "train", LOAD, None], "@sf.step decorates a function, "),
+        (sf.step(retries=2), [3, "train", LOAD, None], "is not a function. Give options by name: @sf.step(retries=2)"),
         (lambda value: check_parameters(login, value, who="Step 't'"), [{}], "Step 't' needs the parameter 'token'."),
         (lambda value: check_parameters(login, value, who="Step 't'"), [{"tokne": 1}], "Did you mean 'token'?"),
         (lambda value: sf.step(login).bind(token=value), ["s3cret"], "'token' is ***, which is not int"),

@@ -44,7 +44,7 @@ def job(folder: Path, **fields: Any) -> sf.Application:
 
 
 def test_an_image_needs_a_runtime_and_a_runtime_an_image(home: Path, tmp_path: Path) -> None:
-    with pytest.raises(InvalidError, match=r"has a runtime for containers, and no image"):
+    with pytest.raises(InvalidError, match=r"has a runtime for containers, but no image"):
         job(tmp_path, image=None, runtime="podman")
     with pytest.raises(UnsupportedError, match=r"does not support image without a runtime"):
         sf.Client(progress=False).plan(job(tmp_path), "job")
