@@ -78,7 +78,7 @@ def test_a_mixture_has_all_kinds_and_says_which(corruptions: ModuleType) -> None
 
 @pytest.mark.parametrize("x", [np.zeros((2, 28, 28)), np.zeros((28, 28), dtype=np.uint8)])
 def test_what_are_no_pictures_is_refused(x: Any, corruptions: ModuleType) -> None:
-    with pytest.raises(ValueError, match=r"Needed are pictures \(n, 28, 28\) of uint8"):
+    with pytest.raises(ValueError, match=r"Pictures must be \(n, 28, 28\) of uint8"):
         corruptions.corrupt(x, "fog", seed=1)
     with pytest.raises(ValueError, match=r"'snow' is not known\. Use one of shot_noise"):
         corruptions.corrupt(strokes(), "snow", seed=1)

@@ -1,4 +1,4 @@
-"""An application of the two programs, which says nothing yet of the cores and the memory that they need."""
+"""An application of the two programs, without resource requests for cores and memory."""
 
 import scanflow as sf
 

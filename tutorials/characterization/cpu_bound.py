@@ -1,4 +1,4 @@
-"""A program that computes: products of matrices, on as many threads as it may have."""
+"""A CPU-bound program: products of matrices, with a thread for each available core."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A program that keeps much and computes little: a table of 128 MiB, sorted by one thread."""
+"""A memory-bound program: a table of 128 MiB, sorted by one thread."""
 
 import sys
 

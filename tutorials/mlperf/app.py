@@ -1,4 +1,4 @@
-"""A small network of three layers with random weights, served: what LoadGen and the tuner measure."""
+"""A service of a small network of three layers with random weights, for LoadGen and the tuner."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""What the knowledge base keeps for this tutorial: pictures that are to be sent, and the truth about them."""
+"""This tutorial's data in the tracker: pictures to send, and their true labels."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ TRUTH = "truth"
 
 
 def pictures(tracker: KnowledgeBase, app: str, team: str) -> dict[str, Any]:
-    """Return the arrays that the newest training kept: see ``in_use`` in ``steps/digits.py``."""
+    """Return the arrays that the newest training saved: see ``in_use`` in ``steps/digits.py``."""
     found = tracker.search_runs(app, team, "tags.`scanflow.kind` = 'dataset'", limit=1)
     if not found:
-        raise NotFoundError(f"Nothing was trained for {app}/{team} yet. Train first: scanflow run app.py")
+        raise NotFoundError(f"No training run of {app}/{team} exists yet. Train first: scanflow run app.py")
     return arrays_of(tracker, found[0].run_id)
 
 
 def keep_truth(tracker: KnowledgeBase, app: str, team: str, x: Any, y: Any) -> None:
-    """Keep the labels (n,) of pictures (n, 28, 28) that are going to be sent."""
+    """Save the labels (n,) of pictures (n, 28, 28) before they are sent."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "truth.npz"
         np.savez(file, digest=np.array([digest_of(one) for one in x]), y=np.asarray(y))
@@ -43,5 +43,5 @@ def truth(tracker: KnowledgeBase, app: str, team: str) -> dict[str, int]:
 
 
 def digest_of(picture: Any) -> str:
-    """Return what tells one picture from all others, whatever the type of its numbers."""
+    """Return a key that identifies a picture, independent of its number type."""
     return hashlib.sha256(np.asarray(picture).astype(np.uint8).tobytes()).hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""Drifted digits for who has none: seven corruptions of MNIST-C (Mu and Gilmer, 2019), made with numpy alone.
+"""Generates drifted digits: seven corruptions of MNIST-C (Mu and Gilmer, 2019), with NumPy alone.
 
 They are of the same kinds and strengths as the originals, not the same bytes. All take and give pictures (n, 28, 28),
 uint8, from 0 (black) to 255 (white), and a generator; the same seed gives the same pictures.
@@ -31,11 +31,11 @@ EDGE_SIGMA_PX, EDGE_LOW, EDGE_HIGH = 1.0, 0.1, 0.2
 
 
 class NotPicturesError(ValueError):
-    """The message says what is wrong with the pictures and what to do."""
+    """Invalid pictures; the message says what is wrong and what to do."""
 
 
 def shot_noise(x: Pictures, generator: np.random.Generator) -> Pictures:
-    """Few photons: the brightness of each pixel is a Poisson count."""
+    """Shot noise: the brightness of each pixel is a Poisson count."""
     return bytes_of(generator.poisson(x / 255.0 * PHOTONS) / PHOTONS)
 
 
@@ -123,7 +123,7 @@ def mixed(x: Pictures, *, seed: int, kinds: Sequence[str] = tuple(KINDS)) -> tup
 
 def check(x: Pictures) -> None:
     if x.dtype != np.uint8 or x.ndim != 3 or x.shape[1:] != (SIDE, SIDE):
-        raise NotPicturesError(f"Needed are pictures (n, 28, 28) of uint8; these are {x.shape} of {x.dtype}.")
+        raise NotPicturesError(f"Pictures must be (n, 28, 28) of uint8; these are {x.shape} of {x.dtype}.")
 
 
 def bytes_of(x: Floats) -> Pictures:
@@ -135,7 +135,7 @@ def either(generator: np.random.Generator, count: int) -> NDArray[np.int64]:
 
 
 def sampled(x: Floats, down: Floats, right: Floats) -> Floats:
-    """Return the brightness at places between the pixels, linearly; black outside. Places are (n, 28, 28)."""
+    """Return the brightness at positions (n, 28, 28) between pixels, by linear interpolation; black outside."""
     padded = np.pad(x, ((0, 0), (1, 1), (1, 1)))
     down, right = np.clip(down + 1, 0, SIDE + 0.999), np.clip(right + 1, 0, SIDE + 0.999)
     row, column = down.astype(np.intp), right.astype(np.intp)
@@ -158,7 +158,7 @@ def cloud(count: int, generator: np.random.Generator) -> Floats:
 
 
 def sky(generator: np.random.Generator) -> Floats:
-    """Return (256, 256) from 0 to 1 by the diamond-square algorithm; it goes on at the other side where it ends."""
+    """Return a (256, 256) fractal from 0 to 1 by the diamond-square algorithm; its opposite edges match."""
     whole = np.zeros((SKY_PX, SKY_PX))
     step, roughness = SKY_PX, 1.0
     while step >= 2:
@@ -196,7 +196,7 @@ def blurred(x: Floats) -> Floats:
 
 
 def steepest(steepness: Floats, right: Floats, down: Floats) -> NDArray[np.bool_]:
-    """Return where it is nowhere steeper on either side, looking up and down the slope."""
+    """Return where the gradient is largest along its direction (non-maximum suppression)."""
     length = np.where(steepness > 0, steepness, 1.0)
     rows, columns = np.mgrid[:SIDE, :SIDE].astype(np.float64)
     ahead = sampled(steepness, rows + down / length, columns + right / length)

@@ -1,4 +1,4 @@
-"""Who labels what the agents picked: here the truth, which the traffic left; elsewhere people, by `scanflow labels`."""
+"""Labels the samples that the agents selected: here with the true labels; elsewhere people do, by `scanflow labels`."""
 
 from __future__ import annotations
 

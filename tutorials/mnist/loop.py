@@ -1,4 +1,4 @@
-"""The digits again, now with agents that watch over the model: they see drift, retrain, and put a better model to use.
+"""The digits with agents that watch the model: they detect drift, retrain, and promote a better model.
 
 The same training and the same service as in ``app.py``, and two more workflows, which the agents run. Intervals are
 seconds here, so that the loop can be watched; leave them out, and the agents look once an hour.

@@ -1,4 +1,4 @@
-"""Teach the model in use what it did not know: its last layers learn from old and newly labelled pictures together."""
+"""Retrain the model in use: its last layers learn from old and newly labelled pictures together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ TRAINED_LAYERS = 4  # so many last layers with weights learn; the others are as 
 
 
 def fit(x: Any, y: Any, model: Any) -> Any:
-    """Return the model in use, taught pictures (n, 28, 28) with their labels (n,)."""
+    """Return the model in use, retrained on pictures (n, 28, 28) with their labels (n,)."""
     import tensorflow as tf
 
     keras = tf.keras

@@ -1,4 +1,4 @@
-"""A network of one hidden layer that reads digits, by scikit-learn: for where TensorFlow is too much."""
+"""A digit classifier with one hidden layer, by scikit-learn: for machines without TensorFlow."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ROUNDS, SEED = 20, 1
 
 
 def network(units: int) -> Any:
-    """Return an untrained network that takes pictures as MNIST has them: (n, 28, 28), from 0 to 255."""
+    """Return an untrained network for pictures in MNIST's format: (n, 28, 28), from 0 to 255."""
     from sklearn.neural_network import MLPClassifier
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import FunctionTransformer, MinMaxScaler

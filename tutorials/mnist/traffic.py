@@ -1,7 +1,7 @@
-"""Send digits to the service, clean ones or drifted ones, one a request, and count how well they are read.
+"""Send clean or drifted digits to the service, one per request, and count correct predictions.
 
 What is sent was kept from the training. Its labels go to the knowledge base, where the labeller finds them. While it
-runs it takes lines of the form ``clean 50`` or ``drifted 4`` (what to send, and how many a second) and writes what
+runs it takes lines of the form ``clean 50`` or ``drifted 4`` (what to send, and digits a second) and writes what
 was answered as JSON, a line a second; it ends with its input, or after ``--count``.
 
     python traffic.py --url http://127.0.0.1:46700 --send drifted --rate 20 --count 500
@@ -38,7 +38,7 @@ SEED = 11
 
 @dataclass
 class Order:
-    """What is to be sent; another thread may change it."""
+    """The digits to send; another thread may change them."""
 
     kind: str
     rate: float
@@ -47,12 +47,12 @@ class Order:
     def take(self, line: str) -> None:
         kind, _, rate = line.strip().partition(" ")
         if kind not in KINDS or not 0 < float(rate) <= MOST_RATE:
-            raise ValueError(f"{line!r}: write clean or drifted, and how many a second, up to {MOST_RATE:.0f}")
+            raise ValueError(f"{line!r}: write clean or drifted, and the digits a second, up to {MOST_RATE:.0f}")
         self.kind, self.rate = kind, float(rate)
 
 
 class Tally:
-    """What was answered, by what was sent and which revision of the service answered."""
+    """Counts of responses, by kind of digits and by revision of the service."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -72,7 +72,7 @@ class Tally:
 
 
 def drifted_pictures(path: str, kept: dict[str, Any], test_labels: int) -> tuple[Any, Any]:
-    """Return drifted pictures and their labels: of MNIST-C's file, or made from those that are kept for sending.
+    """Return drifted pictures and their labels: of MNIST-C's file, or generated from those that are kept for sending.
 
     Where the file's pictures are the test pictures one by one, only those that no model is judged by are taken.
     """
@@ -91,12 +91,12 @@ def drifted_pictures(path: str, kept: dict[str, Any], test_labels: int) -> tuple
 
 
 def shuffled(x: Any, y: Any) -> Iterator[tuple[Any, int]]:
-    """Yield pictures with their labels in random order, again and again."""
+    """Yield pictures with their labels in random order, endlessly."""
     return cycle([(x[at], int(y[at])) for at in np.random.default_rng(SEED).permutation(len(x))])
 
 
 def send(order: Order, sources: dict[str, Iterator[tuple[Any, int]]], url: str, tally: Tally, most: int) -> None:
-    """Send until the order ends, or ``most`` were sent (0: no bound), evenly over time."""
+    """Send digits evenly over time until the order ends, or ``most`` were sent (0: no limit)."""
     free = threading.Semaphore(2 * CALLERS)
     local = threading.local()
 
@@ -126,11 +126,11 @@ def send(order: Order, sources: dict[str, Iterator[tuple[Any, int]]], url: str, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--url", required=True, help="where the service answers: see scanflow services")
+    parser.add_argument("--url", required=True, help="the address of the service: see scanflow services")
     parser.add_argument("--send", choices=KINDS, default="clean")
-    parser.add_argument("--rate", type=float, default=20.0, help="how many a second")
-    parser.add_argument("--count", type=int, default=0, help="end after so many; 0: with the input")
-    parser.add_argument("--drifted_path", default="", help="an .npz file such as MNIST-C's; else they are made here")
+    parser.add_argument("--rate", type=float, default=20.0, help="digits a second")
+    parser.add_argument("--count", type=int, default=0, help="end after this many; 0: at the end of the input")
+    parser.add_argument("--drifted_path", default="", help="an .npz file such as MNIST-C's; default: generated")
     parser.add_argument("--app", default="mnist")
     parser.add_argument("--team", default="datascience")
     arguments = parser.parse_args()
@@ -140,7 +140,7 @@ def main() -> None:
         tracker = step_tracker()
         kept = archive.pictures(tracker, arguments.app, arguments.team)
         if not len(kept["x_sent"]):
-            sys.exit("Error: the training kept no pictures to send. Train with more of them.")
+            sys.exit("Error: the training kept no pictures to send. Train on more pictures.")
         file = str(Path(arguments.drifted_path).expanduser()) if arguments.drifted_path else ""
         drifted = drifted_pictures(file, kept, len(kept["y_sent"]) + len(kept["y_clean"]))
         clean = kept["x_sent"], kept["y_sent"]

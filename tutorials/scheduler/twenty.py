@@ -1,4 +1,4 @@
-"""The thesis' 20 jobs (6.4.3), small ones, in the queue of a server: ``python twenty.py [FACTOR]``.
+"""Runs the thesis' 20 jobs (6.4.3), in a small size, from the queue of a server: ``python twenty.py [FACTOR]``.
 
 They come as they came there, FACTOR times as fast (200: within 6 seconds), and the server has them wait for cores.
 """

@@ -6,7 +6,7 @@ import scanflow as sf
 
 
 class Transform:
-    """Blurs a picture and turns it: tens of milliseconds of a core, of a library in C."""
+    """Blurs a picture and turns it, in tens of milliseconds of a core, by a library in C."""
 
     def predict(self, x):
         picture = x.astype(np.float32)

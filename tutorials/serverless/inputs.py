@@ -1,4 +1,4 @@
-"""Writes what the functions process: picture.npy, 1 x 384 x 512 pixels of three colours, and bytes.bin of 1 MiB."""
+"""Writes the inputs of the functions: picture.npy, 1 x 384 x 512 pixels of three colours, and bytes.bin of 1 MiB."""
 
 from pathlib import Path
 

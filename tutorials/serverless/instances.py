@@ -1,4 +1,4 @@
-"""How many pictures a second 1, 2, 4 ... instances process, each with two requests at a time, as in the study."""
+"""Measures the pictures a second of 1, 2, 4 ... instances, with two concurrent requests each, as in the study."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Who pays a loan back: a table, a model of scikit-learn, and agents that keep it right when other people ask."""
+"""Predicts who repays a loan: a table, a model of scikit-learn, and agents that retrain it on drift."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ import scanflow as sf
 
 
 def people(count, ages, seed):
-    """Return people who want a loan, and whether each pays it back: by income, and from 50 on by savings."""
+    """Return loan applicants and whether each repays: by income, and from the age of 50 on by savings."""
     import pandas as pd  # here, and not above: each agent loads this file, and needs no pandas
 
     draw = np.random.default_rng(seed)

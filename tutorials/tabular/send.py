@@ -1,4 +1,4 @@
-"""Ask the service about people: ``python send.py 18 45`` the young, ``python send.py 50 90`` the old."""
+"""Send applicants to the service: ``python send.py 18 45`` young people, ``python send.py 50 90`` old people."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What comes before the network: pictures as people have them become pictures as it was trained on them."""
+"""Preprocessing: converts pictures of clients to the format that the network was trained on."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ NEEDED = "A picture is 28x28 (or 784 in a row): integers from 0 to 255, or fract
 
 
 class NotAPictureError(ValueError):
-    """The service answers 400 to this, and not 500: it is the caller's to change."""
+    """An invalid request: the service answers 400, not 500."""
 
     status_code = 400
 
 
 class Pictures:
-    """Takes one picture or many, as squares or as rows, as integers from 0 to 255 or as fractions from 0 to 1."""
+    """Accepts one or several pictures, as squares or rows, as integers from 0 to 255 or fractions from 0 to 1."""
 
     def transform_input(self, X: Any) -> NDArray[np.uint8]:  # noqa: N803  Seldon's name for it
         x = np.asarray(X)
@@ -36,7 +36,7 @@ class Pictures:
 
 
 def prepared(part: Any) -> Any:
-    """Return what a file recorded as pictures (n, 28, 28) from 0 to 255; NaN is what is none.
+    """Return the recorded inputs of a file as pictures (n, 28, 28) from 0 to 255; NaN for invalid pictures.
 
     The service takes pictures in several forms and records them as they came, one by itself as its rows or 784 points.
     """

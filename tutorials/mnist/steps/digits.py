@@ -1,4 +1,4 @@
-"""Where the handwritten digits come from, and the checks they pass before anything is trained on them."""
+"""Sources of handwritten digits, and checks of the data before training."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ TRAIN_SHARE = 0.8
 SENT_SHARE = 0.75  # of the test pictures, what is sent to the model in use; the others are to judge it by
 SEED = 7  # of the split, so that everybody trains and tests on the same pictures
 DOWNLOAD_TIMEOUT_S = 30
-NEEDED = "needed are integers from 0 to 255, or fractions from 0 to 1"
+NEEDED = "values must be integers from 0 to 255, or fractions from 0 to 1"
 
 
 class BadDataError(ValueError):
-    """The message says what is wrong with the data and what to do."""
+    """Invalid data; the message says what is wrong and what to do."""
 
 
 class Digits(NamedTuple):
@@ -35,7 +35,7 @@ class Digits(NamedTuple):
 
 
 def class_of(label: Any) -> int | None:
-    """Return the digit that a label says: ``7``, ``"7"``; None: it says none."""
+    """Return the digit of a label: ``7``, ``"7"``; None: the label is not a digit."""
     try:
         value = float(str(label))
     except ValueError:
@@ -44,7 +44,7 @@ def class_of(label: Any) -> int | None:
 
 
 def load(source: str) -> tuple[Digits, str]:
-    """Return the digits of a source (``digits``, ``mnist`` or an ``.npz`` file), and words that say what they are."""
+    """Return the digits of a source (``digits``, ``mnist`` or an ``.npz`` file), and a description of them."""
     if source == "digits":
         return bundled_digits(), "scikit-learn's digits, enlarged from 8x8 to 28x28"
     if source == "mnist":
@@ -102,7 +102,7 @@ def split(x: NDArray[np.uint8], y: NDArray[np.uint8]) -> Digits:
 
 
 def in_use(data: Digits) -> dict[str, NDArray[Any]]:
-    """Return what is needed once a model is in use, as arrays by name.
+    """Return the arrays that are needed when a model is in use, by name.
 
     The test pictures are parted at random: ``x_sent``, ``y_sent`` and their places ``sent_rows`` are for the service,
     ``x_clean`` and ``y_clean`` to evaluate models by. ``x_reference`` is for detectors: as like those sent as can be.
@@ -129,7 +129,7 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
             keys = next((keys for keys in (SPLIT_KEYS, WHOLE_KEYS) if set(keys) <= set(arrays.files)), None)
             if keys is None:
                 raise BadDataError(
-                    f"{path} has the arrays {', '.join(arrays.files) or '(none)'}; needed are either "
+                    f"{path} has the arrays {', '.join(arrays.files) or '(none)'}; it must have either "
                     f"{', '.join(SPLIT_KEYS)}, or {' and '.join(WHOLE_KEYS)}."
                 )
             return {key: np.asarray(arrays[key]) for key in keys}
@@ -144,9 +144,11 @@ def checked(path: Path, arrays: dict[str, NDArray[Any]], x_key: str, y_key: str)
     if x.ndim == 4 and x.shape[-1] == 1:
         x = x[..., 0]
     if x.ndim != 3 or x.shape[1:] != (28, 28):
-        raise BadDataError(f"{path}: {x_key} has the shape {x.shape}; needed is (n, 28, 28), or (n, 28, 28, 1).")
+        raise BadDataError(f"{path}: {x_key} has the shape {x.shape}; it must be (n, 28, 28) or (n, 28, 28, 1).")
     if y.shape != (len(x),):
-        raise BadDataError(f"{path}: {y_key} has the shape {y.shape}; needed is ({len(x)},), a label for each picture.")
+        raise BadDataError(
+            f"{path}: {y_key} has the shape {y.shape}; it must be ({len(x)},), a label for each picture."
+        )
     if len(x) == 0:
         raise BadDataError(f"{path}: {x_key} is empty.")
     return as_pictures(f"{path}: {x_key}", x), as_labels(f"{path}: {y_key}", y)
@@ -164,13 +166,13 @@ def as_pictures(what: str, x: NDArray[Any]) -> NDArray[np.uint8]:
     if low < 0 or high > top:
         raise BadDataError(f"{what} holds {x.dtype} from {low:g} to {high:g}; {NEEDED}.")
     if high * 255 <= top:  # all black, or fractions that were cut down to 0 and 1
-        raise BadDataError(f"{what} holds {x.dtype} up to {high:g} only, so all is black; {NEEDED}.")
+        raise BadDataError(f"{what} holds {x.dtype} up to {high:g} only, so all pictures are black; {NEEDED}.")
     return np.rint(x * 255).astype(np.uint8) if top == 1 else x.astype(np.uint8)
 
 
 def as_labels(what: str, y: NDArray[Any]) -> NDArray[np.uint8]:
     if y.dtype.kind not in "iu":
-        raise BadDataError(f"{what} holds {y.dtype}; needed are integers from 0 to 9.")
+        raise BadDataError(f"{what} holds {y.dtype}; labels must be integers from 0 to 9.")
     if y.min() < 0 or y.max() > 9:
-        raise BadDataError(f"{what} has labels from {y.min()} to {y.max()}; needed are 0 to 9.")
+        raise BadDataError(f"{what} has labels from {y.min()} to {y.max()}; labels must be 0 to 9.")
     return y.astype(np.uint8)

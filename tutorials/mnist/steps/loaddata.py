@@ -1,4 +1,4 @@
-"""Load the digits, check them, and leave them in this step's output folder for the steps that train on them."""
+"""Load the digits, check them, and write them to this step's output folder for the training steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Train one convolutional network, test it, and log it to MLflow: parameters, metrics, the model, and where it errs."""
+"""Train a convolutional network, test it, and log it to MLflow: parameters, metrics, model and confusion matrix."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ ARCHITECTURES = {"lenet": lenet, "vgg": vgg}
 
 
 def build(architecture: str) -> Any:
-    """Return an untrained network that takes pictures as MNIST has them: (n, 28, 28), from 0 to 255."""
+    """Return an untrained network for pictures in MNIST's format: (n, 28, 28), from 0 to 255."""
     model = keras.Sequential(
         [
             layers.Input((28, 28)),
@@ -72,7 +72,7 @@ def confusion_figure(truth: Any, guesses: Any) -> Figure:
     figure = Figure(figsize=(5, 5), layout="constrained")
     axes = figure.subplots()
     axes.imshow(np.log1p(counts), cmap="Blues")
-    axes.set(xlabel="taken for", ylabel="digit", xticks=range(10), yticks=range(10))
+    axes.set(xlabel="predicted", ylabel="digit", xticks=range(10), yticks=range(10))
     for (row, column), count in np.ndenumerate(counts):
         axes.text(column, row, count or "", ha="center", va="center", color="white" if row == column else "black")
     return figure
@@ -88,12 +88,12 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--batch_size", type=int, default=64)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--trained_on", default="unknown", help="what the data is, for the record")
+    parser.add_argument("--trained_on", default="unknown", help="description of the data, for the log")
     for name in ("x_train", "y_train", "x_test", "y_test"):
         parser.add_argument(f"--{name}_path", required=True)
     arguments = parser.parse_args()
     if arguments.epochs < 1:
-        parser.error(f"--epochs {arguments.epochs}: an untrained network is of no use; give 1 or more")
+        parser.error(f"--epochs {arguments.epochs}: a network must be trained; give 1 or more")
 
     x_train, y_train = np.load(arguments.x_train_path), np.load(arguments.y_train_path)
     x_test, y_test = np.load(arguments.x_test_path), np.load(arguments.y_test_path)

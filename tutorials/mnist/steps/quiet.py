@@ -1,4 +1,4 @@
-"""TensorFlow's greeting, out of the way but not lost."""
+"""Keeps TensorFlow's start-up output out of the logs, without losing it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @contextmanager
 def stderr_to(path: Path) -> Iterator[None]:
-    """Send what is written to stderr meanwhile, by C++ code too, to a file."""
+    """Redirect stderr to a file during the block, output of C++ code included."""
     stderr = os.dup(2)
     try:
         with path.open("wb") as file:

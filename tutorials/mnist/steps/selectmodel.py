@@ -15,8 +15,8 @@ ALIAS = "champion"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model_name", default="mnist_cnn", help="the name in MLflow's model registry")
-    parser.add_argument("--trained_on", default="unknown", help="what the data is, for the record")
-    parser.add_argument("--dataset_path", default="", help="what it was trained on, an .npz file to keep")
+    parser.add_argument("--trained_on", default="unknown", help="description of the data, for the log")
+    parser.add_argument("--dataset_path", default="", help="the training data to save, an .npz file")
     for name in ("cnn1", "cnn2"):
         parser.add_argument(f"--accuracy_{name}", type=float, required=True)
         parser.add_argument(f"--model_{name}", required=True)
@@ -48,7 +48,7 @@ def main() -> None:
         print(f"{name:10}{score:15.4f}{'   <- ' + ALIAS if name == best else ''}")
     print(f"Registered as models:/{arguments.model_name}@{ALIAS} (version {version})")
     if mlflow.get_tracking_uri().startswith("sqlite:"):
-        print(f"Look at it: mlflow ui --backend-store-uri {mlflow.get_tracking_uri()}")
+        print(f"Show it: mlflow ui --backend-store-uri {mlflow.get_tracking_uri()}")
     sf.output("best", best)
     sf.output("accuracy", accuracy)
     sf.output("model", f"models:/{arguments.model_name}@{ALIAS}")

@@ -1,4 +1,4 @@
-"""Train one small network of scikit-learn, test it, and log it to MLflow: what ``modeling.py`` does with TensorFlow."""
+"""Train one small network of scikit-learn, test it, and log it to MLflow, as ``modeling.py`` does with TensorFlow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import smallnet
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--units", type=int, default=32)
-    parser.add_argument("--trained_on", default="unknown", help="what the data is, for the record")
+    parser.add_argument("--trained_on", default="unknown", help="description of the data, for the log")
     for name in ("x_train", "y_train", "x_test", "y_test"):
         parser.add_argument(f"--{name}_path", required=True)
     arguments = parser.parse_args()
