@@ -134,7 +134,7 @@ def with_nan() -> np.ndarray[Any, Any]:
     [
         ({"images": pictures(), "y": labels()}, ["images, y", "x_train, y_train, x_test, y_test", "x and y"]),
         ({}, ["(none)"]),
-        ({"x_train": pictures(), "y_train": labels()}, ["x_train, y_train; needed"]),
+        ({"x_train": pictures(), "y_train": labels()}, ["x_train, y_train; it must have"]),
         (bad(x=pictures().reshape(20, 784)), ["(20, 784)", "(n, 28, 28)"]),
         (bad(x=np.zeros((20, 32, 32), np.uint8)), ["(20, 32, 32)"]),
         (bad(x=np.zeros((20, 28, 28, 3), np.uint8)), ["(20, 28, 28, 3)"]),
