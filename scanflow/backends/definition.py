@@ -16,7 +16,7 @@ from scanflow.backends.records import TaskRecord
 from scanflow.names import RunName
 
 
-class KeptDefinition(BaseModel):
+class SavedDefinition(BaseModel):
     """A run's definition, serialized."""
 
     model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
@@ -60,7 +60,7 @@ def enter_run(
         workflow=definition.workflow.name,
         parent=parent,
         source=None if definition.source is None else str(definition.source),
-        definition=KeptDefinition.from_definition(definition).model_dump_json(),
+        definition=SavedDefinition.from_definition(definition).model_dump_json(),
         rng=rng,
         name=name,
         tasks=tasks,
@@ -69,8 +69,8 @@ def enter_run(
 
 def redefine_run(journal: Journal, run: JournalRun, definition: RunDefinition) -> None:
     """Replace a run's definition in the journal."""
-    journal.redefine(run, KeptDefinition.from_definition(definition).model_dump_json())
+    journal.redefine(run, SavedDefinition.from_definition(definition).model_dump_json())
 
 
 def read_definition(run: JournalRun) -> RunDefinition:
-    return KeptDefinition.model_validate_json(run.definition).read(run.record.source)
+    return SavedDefinition.model_validate_json(run.definition).read(run.record.source)

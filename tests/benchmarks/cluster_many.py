@@ -27,9 +27,9 @@ import psutil
 
 import scanflow as sf
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.followed import OFTEN
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import derive_namespace
+from scanflow.backends.kubernetes.list_cache import OFTEN
 from scanflow.backends.kubernetes.online import pods
 from scanflow.backends.kubernetes.online.definition import build_pod_options
 from scanflow.backends.kubernetes.online.drift import DEPLOYED_SETTINGS, LOOK_S, extract_settings

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.followed import OFTEN
 from scanflow.backends.kubernetes.kubernetes import Kubernetes
+from scanflow.backends.kubernetes.list_cache import OFTEN
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.port import Models
 from scanflow.deployer import EmbeddedDeployer

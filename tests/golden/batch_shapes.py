@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import scanflow as sf
-from scanflow.backends.definition import KeptDefinition
+from scanflow.backends.definition import SavedDefinition
 from scanflow.backends.kubernetes.batch.document import RunDocument
-from scanflow.backends.kubernetes.batch.finished import Finished
-from scanflow.backends.kubernetes.batch.place import Place, StepImage
+from scanflow.backends.kubernetes.batch.finished_steps import FinishedSteps
+from scanflow.backends.kubernetes.batch.pod_settings import PodSettings, StepImage
 from scanflow.backends.kubernetes.batch.workflow import build_workflow_manifest
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import derive_namespace
@@ -24,17 +24,17 @@ def step(name: str, **fields: Any) -> sf.Executor:
 
 
 def made(
-    nodes: list[sf.Executor], *, only: str | None = None, finished: Finished | None = None, **more: Any
+    nodes: list[sf.Executor], *, only: str | None = None, finished: FinishedSteps | None = None, **more: Any
 ) -> Manifest:
     workflow = sf.Workflow(name="wf", nodes=nodes)
     app = sf.Application(name="shop", team="data", workflows=[workflow], app_dir="/srv/shop")
     definition = cut_down(RunDefinition(app, workflow, step=only))
     more.setdefault("drive", 1)
     document = RunDocument(
-        run="calm-otter-417", definition=KeptDefinition.from_definition(definition), created=1.0, **more
+        run="calm-otter-417", definition=SavedDefinition.from_definition(definition), created=1.0, **more
     )
     images = {node.name: StepImage("scanflow/base:1", (CODE,)) for node in nodes if node.image is None}
-    place = Place(
+    place = PodSettings(
         namespace=derive_namespace(app.name, app.team),
         image="scanflow/base:1",
         service_account="scanflow-step",
@@ -42,7 +42,7 @@ def made(
         volumes=({"name": "code", "configMap": {"name": "code-0123456789abcdef"}},),
         pull_secret="registry",
     )
-    found = build_workflow_manifest(document, definition, finished or Finished(), place)
+    found = build_workflow_manifest(document, definition, finished or FinishedSteps(), place)
     assert found is not None
     return found
 
@@ -97,7 +97,7 @@ def resumed() -> Manifest:
     load = step("load")
     clean = step("clean", for_each=load["files"], parameters={"file": sf.item})
     maybe = step("maybe", when=load["rows"] > 10)
-    finished = Finished(done=frozenset({"load"}), attempts={"clean.1": 2})
+    finished = FinishedSteps(done=frozenset({"load"}), attempts={"clean.1": 2})
     join = step("join", parameters={"all": clean["path"], "maybe": maybe["x"]})
     return made([load, clean, maybe, join], finished=finished, drive=2, kept={"clean": (0, 2)})
 
@@ -105,7 +105,7 @@ def resumed() -> Manifest:
 def one_task() -> Manifest:
     load = step("load")
     train = step("train", for_each=load["files"], parameters={"file": sf.item})
-    finished = Finished(done=frozenset({"load"}))
+    finished = FinishedSteps(done=frozenset({"load"}))
     return made([load, train], only="train.3", finished=finished, origins={"load": "bold-crane-156"})
 
 

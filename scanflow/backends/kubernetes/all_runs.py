@@ -11,7 +11,7 @@ from scanflow.app.workflow import Workflow
 from scanflow.backends.definition import read_definition
 from scanflow.backends.journal import Journal, JournalRun
 from scanflow.backends.kubernetes.batch.backend import KubernetesBatch
-from scanflow.backends.kubernetes.batch.ground import Ground
+from scanflow.backends.kubernetes.batch.preparation import RunPreparation
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.mpi.backend import KubernetesMPI
@@ -29,11 +29,11 @@ class KubernetesRuns(ClusterRuns):
     """See :class:`~scanflow.backends.port.RunBackend`. Any process of this home may call for any run."""
 
     def __init__(
-        self, settings: Settings, cluster: Cluster, cluster_settings: KubernetesSettings, ground: Ground
+        self, settings: Settings, cluster: Cluster, cluster_settings: KubernetesSettings, preparation: RunPreparation
     ) -> None:
-        super().__init__(settings, cluster, cluster_settings, ground)
-        self._batch = KubernetesBatch(settings, cluster, cluster_settings, ground)
-        self._mpi = KubernetesMPI(settings, cluster, cluster_settings, ground)
+        super().__init__(settings, cluster, cluster_settings, preparation)
+        self._batch = KubernetesBatch(settings, cluster, cluster_settings, preparation)
+        self._mpi = KubernetesMPI(settings, cluster, cluster_settings, preparation)
 
     def _select_backend(self, workflow: Workflow) -> KubernetesBatch | KubernetesMPI:
         return self._mpi if workflow.type == "mpi" else self._batch

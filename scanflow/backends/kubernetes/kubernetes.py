@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from scanflow.backends.kubernetes.all_runs import KubernetesRuns
     from scanflow.backends.kubernetes.cluster import Cluster
     from scanflow.backends.kubernetes.environment.apply import Environments
-    from scanflow.backends.kubernetes.followed import Followed
     from scanflow.backends.kubernetes.lease import KubernetesLease
+    from scanflow.backends.kubernetes.list_cache import ListCache
     from scanflow.backends.kubernetes.online.backend import KubernetesServices
     from scanflow.backends.kubernetes.online.drift import LiveObjects
-    from scanflow.backends.kubernetes.online.looks import ServiceLooks
+    from scanflow.backends.kubernetes.online.instance_status import ServiceStatusCache
     from scanflow.backends.kubernetes.pod_image import FindBuilt
 
 
@@ -36,7 +36,7 @@ class Kubernetes:
     def __init__(self, settings: Settings, models: OpenModels) -> None:
         self._settings, self._models = settings, models
         self._cluster_settings = KubernetesSettings.from_environment(options=settings.backend_options)
-        self._looks: dict[str, ServiceLooks] = {}
+        self._status_caches: dict[str, ServiceStatusCache] = {}
         self._objects: LiveObjects | None = None
 
     @cached_property
@@ -77,10 +77,10 @@ class Kubernetes:
     @cached_property
     def _runs(self) -> KubernetesRuns:
         from scanflow.backends.kubernetes.all_runs import KubernetesRuns
-        from scanflow.backends.kubernetes.batch.ground import Ground
+        from scanflow.backends.kubernetes.batch.preparation import RunPreparation
 
-        ground = Ground(self._environments.ensure, self._cluster_settings, self._find_image, self._models)
-        return KubernetesRuns(self._settings, self.cluster, self._cluster_settings, ground)
+        preparation = RunPreparation(self._environments.ensure, self._cluster_settings, self._find_image, self._models)
+        return KubernetesRuns(self._settings, self.cluster, self._cluster_settings, preparation)
 
     def online(self, tracker: str | None = None) -> OnlineBackend:
         return self._services(tracker)
@@ -99,16 +99,16 @@ class Kubernetes:
             self._environments,
             models,
             lambda app, workflow: PodImages.open(app, workflow, settings, find, models).select(*workflow.services),
-            self._looks,
+            self._status_caches,
             self._objects,
-            followed=self._followed,
+            list_cache=self._list_cache,
         )
 
     @cached_property
-    def _followed(self) -> Followed:
-        from scanflow.backends.kubernetes.followed import Followed
+    def _list_cache(self) -> ListCache:
+        from scanflow.backends.kubernetes.list_cache import ListCache
 
-        return Followed(lambda: self.cluster)
+        return ListCache(lambda: self.cluster)
 
     @cached_property
     def _find_image(self) -> FindBuilt:
@@ -123,7 +123,10 @@ class Kubernetes:
         from scanflow.backends.kubernetes.agents.hosting import KubernetesAgents
 
         return KubernetesAgents(
-            lambda: self.cluster, self._cluster_settings, ensure=self._ensure_tracker, followed=lambda: self._followed
+            lambda: self.cluster,
+            self._cluster_settings,
+            ensure=self._ensure_tracker,
+            list_cache=lambda: self._list_cache,
         )
 
     def _ensure_tracker(self, app: Application) -> str | None:

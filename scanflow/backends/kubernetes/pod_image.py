@@ -12,9 +12,9 @@ from scanflow.app.application import Application
 from scanflow.app.executor import Executor
 from scanflow.app.workflow import Workflow
 from scanflow.backends.kubernetes.code import Code, build_code
+from scanflow.backends.kubernetes.expiring_set import ExpiringSet
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import derive_namespace
-from scanflow.backends.kubernetes.recently import Recently
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.port import Models
 from scanflow.errors import UsageError
@@ -60,7 +60,7 @@ class FindBuilt:
     def __init__(self, settings: KubernetesSettings, home: Path) -> None:
         self._built, self._registry = BuiltImages(home), settings.registry
         self._available: set[str] = set()
-        self._missing = Recently(_MISSING_TTL_S)
+        self._missing = ExpiringSet(_MISSING_TTL_S)
 
     def __call__(self, recipe: Recipe) -> str | None:
         built = self._built.find_pullable(recipe.tag, self._registry)
@@ -71,7 +71,7 @@ class FindBuilt:
             if has_image(image, insecure=ImageSettings.from_environment().insecure):
                 self._available.add(image)
             else:
-                self._missing.note(image)
+                self._missing.add(image)
         return image if image in self._available else None
 
 

@@ -11,11 +11,11 @@ from typing import Final
 from scanflow.app.application import Application
 from scanflow.backends.definition import read_definition
 from scanflow.backends.journal import Journal, JournalRun
-from scanflow.backends.kubernetes.batch.ground import Ground
 from scanflow.backends.kubernetes.batch.home import BatchHome, RunHome
+from scanflow.backends.kubernetes.batch.preparation import RunPreparation
 from scanflow.backends.kubernetes.cluster import Cluster
+from scanflow.backends.kubernetes.expiring_set import ExpiringSet
 from scanflow.backends.kubernetes.labels import derive_namespace
-from scanflow.backends.kubernetes.recently import Recently
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.port import RunDefinition
 from scanflow.backends.records import RunRecord
@@ -36,18 +36,18 @@ class ClusterRuns(ABC):
         settings: Settings,
         cluster: Cluster,
         cluster_settings: KubernetesSettings,
-        ground: Ground,
+        preparation: RunPreparation,
         *,
         rng: random.Random | None = None,
     ) -> None:
-        self._settings, self._cluster, self._cluster_settings, self._ground = (
+        self._settings, self._cluster, self._cluster_settings, self._preparation = (
             settings,
             cluster,
             cluster_settings,
-            ground,
+            preparation,
         )
         self._home = BatchHome(settings.home.expanduser().absolute())
-        self._ensured = Recently(ENSURED_FOR_S)
+        self._ensured = ExpiringSet(ENSURED_FOR_S)
         self._environments: dict[str, str] = {}
         """By namespace: the uid of its environment when last ensured."""
 
@@ -60,8 +60,8 @@ class ClusterRuns(ABC):
     def _ensure(self, app: Application) -> None:
         """Ensure the environment, unless that was done a moment ago, as for a run that is entered and then driven."""
         if (namespace := derive_namespace(app.name, app.team)) not in self._ensured:
-            self._environments[namespace] = self._ground.ensure(app).uid
-            self._ensured.note(namespace)
+            self._environments[namespace] = self._preparation.ensure(app).uid
+            self._ensured.add(namespace)
 
     def give_up(self, run: str, why: str) -> RunRecord:
         with self._journal() as journal:

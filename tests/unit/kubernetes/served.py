@@ -13,9 +13,9 @@ import pytest
 import scanflow as sf
 from scanflow.backends.kubernetes.code import Code, build_code
 from scanflow.backends.kubernetes.environment.apply import Environments
-from scanflow.backends.kubernetes.followed import Followed
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import build_selector, derive_namespace
+from scanflow.backends.kubernetes.list_cache import ListCache
 from scanflow.backends.kubernetes.online.backend import KubernetesServices
 from scanflow.backends.kubernetes.online.drift import LiveObjects
 from scanflow.backends.kubernetes.pod_image import PodImage
@@ -63,7 +63,7 @@ class Served:
             lambda *_: PodImage("multiply:1", self._code() if self.code else None),
             {},
             self.objects,
-            followed=Followed(lambda: self.cluster, clock=count(step=3600).__next__),  # it lists, and never watches
+            list_cache=ListCache(lambda: self.cluster, clock=count(step=3600).__next__),  # it lists, and never watches
         )
 
     def deploy(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scanflow.backends.kubernetes.batch.framing import BEGIN, LAST, Unframed, frame, split_streams
+from scanflow.backends.kubernetes.batch.framing import BEGIN, LAST, StreamSplitter, frame, split_streams
 from scanflow.backends.kubernetes.batch.layout import ASKED_TO_STOP, ATTEMPTS, GIVEN_UP
 from scanflow.backends.kubernetes.batch.records import observe_workflow
 from scanflow.names import StepName
@@ -122,12 +122,12 @@ def test_streams_are_known_again_however_a_log_is_cut() -> None:
     whole = {"stdout": b"one\ntwo\nend", "stderr": b"warning\nx"}
     assert split_streams([log]) == whole
     for size in range(1, len(BEGIN) + 2):
-        reader, found = Unframed(), {"stdout": b"", "stderr": b""}
+        reader, found = StreamSplitter(), {"stdout": b"", "stderr": b""}
         for at in range(0, len(log), size):
             for stream, piece in reader.feed(log[at : at + size]):
                 found[stream] += piece
         assert found == whole
-    assert list(Unframed().feed(b"plain \x1b[0m", last=True)) == [("stdout", b"plain \x1b[0m")]
+    assert list(StreamSplitter().feed(b"plain \x1b[0m", last=True)) == [("stdout", b"plain \x1b[0m")]
 
 
 def test_what_argo_writes_after_a_step_that_was_killed_is_not_its_log() -> None:

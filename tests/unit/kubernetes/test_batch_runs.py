@@ -13,8 +13,8 @@ import pytest
 import scanflow as sf
 from scanflow.backends.environments import EnsuredEnvironment
 from scanflow.backends.kubernetes.all_runs import KubernetesRuns
-from scanflow.backends.kubernetes.batch.ground import Ground
 from scanflow.backends.kubernetes.batch.layout import ASKED_TO_STOP, GIVEN_UP
+from scanflow.backends.kubernetes.batch.preparation import RunPreparation
 from scanflow.backends.kubernetes.batch.stopping import annotate
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.settings import KubernetesSettings
@@ -42,8 +42,10 @@ class Shop:
     def another(self) -> KubernetesRuns:
         own = KubernetesSettings(pending_s=1e-9)
         models: Any = lambda _tracker: None  # noqa: E731  no step asks for one
-        ground = Ground(lambda _: EnsuredEnvironment(NAMESPACE, None, uid=self.uid), own, lambda _: None, models)
-        return KubernetesRuns(self.settings, self.cluster, own, ground)
+        preparation = RunPreparation(
+            lambda _: EnsuredEnvironment(NAMESPACE, None, uid=self.uid), own, lambda _: None, models
+        )
+        return KubernetesRuns(self.settings, self.cluster, own, preparation)
 
     def enter(self) -> RunRecord:
         return self.runs.enter(RunDefinition(self.app, self.app.workflows[0]))

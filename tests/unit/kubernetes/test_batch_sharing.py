@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.backends.definition import KeptDefinition
+from scanflow.backends.definition import SavedDefinition
 from scanflow.backends.kubernetes.batch.document import LARGEST, RunDocument
 from scanflow.backends.kubernetes.batch.layout import DOCUMENT, PACKED
 from scanflow.backends.kubernetes.batch.records import observe_workflow
@@ -91,7 +91,7 @@ def document(count: int, **parameters: Any) -> RunDocument:
     nodes = [batch_shapes.step(f"s{number}", parameters=parameters) for number in range(count)]
     workflow = sf.Workflow(name="wf", nodes=nodes)
     definition = RunDefinition(sf.Application(name="shop", workflows=[workflow]), workflow)
-    return RunDocument(run="calm-otter-417", definition=KeptDefinition.from_definition(definition), created=1.0)
+    return RunDocument(run="calm-otter-417", definition=SavedDefinition.from_definition(definition), created=1.0)
 
 
 def test_a_long_document_is_kept_compressed_and_read_back(tmp_path: Path) -> None:

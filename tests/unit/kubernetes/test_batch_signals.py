@@ -10,7 +10,7 @@ import pytest
 
 import scanflow as sf
 from scanflow.backends.kubernetes.batch.conditions import build_when, find_skippable
-from scanflow.backends.kubernetes.batch.finished import Finished, add_skipped, find_finished
+from scanflow.backends.kubernetes.batch.finished_steps import FinishedSteps, add_skipped, find_finished_steps
 from scanflow.backends.kubernetes.batch.retries import has_own_backoff
 from scanflow.backends.kubernetes.batch.signals import WRONG, evaluate_signal, list_signals, replay
 from scanflow.backends.parameters import StepInputs
@@ -107,16 +107,16 @@ def test_a_run_goes_on_with_what_had_not_finished() -> None:
     join = step("join", parameters={"all": wide["path"]})
     workflow = sf.Workflow(name="wf", nodes=[load, wide, join])
     tasks = [record("load", "succeeded"), record("wide.0", "succeeded"), record("wide.1", "failed", 2)]
-    found, kept = find_finished(workflow, {task.task: task for task in tasks})
-    assert (found, kept) == (Finished(frozenset({"load"}), frozenset(), {"wide.1": 2}), {"wide": (0,)})
+    found, kept = find_finished_steps(workflow, {task.task: task for task in tasks})
+    assert (found, kept) == (FinishedSteps(frozenset({"load"}), frozenset(), {"wide.1": 2}), {"wide": (0,)})
     whole = [record("load", "succeeded"), record("wide.0", "succeeded"), record("join", "failed")]
-    assert find_finished(workflow, {task.task: task for task in whole})[0].done == {"load", "wide"}
+    assert find_finished_steps(workflow, {task.task: task for task in whole})[0].done == {"load", "wide"}
 
 
 def test_what_depends_only_on_skipped_steps_is_skipped_too() -> None:
     a, b = step("a"), step("b")
     workflow = sf.Workflow(name="wf", nodes=[a, b, step("c", parameters={"a": a["x"], "b": b["x"]}), step("d")])
-    found = add_skipped(workflow, Finished(skipped=frozenset({"a", "b"})))
+    found = add_skipped(workflow, FinishedSteps(skipped=frozenset({"a", "b"})))
     assert found.skipped == {"a", "b", "c"}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.backends.definition import KeptDefinition
+from scanflow.backends.definition import SavedDefinition
 from scanflow.backends.kubernetes.batch.document import RunDocument
 from scanflow.backends.kubernetes.batch.framing import split_streams
 from scanflow.backends.kubernetes.batch.launch_plan import plan_launches
@@ -74,7 +74,7 @@ class Claim:
         workflow = sf.Workflow(name="wf", nodes=nodes)
         definition = RunDefinition(sf.Application(name="shop", workflows=[workflow]), workflow)
         document = RunDocument(
-            run=run, definition=KeptDefinition.from_definition(definition), created=1.0, drive=1, **more
+            run=run, definition=SavedDefinition.from_definition(definition), created=1.0, drive=1, **more
         )
         (base / "run" / "run.json").write_text(document.model_dump_json())
         launches = plan_launches(document.build_definition(), run, 1, document.variables, base / "outputs")

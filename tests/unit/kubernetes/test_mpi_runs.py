@@ -12,10 +12,10 @@ import pytest
 import scanflow as sf
 from scanflow.backends.environments import EnsuredEnvironment
 from scanflow.backends.kubernetes.all_runs import KubernetesRuns
-from scanflow.backends.kubernetes.batch.ground import Ground
+from scanflow.backends.kubernetes.batch.preparation import RunPreparation
 from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.mpi.observed_job import observe_job
 from scanflow.backends.kubernetes.mpi.output import RankOutput, parse_log
-from scanflow.backends.kubernetes.mpi.seen import observe_job
 from scanflow.backends.kubernetes.pod_logs import LogLine
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.port import RunDefinition
@@ -57,8 +57,8 @@ def cluster() -> MemoryCluster:
 @pytest.fixture
 def runs(cluster: MemoryCluster, settings: Settings) -> KubernetesRuns:
     own = KubernetesSettings(mpi_image="lab/mpi:1")
-    ground = Ground(lambda _: EnsuredEnvironment(NAMESPACE, None), own, lambda _: None, lambda _: None)  # type: ignore[arg-type,return-value]
-    return KubernetesRuns(settings, cluster, own, ground)
+    preparation = RunPreparation(lambda _: EnsuredEnvironment(NAMESPACE, None), own, lambda _: None, lambda _: None)  # type: ignore[arg-type,return-value]
+    return KubernetesRuns(settings, cluster, own, preparation)
 
 
 def plays(code: int, *, phase: str = "Succeeded", reason: str = "") -> Callable[[MemoryCluster, Manifest], None]:

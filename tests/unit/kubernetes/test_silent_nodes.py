@@ -32,7 +32,7 @@ class Watched:
     def look(self) -> list[Event]:
         """Look when it is time, and return what was told of it."""
         self.now += LOOK_S
-        self.nodes.look(RUNNING)
+        self.nodes.check(RUNNING)
         told, self.events[:] = list(self.events), []
         return told
 
@@ -54,12 +54,12 @@ def test_a_silent_node_is_told_once_and_so_is_its_return() -> None:
 def test_pods_are_asked_for_from_time_to_time_and_not_without_a_running_task() -> None:
     watched = Watched()
     before = len(watched.cluster.calls)
-    watched.nodes.look(RUNNING)
+    watched.nodes.check(RUNNING)
     watched.now = LOOK_S
-    watched.nodes.look({})
+    watched.nodes.check({})
     assert len(watched.cluster.calls) == before
-    watched.nodes.look(RUNNING)
-    watched.nodes.look(RUNNING)
+    watched.nodes.check(RUNNING)
+    watched.nodes.check(RUNNING)
     assert len(watched.cluster.calls) == before + 1
 
 

@@ -25,9 +25,9 @@ from scanflow.backends.kubernetes.agents.manifests import (
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.code import CODE_VOLUME, Code, build_code
 from scanflow.backends.kubernetes.differences import format_recreation
-from scanflow.backends.kubernetes.followed import Followed
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import AGENT, APP, SELECTED, TEAM, derive_namespace
+from scanflow.backends.kubernetes.list_cache import ListCache
 from scanflow.backends.kubernetes.pod_logs import PodLogs
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import NotFoundError, UsageError
@@ -67,7 +67,7 @@ class KubernetesAgents:
         settings: KubernetesSettings,
         *,
         ensure: Callable[[Application], str | None],
-        followed: Callable[[], Followed] | None = None,
+        list_cache: Callable[[], ListCache] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Host agents on a cluster.
@@ -76,12 +76,12 @@ class KubernetesAgents:
             cluster: Returns the cluster; called on first use.
             settings: The cluster's.
             ensure: Ensures the environment of an application, and returns the tracking URI of its pods.
-            followed: Returns the watched lists of objects.
+            list_cache: Returns the watched lists of objects.
             clock: Monotonic seconds.
         """
         self._connect, self._settings, self._ensure, self._clock = cluster, settings, ensure, clock
-        default = Followed(cluster)
-        self._followed = followed or (lambda: default)
+        default = ListCache(cluster)
+        self._list_cache = list_cache or (lambda: default)
         self._snapshot: _Snapshot | None = None
         self._parts: _Parts | None = None
         self._code_problems: dict[_Key, str] = {}  # why the ConfigMap of an agent's files cannot be recreated
@@ -133,8 +133,8 @@ class KubernetesAgents:
         with self._lock:
             if self._snapshot is None or self._clock() - self._snapshot.at >= SNAPSHOT_S:
                 now, labels = self._clock(), f"{SELECTED},{AGENT}"
-                deployments = self._followed().find("Deployment", labels)
-                pods = self._followed().find("Pod", labels)
+                deployments = self._list_cache().find("Deployment", labels)
+                pods = self._list_cache().find("Pod", labels)
                 by_agent: dict[_Key, list[Manifest]] = {}
                 for pod in pods:
                     by_agent.setdefault(_get_agent_key(pod), []).append(pod)
@@ -152,7 +152,7 @@ class KubernetesAgents:
         with self._lock:
             if self._parts is None or self._clock() - self._parts.at >= PARTS_S:
                 labels = f"{SELECTED},{AGENT}"
-                objects = [manifest for kind in _PARTS for manifest in self._followed().find(kind, labels)]
+                objects = [manifest for kind in _PARTS for manifest in self._list_cache().find(kind, labels)]
                 objects += self._cluster.find("Secret", labels=labels)[0]  # the rights do not include a watch
                 self._parts = _Parts(frozenset(map(_get_object_key, objects)), self._clock(), set())
             parts, key = self._parts, (agent.app, agent.team, agent.name)

@@ -11,12 +11,12 @@ from typing import Any, Final
 from scanflow.app.application import Application
 from scanflow.app.plan import IMAGE_NOTE, Plan, plan_workflow
 from scanflow.app.workflow import Workflow
-from scanflow.backends.definition import KeptDefinition, enter_run, read_definition, redefine_run
+from scanflow.backends.definition import SavedDefinition, enter_run, read_definition, redefine_run
 from scanflow.backends.journal import Journal, JournalRun
 from scanflow.backends.kept_functions import forget_functions
 from scanflow.backends.kubernetes.batch.checks import check_definition
 from scanflow.backends.kubernetes.batch.document import RunDocument
-from scanflow.backends.kubernetes.batch.driving import Drive
+from scanflow.backends.kubernetes.batch.driver import WorkflowDriver
 from scanflow.backends.kubernetes.batch.facts import (
     ENDED,
     Facts,
@@ -26,19 +26,19 @@ from scanflow.backends.kubernetes.batch.facts import (
     forget_outputs,
 )
 from scanflow.backends.kubernetes.batch.fetching import fetch_log, fetch_outputs
-from scanflow.backends.kubernetes.batch.finished import Finished, add_skipped, find_finished
+from scanflow.backends.kubernetes.batch.finished_steps import FinishedSteps, add_skipped, find_finished_steps
 from scanflow.backends.kubernetes.batch.functions import Functions, ensure_namespace_key
-from scanflow.backends.kubernetes.batch.ground import Ground
 from scanflow.backends.kubernetes.batch.home import RunHome
 from scanflow.backends.kubernetes.batch.layout import DRIVE, format_config_map_name
 from scanflow.backends.kubernetes.batch.pod_logs import TaskPodLogs, copy_log
-from scanflow.backends.kubernetes.batch.records import WorkflowSeen, observe_workflow
+from scanflow.backends.kubernetes.batch.preparation import RunPreparation
+from scanflow.backends.kubernetes.batch.records import ObservedWorkflow, observe_workflow
 from scanflow.backends.kubernetes.batch.stopping import stop_running_task
 from scanflow.backends.kubernetes.cluster import Cluster, ConflictError
+from scanflow.backends.kubernetes.expiring_set import ExpiringSet
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import derive_namespace
 from scanflow.backends.kubernetes.nodes import sum_allocatable
-from scanflow.backends.kubernetes.recently import Recently
 from scanflow.backends.kubernetes.runs import ClusterRuns, run_namespace
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.log_files import FileLogs
@@ -73,14 +73,14 @@ class KubernetesBatch(ClusterRuns):
         settings: Settings,
         cluster: Cluster,
         cluster_settings: KubernetesSettings,
-        ground: Ground,
+        preparation: RunPreparation,
         *,
         rng: random.Random | None = None,
     ) -> None:
-        super().__init__(settings, cluster, cluster_settings, ground, rng=rng)
+        super().__init__(settings, cluster, cluster_settings, preparation, rng=rng)
         self._functions = Functions(self._home)
         self._keys: dict[str, bytes] = {}
-        self._applied_code = Recently(CODE_FOR_S)
+        self._applied_code = ExpiringSet(CODE_FOR_S)
         self._entered: dict[str, RunDocument] = {}
         """Runs that were entered by this process, and not driven yet: their state is complete here."""
 
@@ -89,13 +89,13 @@ class KubernetesBatch(ClusterRuns):
     def check(self, definition: RunDefinition) -> None:
         cut = cut_down(definition)
         self._check(cut, None)
-        self._ground.resolve_code(cut.app, cut.workflow)
+        self._preparation.resolve_code(cut.app, cut.workflow)
         if cut.past is not None:
             find_spin_inputs(cut, self.show(cut.past))
 
     def plan(self, app: Application, workflow: Workflow) -> Plan:
         self._check(RunDefinition(app, workflow), None)
-        self._ground.resolve_code(app, workflow)
+        self._preparation.resolve_code(app, workflow)
         cores, memory = sum_allocatable(self._cluster)
         plan = plan_workflow(workflow, machine_cores=cores, machine_memory_bytes=memory)
         steps = tuple(
@@ -110,12 +110,12 @@ class KubernetesBatch(ClusterRuns):
         """Return the objects of a run of a workflow, under a free run name."""
         from scanflow.backends.kubernetes.batch.workflow import build_workflow_manifest
 
-        definition, code = RunDefinition(app, workflow), self._ground.resolve_code(app, workflow)
+        definition, code = RunDefinition(app, workflow), self._preparation.resolve_code(app, workflow)
         document = RunDocument(
-            run=str(self.free_name()), definition=KeptDefinition.from_definition(definition), created=0, drive=1
+            run=str(self.free_name()), definition=SavedDefinition.from_definition(definition), created=0, drive=1
         )
-        place = self._ground.build_place(derive_namespace(app.name, app.team), code)
-        argo_workflow = build_workflow_manifest(document, definition, Finished(), place)
+        pod_settings = self._preparation.build_pod_settings(derive_namespace(app.name, app.team), code)
+        argo_workflow = build_workflow_manifest(document, definition, FinishedSteps(), pod_settings)
         return [manifest for manifest in (code.config_map, argo_workflow) if manifest is not None]
 
     def _resolve_note(self, note: str, workflow: Workflow, step: str) -> str:
@@ -153,7 +153,7 @@ class KubernetesBatch(ClusterRuns):
     def _build_document_fields(self, run: JournalRun, definition: RunDefinition) -> dict[str, Any]:
         return {
             "run": run.record.name,
-            "definition": KeptDefinition.from_definition(definition),
+            "definition": SavedDefinition.from_definition(definition),
             "source": run.record.source,
             "created": run.record.created,
             "max_fan_out": self._settings.max_fan_out,
@@ -207,11 +207,11 @@ class KubernetesBatch(ClusterRuns):
                     manifest = self._prepare(journal, journal_run, run_definition, facts, live or entered, environment)
                 journal.set_run(journal_run, "running", seconds=journal_run.record.seconds)
                 observe(self._build_started_event(journal_run, run_definition, previous_tasks))
-                observed: WorkflowSeen | None = None
+                observed: ObservedWorkflow | None = None
                 if manifest is not None:
                     if not adopted:
                         manifest = self._create(manifest, journal_run)
-                    watcher = Drive(
+                    watcher = WorkflowDriver(
                         self._cluster,
                         run_namespace(journal_run),
                         name,
@@ -264,7 +264,7 @@ class KubernetesBatch(ClusterRuns):
             (previous, None) if isinstance(previous, RunDocument) else (self._load_document(run), previous)
         )
         tasks = journal.tasks(run)
-        finished, kept_tasks = find_finished(definition.workflow, tasks)
+        finished, kept_tasks = find_finished_steps(definition.workflow, tasks)
         last_drive = max(
             document_before.drive if document_before is not None else 0, live.drive if live is not None else 0
         )
@@ -276,8 +276,10 @@ class KubernetesBatch(ClusterRuns):
             origins={} if document_before is None else document_before.origins,
             variables=environment(tags),
         )
-        code = self._ground.resolve_code(definition.app, definition.workflow)
-        manifest = build_workflow_manifest(document, definition, finished, self._ground.build_place(namespace, code))
+        code = self._preparation.resolve_code(definition.app, definition.workflow)
+        manifest = build_workflow_manifest(
+            document, definition, finished, self._preparation.build_pod_settings(namespace, code)
+        )
         for step in add_skipped(definition.workflow, finished).skipped - finished.skipped:
             facts.note({StepName(step): TaskRecord(task=StepName(step), step=step, state="skipped")})
         if manifest is None:
@@ -299,7 +301,7 @@ class KubernetesBatch(ClusterRuns):
         name = f"{self._environments.get(metadata['namespace'])}/{metadata['name']}"  # it goes with the environment
         if name not in self._applied_code:
             self._cluster.apply(code, force=True)
-            self._applied_code.note(name)
+            self._applied_code.add(name)
 
     def _create(self, manifest: Manifest, run: JournalRun) -> Manifest:
         name, namespace = manifest["metadata"]["name"], manifest["metadata"]["namespace"]
@@ -313,7 +315,7 @@ class KubernetesBatch(ClusterRuns):
         write_private(self._run_home(run).driven, manifest["metadata"]["annotations"][DRIVE])
         return created
 
-    def _end(self, facts: Facts, observed: WorkflowSeen | None, seconds: float | None) -> None:
+    def _end(self, facts: Facts, observed: ObservedWorkflow | None, seconds: float | None) -> None:
         state: RunState = "succeeded" if observed is None else observed.phase
         facts.end(state, seconds=seconds, error=None if observed is None else observed.error)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from scanflow.app.executor import Target
 from scanflow.app.steps import check_parameters
 from scanflow.app_files import AppFiles
-from scanflow.backends.kubernetes.batch.place import check_honoured
+from scanflow.backends.kubernetes.batch.pod_settings import check_honoured
 from scanflow.backends.port import RunDefinition
 from scanflow.errors import UnsupportedError
 

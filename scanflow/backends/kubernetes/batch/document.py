@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from scanflow.backends.definition import KeptDefinition
+from scanflow.backends.definition import SavedDefinition
 from scanflow.backends.kubernetes.batch.launch_plan import plan_launches
 from scanflow.backends.kubernetes.batch.layout import (
     DOCUMENT,
@@ -37,7 +37,7 @@ class RunDocument(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     run: str
-    definition: KeptDefinition
+    definition: SavedDefinition
     source: str | None = None
     created: float
     drive: int = 0

@@ -10,7 +10,7 @@ from typing import Final
 from scanflow.backends.journal import Journal, JournalRun
 from scanflow.backends.kubernetes.batch.home import RunHome
 from scanflow.backends.kubernetes.batch.layout import DRIVE
-from scanflow.backends.kubernetes.batch.records import WorkflowSeen, observe_workflow
+from scanflow.backends.kubernetes.batch.records import ObservedWorkflow, observe_workflow
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import build_selector
@@ -28,7 +28,7 @@ class Live:
     """The last Workflow of a run."""
 
     manifest: Manifest
-    observed: WorkflowSeen
+    observed: ObservedWorkflow
 
     @property
     def name(self) -> str:
@@ -74,7 +74,7 @@ class Facts:
             if recorded.get(name) != task and not (task.state == "pending" and name not in recorded):
                 self._journal.set_task(self._run, task)
 
-    def keep_outputs(self, observed: WorkflowSeen) -> None:
+    def keep_outputs(self, observed: ObservedWorkflow) -> None:
         """Write the outputs in a Workflow to their folders."""
         for task, outputs in observed.outputs.items():
             write_outputs(self._home, task, outputs)

@@ -13,7 +13,7 @@ from typing import Final
 
 from scanflow.backends.kubernetes.batch import layout
 from scanflow.backends.kubernetes.batch.home import RunHome
-from scanflow.backends.kubernetes.batch.place import SMALL
+from scanflow.backends.kubernetes.batch.pod_settings import SMALL
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.environment.manifests import OUTPUTS
 from scanflow.backends.kubernetes.kinds import Manifest

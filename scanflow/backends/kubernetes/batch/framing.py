@@ -28,7 +28,7 @@ def frame(data: bytes, *, error: bool) -> bytes:
     return BEGIN + (data[:-1] + END_OF_LINE if data.endswith(b"\n") else data + END)
 
 
-class Unframed:
+class StreamSplitter:
     """Splits a log into its streams, in parts of any size."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Unframed:
 
 def split_streams(parts: Iterable[bytes]) -> dict[str, bytes]:
     """Return the data of each stream."""
-    streams, reader = {"stdout": bytearray(), "stderr": bytearray()}, Unframed()
+    streams, reader = {"stdout": bytearray(), "stderr": bytearray()}, StreamSplitter()
     log = b"".join(parts)
     if LAST not in log:  # killed before its end: what follows is Argo's
         log = _ARGO.sub(b"", log)

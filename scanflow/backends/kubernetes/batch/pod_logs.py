@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from scanflow.backends.kubernetes.batch.framing import Unframed, split_streams
+from scanflow.backends.kubernetes.batch.framing import StreamSplitter, split_streams
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.port import LogPage, LogPart, Stream
 from scanflow.errors import NotFoundError, UnavailableError, UsageError
@@ -72,7 +72,7 @@ class TaskPodLogs:
 
     def _read_streams(self) -> Iterator[tuple[str, bytes]]:
         """Yield the data of the streams; an interrupted log is requested again, and what was read is skipped."""
-        reader, seen = Unframed(), 0
+        reader, seen = StreamSplitter(), 0
         while True:
             has_ended, skip = self._has_ended(), seen
             for block in self._read_blocks():

@@ -13,7 +13,7 @@ from scanflow.app.executor import Executor
 from scanflow.app.quantities import format_cpu
 from scanflow.app.resources import Affinity
 from scanflow.backends.kubernetes.batch import layout
-from scanflow.backends.kubernetes.batch.place import SMALL, Place
+from scanflow.backends.kubernetes.batch.pod_settings import SMALL, PodSettings
 from scanflow.backends.kubernetes.environment.manifests import build_env_from
 from scanflow.backends.kubernetes.placement import build_step_placement
 from scanflow.backends.kubernetes.security import container_security, pod_security
@@ -32,17 +32,19 @@ _GUARANTEED: Final = json.dumps(
 """Argo's own containers with limits: only a pod whose containers all have them gets cores of its own."""
 
 
-def build_spec(place: Place, run: str, templates: list[argo.Template]) -> argo.WorkflowSpec:
+def build_spec(pod_settings: PodSettings, run: str, templates: list[argo.Template]) -> argo.WorkflowSpec:
     return argo.WorkflowSpec(
         entrypoint="run",
-        service_account_name=place.service_account,
+        service_account_name=pod_settings.service_account,
         security_context=argo.PodSecurityContext.model_validate(pod_security()),
-        image_pull_secrets=[argo.LocalObjectReference(name=place.pull_secret)] if place.pull_secret else None,
+        image_pull_secrets=[argo.LocalObjectReference(name=pod_settings.pull_secret)]
+        if pod_settings.pull_secret
+        else None,
         pod_gc=argo.PodGC(strategy="OnPodCompletion", delete_delay_duration="10m"),
-        ttl_strategy=argo.TTLStrategy(seconds_after_completion=place.keep_s),
+        ttl_strategy=argo.TTLStrategy(seconds_after_completion=pod_settings.keep_s),
         template_defaults=argo.Template(
             container=argo.Container(
-                image=place.image,
+                image=pod_settings.image,
                 command=list(PROGRAM),
                 working_dir=str(layout.APP),
                 env=_build_variables({"HOME": "/tmp"}),  # noqa: S108  the pod's own
@@ -51,24 +53,24 @@ def build_spec(place: Place, run: str, templates: list[argo.Template]) -> argo.W
                 volume_mounts=[argo.VolumeMount.model_validate(mount) for mount in MOUNTS],
             )
         ),
-        volumes=[argo.Volume.model_validate(volume) for volume in build_volumes(place, run)],
+        volumes=[argo.Volume.model_validate(volume) for volume in build_volumes(pod_settings, run)],
         templates=templates,
     )
 
 
-def build_volumes(place: Place, run: str) -> list[Mapping[str, Any]]:
+def build_volumes(pod_settings: PodSettings, run: str) -> list[Mapping[str, Any]]:
     """Return the volumes of a run's pods."""
     return [
         {"name": "tmp", "emptyDir": {}},
-        {"name": "outputs", "persistentVolumeClaim": {"claimName": place.claim}},
+        {"name": "outputs", "persistentVolumeClaim": {"claimName": pod_settings.claim}},
         {"name": "run", "configMap": {"name": layout.format_config_map_name(run)}},
         {"name": "keys", "secret": {"secretName": layout.KEY_SECRET, "defaultMode": 0o440}},
-        *place.volumes,
+        *pod_settings.volumes,
     ]
 
 
 def build_step_template(
-    place: Place, app: Application, node: Executor, arguments: list[str], *, run: str
+    pod_settings: PodSettings, app: Application, node: Executor, arguments: list[str], *, run: str
 ) -> argo.Template:
     """Return a step's template: its container, resources and placement."""
     resources = node.resources
@@ -79,7 +81,7 @@ def build_step_template(
         amounts["memory"] = str(resources.memory)
     limits = amounts | ({"nvidia.com/gpu": str(resources.gpu)} if resources.gpu else {})
     requirements = argo.ResourceRequirements.model_validate({"requests": limits, "limits": limits}) if limits else None
-    image = place.select_image(node.name)
+    image = pod_settings.select_image(node.name)
     extra = [argo.VolumeMount.model_validate(mount) for mount in image.mounts]
     container = argo.Container(image=image.image, args=arguments, resources=requirements, volume_mounts=extra or None)
     template = argo.Template(container=container)
@@ -91,9 +93,9 @@ def build_step_template(
     return template
 
 
-def build_small_template(place: Place, arguments: list[str]) -> argo.Template:
+def build_small_template(pod_settings: PodSettings, arguments: list[str]) -> argo.Template:
     requirements = argo.ResourceRequirements.model_validate({"requests": SMALL})
-    return argo.Template(container=argo.Container(image=place.image, args=arguments, resources=requirements))
+    return argo.Template(container=argo.Container(image=pod_settings.image, args=arguments, resources=requirements))
 
 
 def _build_variables(variables: Mapping[str, str]) -> list[argo.EnvVar]:

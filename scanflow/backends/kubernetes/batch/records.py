@@ -44,7 +44,7 @@ class TaskPod:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkflowSeen:
+class ObservedWorkflow:
     """The observed state of a Workflow."""
 
     phase: Phase
@@ -67,7 +67,7 @@ class WorkflowSeen:
     """Tasks whose pods did not start in time, and why."""
 
 
-def observe_workflow(manifest: Manifest) -> WorkflowSeen:
+def observe_workflow(manifest: Manifest) -> ObservedWorkflow:
     """Return the observed state of a Workflow."""
     status = manifest.get("status") or {}
     nodes = _read_nodes(status)
@@ -98,7 +98,7 @@ def observe_workflow(manifest: Manifest) -> WorkflowSeen:
         if attempt.node["phase"] == "Succeeded" and (text := _read_parameter(attempt.node, layout.LEFT)):
             outputs[attempt.task] = json.loads(text)
     tasks |= _find_skipped(nodes, name)
-    return WorkflowSeen(
+    return ObservedWorkflow(
         phase=_derive_phase(status, shut_down, tasks, given_up),
         error=_derive_error(status, tasks),
         tasks=tasks,

@@ -33,7 +33,7 @@ class SilentNodes:
         self._observe, self._clock, self._last = observe, clock, clock()
         self._since: dict[StepName, float] = {}
 
-    def look(self, running: Mapping[str, StepName]) -> None:
+    def check(self, running: Mapping[str, StepName]) -> None:
         """Report each task whose node stopped answering or answers again; ``running``: the tasks by pod."""
         now = self._clock()
         if not (running or self._since) or now - self._last < LOOK_S:

@@ -20,8 +20,8 @@ from scanflow.app.workflow import Workflow
 from scanflow.backends.kubernetes.batch import layout, pods
 from scanflow.backends.kubernetes.batch.conditions import build_when, find_skippable, reference_items, reference_output
 from scanflow.backends.kubernetes.batch.document import LARGEST, RunDocument, check_size
-from scanflow.backends.kubernetes.batch.finished import Finished, add_skipped
-from scanflow.backends.kubernetes.batch.place import Place
+from scanflow.backends.kubernetes.batch.finished_steps import FinishedSteps, add_skipped
+from scanflow.backends.kubernetes.batch.pod_settings import PodSettings
 from scanflow.backends.kubernetes.batch.retries import has_own_backoff
 from scanflow.backends.kubernetes.batch.sharing import share_templates
 from scanflow.backends.kubernetes.batch.signals import Signal, find_root, format_static_items, list_signals
@@ -52,8 +52,8 @@ class _Graph:
 
     document: RunDocument
     definition: RunDefinition
-    finished: Finished
-    place: Place
+    finished: FinishedSteps
+    pod_settings: PodSettings
     may_skip: frozenset[str]
     signals: tuple[Signal, ...]
 
@@ -91,7 +91,7 @@ class _Graph:
 
 
 def build_workflow_manifest(
-    document: RunDocument, definition: RunDefinition, finished: Finished, place: Place
+    document: RunDocument, definition: RunDefinition, finished: FinishedSteps, pod_settings: PodSettings
 ) -> Manifest | None:
     """Return the Workflow of a run's remaining steps; None: all have ended.
 
@@ -101,7 +101,7 @@ def build_workflow_manifest(
     workflow, app = definition.workflow, definition.app
     finished = add_skipped(workflow, finished)
     graph = _Graph(
-        document, definition, finished, place, frozenset(find_skippable(workflow)), tuple(list_signals(workflow))
+        document, definition, finished, pod_settings, frozenset(find_skippable(workflow)), tuple(list_signals(workflow))
     )
     remaining = [node for node in workflow.steps if not graph.has_ended(node.name)]
     if not remaining:
@@ -111,7 +111,7 @@ def build_workflow_manifest(
     if graph.ended_sources:
         tasks.insert(0, argo.DAGTask(name=KNOWN, template=_format_signals_template(KNOWN)))
         templates.append(_build_signals_template(graph, KNOWN, graph.ended_sources))
-    spec = pods.build_spec(place, document.run, [argo.Template(name="run", dag=_build_dag(tasks)), *templates])
+    spec = pods.build_spec(pod_settings, document.run, [argo.Template(name="run", dag=_build_dag(tasks)), *templates])
     labels = build_labels(app.name, app.team, workflow=workflow.name, run=document.run)
     annotations = {layout.DRIVE: str(document.drive)}
     if finished.attempts:
@@ -121,7 +121,7 @@ def build_workflow_manifest(
         "kind": "Workflow",
         "metadata": {
             "name": layout.format_workflow_name(document.run, document.drive),
-            "namespace": place.namespace,
+            "namespace": pod_settings.namespace,
             "labels": labels,
             "annotations": annotations,
         },
@@ -213,7 +213,7 @@ def _build_step_template(graph: _Graph, node: Executor, signals: list[Signal]) -
     if attempts := {name: count for name, count in attempts_before.items() if name.partition(".")[0] == node.name}:
         arguments += ["--before", json.dumps(attempts)]
     app, run = graph.definition.app, graph.document.run
-    template = pods.build_step_template(graph.place, app, node, arguments, run=run)
+    template = pods.build_step_template(graph.pod_settings, app, node, arguments, run=run)
     template.name = _format_step_template(node)
     template.metadata = argo.Metadata(labels=build_labels(app.name, app.team, run=run, step=node.name, task=task))
     template.outputs = argo.Outputs(
@@ -232,7 +232,7 @@ def _build_step_template(graph: _Graph, node: Executor, signals: list[Signal]) -
 
 
 def _build_signals_template(graph: _Graph, name: str, sources: list[str]) -> argo.Template:
-    template = pods.build_small_template(graph.place, ["--signals", *sources])
+    template = pods.build_small_template(graph.pod_settings, ["--signals", *sources])
     template.name = _format_signals_template(name)
     app = graph.definition.app
     template.metadata = argo.Metadata(labels=build_labels(app.name, app.team, run=graph.document.run))

@@ -19,16 +19,16 @@ from scanflow.backends.kubernetes.cluster import ConflictError
 from scanflow.backends.kubernetes.environment.manifests import PODS
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import SELECTED, SERVICE, derive_namespace
-from scanflow.backends.kubernetes.mpi.driving import JobDrive, JobEnd, derive_end_state
+from scanflow.backends.kubernetes.mpi.driver import JobDriver, JobEnd, derive_end_state
 from scanflow.backends.kubernetes.mpi.facts import JobFacts
 from scanflow.backends.kubernetes.mpi.job import ClusterJob, Network
+from scanflow.backends.kubernetes.mpi.observed_job import ObservedJob
 from scanflow.backends.kubernetes.mpi.operator import build_mpi_job
 from scanflow.backends.kubernetes.mpi.program import PodProgram, build_pod_program, list_cluster_nodes
 from scanflow.backends.kubernetes.mpi.results import build_results, check_volume
-from scanflow.backends.kubernetes.mpi.seen import JobSeen
 from scanflow.backends.kubernetes.mpi.volcano import SCHEDULER, build_volcano_objects, has_task_topology
 from scanflow.backends.kubernetes.nodes import sum_allocatable
-from scanflow.backends.kubernetes.object_looks import ObjectLooks
+from scanflow.backends.kubernetes.object_watcher import ObjectWatcher
 from scanflow.backends.kubernetes.runs import ClusterRuns, run_namespace
 from scanflow.backends.log_files import FileLogs
 from scanflow.backends.mpi_program import get_mpi_workload, one_step_plan
@@ -181,11 +181,11 @@ class KubernetesMPI(ClusterRuns):
         self, facts: JobFacts, run: JournalRun, manifest: Manifest, *, adopted: bool, observe: Observer
     ) -> JobEnd:
         name = run.record.name
-        looks = ObjectLooks(
+        watcher = ObjectWatcher(
             self._cluster, run_namespace(run), name, observe=observe, away_s=self._cluster_settings.timeout_s
         )
-        watcher = JobDrive(facts, looks, name, observe=observe, pending_s=self._cluster_settings.pending_s)
-        return watcher.watch(manifest, adopted=adopted)
+        driver = JobDriver(facts, watcher, name, observe=observe, pending_s=self._cluster_settings.pending_s)
+        return driver.watch(manifest, adopted=adopted)
 
     def _submit(
         self,
@@ -309,7 +309,7 @@ class KubernetesMPI(ClusterRuns):
         return self._add_details(self._load_without_tasks(journal, run).model_copy(update={"tasks": tasks}))
 
 
-def _observe_last(facts: JobFacts) -> tuple[Manifest, JobSeen] | None:
+def _observe_last(facts: JobFacts) -> tuple[Manifest, ObservedJob] | None:
     """Return the last job of a run, with its observed state."""
     manifest = facts.find_last(tuple(_KINDS.values()))
     return None if manifest is None else (manifest, facts.observe(manifest))

@@ -14,8 +14,8 @@ from scanflow.backends.kubernetes.batch.home import RunHome
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import build_selector
+from scanflow.backends.kubernetes.mpi.observed_job import ENDED_FOR, STOPPED, ObservedJob, observe_job
 from scanflow.backends.kubernetes.mpi.output import RankOutput
-from scanflow.backends.kubernetes.mpi.seen import ENDED_FOR, STOPPED, JobSeen, observe_job
 from scanflow.backends.kubernetes.pod_logs import read_lines_since
 from scanflow.backends.parameters import RESULT
 from scanflow.backends.rank_files import RANKS, describe_running_ranks, first_failure
@@ -59,7 +59,7 @@ class JobFacts:
         record = self._journal.tasks(self._run).get(self.task)
         return record is not None and record.state == "succeeded"
 
-    def observe(self, manifest: Manifest) -> JobSeen:
+    def observe(self, manifest: Manifest) -> ObservedJob:
         """Return the observed state of a job."""
         pods, _ = self._cluster.find("Pod", self._namespace, labels=build_selector(run=self._run.record.name))
         job_pods = [pod for pod in pods if _belongs_to_job(pod, manifest)]
@@ -69,7 +69,7 @@ class JobFacts:
         events = self._cluster.find("Event", self._namespace)[0] if has_pending else []
         return observe_job(manifest, job_pods, events)
 
-    def refresh(self, manifest: Manifest) -> JobSeen:
+    def refresh(self, manifest: Manifest) -> ObservedJob:
         """Observe a job, append its ranks' output to their files, and record its task."""
         observed = self.observe(manifest)
         drive = read_drive(manifest)
@@ -86,7 +86,7 @@ class JobFacts:
     def open_output(self, drive: int) -> RankOutput:
         return RankOutput(self._home.locate_outputs(self.task) / RANKS, self._home.locate_attempt(self.task, drive))
 
-    def build_record(self, observed: JobSeen, drive: int, output: RankOutput) -> TaskRecord:
+    def build_record(self, observed: ObservedJob, drive: int, output: RankOutput) -> TaskRecord:
         """Return the record of the job's task."""
         has_ended = observed.state in {"succeeded", "failed", "stopped"}
         failure = self._build_failure(observed, output) if has_ended and observed.state != "succeeded" else None
@@ -115,7 +115,7 @@ class JobFacts:
             record = record.model_copy(update=previous_fields)
         self._journal.set_task(self._run, record)
 
-    def stop(self, manifest: Manifest, observed: JobSeen, *, why: str | None = None) -> bool:
+    def stop(self, manifest: Manifest, observed: ObservedJob, *, why: str | None = None) -> bool:
         """End a job, for a reason or on request; return whether its object is kept.
 
         ``mpirun`` is ended by its node, so that its log is kept. A job whose launcher has no node is deleted.
@@ -143,7 +143,7 @@ class JobFacts:
             f"Start it again: scanflow resume {self._run.record.name}"
         )
 
-    def _build_failure(self, observed: JobSeen, output: RankOutput) -> Failure:
+    def _build_failure(self, observed: ObservedJob, output: RankOutput) -> Failure:
         name, folder = self.workload.name, self._home.locate_outputs(self.task) / RANKS
         if observed.state == "stopped":
             return Failure(summary="stopped")
@@ -162,7 +162,7 @@ class JobFacts:
             cause += " Its pod was killed because it exceeded its memory limit: raise resources_per_task."
         return Failure(summary=summary, cause=cause)
 
-    def _describe_mpirun_failure(self, observed: JobSeen, output: RankOutput) -> str:
+    def _describe_mpirun_failure(self, observed: ObservedJob, output: RankOutput) -> str:
         reason = f" ({observed.reason})" if observed.reason else ""
         text = output.read_own_lines(_TAIL)
         failure = f"mpirun of {self.workload.name!r} failed{reason}"

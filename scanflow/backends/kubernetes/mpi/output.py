@@ -87,7 +87,7 @@ def parse_log(lines: Iterable[LogLine], *, several: bool, parts: Mapping[RankStr
     return log
 
 
-class RanksSeen(BaseModel):
+class ObservedRanks(BaseModel):
     """The observed state of a job's ranks."""
 
     model_config = ConfigDict(frozen=True, ser_json_bytes="base64", val_json_bytes="base64")
@@ -122,12 +122,12 @@ class RankOutput:
     def __init__(self, folder: Path, attempt: Path) -> None:
         self._folder, self._attempt = folder, attempt
 
-    def read(self) -> RanksSeen:
+    def read(self) -> ObservedRanks:
         """Return the observed state of the ranks."""
         try:
-            return RanksSeen.model_validate_json((self._folder / _STATE).read_bytes())
+            return ObservedRanks.model_validate_json((self._folder / _STATE).read_bytes())
         except FileNotFoundError:
-            return RanksSeen()
+            return ObservedRanks()
 
     def add(self, lines: list[LogLine], *, over: bool = False) -> None:
         """Append new lines of the log; ``over``: the last ones."""
@@ -148,23 +148,25 @@ class RankOutput:
             write_atomically(self._folder / f"{rank}.exit", str(code).encode())
         began, ended = {**before.began, **log.began}, {**before.ended, **log.ended}
         parts = tuple(log.parts.items())
-        self._save(RanksSeen(until=until, began=began, ended=ended, nodes=before.nodes, parts=parts))
+        self._save(ObservedRanks(until=until, began=began, ended=ended, nodes=before.nodes, parts=parts))
 
     def record_nodes(self, nodes: Mapping[str, str]) -> None:
         """Record the node of each rank that has begun. ``nodes``: by host, as far as known."""
         before = self.read()
-        seen = before.model_copy(update={"nodes": {**before.nodes, **nodes}})
-        if seen != before:
-            self._save(seen)
+        observed = before.model_copy(update={"nodes": {**before.nodes, **nodes}})
+        if observed != before:
+            self._save(observed)
         document = json.loads((self._folder / PLAN).read_text(encoding="utf-8"))
         ranks = document["ranks"]
-        hosts = {rank: host for rank, (_, host) in seen.began.items()}
-        placed_ranks = [{**rank, "node": seen.nodes.get(hosts.get(rank["rank"], ""), rank["node"])} for rank in ranks]
+        hosts = {rank: host for rank, (_, host) in observed.began.items()}
+        placed_ranks = [
+            {**rank, "node": observed.nodes.get(hosts.get(rank["rank"], ""), rank["node"])} for rank in ranks
+        ]
         if placed_ranks != ranks:
             write_atomically(self._folder / PLAN, json.dumps({**document, "ranks": placed_ranks}).encode())
 
-    def _save(self, seen: RanksSeen) -> None:
-        write_atomically(self._folder / _STATE, seen.model_dump_json().encode())
+    def _save(self, observed: ObservedRanks) -> None:
+        write_atomically(self._folder / _STATE, observed.model_dump_json().encode())
 
     @property
     def n_tasks(self) -> int:

@@ -17,12 +17,11 @@ from scanflow.backends.kept_shapes import keep_shapes, suppress_registry_errors
 from scanflow.backends.kubernetes.cluster import Cluster, build_missing_kind_error
 from scanflow.backends.kubernetes.environment.apply import Environments
 from scanflow.backends.kubernetes.environment.tracker import resolve_tracker_uri
-from scanflow.backends.kubernetes.followed import Followed
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import REVISION, SERVICE, derive_namespace
+from scanflow.backends.kubernetes.list_cache import ListCache
 from scanflow.backends.kubernetes.nodes import KubeletPolicy, read_kubelet_policies
 from scanflow.backends.kubernetes.online import observed, pods
-from scanflow.backends.kubernetes.online.care import Care
 from scanflow.backends.kubernetes.online.checks import (
     EXCLUSIVE,
     check_nodes,
@@ -34,13 +33,14 @@ from scanflow.backends.kubernetes.online.checks import (
 from scanflow.backends.kubernetes.online.definition import build_definition, build_pod_options
 from scanflow.backends.kubernetes.online.drift import Drift, LiveObjects
 from scanflow.backends.kubernetes.online.engines import has_kind
+from scanflow.backends.kubernetes.online.instance_status import ServiceStatusCache, query_instances
 from scanflow.backends.kubernetes.online.logs import ServiceLogs
-from scanflow.backends.kubernetes.online.looks import ServiceLooks, query_instances
 from scanflow.backends.kubernetes.online.mounted import build_mounted_objects, read_service_token
+from scanflow.backends.kubernetes.online.reconciler import ServiceReconciler
 from scanflow.backends.kubernetes.online.records import build_service_record
 from scanflow.backends.kubernetes.online.rollout import Rollout
 from scanflow.backends.kubernetes.online.scaling import ScalingTarget, compute_scaling_target
-from scanflow.backends.kubernetes.online.store import KeptService, ServiceStore
+from scanflow.backends.kubernetes.online.store import ServiceConfigMap, ServiceStore
 from scanflow.backends.kubernetes.online.switch import Switch
 from scanflow.backends.kubernetes.pod_image import PodImage
 from scanflow.backends.kubernetes.pods import explain_denial
@@ -87,7 +87,7 @@ _Key = tuple[str, str]
 class _ServiceObjects(NamedTuple):
     """A service, and its objects in the cluster."""
 
-    stored: KeptService
+    stored: ServiceConfigMap
     pods: list[Manifest]
     service: Manifest | None
     """The Service that callers connect to."""
@@ -112,21 +112,26 @@ class KubernetesServices:
         environments: Environments,
         models: Models,
         resolve_image: ResolveImage,
-        looks: dict[str, ServiceLooks],
+        status_caches: dict[str, ServiceStatusCache],
         objects: LiveObjects,
         *,
-        followed: Followed | None = None,
+        list_cache: ListCache | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Serve on a cluster. ``looks`` and ``objects`` cache what this process has read, and outlive this object."""
+        """Serve on a cluster. ``status_caches`` and ``objects`` are read by this process, and outlive this object."""
         self._cluster, self._settings, self._environments = cluster, settings, environments
-        self._models, self._resolve_image, self._looks, self._clock = models, resolve_image, looks, clock
-        self._followed = followed or Followed(lambda: cluster)
-        self._store = ServiceStore(cluster, self._followed)
+        self._models, self._resolve_image, self._status_caches, self._clock = (
+            models,
+            resolve_image,
+            status_caches,
+            clock,
+        )
+        self._list_cache = list_cache or ListCache(lambda: cluster)
+        self._store = ServiceStore(cluster, self._list_cache)
         self._switch = Switch(cluster, settings)
-        self._care = Care(cluster, self._store, self._switch, self._get_totals, clock=clock)
+        self._reconciler = ServiceReconciler(cluster, self._store, self._switch, self._get_totals, clock=clock)
         self._rollout = Rollout(cluster, settings, self._store, self._switch, build_pod_options)
-        self._drift = Drift(cluster, settings, self._store, self._rollout, self._switch, objects, self._followed)
+        self._drift = Drift(cluster, settings, self._store, self._rollout, self._switch, objects, self._list_cache)
 
     # Reading
 
@@ -154,7 +159,7 @@ class KubernetesServices:
     def services(self, *, instances: bool = True) -> list[ServiceRecord]:
         kinds = {"Service": SERVICE, **({"Pod": _PODS} if instances else {"Deployment": SERVICE})}
         with ThreadPoolExecutor(len(kinds)) as pool:
-            futures = [pool.submit(self._followed.find, kind, labels) for kind, labels in kinds.items()]
+            futures = [pool.submit(self._list_cache.find, kind, labels) for kind, labels in kinds.items()]
             stored, (services, workloads) = self._store.list_services(), (future.result() for future in futures)
         if not stored:
             return []
@@ -300,7 +305,7 @@ class KubernetesServices:
     def reconcile(self, record: ServiceRecord, /, *, observe: ServiceObserver) -> ServiceChange | None:
         for text in self._drift.repair(record.name, ready=record.state == "ready"):
             observe(Progress(service=record.name, text=text))
-        return self._care.reconcile(record)
+        return self._reconciler.reconcile(record)
 
     def delete(self, name: str, *, observe: ServiceObserver) -> None:
         self._store.get(name)
@@ -312,7 +317,7 @@ class KubernetesServices:
                 )
         self._store.change(name, lambda state: None if state is None else state.model_copy(update={"deleted": True}))
         self._rollout.delete(name, observe)
-        self._looks.pop(name, None)
+        self._status_caches.pop(name, None)
 
     def _change(
         self,
@@ -372,12 +377,12 @@ class KubernetesServices:
         return shape
 
     def _get_totals(self, name: str) -> Totals:
-        return self._looks.setdefault(name, ServiceLooks()).window.totals
+        return self._status_caches.setdefault(name, ServiceStatusCache()).window.totals
 
     def _remember(self, model: str, version: int, shape: Shape) -> None:
         self._models.remember(model, version, shape.model_dump_json())
 
-    def _count_ready(self, stored: Iterable[KeptService], deployments: Sequence[Manifest]) -> dict[_Key, int]:
+    def _count_ready(self, stored: Iterable[ServiceConfigMap], deployments: Sequence[Manifest]) -> dict[_Key, int]:
         """Return the number of instances by service, of those whose Deployments report all ready.
 
         Return nothing if there are few enough instances to query each of them.
@@ -393,9 +398,9 @@ class KubernetesServices:
                 counts[service.key] = count
         return counts
 
-    def _list_pods(self, services: Sequence[KeptService]) -> list[Manifest]:
+    def _list_pods(self, services: Sequence[ServiceConfigMap]) -> list[Manifest]:
         if len(services) > _MAX_LISTS:
-            return self._followed.find("Pod", _PODS)
+            return self._list_cache.find("Pod", _PODS)
         with ThreadPoolExecutor(max(1, len(services))) as pool:
             return [pod for group in pool.map(self._find_pods, services) for pod in group]
 
@@ -404,11 +409,11 @@ class KubernetesServices:
             self._settings.serving, pods.format_object_name(definition.workflow, definition.current.id)
         )
 
-    def _find_pods(self, stored: KeptService) -> list[Manifest]:
+    def _find_pods(self, stored: ServiceConfigMap) -> list[Manifest]:
         manifests, _ = self._cluster.find("Pod", stored.namespace, labels=f"{SERVICE}={stored.state.name}")
         return manifests
 
-    def _fetch_record(self, stored: KeptService) -> ServiceRecord:
+    def _fetch_record(self, stored: ServiceConfigMap) -> ServiceRecord:
         """Return the record of one service, and query its instances for it."""
         service = self._cluster.get("Service", stored.state.name, stored.namespace)
         objects = _ServiceObjects(stored, self._find_pods(stored), service)
@@ -418,27 +423,31 @@ class KubernetesServices:
     def _query_instances(self, services: Sequence[_ServiceObjects], *, pause_s: float) -> None:
         """Query the instances of services for their state, unless that was done within ``pause_s``."""
         now = time.monotonic()
-        due = [service for service in services if self._get_looks(service).is_due(now, pause_s)]
-        for service, looks in zip(due, query_instances(self._cluster, [service.pods for service in due]), strict=True):
-            self._get_looks(service).add_looks([pod["metadata"]["name"] for pod in service.pods], looks, now)
+        due = [service for service in services if self._get_status_cache(service).is_due(now, pause_s)]
+        for service, statuses in zip(
+            due, query_instances(self._cluster, [service.pods for service in due]), strict=True
+        ):
+            self._get_status_cache(service).record_statuses(
+                [pod["metadata"]["name"] for pod in service.pods], statuses, now
+            )
 
-    def _get_looks(self, objects: _ServiceObjects) -> ServiceLooks:
-        return self._looks.setdefault(objects.stored.state.name, ServiceLooks())
+    def _get_status_cache(self, objects: _ServiceObjects) -> ServiceStatusCache:
+        return self._status_caches.setdefault(objects.stored.state.name, ServiceStatusCache())
 
     def _build_record(self, objects: _ServiceObjects, gateway_url: str | None) -> ServiceRecord:
         """Return a service's record, from the cache if nothing has changed."""
-        stored, looks = objects.stored, self._get_looks(objects)
+        stored, cache = objects.stored, self._get_status_cache(objects)
         instances = self._count_instances(stored, objects.pods) if objects.ready is None else objects.ready
         complete = objects.ready is not None or len(objects.pods) >= instances
-        cache_key = objects.versions, objects.ready, gateway_url, looks.queried_at
-        if complete and looks.cached_record is not None and looks.cached_record[0] == cache_key:
-            return looks.cached_record[1]
+        cache_key = objects.versions, objects.ready, gateway_url, cache.queried_at
+        if complete and cache.cached_record is not None and cache.cached_record[0] == cache_key:
+            return cache.cached_record[1]
         url, grpc = self._switch.resolve_addresses(stored.state.definition, objects.service, gateway_url)
         record = build_service_record(
             stored.state,
             objects.pods if objects.ready is None else None,
-            looks.looks,
-            looks.window,
+            cache.statuses,
+            cache.window,
             namespace=stored.namespace,
             url=url,
             grpc=grpc,
@@ -446,17 +455,17 @@ class KubernetesServices:
             active_backup=stored.active_backup,
             denial=None if complete else self._explain_denial(stored),
         )
-        looks.cached_record = cache_key, record
+        cache.cached_record = cache_key, record
         return record
 
-    def _explain_denial(self, stored: KeptService) -> str | None:
+    def _explain_denial(self, stored: ServiceConfigMap) -> str | None:
         """Return why the pods of a service are not created; None: nothing prevents it."""
         target = self._compute_target(stored.state.definition)
         deployment = self._cluster.get(target.kind, target.name, stored.namespace)
         denial = None if deployment is None else explain_denial(deployment)
         return None if denial is None else str(denial)
 
-    def _count_instances(self, stored: KeptService, manifests: list[Manifest]) -> int:
+    def _count_instances(self, stored: ServiceConfigMap, manifests: list[Manifest]) -> int:
         """Return how many instances the current revision should have: as specified, or as its autoscaler decided."""
         definition = stored.state.definition
         if definition.scaling is None:

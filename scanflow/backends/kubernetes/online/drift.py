@@ -16,15 +16,15 @@ from typing import Any, Final
 from scanflow.backends.environments import FieldChange
 from scanflow.backends.kubernetes.cluster import Cluster, ConflictError
 from scanflow.backends.kubernetes.differences import compute_difference, find_missing_fields, format_recreation
-from scanflow.backends.kubernetes.followed import Followed
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import SERVICE
+from scanflow.backends.kubernetes.list_cache import ListCache
 from scanflow.backends.kubernetes.online.engines import ENGINES
 from scanflow.backends.kubernetes.online.mounted import list_mounted_objects, rebuild_mounted_object
 from scanflow.backends.kubernetes.online.objects import STATE, compute_hashes, get_kind_and_name
 from scanflow.backends.kubernetes.online.rollout import Rollout
 from scanflow.backends.kubernetes.online.scaling import ScalingTarget
-from scanflow.backends.kubernetes.online.store import KeptService, ServiceStore
+from scanflow.backends.kubernetes.online.store import ServiceConfigMap, ServiceStore
 from scanflow.backends.kubernetes.online.switch import SCALERS, Switch
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.service_spec import ServiceSpec
@@ -49,7 +49,7 @@ class LiveObjects:
     def __init__(self) -> None:
         self.refreshed_at: float | None = None
         self.objects: dict[Key, Manifest] = {}
-        self.services: dict[str, KeptService] = {}
+        self.services: dict[str, ServiceConfigMap] = {}
         self.checked: set[str] = set()
         """The services that were checked since the last refresh."""
 
@@ -65,8 +65,10 @@ class LiveObjects:
 
         self._versions: dict[tuple[str, str], dict[Key, str]] = {}
 
-    def refresh(self, followed: Followed, kinds: Iterable[str], services: Iterable[KeptService], now: float) -> None:
-        self.objects = {get_key(manifest): manifest for kind in kinds for manifest in _list_objects(followed, kind)}
+    def refresh(
+        self, list_cache: ListCache, kinds: Iterable[str], services: Iterable[ServiceConfigMap], now: float
+    ) -> None:
+        self.objects = {get_key(manifest): manifest for kind in kinds for manifest in _list_objects(list_cache, kind)}
         self.services = {service.state.name: service for service in services}
         self.equivalent = {key: version for key, version in self.equivalent.items() if key in self.objects}
         self.verified = {name: versions for name, versions in self.verified.items() if name in self.services}
@@ -76,7 +78,7 @@ class LiveObjects:
             self._versions.setdefault(service_key, {})[key] = get_version(manifest)
         self.refreshed_at, self.checked = now, set()
 
-    def versions(self, stored: KeptService) -> Versions:
+    def versions(self, stored: ServiceConfigMap) -> Versions:
         """Return the versions of a service's desired state and of its objects."""
         backup = self.services.get(stored.active_backup or "")
         own = self._versions.get(stored.key, {})
@@ -150,11 +152,11 @@ class Drift:
         rollout: Rollout,
         switch: Switch,
         live: LiveObjects,
-        followed: Followed,
+        list_cache: ListCache,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._cluster, self._settings, self._store, self._followed = cluster, settings, store, followed
+        self._cluster, self._settings, self._store, self._list_cache = cluster, settings, store, list_cache
         self._rollout, self._switch, self._live, self._clock = rollout, switch, live, clock
 
     def repair(self, name: str, *, ready: bool = True) -> Iterator[str]:
@@ -164,7 +166,7 @@ class Drift:
         """
         live, now = self._live, self._clock()
         if live.refreshed_at is None or now - live.refreshed_at >= LOOK_S:
-            live.refresh(self._followed, self._list_kinds(), self._store.list_services(), now)
+            live.refresh(self._list_cache, self._list_kinds(), self._store.list_services(), now)
         if name in live.checked:
             return
         live.checked.add(name)
@@ -186,7 +188,7 @@ class Drift:
         if not repairs:
             live.verified[name] = versions
 
-    def _repair_objects(self, stored: KeptService) -> Iterator[str]:
+    def _repair_objects(self, stored: ServiceConfigMap) -> Iterator[str]:
         definition = stored.state.definition
         backup = self._live.services.get(stored.active_backup or "")
         workloads, routes = self._rollout.build_manifests(definition), self._switch.build_manifests(definition)
@@ -207,7 +209,7 @@ class Drift:
             if text := self._repair_replicas(stored, target, count):
                 yield text
 
-    def _repair_mounted_objects(self, stored: KeptService) -> Iterator[str]:
+    def _repair_mounted_objects(self, stored: ServiceConfigMap) -> Iterator[str]:
         missing = self._live.missing.setdefault(stored.state.name, set())
         for kind, name in list_mounted_objects(stored.state.definition):
             key = kind, stored.namespace, name
@@ -225,7 +227,7 @@ class Drift:
                     "scanflow deploy"
                 )
 
-    def _is_steady(self, stored: KeptService) -> bool:
+    def _is_steady(self, stored: ServiceConfigMap) -> bool:
         """Return whether no rollout of a service is in progress, and it was deployed with these settings."""
         state = stored.state
         return (
@@ -234,7 +236,7 @@ class Drift:
             and _get_settings(state.definition) == extract_settings(self._settings)
         )
 
-    def _repair_object(self, stored: KeptService, manifest: Manifest) -> str | None:
+    def _repair_object(self, stored: ServiceConfigMap, manifest: Manifest) -> str | None:
         kind, namespace, name = get_key(manifest)
         live = self._cluster.get(kind, name, namespace)
         if live is None:
@@ -249,7 +251,7 @@ class Drift:
         self._cluster.apply({**manifest, "metadata": {**manifest["metadata"], **version}}, force=True)
         return format_repair(manifest, diff.fields, diff.why)
 
-    def _recreate(self, stored: KeptService, manifest: Manifest) -> bool:
+    def _recreate(self, stored: ServiceConfigMap, manifest: Manifest) -> bool:
         """Create a missing object, unless the desired state has changed; return whether it was created."""
         if not self._store.is_unchanged(stored):
             return False
@@ -260,7 +262,7 @@ class Drift:
             return False
         return True
 
-    def _repair_replicas(self, stored: KeptService, target: ScalingTarget, count: int) -> str | None:
+    def _repair_replicas(self, stored: ServiceConfigMap, target: ScalingTarget, count: int) -> str | None:
         key = (target.kind, stored.namespace, target.name)
         if key not in self._live.objects or self._live.objects[key]["spec"].get("replicas", 1) == count:
             return None
@@ -278,9 +280,9 @@ class Drift:
         return {"ConfigMap", "Service", "Deployment", *SCALERS, ENGINES[self._settings.serving].kind, *gateway}
 
 
-def _list_objects(followed: Followed, kind: str) -> list[Manifest]:
+def _list_objects(list_cache: ListCache, kind: str) -> list[Manifest]:
     try:
-        return followed.find(kind, f"{SERVICE},!{STATE}")
+        return list_cache.find(kind, f"{SERVICE},!{STATE}")
     except UnsupportedError:
         return []  # a cluster without this kind has no service that needs it
 

@@ -8,7 +8,7 @@ from typing import Any
 from scanflow.app.quantities import parse_cpu
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.online import observed
-from scanflow.backends.kubernetes.online.looks import InstanceLook
+from scanflow.backends.kubernetes.online.instance_status import InstanceStatus
 from scanflow.backends.kubernetes.times import parse_epoch_s
 from scanflow.backends.service_decisions import RevisionStats
 from scanflow.backends.service_desired import DesiredState
@@ -20,7 +20,7 @@ from scanflow.backends.service_reports import report, report_revision
 def build_service_record(
     state: DesiredState,
     pods: Iterable[Manifest] | None,
-    looks: Mapping[str, InstanceLook],
+    statuses: Mapping[str, InstanceStatus],
     window: MetricsWindow,
     *,
     namespace: str,
@@ -35,7 +35,7 @@ def build_service_record(
     Args:
         state: Its desired state.
         pods: All its pods; None: they were not listed, since all its instances are ready.
-        looks: The state that each pod reports, by name.
+        statuses: The state that each pod reports, by name.
         window: Its recent metrics.
         namespace: The namespace of its objects.
         url: Its HTTP address.
@@ -47,7 +47,7 @@ def build_service_record(
     definition = state.definition
     live_pods = [pod for pod in pods or () if not observed.is_finished(pod)]
     live_pods.sort(key=lambda pod: str(pod["metadata"]["name"]))
-    records = tuple(build_instance_record(pod, looks.get(pod["metadata"]["name"]), state.name) for pod in live_pods)
+    records = tuple(build_instance_record(pod, statuses.get(pod["metadata"]["name"]), state.name) for pod in live_pods)
     own = [
         record
         for pod, record in zip(live_pods, records, strict=True)
@@ -72,13 +72,13 @@ def build_service_record(
     ).with_details(namespace=namespace)
 
 
-def build_instance_record(pod: Manifest, look: InstanceLook | None, service: str) -> InstanceRecord:
+def build_instance_record(pod: Manifest, report: InstanceStatus | None, service: str) -> InstanceRecord:
     """Return one instance's record, with its requested and its allocated resources."""
     metadata, status = pod["metadata"], pod.get("status", {})
     name, state = metadata["name"], observed.compute_instance_state(pod)
     resources = pod["spec"]["containers"][0].get("resources") or {}
     cores = (resources.get("limits") or resources.get("requests") or {}).get("cpu")
-    error = None if look is None else look.problem or None
+    error = None if report is None else report.problem or None
     if (termination := observed.get_last_error(pod)) is not None:
         error = f"{termination.rstrip('.')}. Its log: scanflow logs {service} --instance {name}"
     elif state != "ready" and (reason := observed.explain_startup_delay(pod)) is not None:
@@ -90,16 +90,16 @@ def build_instance_record(pod: Manifest, look: InstanceLook | None, service: str
         began=_parse_time(status.get("startTime")),
         restarts=observed.count_restarts(pod),
         cores=None if cores is None else parse_cpu(cores),
-        threads=None if look is None else look.threads,
-        rss_bytes=None if look is None else look.rss_bytes,
-        in_flight=0 if look is None else look.in_flight,
+        threads=None if report is None else report.threads,
+        rss_bytes=None if report is None else report.rss_bytes,
+        in_flight=0 if report is None else report.in_flight,
         error=error,
     ).with_details(
         revision=observed.get_revision(pod),
         qos=status.get("qosClass"),
         requested=dict(resources.get("requests") or {}),
         granted=_read_allocated_resources(observed.get_container_status(pod)),
-        cpus=[] if look is None else list(look.cpus),
+        cpus=[] if report is None else list(report.cpus),
     )
 
 

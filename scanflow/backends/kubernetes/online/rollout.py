@@ -19,7 +19,7 @@ from scanflow.backends.kubernetes.online import observed, pods
 from scanflow.backends.kubernetes.online.engines import ENGINES, ServingObject, build_revision_object, has_kind
 from scanflow.backends.kubernetes.online.objects import build_revision_service, compute_hashes
 from scanflow.backends.kubernetes.online.scaling import ScalingTarget, compute_scaling_target
-from scanflow.backends.kubernetes.online.store import KeptService, ServiceStore
+from scanflow.backends.kubernetes.online.store import ServiceConfigMap, ServiceStore
 from scanflow.backends.kubernetes.online.switch import Switch
 from scanflow.backends.kubernetes.pods import Denied, explain_denial
 from scanflow.backends.kubernetes.settings import KubernetesSettings
@@ -90,7 +90,7 @@ class Rollout:
         watcher = _Watcher(self._cluster, name, observe, self._clock)
         deadline = self._clock() + self._settings.timeout_s
         error: ScanflowError | None = None
-        before: KeptService | None = None
+        before: ServiceConfigMap | None = None
         while True:
             stored = self._store.find(name)
             if stored is None and before is not None:
@@ -116,7 +116,7 @@ class Rollout:
                 error = UsageError(_format_failure(state, str(failure)))
                 self._record_failure(state, str(failure))
 
-    def _roll_out_generation(self, stored: KeptService, watcher: _Watcher, deadline: float) -> None:
+    def _roll_out_generation(self, stored: ServiceConfigMap, watcher: _Watcher, deadline: float) -> None:
         state = stored.state
         definition, namespace = state.definition, stored.namespace
         options = self._build_options(definition)
@@ -184,7 +184,7 @@ class Rollout:
 
     def _wait_until_ready(
         self,
-        stored: KeptService,
+        stored: ServiceConfigMap,
         plans: Sequence[RevisionPlan],
         options: pods.PodOptions,
         watcher: _Watcher,
@@ -236,7 +236,7 @@ class Rollout:
         scaled.add(plan.revision.id)
         return target
 
-    def _recreate_objects(self, stored: KeptService, plan: RevisionPlan, options: pods.PodOptions) -> None:
+    def _recreate_objects(self, stored: ServiceConfigMap, plan: RevisionPlan, options: pods.PodOptions) -> None:
         """Apply a revision's objects again, if somebody deleted the engine's object."""
         name = pods.format_object_name(stored.state.name, plan.revision.id)
         if self._cluster.get(self._engine.kind, name, stored.namespace) is None:
@@ -262,7 +262,7 @@ class Rollout:
             raise _HopelessError(str(denial))
 
     def _wait_until_removed(
-        self, stored: KeptService, plans: Sequence[RevisionPlan], watcher: _Watcher, deadline: float
+        self, stored: ServiceConfigMap, plans: Sequence[RevisionPlan], watcher: _Watcher, deadline: float
     ) -> None:
         """Wait until all instances but the planned ones are gone."""
 
@@ -274,7 +274,11 @@ class Rollout:
         self._wait_for_pods(stored, are_others_gone, watcher, deadline)
 
     def _wait_for_pods(
-        self, stored: KeptService, condition: Callable[[Sequence[Manifest]], bool], watcher: _Watcher, deadline: float
+        self,
+        stored: ServiceConfigMap,
+        condition: Callable[[Sequence[Manifest]], bool],
+        watcher: _Watcher,
+        deadline: float,
     ) -> None:
         """Wait until a condition holds for the service's pods; check it with every change of a pod."""
         labels, state = f"{SERVICE}={stored.state.name}", stored.state  # the label that all engines preserve
@@ -309,7 +313,7 @@ class Rollout:
             return
 
     def _retire(
-        self, stored: KeptService, definition: ServiceSpec, revisions: set[str], options: pods.PodOptions
+        self, stored: ServiceConfigMap, definition: ServiceSpec, revisions: set[str], options: pods.PodOptions
     ) -> None:
         """Remove the objects of revisions that no traffic reaches, and the ConfigMaps of older instances."""
         cluster, labels = self._cluster, build_selector(service=stored.state.name)
@@ -360,7 +364,7 @@ class Rollout:
                 )
             self._wait_for_change(stored.namespace, labels, version)
 
-    def _remove_objects(self, stored: KeptService, *mounted: str) -> None:
+    def _remove_objects(self, stored: ServiceConfigMap, *mounted: str) -> None:
         """Remove the engine's objects, routes and Services of a service, and its objects of the ``mounted`` kinds."""
         labels = build_selector(service=stored.state.name)
         self._switch.remove(stored.state.definition)

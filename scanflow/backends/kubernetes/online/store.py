@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from scanflow.backends.kubernetes.cluster import Cluster, ConflictError, retry_on_conflict
-from scanflow.backends.kubernetes.followed import Followed
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import SERVICE
+from scanflow.backends.kubernetes.list_cache import ListCache
 from scanflow.backends.kubernetes.online.objects import DOCUMENT, STATE, build_state_map
 from scanflow.backends.service_desired import DesiredState
 from scanflow.errors import InternalError, NotFoundError, did_you_mean
@@ -24,7 +24,7 @@ ANSWERS: Final = "scanflow.dev/answers"
 """An annotation of a service's ConfigMap: the backup that serves its requests, while one does."""
 
 
-class KeptService(NamedTuple):
+class ServiceConfigMap(NamedTuple):
     """A service, and the ConfigMap that stores it."""
 
     state: DesiredState
@@ -54,19 +54,19 @@ class KeptService(NamedTuple):
 class ServiceStore:
     """The services of one cluster."""
 
-    def __init__(self, cluster: Cluster, followed: Followed | None = None) -> None:
-        self._cluster, self._followed = cluster, followed or Followed(lambda: cluster)
+    def __init__(self, cluster: Cluster, list_cache: ListCache | None = None) -> None:
+        self._cluster, self._list_cache = cluster, list_cache or ListCache(lambda: cluster)
 
-    def list_services(self) -> list[KeptService]:
+    def list_services(self) -> list[ServiceConfigMap]:
         """Return all services, sorted by name."""
-        services = self._followed.read("ConfigMap", _SERVICES, _parse_service)
+        services = self._list_cache.read("ConfigMap", _SERVICES, _parse_service)
         return sorted(services, key=lambda service: service.state.name)
 
-    def find(self, name: str) -> KeptService | None:
+    def find(self, name: str) -> ServiceConfigMap | None:
         manifests, _ = self._cluster.find("ConfigMap", labels=f"{_SERVICES},{SERVICE}={name}")
         return _parse_service(manifests[0]) if manifests else None
 
-    def get(self, name: str) -> KeptService:
+    def get(self, name: str) -> ServiceConfigMap:
         """Return a service.
 
         Raises:
@@ -98,7 +98,7 @@ class ServiceStore:
 
         return retry_on_conflict(f"The service {name!r}", attempt)
 
-    def annotate(self, stored: KeptService, **annotations: str | None) -> KeptService:
+    def annotate(self, stored: ServiceConfigMap, **annotations: str | None) -> ServiceConfigMap:
         """Set annotations of a service's ConfigMap, or remove them (None); return the updated service.
 
         Keywords are their names without ``scanflow.dev/``.
@@ -109,34 +109,34 @@ class ServiceStore:
         prefixed = {f"scanflow.dev/{name}": text for name, text in annotations.items()}
         change = {"metadata": {"resourceVersion": stored.version, "annotations": prefixed}}
         service = _parse_service(self._cluster.patch("ConfigMap", stored.object, stored.namespace, change))
-        self._followed.renew("ConfigMap", _SERVICES)
+        self._list_cache.renew("ConfigMap", _SERVICES)
         return service
 
-    def is_unchanged(self, stored: KeptService) -> bool:
+    def is_unchanged(self, stored: ServiceConfigMap) -> bool:
         """Return whether the desired state of a service and its active backup are as they were read."""
         current = self.find(stored.state.name)
         return current is not None and current.state == stored.state and current.active_backup == stored.active_backup
 
-    def remove(self, stored: KeptService) -> None:
+    def remove(self, stored: ServiceConfigMap) -> None:
         """Remove the ConfigMap of a service.
 
         Raises:
             ConflictError: it was changed since it was read.
         """
         self._cluster.delete("ConfigMap", stored.object, stored.namespace, version=stored.version)
-        self._followed.renew("ConfigMap", _SERVICES)
+        self._list_cache.renew("ConfigMap", _SERVICES)
 
-    def _write(self, current: KeptService | None, desired: DesiredState) -> None:
+    def _write(self, current: ServiceConfigMap | None, desired: DesiredState) -> None:
         manifest = build_state_map(desired)
         if current is None:
             self._cluster.create(manifest)
         else:
             patch = {"metadata": {"resourceVersion": current.version}, "data": manifest["data"]}
             self._cluster.patch("ConfigMap", current.object, current.namespace, patch)
-        self._followed.renew("ConfigMap", _SERVICES)
+        self._list_cache.renew("ConfigMap", _SERVICES)
 
 
-def _parse_service(manifest: Manifest) -> KeptService:
+def _parse_service(manifest: Manifest) -> ServiceConfigMap:
     metadata = manifest["metadata"]
     try:
         state = DesiredState.model_validate_json(manifest.get("data", {})[DOCUMENT])
@@ -144,6 +144,6 @@ def _parse_service(manifest: Manifest) -> KeptService:
         raise InternalError(
             f"The ConfigMap {metadata['namespace']}/{metadata['name']} does not hold a valid service record: {error}"
         ) from error
-    return KeptService(
+    return ServiceConfigMap(
         state, metadata["namespace"], metadata["name"], metadata["resourceVersion"], metadata.get("annotations", {})
     )

@@ -10,8 +10,8 @@ import pytest
 import scanflow as sf
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import build_labels
-from scanflow.backends.kubernetes.online.care import Care, should_backup_answer
 from scanflow.backends.kubernetes.online.objects import build_state_map
+from scanflow.backends.kubernetes.online.reconciler import ServiceReconciler, should_backup_answer
 from scanflow.backends.kubernetes.online.store import ServiceStore
 from scanflow.backends.kubernetes.online.switch import Switch
 from scanflow.backends.kubernetes.online.traffic import compute_shares
@@ -64,7 +64,9 @@ class Shop:
         self.cluster, self.at, self.totals = MemoryCluster(namespaces=("default", NAMESPACE)), 1000.0, Totals()
         settings = KubernetesSettings(gateway=gateway)
         self.store, self.switch = ServiceStore(self.cluster), Switch(self.cluster, settings)
-        self.care = Care(self.cluster, self.store, self.switch, lambda _name: self.totals, clock=lambda: self.at)
+        self.reconciler = ServiceReconciler(
+            self.cluster, self.store, self.switch, lambda _name: self.totals, clock=lambda: self.at
+        )
         serving = sf.Serving(backup="spare", hand_back_after=3)
         for definition in (spec("serving", serving=serving, **changes), spec("spare")):
             self._keep(definition)
@@ -109,7 +111,7 @@ class Shop:
             backup=self.definition.serving.backup,
             revisions=tuple(revisions),
         )
-        return self.care.reconcile(record)
+        return self.reconciler.reconcile(record)
 
     @property
     def answers(self) -> str:
@@ -237,7 +239,7 @@ def test_a_service_without_backup_and_canary_costs_nothing() -> None:
     shop = Shop()
     shop.cluster.calls.clear()
     record = ServiceRecord(name="spare", app="shop", team="data", state="ready", url="", generation=1, shape=Shape())
-    assert shop.care.reconcile(record) is None
+    assert shop.reconciler.reconcile(record) is None
     assert shop.cluster.calls == []
 
 

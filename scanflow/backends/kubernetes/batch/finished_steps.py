@@ -13,7 +13,7 @@ from scanflow.names import StepName
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class FinishedSteps:
     """The finished steps of a run, before a drive."""
 
     done: frozenset[str] = frozenset()
@@ -24,9 +24,9 @@ class Finished:
     """Earlier attempts of tasks that run again."""
 
 
-def find_finished(
+def find_finished_steps(
     workflow: Workflow, tasks: Mapping[StepName, TaskRecord]
-) -> tuple[Finished, dict[str, tuple[int, ...]]]:
+) -> tuple[FinishedSteps, dict[str, tuple[int, ...]]]:
     """Return the finished steps of a run, and the finished tasks of unfinished fan-outs."""
     done, skipped, kept_tasks = set[str](), set[str](), dict[str, tuple[int, ...]]()
     children: dict[str, set[str]] = {name: set() for name in workflow.by_name}
@@ -55,7 +55,7 @@ def find_finished(
         for name, task in tasks.items()
         if task.attempts and task.step not in settled and task.state != "succeeded"
     }
-    finished = Finished(frozenset(done), frozenset(skipped), attempts)
+    finished = FinishedSteps(frozenset(done), frozenset(skipped), attempts)
     return finished, {name: places for name, places in kept_tasks.items() if places}
 
 
@@ -67,11 +67,11 @@ def _is_whole(node: Executor, tasks: list[TaskRecord], *, followed: bool) -> boo
     return isinstance(node.for_each, tuple) and len(tasks) == len(node.for_each)
 
 
-def add_skipped(workflow: Workflow, finished: Finished) -> Finished:
+def add_skipped(workflow: Workflow, finished: FinishedSteps) -> FinishedSteps:
     """Return the finished steps, with those that are skipped because all their dependencies were."""
     skipped = set(finished.skipped)
     for name in (name for level in workflow.levels for name in level):
         before = workflow.parents[name]
         if before and skipped.issuperset(before) and name not in finished.done:
             skipped.add(name)
-    return Finished(finished.done, frozenset(skipped), finished.attempts)
+    return FinishedSteps(finished.done, frozenset(skipped), finished.attempts)

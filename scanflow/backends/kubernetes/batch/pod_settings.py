@@ -23,7 +23,7 @@ class StepImage:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PodSettings:
     """The namespace, images, volumes and limits of a run's pods."""
 
     namespace: str

@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 
 
-class Recently:
+class ExpiringSet:
     """Names that expire after some seconds. Threads may share it."""
 
     def __init__(self, seconds: float, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds, self._clock = seconds, clock
         self._noted: dict[str, float] = {}
 
-    def note(self, name: str) -> None:
+    def add(self, name: str) -> None:
         now = self._clock()
         recent = {noted: noted_at for noted, noted_at in self._noted.items() if now - noted_at < self._seconds}
         self._noted = recent | {name: now}

@@ -16,12 +16,12 @@ from scanflow.backends.kubernetes.batch.facts import Facts
 from scanflow.backends.kubernetes.batch.home import RunHome
 from scanflow.backends.kubernetes.batch.layout import GIVEN_UP
 from scanflow.backends.kubernetes.batch.pod_logs import copy_log
-from scanflow.backends.kubernetes.batch.records import TaskPod, WorkflowSeen, observe_workflow
+from scanflow.backends.kubernetes.batch.records import ObservedWorkflow, TaskPod, observe_workflow
 from scanflow.backends.kubernetes.batch.silent_nodes import SilentNodes
 from scanflow.backends.kubernetes.batch.stopping import annotate, end_on_node
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.object_looks import ObjectLooks
+from scanflow.backends.kubernetes.object_watcher import ObjectWatcher
 from scanflow.backends.kubernetes.pods import explain_pending
 from scanflow.backends.kubernetes.times import parse_epoch_s
 from scanflow.backends.records import EnvironmentReady, Observer, TaskEnded, TaskRecord, TaskStarted, Waiting
@@ -42,7 +42,7 @@ class _Emitted:
     """Of pending pods: since when, and why."""
 
 
-class Drive:
+class WorkflowDriver:
     """Watches one Workflow to its end."""
 
     def __init__(
@@ -64,13 +64,13 @@ class Drive:
         self._cluster, self._namespace, self._run, self._workflow = cluster, namespace, run, workflow
         self._facts, self._home, self._observe = facts, home, observe
         self._pending_s, self._clock = pending_s, clock
-        self._looks = ObjectLooks(cluster, namespace, run, observe=observe, away_s=away_s, sleep=sleep, clock=clock)
+        self._watcher = ObjectWatcher(cluster, namespace, run, observe=observe, away_s=away_s, sleep=sleep, clock=clock)
         self._silent = SilentNodes(cluster, namespace, run, observe=observe, clock=clock)
         self._previous_tasks, self._emitted = previous_tasks, _Emitted()
         self._position = {name: level_index for level_index, level in enumerate(workflow.levels) for name in level}
         self._stopping = False
 
-    def watch(self, manifest: Manifest, *, adopted: bool) -> WorkflowSeen | None:
+    def watch(self, manifest: Manifest, *, adopted: bool) -> ObservedWorkflow | None:
         """Watch a Workflow until it has ended, and return it; None: it was deleted.
 
         Raises:
@@ -89,13 +89,13 @@ class Drive:
                     return None
                 current = existing
 
-    def _watch(self, manifest: Manifest, *, adopted: bool) -> WorkflowSeen | None:
+    def _watch(self, manifest: Manifest, *, adopted: bool) -> ObservedWorkflow | None:
         observed = self._handle_update(manifest, adopted=adopted)
         if adopted:
             self._emitted.ended |= {
                 (attempt.task, attempt.number) for attempt in observed.attempts if self._was_recorded(attempt)
             }
-        for current in self._looks.watch(manifest):
+        for current in self._watcher.watch(manifest):
             if current is None:
                 return None
             observed = self._handle_update(current)
@@ -118,12 +118,12 @@ class Drive:
 
     # Events
 
-    def _handle_update(self, manifest: Manifest, *, adopted: bool = False) -> WorkflowSeen:
+    def _handle_update(self, manifest: Manifest, *, adopted: bool = False) -> ObservedWorkflow:
         observed = observe_workflow(manifest)
         self._facts.note(observed.tasks)
         self._facts.keep_outputs(observed)
         self._report_waiting(observed, manifest)
-        self._silent.look(
+        self._silent.check(
             {attempt.pod: attempt.task for attempt in observed.attempts if attempt.record.state == "running"}
         )
         attempts = sorted(observed.attempts, key=self._compute_order)
@@ -154,7 +154,7 @@ class Drive:
         position = self._position.get(attempt.step, len(self._position))
         return ended_at, position, split_task(attempt.task)[1] or 0, attempt.number
 
-    def _report_started(self, attempt: TaskPod, observed: WorkflowSeen, *, adopted: bool) -> None:
+    def _report_started(self, attempt: TaskPod, observed: ObservedWorkflow, *, adopted: bool) -> None:
         if attempt.record.origin is not None:
             return
         self._observe(
@@ -168,7 +168,7 @@ class Drive:
             )
         )
 
-    def _report_ended(self, attempt: TaskPod, observed: WorkflowSeen, *, again: bool) -> None:
+    def _report_ended(self, attempt: TaskPod, observed: ObservedWorkflow, *, again: bool) -> None:
         copy_log(self._cluster, attempt.pod, self._namespace, self._home.locate_attempt(attempt.task, attempt.number))
         node = self._workflow.by_name.get(attempt.step)
         wait_s = None
@@ -189,14 +189,14 @@ class Drive:
             )
         )
 
-    def _count_width(self, step: str, observed: WorkflowSeen) -> int:
+    def _count_width(self, step: str, observed: ObservedWorkflow) -> int:
         return (
             len({name for name, task in {**self._previous_tasks, **observed.tasks}.items() if task.step == step}) or 1
         )
 
     # Pending pods
 
-    def _report_waiting(self, observed: WorkflowSeen, manifest: Manifest) -> None:
+    def _report_waiting(self, observed: ObservedWorkflow, manifest: Manifest) -> None:
         now = self._clock()
         for task in set(self._emitted.waiting) - set(observed.waiting):
             since, reason = self._emitted.waiting.pop(task)

@@ -21,7 +21,7 @@ AWAY_S: Final = 1.0
 API: Final = "the API server of the cluster"
 
 
-class ObjectLooks:
+class ObjectWatcher:
     """Watches an object of a run, and reports outages of the API server to the observer."""
 
     def __init__(

@@ -14,8 +14,8 @@ from scanflow.app.quantities import format_duration
 from scanflow.backends.kubernetes.batch.facts import read_drive
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.mpi.facts import MAX_OUTPUT_BYTES, JobFacts, describe_excess_output
-from scanflow.backends.kubernetes.mpi.seen import STOPPED, JobSeen
-from scanflow.backends.kubernetes.object_looks import ObjectLooks
+from scanflow.backends.kubernetes.mpi.observed_job import STOPPED, ObservedJob
+from scanflow.backends.kubernetes.object_watcher import ObjectWatcher
 from scanflow.backends.records import EnvironmentReady, Observer, RunState, TaskEnded, TaskStarted, Waiting
 from scanflow.names import RunName
 
@@ -60,20 +60,20 @@ class _Progress:
     end_reason: str | None = None
 
 
-class JobDrive:
+class JobDriver:
     """Watches one job."""
 
     def __init__(
         self,
         facts: JobFacts,
-        looks: ObjectLooks,
+        watcher: ObjectWatcher,
         run: RunName,
         *,
         observe: Observer,
         pending_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._facts, self._looks, self._run, self._observe = facts, looks, run, observe
+        self._facts, self._watcher, self._run, self._observe = facts, watcher, run, observe
         self._pending_s, self._clock, self._progress = pending_s, clock, _Progress()
 
     def watch(self, manifest: Manifest, *, adopted: bool) -> JobEnd:
@@ -92,7 +92,7 @@ class JobDrive:
                 self._facts.stop(manifest, self._facts.refresh(manifest))
 
     def _watch(self, manifest: Manifest, *, adopted: bool) -> JobEnd:
-        for current in self._looks.watch(manifest):
+        for current in self._watcher.watch(manifest):
             if current is None:
                 error = self._facts.record_deletion(asked=self._progress.stop_requested, why=self._progress.end_reason)
                 return JobEnd("stopped" if self._progress.end_reason is None else "failed", error)
@@ -106,7 +106,7 @@ class JobDrive:
                 return JobEnd(derive_end_state(observed))
         raise AssertionError("the watch of a job ends only with the job")
 
-    def _advance(self, manifest: Manifest, observed: JobSeen, *, adopted: bool) -> bool:
+    def _advance(self, manifest: Manifest, observed: ObservedJob, *, adopted: bool) -> bool:
         now = self._clock()
         self._report_waiting(observed, now)
         if observed.state != "pending" and not self._progress.started:
@@ -128,7 +128,7 @@ class JobDrive:
             self._facts.stop(manifest, observed, why=end_reason)
         return False
 
-    def _find_end_reason(self, manifest: Manifest, observed: JobSeen, now: float) -> str | None:
+    def _find_end_reason(self, manifest: Manifest, observed: ObservedJob, now: float) -> str | None:
         """Return why a job has to be ended; None: it goes on."""
         name, waiting = self._facts.workload.name, self._progress.waiting
         size = self._facts.open_output(read_drive(manifest)).size
@@ -147,7 +147,7 @@ class JobDrive:
             )
         return None
 
-    def _count_lost_workers(self, observed: JobSeen, now: float) -> int:
+    def _count_lost_workers(self, observed: ObservedJob, now: float) -> int:
         """Return the number of workers that have been gone for too long."""
         gone_since = self._progress.gone_since
         for worker in observed.workers:
@@ -156,7 +156,7 @@ class JobDrive:
             gone_since[worker] = gone_since[worker] or now
         return sum(since is not None and now - since > LOST_S for since in gone_since.values())
 
-    def _report_waiting(self, observed: JobSeen, now: float) -> None:
+    def _report_waiting(self, observed: ObservedJob, now: float) -> None:
         what = f"the pods of {self._facts.workload.name}"
         waiting = self._progress.waiting
         if observed.waiting is None:
@@ -171,7 +171,7 @@ class JobDrive:
             self._observe(Waiting(run=self._run, what=f"{what}: {observed.waiting}"))
 
 
-def derive_end_state(observed: JobSeen) -> RunState:
+def derive_end_state(observed: ObservedJob) -> RunState:
     """Return the state of a run whose job has ended."""
     if observed.state == "succeeded":
         return "succeeded"

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from scanflow.app.application import Application
 from scanflow.app.workflow import Workflow
 from scanflow.backends.environments import EnsuredEnvironment
-from scanflow.backends.kubernetes.batch.place import Place, StepImage
+from scanflow.backends.kubernetes.batch.pod_settings import PodSettings, StepImage
 from scanflow.backends.kubernetes.environment.manifests import STEPS
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.pod_image import FindImage, PodImages
@@ -27,7 +27,7 @@ class StepCode(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class RunPreparation:
     """How runs ensure their environment and find their images."""
 
     ensure: Callable[[Application], EnsuredEnvironment]
@@ -50,9 +50,9 @@ class Ground:
                 config_map, volumes = image.code.config_map, image.volumes
         return StepCode(images, tuple(volumes), config_map)
 
-    def build_place(self, namespace: str, code: StepCode) -> Place:
+    def build_pod_settings(self, namespace: str, code: StepCode) -> PodSettings:
         """Return the settings of a run's pods."""
-        return Place(
+        return PodSettings(
             namespace=namespace,
             image=self.settings.image,
             service_account=STEPS,

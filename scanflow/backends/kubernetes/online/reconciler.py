@@ -18,7 +18,7 @@ from scanflow.backends.kubernetes.cluster import Cluster, ConflictError
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import REVISION, SERVICE
 from scanflow.backends.kubernetes.online import observed
-from scanflow.backends.kubernetes.online.store import KeptService, ServiceStore
+from scanflow.backends.kubernetes.online.store import ServiceConfigMap, ServiceStore
 from scanflow.backends.kubernetes.online.switch import Switch
 from scanflow.backends.kubernetes.times import parse_epoch_s
 from scanflow.backends.service_change import ServiceChange
@@ -83,7 +83,7 @@ ReadTotals = Callable[[str], Totals]
 """From a service to the totals of its instances, by revision."""
 
 
-class Care:
+class ServiceReconciler:
     """The failover and canary controller of one cluster."""
 
     def __init__(
@@ -113,7 +113,7 @@ class Care:
         except ConflictError:
             return None  # it was changed since it was read: the next call reads it again
 
-    def _fail_over(self, stored: KeptService, backup: str | None) -> KeptService:
+    def _fail_over(self, stored: ServiceConfigMap, backup: str | None) -> ServiceConfigMap:
         """Fail over to the backup, or back; return the updated service.
 
         It may be interrupted at any point: the next call resumes. A former backup stays active until the service or
@@ -148,7 +148,7 @@ class Care:
             stored = self._store.annotate(stored, answers=None)
         return stored
 
-    def _take_over(self, stored: KeptService, backup: KeptService | None) -> KeptService:
+    def _take_over(self, stored: ServiceConfigMap, backup: ServiceConfigMap | None) -> ServiceConfigMap:
         """Replace a former backup by the service itself, or by its new backup, if one of them is ready."""
         definition = stored.state.definition
         if any(observed.is_ready(pod) for pod in self._find_pods(stored)):
@@ -159,7 +159,7 @@ class Care:
             return self._store.annotate(stored, answers=backup.state.name)
         return stored
 
-    def _decide_canary_change(self, stored: KeptService) -> ServiceChange | None:
+    def _decide_canary_change(self, stored: ServiceConfigMap) -> ServiceChange | None:
         definition, now = stored.state.definition, self._clock()
         canary, policy = definition.canary, definition.policy
         if canary is None or policy is None:
@@ -173,7 +173,7 @@ class Care:
         return ServiceChange(promote=True) if verdict.decision == "promote" else ServiceChange(rollback=True)
 
     def _ensure_beginning(
-        self, stored: KeptService, canary: str, totals: Mapping[str, RevisionStats], now: float
+        self, stored: ServiceConfigMap, canary: str, totals: Mapping[str, RevisionStats], now: float
     ) -> CanaryBeginning:
         if (text := stored.annotations.get(CANARY_START)) is not None:
             beginning = CanaryBeginning.model_validate_json(text)
@@ -183,7 +183,7 @@ class Care:
         self._store.annotate(stored, canary=beginning.model_dump_json())
         return beginning
 
-    def _find_pods(self, stored: KeptService) -> list[Manifest]:
+    def _find_pods(self, stored: ServiceConfigMap) -> list[Manifest]:
         current = stored.state.definition.current.id
         labels = f"{SERVICE}={stored.state.name},{REVISION}={current}"
         return self._cluster.find("Pod", stored.namespace, labels=labels)[0]

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from scanflow.backends.kubernetes.followed import OFTEN, Followed
 from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.list_cache import OFTEN, ListCache
 from scanflow.testing.cluster import MemoryCluster
 from tests.waiting import until
 
@@ -34,8 +34,8 @@ def config(name: str, label: str = "mine") -> Manifest:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {}}
 
 
-def names(followed: Followed) -> list[str]:
-    return sorted(one["metadata"]["name"] for one in followed.find("ConfigMap", MINE))
+def names(list_cache: ListCache) -> list[str]:
+    return sorted(one["metadata"]["name"] for one in list_cache.find("ConfigMap", MINE))
 
 
 def asked(cluster: MemoryCluster, verb: str = "find") -> int:
@@ -43,52 +43,52 @@ def asked(cluster: MemoryCluster, verb: str = "find") -> int:
 
 
 @pytest.fixture
-def followed(cluster: MemoryCluster, now: list[float]) -> Followed:
-    return Followed(lambda: cluster, clock=lambda: now[0])
+def list_cache(cluster: MemoryCluster, now: list[float]) -> ListCache:
+    return ListCache(lambda: cluster, clock=lambda: now[0])
 
 
-def test_who_looks_a_few_times_asks_each_time(cluster: MemoryCluster, followed: Followed, now: list[float]) -> None:
+def test_who_looks_a_few_times_asks_each_time(cluster: MemoryCluster, list_cache: ListCache, now: list[float]) -> None:
     for _ in range(2 * OFTEN):
-        assert names(followed) == ["a"]
+        assert names(list_cache) == ["a"]
         now[0] += 30.0
     assert (asked(cluster), asked(cluster, "watch")) == (2 * OFTEN, 0)
 
 
-def test_who_looks_often_asks_no_more_and_is_told_of_changes(cluster: MemoryCluster, followed: Followed) -> None:
+def test_who_looks_often_asks_no_more_and_is_told_of_changes(cluster: MemoryCluster, list_cache: ListCache) -> None:
     for _ in range(10 * OFTEN):
-        assert names(followed) == ["a"]
+        assert names(list_cache) == ["a"]
     assert asked(cluster) == OFTEN
     cluster.apply(config("b"))
     cluster.apply(config("c", "another's"))
-    until(lambda: names(followed) == ["a", "b"], "the new one is seen")
+    until(lambda: names(list_cache) == ["a", "b"], "the new one is seen")
     cluster.delete("ConfigMap", "a", "default")
-    until(lambda: names(followed) == ["b"], "the deleted one is gone")
+    until(lambda: names(list_cache) == ["b"], "the deleted one is gone")
     assert (asked(cluster), asked(cluster, "watch")) == (OFTEN, 1)
 
 
-def test_what_was_written_here_is_seen_at_once_and_stays_seen(cluster: MemoryCluster, followed: Followed) -> None:
+def test_what_was_written_here_is_seen_at_once_and_stays_seen(cluster: MemoryCluster, list_cache: ListCache) -> None:
     for _ in range(2 * OFTEN):
-        names(followed)
+        names(list_cache)
     for number in range(20):  # a watch that is a moment behind tells of what was before
         cluster.apply(config("b"))
-        followed.renew("ConfigMap", MINE)
-        assert names(followed) == ["a", "b"], number
+        list_cache.renew("ConfigMap", MINE)
+        assert names(list_cache) == ["a", "b"], number
         cluster.delete("ConfigMap", "b", "default")
-        followed.renew("ConfigMap", MINE)
-        assert [names(followed) for _ in range(3)] == [["a"]] * 3, number
+        list_cache.renew("ConfigMap", MINE)
+        assert [names(list_cache) for _ in range(3)] == [["a"]] * 3, number
 
 
-def test_when_the_watch_has_ended_what_is_there_is_asked_again(cluster: MemoryCluster, followed: Followed) -> None:
+def test_when_the_watch_has_ended_what_is_there_is_asked_again(cluster: MemoryCluster, list_cache: ListCache) -> None:
     for _ in range(OFTEN):
-        names(followed)
+        names(list_cache)
     until(lambda: asked(cluster, "watch") == 1, "a watch has begun")
     cluster.forget()
     cluster.apply(config("b"))
-    until(lambda: names(followed) == ["a", "b"], "it is asked")
+    until(lambda: names(list_cache) == ["a", "b"], "it is asked")
 
 
 def test_what_is_read_from_an_object_is_read_once_for_each_version_of_it(
-    cluster: MemoryCluster, followed: Followed
+    cluster: MemoryCluster, list_cache: ListCache
 ) -> None:
     read: list[str] = []
 
@@ -98,7 +98,7 @@ def test_what_is_read_from_an_object_is_read_once_for_each_version_of_it(
 
     cluster.apply(config("b"))
     for _ in range(2):
-        assert sorted(followed.read("ConfigMap", MINE, name)) == ["a", "b"]
+        assert sorted(list_cache.read("ConfigMap", MINE, name)) == ["a", "b"]
     cluster.apply({**config("b"), "data": {"changed": "yes"}})
-    assert sorted(followed.read("ConfigMap", MINE, name)) == ["a", "b"]
+    assert sorted(list_cache.read("ConfigMap", MINE, name)) == ["a", "b"]
     assert sorted(read) == ["a", "b", "b"]

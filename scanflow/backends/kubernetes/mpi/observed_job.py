@@ -21,12 +21,12 @@ ENDED_FOR: Final = "scanflow.dev/ended-for"
 _OVER: Final = {"Aborted", "Completed", "Failed", "Succeeded", "Terminated"}
 """Final phases of Volcano's Job and conditions of an MPIJob."""
 
-_WELL: Final = {"Completed", "Succeeded"}
+_SUCCEEDED_PHASES: Final = {"Completed", "Succeeded"}
 _QUEUED: Final = "its queue has no room for all of its pods yet"
 
 
 @dataclass(frozen=True, slots=True)
-class JobSeen:
+class ObservedJob:
     """The observed state of a job."""
 
     state: TaskState
@@ -63,7 +63,7 @@ class JobSeen:
     """The uids of running workers' pods."""
 
 
-def observe_job(manifest: Manifest, pods: Iterable[Manifest], events: Iterable[Manifest] = ()) -> JobSeen:
+def observe_job(manifest: Manifest, pods: Iterable[Manifest], events: Iterable[Manifest] = ()) -> ObservedJob:
     """Return the observed state of a job.
 
     Args:
@@ -83,7 +83,7 @@ def observe_job(manifest: Manifest, pods: Iterable[Manifest], events: Iterable[M
         reasons = [pending for pod in job_pods if (pending := explain_pending(pod, events)) is not None]
         telling = [pending for pending in reasons if pending.message or pending.remedy]
         waiting = next(iter(telling or reasons), Pending("Queued", _QUEUED, "") if not job_pods else None)
-    return JobSeen(
+    return ObservedJob(
         state=state,
         is_final=phase in _OVER,
         end_reason=annotations.get(ENDED_FOR),
@@ -125,7 +125,7 @@ def _derive_phase(manifest: Manifest) -> str:
 
 def _derive_state(phase: str, launcher: Manifest | None, *, asked: bool) -> TaskState:
     pod = "" if launcher is None else str(launcher.get("status", {}).get("phase", ""))
-    if pod == "Succeeded" or phase in _WELL:
+    if pod == "Succeeded" or phase in _SUCCEEDED_PHASES:
         return "succeeded"
     if pod == "Failed" or phase in _OVER:
         return "stopped" if asked else "failed"

@@ -25,7 +25,7 @@ _Value = TypeVar("_Value")
 _Key = tuple[str, str]
 
 
-class Followed:
+class ListCache:
     """The cached lists of one cluster. Threads may share it; the returned objects are shared and not to be changed."""
 
     def __init__(self, cluster: Callable[[], Cluster], *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -65,8 +65,8 @@ class _List:
     def __init__(self, kind: str, labels: str, clock: Callable[[], float]) -> None:
         self._kind, self._labels, self._clock = kind, labels, clock
         self._lock = threading.Lock()
-        self._looks: list[float] = []
-        self._followed: dict[_Key, Manifest] | None = None
+        self._read_times: list[float] = []
+        self._watched: dict[_Key, Manifest] | None = None
         """As the watch reported them; None: there is no watch."""
 
         self._version = 0
@@ -81,46 +81,46 @@ class _List:
     def list_objects(self, cluster: Cluster) -> list[Manifest]:
         with self._lock:
             now = self._clock()
-            self._looks = [*[at for at in self._looks if now - at < OFTEN_S][1 - OFTEN :], now]
-            if self._followed is not None and not self._renew:
-                return list(self._followed.values())
+            self._read_times = [*[at for at in self._read_times if now - at < OFTEN_S][1 - OFTEN :], now]
+            if self._watched is not None and not self._renew:
+                return list(self._watched.values())
             manifests, version = cluster.find(self._kind, labels=self._labels)
             self._renew = False
-            begins = self._followed is None and len(self._looks) >= OFTEN
-            if begins or self._followed is not None:
-                self._followed, self._version = {_identify(manifest): manifest for manifest in manifests}, int(version)
+            begins = self._watched is None and len(self._read_times) >= OFTEN
+            if begins or self._watched is not None:
+                self._watched, self._version = {_identify(manifest): manifest for manifest in manifests}, int(version)
             if begins:
                 name = f"watch of {self._kind}"
-                threading.Thread(target=self._follow, args=(cluster, version), name=name, daemon=True).start()
+                threading.Thread(target=self._watch, args=(cluster, version), name=name, daemon=True).start()
             return manifests
 
-    def _follow(self, cluster: Cluster, version: str) -> None:
+    def _watch(self, cluster: Cluster, version: str) -> None:
         """Watch for as long as the list is read; after any end the next read lists again."""
         labels = self._labels
         try:
-            while self._clock() - self._looks[-1] < UNUSED_S:
+            while self._clock() - self._read_times[-1] < UNUSED_S:
                 for event in cluster.watch(self._kind, labels=labels, since=version, within_s=WATCH_S, bookmarks=True):
                     version = event.object["metadata"]["resourceVersion"]
                     self._apply_event(event.type, event.object)
-            self._looks = []
+            self._read_times = []
         except ExpiredError:  # the next read lists, and a watch begins at once
             self._renew = True
         except (ScanflowError, RuntimeError):  # unavailable, not allowed; or the connections are closed
-            self._looks = []
+            self._read_times = []
         finally:
             with self._lock:
-                self._followed = None
+                self._watched = None
 
     def _apply_event(self, event_type: str, manifest: Manifest) -> None:
         if event_type == "BOOKMARK":
             return
         with self._lock:
-            if self._followed is None or int(manifest["metadata"]["resourceVersion"]) <= self._version:
+            if self._watched is None or int(manifest["metadata"]["resourceVersion"]) <= self._version:
                 return
             if event_type == "DELETED":
-                self._followed.pop(_identify(manifest), None)
+                self._watched.pop(_identify(manifest), None)
             else:
-                self._followed[_identify(manifest)] = manifest
+                self._watched[_identify(manifest)] = manifest
 
 
 def _identify(manifest: Manifest) -> _Key:

@@ -24,7 +24,7 @@ _COUNTERS: Final = ("_total", "_bucket", "_sum", "_count")
 
 
 @dataclass(frozen=True, slots=True)
-class InstanceLook:
+class InstanceStatus:
     """The state that one instance reports."""
 
     threads: int | None = None
@@ -37,19 +37,22 @@ class InstanceLook:
     samples: Samples = field(default_factory=dict)
 
 
-def query_instances(cluster: Cluster, groups: Sequence[Sequence[Manifest]]) -> list[dict[str, InstanceLook]]:
+def query_instances(cluster: Cluster, groups: Sequence[Sequence[Manifest]]) -> list[dict[str, InstanceStatus]]:
     """Return the state of each pod by name, for each group of pods; without those that do not respond."""
     all_pods = [pod for pods in groups for pod in pods]
     if not all_pods:
         return [{} for _ in groups]
     with ThreadPoolExecutor(min(_THREADS, len(all_pods))) as pool:
-        looks = pool.map(lambda pod: _query_instance(cluster, pod), all_pods)
-        return [{pod["metadata"]["name"]: look for pod in pods if (look := next(looks)) is not None} for pods in groups]
+        statuses = pool.map(lambda pod: _query_instance(cluster, pod), all_pods)
+        return [
+            {pod["metadata"]["name"]: status for pod in pods if (status := next(statuses)) is not None}
+            for pods in groups
+        ]
 
 
-def parse_instance_look(document: Mapping[str, Any]) -> InstanceLook:
+def parse_instance_status(document: Mapping[str, Any]) -> InstanceStatus:
     """Parse the response of an instance's ``/state``."""
-    return InstanceLook(
+    return InstanceStatus(
         threads=document.get("threads"),
         cpus=tuple(document.get("cpus") or ()),
         in_flight=int(document.get("in_flight") or 0),
@@ -59,25 +62,25 @@ def parse_instance_look(document: Mapping[str, Any]) -> InstanceLook:
     )
 
 
-def _query_instance(cluster: Cluster, pod: Manifest) -> InstanceLook | None:
+def _query_instance(cluster: Cluster, pod: Manifest) -> InstanceStatus | None:
     metadata = pod["metadata"]
     path = build_object_path("Pod", f"{metadata['name']}:{MANAGEMENT_PORT}", namespace=metadata["namespace"])
     if pod.get("status", {}).get("phase") != "Running":
         return None
     try:
-        return parse_instance_look(json.loads(cluster.text(f"{path}/proxy/state", timeout_s=_TIMEOUT_S)))
+        return parse_instance_status(json.loads(cluster.text(f"{path}/proxy/state", timeout_s=_TIMEOUT_S)))
     except (ScanflowError, ValueError, TypeError, AttributeError):
         return None  # it is starting, ending or hanging: the status of its pod says more
 
 
 @dataclass
-class ServiceLooks:
+class ServiceStatusCache:
     """The states that this process read from a service; includes the counters of removed instances."""
 
     live: dict[str, Samples] = field(default_factory=dict)
     gone: Samples = field(default_factory=dict)
     window: MetricsWindow = field(default_factory=lambda: MetricsWindow(0.0))
-    looks: Mapping[str, InstanceLook] = field(default_factory=dict)
+    statuses: Mapping[str, InstanceStatus] = field(default_factory=dict)
     """The state of each instance at the last query."""
 
     queried_at: float = -math.inf
@@ -88,13 +91,13 @@ class ServiceLooks:
         """Return whether the last query was at least ``pause_s`` ago."""
         return now - self.queried_at >= pause_s
 
-    def add_looks(self, pod_names: Iterable[str], looks: Mapping[str, InstanceLook], now: float) -> Totals:
+    def record_statuses(self, pod_names: Iterable[str], statuses: Mapping[str, InstanceStatus], now: float) -> Totals:
         """Record one query of all instances; return the totals."""
-        present, self.looks, self.queried_at = set(pod_names), looks, now
+        present, self.statuses, self.queried_at = set(pod_names), statuses, now
         for name in [name for name in self.live if name not in present]:
             counters = {key: value for key, value in self.live.pop(name).items() if key[0].endswith(_COUNTERS)}
             self.gone = sum_samples([self.gone, counters])
-        self.live |= {name: dict(look.samples) for name, look in looks.items()}
+        self.live |= {name: dict(status.samples) for name, status in statuses.items()}
         totals = compute_totals(sum_samples([self.gone, *self.live.values()]))
-        self.window.look(totals, now, in_flight=sum(look.in_flight for look in looks.values()))
+        self.window.look(totals, now, in_flight=sum(status.in_flight for status in statuses.values()))
         return totals
