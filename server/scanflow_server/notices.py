@@ -54,7 +54,7 @@ def _format_line(event: Event, url: str) -> str:
     data, name = event.data, event.subject.partition("/")[2]
     match event.type:
         case "intent":
-            return f"{data.get('agent')} asks for {data.get('primitive')} on {event.subject}, which waits for approval"
+            return f"{data.get('agent')} requests {data.get('primitive')} on {event.subject}, which needs approval"
         case "drift.found":
             columns = _format_columns(data.get("columns"))
             text = f"Drift{f' in {columns}' if columns else ''} (run {data.get('run')})"
@@ -69,7 +69,7 @@ def _format_line(event: Event, url: str) -> str:
         case "model.rejected":
             return f"Version {data.get('version')} of {name} is rejected: {data.get('why')}"
         case _:
-            return f"{data.get('primitive')} on {event.subject} was taken back. See: scanflow why {data.get('id')}"
+            return f"{data.get('primitive')} on {event.subject} was reverted. See: scanflow why {data.get('id')}"
 
 
 def _format_columns(columns: Any) -> str:

@@ -19,6 +19,7 @@ ON_APPROVAL = "change_model_on_approval"
 """The strategy for a version that may be worse on some known slices, which a person has to approve."""
 
 STUCK = "it could not be taken back"
+"""Stored in the tags of versions, where :func:`is_stuck` finds it: rewording it would not find those of before."""
 
 Verdict = Literal["promote", "reject", "wait"]
 
@@ -40,7 +41,7 @@ def describe_failure(action: Action) -> str | None:
     A change that succeeded has an error if its revert failed. A lost one says nothing about its version.
     """
     if action.state == "reverted":
-        return f"taken back by {action.reverted_by}"
+        return f"reverted by {action.reverted_by}"
     if action.state == "failed":
         return action.error or action.state
     if action.state == "refused" and action.decision.by is not None:

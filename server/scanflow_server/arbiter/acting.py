@@ -1,5 +1,5 @@
-"""Carry actions out, with each step recorded before and after, so that a kill at any instant neither loses nor
-repeats one."""
+"""Carry out actions. Each step is recorded before and after it, so that a kill at any instant neither loses nor repeats
+an action."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from scanflow_server.store.keys import OWN
 _log = logging.getLogger(__name__)
 
 MOST_TRIES = 5
-"""How often an action is attempted that is interrupted, or fails because something does not answer."""
+"""The most attempts of an action that is interrupted, or fails because an external system does not respond."""
 
 WAITS_S = (1.0, 2.0, 5.0, 15.0)
 
@@ -85,7 +85,7 @@ class Actor:
             failed(row.id, str(error))
         except Exception as error:  # noqa: BLE001  a defect ends the action, not the engine
             _log.exception("The action %s failed", row.id)
-            why = f"{type(error).__name__}: {error}. This is a defect of scanflow; the server's log has more."
+            why = f"{type(error).__name__}: {error}. This is a bug in scanflow. See the server's log."
             failed(row.id, why)
         return None
 
@@ -95,22 +95,23 @@ class Actor:
             action = row.action
             if action.state != "succeeded":
                 raise UsageError(
-                    f"The action {id!r} cannot be taken back: it is {action.state}. Only what is done can."
+                    f"The action {id!r} cannot be reverted: it is {action.state}. Only a succeeded action can be "
+                    "reverted."
                 )
             if action.inverse is None:
-                raise UsageError(f"The action {id!r} cannot be taken back: nothing undoes {action.intent.primitive}.")
+                raise UsageError(f"The action {id!r} cannot be reverted: {action.intent.primitive} has no inverse.")
             for newer in _find_newer_actions(connection, action):
                 if names := find_overlap(newer.intent, action.intent):
                     raise UsageError(
-                        f"The action {id!r} cannot be taken back: {newer.id!r} has written {names[0]!r} of "
-                        f"{action.intent.target!r} since. Take that back first."
+                        f"The action {id!r} cannot be reverted: the action {newer.id!r} has changed {names[0]!r} of "
+                        f"{action.intent.target!r} since. Revert that action first."
                     )
             change = {"reverted_by": by}  # shows readers that it is no longer in effect
             intent_store.put(connection, row.replace(action=change, reverting=by, guard_until=None, due=None, tries=0))
-            text = append_reason(f"it is taken back by {by}", reason)
+            text = append_reason(f"{by} requested the revert", reason)
             intent_store.append_trail(connection, id, self._clock(), text)
 
-    def end_guard(self, id: str, note: str = "the guard saw nothing worse") -> None:
+    def end_guard(self, id: str, note: str = "the guard found no regression") -> None:
         with self._store.write() as connection:
             row = intent_store.get(connection, id)
             if row is not None and row.guard_until is not None:
@@ -137,11 +138,11 @@ class Actor:
                 change = {"state": "running", "began": began}
                 running = row.replace(action=change, tries=row.tries + 1, guard_before=before, due=None)
                 intent_store.put(connection, running)
-                note = "it began" if row.tries == 0 else f"it began again, for the {row.tries + 1}. time"
+                note = "started" if row.tries == 0 else f"started again, attempt {row.tries + 1}"
                 intent_store.append_trail(connection, id, now, note)
                 self._claim_fields(connection, row.intent, now)
                 return running
-        self._lose(row, f"It was cut off {row.tries} times")
+        self._lose(row, f"The action was interrupted {row.tries} times")
         return None
 
     def _claim_fields(self, connection: Any, intent: Intent, now: float) -> None:
@@ -171,12 +172,12 @@ class Actor:
 
     def _fail(self, id: str, why: str) -> None:
         change = {"state": "failed", "error": why}
-        self._finish(self._find(id), "failed", [f"it failed: {why}"], change, {"error": why}, release=True)
+        self._finish(self._find(id), "failed", [f"failed: {why}"], change, {"error": why}, release=True)
 
     def _lose(self, row: ActionRow, what: str) -> None:
         why = (
-            f"{what}, and whether it took effect is not known. Look at {row.intent.target!r}, and have the strategy "
-            "fire again."
+            f"{what}, and whether it took effect is unknown. Check {row.intent.target!r}, then request the action "
+            "again."
         )
         self._finish(row, "failed", [why], {"state": "lost", "error": why}, {"error": why}, seen={})
 
@@ -185,11 +186,11 @@ class Actor:
         by = row.reverting
         change = {"state": "reverted", "reverted_by": by, "error": None}
         seen = self._look(row.intent)
-        self._finish(row, "reverted", [f"it is taken back, by {by}"], change, {"by": by}, seen=seen, release=True)
+        self._finish(row, "reverted", [f"reverted by {by}"], change, {"by": by}, seen=seen, release=True)
 
     def _fail_revert(self, id: str, why: str) -> None:
         row = self._find(id)
-        notes, change = [f"it could not be taken back: {why}"], {"error": why, "reverted_by": None}
+        notes, change = [f"the revert failed: {why}"], {"error": why, "reverted_by": None}
         self._finish(row, "failed", notes, change, {"error": why}, seen=self._look(row.intent))
 
     def _finish(
@@ -237,7 +238,8 @@ class Actor:
                 intent_store.put_field(connection, place, field.model_copy(update=update))
 
     def _release_fields(self, connection: Any, intent: Intent) -> None:
-        """Hand the fields of an action that is not in effect to the newest actions that are, or to nobody."""
+        """Assign the fields of an action that is not in effect to the newest actions in effect; without any, to no
+        owner."""
         place = get_place(intent)
         there = [action for action in intent_store.list_in_effect(connection, place) if action.id != intent.id]
         for name, field in intent_store.load_fields(connection, place).items():
@@ -254,7 +256,7 @@ class Actor:
             if row.reverting is not None:
                 self._fail_revert(id, str(error))
             else:  # it may have taken effect without an answer
-                self._lose(row, f"It was tried {row.tries} times ({error})")
+                self._lose(row, f"The action was attempted {row.tries} times ({error})")
             return
         tries = row.tries + (1 if row.reverting is not None else 0)
         wait_s = WAITS_S[min(max(tries, 1), len(WAITS_S)) - 1]
@@ -263,7 +265,7 @@ class Actor:
         now = self._clock()
         with self._store.write() as connection:
             intent_store.put(connection, row.replace(action=change, due=now + wait_s, tries=tries))
-            intent_store.append_trail(connection, id, now, f"it is tried again in {format_seconds(wait_s)}: {error}")
+            intent_store.append_trail(connection, id, now, f"will be retried in {format_seconds(wait_s)}: {error}")
 
 
 def _make_ownership(intent: Intent, *, since: float) -> dict[str, Any]:
@@ -284,4 +286,4 @@ def _find_newer_actions(connection: Any, action: Action) -> list[Action]:
 
 def _format_result(result: dict[str, Any]) -> str:
     text = ", ".join(f"{name}={value!r:.60}" for name, value in result.items())
-    return f"it is done: {text or 'nothing to tell'}"
+    return f"succeeded: {text}" if text else "succeeded"

@@ -47,7 +47,8 @@ def arbitrate_all(intents: Iterable[Intent], world: World) -> dict[str, Decision
 def decide_duplicate(first: Action, intent: Intent, now: float) -> Decision:
     """Return the decision on an intent whose key was used before."""
     decision = first.decision
-    reason = f"The key {intent.key!r} was decided on before, as {first.id!r}: {decision.verdict}. {decision.reason}"
+    verdict = f"{decision.verdict}. {decision.reason}"
+    reason = f"The intent {first.id!r} has the same key {intent.key!r}; its decision: {verdict}"
     return make_decision(intent, "duplicate", reason, now=now, winner=first.id, retry_at=decision.retry_at)
 
 
@@ -56,7 +57,7 @@ def supersede(newer: Intent, waiting: Intent, now: float) -> Decision | None:
     same = qualify_strategy(newer) == qualify_strategy(waiting) and get_place(newer) == get_place(waiting)
     if not same or newer.primitive != waiting.primitive:
         return None
-    reason = f"Superseded: {newer.agent} asks for {newer.primitive} ({newer.id}) in its place."
+    reason = f"Superseded: {newer.agent} requested {newer.primitive} ({newer.id}) instead."
     return make_decision(waiting, "refuse", reason, now=now, winner=newer.id)
 
 
@@ -87,8 +88,10 @@ def _decide(
 
 
 def _withhold(intent: Intent, world: World, objection: Decision | None, verdict: Verdict, why: str) -> Decision:
-    would = "It would be done now." if objection is None else f"It would not be done now: {objection.reason}"
-    advice = "" if verdict == "observe" else f" Have it done: scanflow approve {intent.id}."
+    would = (
+        "The action would start now." if objection is None else f"The action would not start now: {objection.reason}"
+    )
+    advice = "" if verdict == "observe" else f" Approve it: scanflow approve {intent.id}."
     winner = None if objection is None else objection.winner
     return make_decision(intent, verdict, f"{why} {would}{advice}", now=world.now, winner=winner)
 
@@ -101,14 +104,14 @@ def _check_command(
     newer = [other for other in wanted if _is_newer_command(other, intent)]
     if newer:
         last = max(newer, key=lambda command: (command.at, command.id))
-        reason = f"Superseded: {last.agent} requested {last.primitive} ({last.id}) before this one's turn came."
+        reason = f"Superseded: {last.agent} requested {last.primitive} ({last.id}) before this command started."
         return make_decision(intent, "refuse", reason, now=now, winner=last.id)
     if now - intent.at > QUEUE_S:
-        reason = f"It waited for its turn for more than {format_seconds(QUEUE_S)}. Request it again."
+        reason = f"The command was queued for more than {format_seconds(QUEUE_S)}. Request it again."
         return make_decision(intent, "refuse", reason, now=now)
     earlier = next((action for action in taken if get_place(action.intent) == get_place(intent)), None)
     if earlier is not None:
-        reason = f"{intent.target!r} is changed by {earlier.id!r} first; this one is next."
+        reason = f"The action {earlier.id!r} changes {intent.target!r} first; this action is next."
         return make_decision(intent, "queue", reason, now=now, winner=earlier.id, retry_at=now + RETRY_S)
     return _check_busy(intent, world)
 
@@ -148,22 +151,22 @@ def _check_priority(intent: Intent, taken: Sequence[Action], now: float) -> Deci
             strategy = f"The strategy {better.strategy!r} of the agent {better.agent!r}"
             who = f"{better.agent} (a person)" if better.source == "person" else strategy
             first = _explain_precedence(better, intent)
-            why = f"{who} wants {fields[0]!r} of {intent.target!r} too and comes first: {first}."
+            why = f"{who} also requests a change of {fields[0]!r} of {intent.target!r} and takes precedence: {first}."
             return make_decision(intent, "refuse", why, now=now, winner=action.id)
     return None
 
 
 def _explain_precedence(winner: Intent, loser: Intent) -> str:
     if winner.priority != loser.priority:
-        return f"its priority is {winner.priority}, and this one's is {loser.priority}"
-    return "it wanted it earlier" if winner.at != loser.at else "of two at the same time the smaller key is taken"
+        return f"its priority is {winner.priority}, and this intent's is {loser.priority}"
+    return "it was requested earlier" if winner.at != loser.at else "of two at the same time, the smaller key wins"
 
 
 def _check_busy(intent: Intent, world: World) -> Decision | None:
     for action in world.history:
         works = action.state == "running" or action.id in world.at_work
         if works and action.id != intent.id and get_place(action.intent) == get_place(intent):
-            reason = f"{intent.target!r} is being changed by {action.id!r}; this one is next."
+            reason = f"The action {action.id!r} is changing {intent.target!r}; this action is next."
             at = world.now + RETRY_S
             return make_decision(intent, "queue", reason, now=world.now, winner=action.id, retry_at=at)
     return None

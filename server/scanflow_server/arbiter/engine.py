@@ -45,7 +45,7 @@ def describe_regression(guard: Guard, before: float | None, after: float | None)
     worse_by = after - before if guard.worse == "higher" else before - after
     if worse_by <= guard.by:
         return None
-    return f"{guard.metric} went from {before:.6g} to {after:.6g}, which is worse by more than {guard.by:.6g}"
+    return f"{guard.metric} went from {before:.6g} to {after:.6g}: worse by more than the tolerance of {guard.by:.6g}"
 
 
 class ArbiterEngine:
@@ -95,12 +95,13 @@ class ArbiterEngine:
         return self.intents.get(id).action
 
     def start(self) -> None:
-        """Start acting, in threads of its own; first on the actions that a killed engine left."""
+        """Start carrying out actions in threads of their own, those that a killed engine left first."""
         self._loop = Loop([self], self._changes)
         self._loop.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """Start no more actions, and wait for those in progress. The rest go on at the next start, as after a kill."""
+        """Start no more actions, and wait for those in progress. The others continue at the next start, as after a
+        kill."""
         loop, self._loop = self._loop, None
         if loop is not None:
             loop.stop(timeout_s)
@@ -139,7 +140,7 @@ class ArbiterEngine:
         try:
             thread.start()
         except RuntimeError as error:  # too many threads: retry later
-            _log.warning("The engine could not go on with %s: %s", id, error)
+            _log.warning("The engine could not process the action %s: %s", id, error)
             self._record_failure(id)
             with self._lock:
                 self._busy.pop(id, None)
@@ -192,7 +193,7 @@ class ArbiterEngine:
         try:
             self._actor.request_revert(id, by="the guard", reason=worse)
         except ScanflowError as error:  # it was overwritten: there is nothing to revert
-            self._actor.end_guard(id, f"{worse}, and it stays: {error}")
+            self._actor.end_guard(id, f"{worse}; it was not reverted: {error}")
             return
         self._actor.revert(id)
 
@@ -211,7 +212,7 @@ class ArbiterEngine:
             _log.warning("%s", error)
             self._record_failure(id)
         except Exception:  # noqa: BLE001  a defect must not end the engine, and is logged
-            _log.exception("The engine could not go on with %s", id)
+            _log.exception("The engine could not process the action %s", id)
             self._record_failure(id)
         else:
             self._failures.pop(id, None)

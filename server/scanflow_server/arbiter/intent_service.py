@@ -29,6 +29,8 @@ known."""
 
 SINCE = "created"
 
+_RECEIVED = "The intent was received."
+
 _WAITS = frozenset({"act", "queue", "approve", "suggest"})
 
 
@@ -53,7 +55,7 @@ class IntentService:
             if (earlier := intent_store.find_by_key(connection, intent)) is not None:
                 return decide_duplicate(earlier.action, intent, self._clock())
             if intent_store.get(connection, intent.id) is not None:
-                raise InvalidError(f"Another intent has the id {intent.id!r}. Give each one of its own.")
+                raise InvalidError(f"The intent id {intent.id!r} is already used. Give each intent its own id.")
             return self.admit(connection, intent, seen)
 
     def admit(self, connection: Connection, intent: Intent, seen: Mapping[str, Any]) -> Decision:
@@ -61,7 +63,7 @@ class IntentService:
 
         ``seen``: the observed fields of the target.
         """
-        waits = Decision(intent=intent.id, verdict="queue", reason="It came in.", at=self._clock())
+        waits = Decision(intent=intent.id, verdict="queue", reason=_RECEIVED, at=self._clock())
         action = Action(id=intent.id, intent=intent, state="pending", decision=waits, began=None, ended=None)
         row = ActionRow(action=action)
         intent_store.add(connection, row)
@@ -88,7 +90,7 @@ class IntentService:
         with self._store.write() as connection:
             row = intent_store.find(connection, id)
             if row.action.decision.verdict in {"act", "queue"}:
-                raise UsageError(f"The intent {id!r} needs no approval: it is {_describe_state(row.action)}.")
+                raise UsageError(f"The intent {id!r} needs no approval (state: {_describe_state(row.action)}).")
             approved = row.replace(action={"state": "pending", "ended": None}, approved_by=by)
             intent_store.put(connection, approved)
             intent_store.append_trail(connection, id, self._clock(), append_reason(f"{by} approved it", reason))
@@ -99,8 +101,8 @@ class IntentService:
         with self._store.write() as connection:
             row = intent_store.find(connection, id)
             if row.action.state != "pending" or row.action.began is not None:
-                advice = f" Take it back: scanflow approve {id} --revert" if row.action.state == "succeeded" else ""
-                raise UsageError(f"The intent {id!r} cannot be refused: it is {_describe_state(row.action)}.{advice}")
+                advice = f" Revert it: scanflow approve {id} --revert" if row.action.state == "succeeded" else ""
+                raise UsageError(f"The intent {id!r} cannot be refused (state: {_describe_state(row.action)}).{advice}")
             text = append_reason(f"{by} refused it", reason)
             decision = Decision(intent=id, verdict="refuse", reason=text, by=by, at=self._clock())
             self._transition(connection, row, decision)
@@ -141,7 +143,7 @@ class IntentService:
 
     def _transition(self, connection: Connection, row: ActionRow, decision: Decision) -> None:
         before = row.action.decision
-        news = (before.verdict, before.winner) != (decision.verdict, decision.winner) or before.reason == "It came in."
+        news = (before.verdict, before.winner) != (decision.verdict, decision.winner) or before.reason == _RECEIVED
         waits = decision.verdict in _WAITS
         state: ActionState = "pending" if waits else "observed" if decision.verdict == "observe" else "refused"
         after = row.replace(
@@ -160,7 +162,7 @@ class IntentService:
     def _update_foreign(
         self, connection: Connection, place: str, fields: Mapping[str, FieldRow], seen: Mapping[str, Any], now: float
     ) -> dict[str, float]:
-        """Record since when fields differ from what was last written, and return those times."""
+        """Record and return since when fields differ from the values that were last written."""
         since: dict[str, float] = {}
         strange = find_foreign_fields(tuple(fields), observed=seen, last_written=_collect_written(fields))
         for name, field in fields.items():
@@ -195,11 +197,11 @@ def check_intent(intent: Intent) -> None:
     act = parse_act(intent.primitive, intent.arguments)
     if act.target != intent.target:
         raise InvalidError(
-            f"The intent {intent.id!r} says that its target is {intent.target!r}; {act} is about {act.target!r}."
+            f"The intent {intent.id!r} has the target {intent.target!r}, but {act} has the target {act.target!r}."
         )
     if unsaid := [field for field in act.fields if field not in intent.fields]:
         raise InvalidError(
-            f"The intent {intent.id!r} does not say that it writes {unsaid[0]!r}; {act} does. Add it to its 'fields'."
+            f"The intent {intent.id!r} does not list {unsaid[0]!r}, which {act} writes. Add it to 'fields'."
         )
 
 
@@ -232,8 +234,8 @@ def _collect_written(fields: Mapping[str, FieldRow]) -> dict[str, Any]:
 
 def _describe_state(action: Action) -> str:
     if action.state == "pending":
-        return {"act": "about to begin", "queue": "waiting for its turn"}.get(action.decision.verdict, "waiting")
-    return "refused already" if action.state == "refused" else action.state
+        return {"act": "about to start", "queue": "queued"}.get(action.decision.verdict, "waiting")
+    return action.state
 
 
 def append_reason(what: str, reason: str) -> str:

@@ -82,15 +82,15 @@ def check_ownership(intent: Intent, world: World) -> Decision | None:
         if intent.priority > owner.priority or (beside and 0 < intent.priority == owner.priority):
             continue
         how = (
-            "for as long as its agent lives"
+            "as long as its agent is running"
             if owner.lives
             else f"for another {format_seconds(owner.until - world.now)}"
         )
         return make_decision(
             intent,
             "refuse",
-            f"The field {field!r} of {intent.target!r} belongs to the strategy {owner.strategy!r} {how}. "
-            f"A priority above {owner.priority} would take it over; this one has {intent.priority}.",
+            f"The strategy {owner.strategy!r} owns the field {field!r} of {intent.target!r} {how}. To take it over, "
+            f"an intent needs a priority above {owner.priority}; this intent has {intent.priority}.",
             now=world.now,
             winner=owner.intent,
             retry_at=None if owner.lives else owner.until,
@@ -116,8 +116,8 @@ def check_foreign_change(intent: Intent, world: World) -> Decision | None:
         return make_decision(
             intent,
             "refuse",
-            f"Somebody else changed the field {field!r} of {intent.target!r}: it is {_format_json(seen[field])}, and "
-            f"{_format_json(written[field])} was written here last. Wait {format_seconds(over - world.now)}, "
+            f"Another client changed the field {field!r} of {intent.target!r}: it is {_format_json(seen[field])}, and "
+            f"the server last wrote {_format_json(written[field])}. Wait {format_seconds(over - world.now)}, "
             f"or overwrite it: scanflow approve {intent.id}.",
             now=world.now,
             retry_at=over,
@@ -136,9 +136,9 @@ def check_cool_down(intent: Intent, history: Sequence[Action], now: float) -> De
     return make_decision(
         intent,
         "refuse",
-        f"It cools down: {intent.strategy!r} acted on {intent.target!r} "
-        f"{format_seconds(max(now - get_start_time(last), 0.0))} ago, and waits "
-        f"{format_seconds(intent.cool_down_s)} between two actions.",
+        f"Cool-down: the strategy {intent.strategy!r} acted on {intent.target!r} "
+        f"{format_seconds(max(now - get_start_time(last), 0.0))} ago, and waits {format_seconds(intent.cool_down_s)} "
+        "between two actions.",
         now=now,
         winner=last.id,
         retry_at=over,
@@ -162,15 +162,15 @@ def check_action_budget(intent: Intent, history: Sequence[Action], now: float) -
     return make_decision(
         intent,
         "refuse",
-        f"The budget is spent: {intent.strategy!r} has {intent.budget} actions in "
-        f"{format_seconds(intent.budget_window_s)}, and {len(spent)} are used.",
+        f"The budget is used up: the strategy {intent.strategy!r} has {intent.budget} actions in "
+        f"{format_seconds(intent.budget_window_s)}, and has used {len(spent)}.",
         now=now,
         retry_at=freed,
     )
 
 
 def check_hysteresis(intent: Intent, history: Sequence[Action], now: float) -> Decision | None:
-    """Refuse an intent that would undo the last change of what it writes, whoever made it: nothing oscillates.
+    """Refuse an intent that would undo the last change of its fields, by any client, so that nothing oscillates.
 
     Actions that changed nothing, failed or were reverted do not count as changes.
     """
@@ -189,9 +189,9 @@ def check_hysteresis(intent: Intent, history: Sequence[Action], now: float) -> D
     return make_decision(
         intent,
         "refuse",
-        f"It would take back the last change of {name!r} of {intent.target!r}, made "
-        f"{format_seconds(max(now - get_start_time(last), 0.0))} ago by {last.intent.strategy!r}; "
-        f"changes are left standing for {format_seconds(intent.hysteresis_s)}.",
+        f"Hysteresis: the action would undo the last change of {name!r} of {intent.target!r}, made "
+        f"{format_seconds(max(now - get_start_time(last), 0.0))} ago by {last.intent.strategy!r}; a change stays in "
+        f"place for {format_seconds(intent.hysteresis_s)}.",
         now=now,
         winner=last.id,
         retry_at=over,

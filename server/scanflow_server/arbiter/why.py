@@ -13,7 +13,7 @@ _NOTHING = {
     "pending": "none yet",
     "running": "none yet",
     "refused": "none: it was refused",
-    "observed": "none: it was only noted",
+    "observed": "none: it was only recorded",
 }
 
 
@@ -23,7 +23,7 @@ def explain_action(action: Action, trail: Sequence[tuple[float, str]]) -> list[s
     if intent.source == "person":
         lines.append(f"request   by {intent.agent} at {_format_time(intent.at)}")
     elif sample is None:
-        lines += ["sample    none was told", "trigger   none was told"]
+        lines += ["sample    not recorded", "trigger   not recorded"]
     else:
         shown = sample.value
         if intent.evidence and isinstance(shown, dict):
@@ -41,13 +41,15 @@ def explain_action(action: Action, trail: Sequence[tuple[float, str]]) -> list[s
     lines += [] if intent.source == "person" else [f"rule      {intent.rule or 'always'}"]
     lines += [
         f"intent    {intent.id}: {intent.primitive}({arguments}) on {intent.target}",
-        "          a person's, before any agent's" if intent.source == "person" else f"          by the {strategy}",
+        "          requested by a person: precedes all intents of agents"
+        if intent.source == "person"
+        else f"          by the {strategy}",
         f"decision  {action.decision.verdict}: {action.decision.reason}",
     ]
     if action.decision.winner is not None:
-        lines.append(f"          against {action.decision.winner}")
-    began = "" if action.began is None else f", begun at {_format_time(action.began)}"
-    took = "" if action.began is None or action.ended is None else f", over after {action.ended - action.began:.3g} s"
+        lines.append(f"          conflicts with {action.decision.winner}")
+    began = "" if action.began is None else f", started at {_format_time(action.began)}"
+    took = "" if action.began is None or action.ended is None else f", ended after {action.ended - action.began:.3g} s"
     lines.append(f"action    {action.state}{began}{took}")
     lines += [f"          {_format_time(at)} {text}" for at, text in trail]
     lines.append(f"effect    {_describe_effect(action)}")
@@ -56,11 +58,11 @@ def explain_action(action: Action, trail: Sequence[tuple[float, str]]) -> list[s
 
 def _describe_effect(action: Action) -> str:
     if action.state == "reverted":
-        return f"taken back by {action.reverted_by}"
+        return f"reverted by {action.reverted_by}"
     if action.error is not None:
         return f"none: {action.error}" if action.state == "failed" else action.error
     if action.state == "succeeded":
-        undone = "" if action.inverse is None else f"; undone by {action.inverse.primitive}"
+        undone = "" if action.inverse is None else f"; inverse: {action.inverse.primitive}"
         return f"{_shorten(action.result)}{undone}"
     return _NOTHING.get(action.state, "none")
 

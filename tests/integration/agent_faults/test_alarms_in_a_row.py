@@ -69,7 +69,10 @@ def test_a_hundred_alarms_in_a_row_run_the_detector_no_oftener_than_the_budget_a
     assert [note.split()[0] for note in plant.notes()] == ["detect"] * BUDGET
     reasons = [one["decision"]["reason"] for one in plant.refused()]
     assert len(reasons) == len(idle) - BUDGET >= 10
-    spent = f"The budget is spent: 'check_predictions' has {BUDGET} actions in 86400 s, and {BUDGET} are used."
+    spent = (
+        f"The budget is used up: the strategy 'check_predictions' has {BUDGET} actions in 86400 s, and has used "
+        f"{BUDGET}."
+    )
     assert reasons[-10:] == [spent] * 10
     told = [one["data"]["verdict"] for one in plant.get("/events", type="intent", limit=1000)]
     assert told.count("refuse") == len(reasons)

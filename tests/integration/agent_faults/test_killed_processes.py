@@ -140,7 +140,7 @@ def test_a_server_killed_while_it_adds_an_instance_adds_one_and_no_second(make_p
     plant.server.start()
     action = plant.ended(primitive="duplicate_workflow_instance")
     assert (action["id"], action["state"], action["result"]["instances"]) == (id, "succeeded", 2)
-    assert "it began again, for the 2. time" in plant.why(id)
+    assert "started again, attempt 2" in plant.why(id)
     assert plant.service("serve")["shape"]["instances"] == 2
     assert action["inverse"]["arguments"] == {"workflow": "serve", "instances": 1}, "as it was before the first try"
 
@@ -168,7 +168,8 @@ def test_a_server_killed_while_runs_are_begun_begins_each_of_them_once_or_says_w
     assert len(done) + len(refused) == wanted
     assert {one["state"] for one in done} == {"succeeded"}
     assert all(
-        "wants 'running' of 'workflow/training' too and comes first" in one["decision"]["reason"] for one in refused
+        "also requests a change of 'running' of 'workflow/training' and takes precedence" in one["decision"]["reason"]
+        for one in refused
     )
     runs = plant.ended_runs("training", len(done))
     assert Counter(one["state"] for one in runs) == {"succeeded": len(done)}

@@ -112,7 +112,7 @@ def test_a_higher_priority_takes_over_from_who_came_first_and_both_act_once(make
     plant.start("shrinker")
     until(lambda: plant.done(agent="shrinker"), "the better one takes over")
     # Until its own change is done it is refused for wanting it a second time.
-    told = "A priority above 5 would take it over; this one has 0"
+    told = "needs a priority above 5; this intent has 0"
     until(lambda: any(told in reason for reason in reasons_of(plant, "grower")), "it is told who took it over, and how")
     until(lambda: {one["state"] for one in plant.done()} == {"succeeded"}, "what was begun is done")
     assert (instances(plant), changes(plant)) == (1, 2)
@@ -124,7 +124,7 @@ def test_a_strategy_that_wavers_changes_once_within_its_hysteresis(make_plant: M
     plant = rivals(make_plant)
     plant.start("wavering")
     reasons = refusals(plant, "wavering", 8)
-    assert any("It would take back the last change of 'instances'" in reason for reason in reasons), reasons
+    assert any("would undo the last change of 'instances'" in reason for reason in reasons), reasons
     assert {one["intent"]["arguments"]["instances"] for one in plant.done()} == {2}, "the first way it took"
     until(lambda: instances(plant) == 2, "that is done")
     assert (instances(plant), changes(plant)) == (2, 1)

@@ -93,7 +93,7 @@ def test_a_retraining_that_fails_is_made_again_and_one_that_is_worse_changes_not
     label_points(plant, knowledge, "second", 40)
     until(lambda: len(plant.refused()) >= 3, "it asks for more than it has")
     reasons = {one["decision"]["reason"] for one in plant.refused()}
-    assert reasons == {"The budget is spent: 'retrain_model' has 2 actions in 86400 s, and 2 are used."}
+    assert reasons == {"The budget is used up: the strategy 'retrain_model' has 2 actions in 86400 s, and has used 2."}
     assert len(plant.runs("training")) == 2
     until(lambda: found(plant, "count_number_of_pickeddata")[-1]["picked"] == 40, "no label is lost")
 
@@ -162,7 +162,7 @@ def test_a_server_killed_while_a_poisoned_version_is_loaded_finds_that_it_failed
     plant.server.kill()
     assert toy.ask(url, 9.0, 10.0) == [0, 1]
     plant.server.start()
-    until(lambda: "it began again" in plant.why(plant.done()[0]["id"]), "the server finds it cut off")
+    until(lambda: "started again" in plant.why(plant.done()[0]["id"]), "the server finds it cut off")
     assert plant.done()[0]["state"] == "running", "it is not done before it is in effect"
     plant.release()
     swap = plant.ended(agent="executor")

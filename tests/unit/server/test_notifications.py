@@ -154,7 +154,7 @@ def test_what_needs_people_is_told_in_one_line_and_all_else_is_not(context: Serv
     controller.tick()
     approval, failed, drift, promoted, rejected, reverted = sent.texts
     assert approval.startswith(
-        "[mnist] executor asks for upgrade_workflow on service/serve, which waits for approval. "
+        "[mnist] executor requests upgrade_workflow on service/serve, which needs approval. "
         "Replace version 1 (71.2 %) by version 3 (93.2 %), n = 59, +22.0 points (+16.0 to +28.0); drift in `latitude`"
     )
     assert (
@@ -166,7 +166,7 @@ def test_what_needs_people_is_told_in_one_line_and_all_else_is_not(context: Serv
     )
     assert promoted.startswith("[mnist] Version 3 of digits is in use, instead of version 1. Replace version 1")
     assert rejected == "[mnist] Version 4 of digits is rejected: slower"
-    assert reverted.startswith("[mnist] upgrade_workflow on service/serve was taken back. See: scanflow why a1")
+    assert reverted.startswith("[mnist] upgrade_workflow on service/serve was reverted. See: scanflow why a1")
     assert sent.bodies[0]["evidence"] == EVIDENCE
     assert sent.bodies[1]["event"]["data"]["error"] == "<!channel> & co.", "only the line is for a chat"
 

@@ -64,7 +64,7 @@ def test_a_version_that_could_not_be_taken_back_is_rejected_and_told_of_once(wor
     world.control_plane.serves("models:/mnist_cnn/1")
     assert verdicts(world) == {version: "reject"}
     assert verdicts(world) == {}
-    assert (world.promotion(version), len(told(world, "model.rejected"))) == ("rejected: taken back by ada", 1)
+    assert (world.promotion(version), len(told(world, "model.rejected"))) == ("rejected: reverted by ada", 1)
 
 
 def test_a_champion_that_a_person_could_not_take_back_stays_what_it_is(world: World) -> None:
@@ -260,4 +260,4 @@ def test_a_version_is_rejected_although_the_one_before_it_was_deleted(world: Wor
     world.registry.deleted.add(1)
     world.control_plane.acted(swap, "reverted", reverted_by="ada")
     assert verdicts(world) == {version: "reject"}
-    assert (world.champion(), world.promotion(version)) == (version, "rejected: taken back by ada")
+    assert (world.champion(), world.promotion(version)) == (version, "rejected: reverted by ada")

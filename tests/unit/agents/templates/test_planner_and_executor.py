@@ -300,7 +300,7 @@ def test_a_version_that_is_taken_back_is_rejected_and_not_asked_for_again(world:
     world.fire("executor", "change_model", version=version)  # it is taken back, and not marked so yet
     world.control_plane.acted(swap, "reverted", reverted_by="service.serve.errors")
     assert world.fire("executor", "model_changed")["changes"][0]["verdict"] == "reject"
-    assert world.promotion(version) == "rejected: taken back by service.serve.errors"
+    assert world.promotion(version) == "rejected: reverted by service.serve.errors"
     assert len(told(world, "model.rejected")) == 1
     assert world.champion() == 1
     assert world.wants("planner", "retraining_ended") == []

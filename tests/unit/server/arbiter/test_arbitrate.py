@@ -63,9 +63,9 @@ ACT = ("act", None, None)
     [
         (intent(), 100, {}, ACT, "no conflict"),
         # A field is the strategy's that came first, while its lease lasts or its agent lives; higher ones take it.
-        (intent(), 100, owned(), ("refuse", "i0", 200), "belongs to the strategy 'tests/mnist/tracker/other'"),
+        (intent(), 100, owned(), ("refuse", "i0", 200), "The strategy 'tests/mnist/tracker/other' owns the field"),
         (intent(), 200, owned(), ACT, ""),
-        (intent(), 900, owned(lives=True), ("refuse", "i0", None), "for as long as its agent lives"),
+        (intent(), 900, owned(lives=True), ("refuse", "i0", None), "as long as its agent is running"),
         (intent(priority=1), 100, owned(lives=True), ACT, ""),
         (intent(), 101, owned(strategy="tests/mnist/planner/scale"), ACT, ""),
         (intent(), 101, owned("traffic"), ACT, ""),
@@ -76,10 +76,10 @@ ACT = ("act", None, None)
         (intent(**COOL, strategy="other"), 130, after(BEFORE), ACT, ""),
         (intent(**COOL, budget=1), 101, after(REFUSED), ACT, ""),
         # A budget says when there is room again.
-        (intent(**BUDGET), 110, after(*SPENT), ("refuse", None, 161), "has 2 actions in 60 s, and 3 are used"),
+        (intent(**BUDGET), 110, after(*SPENT), ("refuse", None, 161), "has 2 actions in 60 s, and has used 3"),
         (intent(**BUDGET), 161, after(*SPENT), ACT, ""),
         # A change is not taken back, or turned, within the hysteresis; what changed nothing does not hide it.
-        (to(2), 110, after(HIGHER), ("refuse", "i0", 130), "take back the last change of 'instances'"),
+        (to(2), 110, after(HIGHER), ("refuse", "i0", 130), "undo the last change of 'instances'"),
         (to(3), 110, after(scaled("i0", 1, 4)), ("refuse", "i0", 130), ""),
         (to(2), 130, after(HIGHER), ACT, ""),
         (to(6), 110, after(HIGHER), ACT, ""),
@@ -91,17 +91,17 @@ ACT = ("act", None, None)
         (step("i1", "delete"), 110, after(MORE), ("refuse", "i0", 160), ""),
         (step("i1", "duplicate"), 110, after(MORE), ACT, ""),
         # Somebody else's value is left alone for a while, or until a person approves.
-        (intent(), 100, foreign(), ("refuse", None, 1000), "it is 7, and 2 was written here last"),
+        (intent(), 100, foreign(), ("refuse", None, 1000), "it is 7, and the server last wrote 2"),
         (intent(), 100, foreign(**APPROVED), ACT, "Approved by a person"),
         (intent(), 100, foreign(foreign_since={"replicas": 0.0}, foreign_s=50), ACT, ""),
         (intent(), 100, foreign(observed={"replicas": 2.0}), ACT, ""),
-        (intent(), 100, after(RUNNING), ("queue", "i0", 101), "this one is next"),
+        (intent(), 100, after(RUNNING), ("queue", "i0", 101), "this action is next"),
         # A strategy goes as far as its autonomy.
-        (intent(autonomy="observe"), 100, {}, ("observe", None, None), "It would be done now."),
-        (intent(autonomy="suggest"), 100, {}, ("suggest", None, None), "It would be done now."),
-        (intent(autonomy="approve"), 100, {}, ("approve", None, None), "It would be done now."),
-        (intent(autonomy="observe", budget=0), 100, {}, ("observe", None, None), "The budget is spent"),
-        (intent(autonomy="approve", budget=0), 100, {}, ("refuse", None, None), "The budget is spent"),
+        (intent(autonomy="observe"), 100, {}, ("observe", None, None), "The action would start now."),
+        (intent(autonomy="suggest"), 100, {}, ("suggest", None, None), "The action would start now."),
+        (intent(autonomy="approve"), 100, {}, ("approve", None, None), "The action would start now."),
+        (intent(autonomy="observe", budget=0), 100, {}, ("observe", None, None), "The budget is used up"),
+        (intent(autonomy="approve", budget=0), 100, {}, ("refuse", None, None), "The budget is used up"),
         (intent(autonomy="approve", **COOL), 100, APPROVED, ACT, ""),
         (intent(autonomy="approve", **COOL), 110, {**after(BEFORE), **APPROVED}, ("queue", "i0", 160), ""),
         # A key is decided on once, whatever else has changed.
@@ -122,9 +122,9 @@ def test_what_is_decided_and_why(
 @pytest.mark.parametrize(
     ("rival", "why"),
     [
-        ({"priority": 1}, "its priority is 1, and this one's is 0"),
-        ({"at": 99.0}, "it wanted it earlier"),
-        ({"key": "a"}, "the smaller key is taken"),
+        ({"priority": 1}, "its priority is 1, and this intent's is 0"),
+        ({"at": 99.0}, "it was requested earlier"),
+        ({"key": "a"}, "the smaller key wins"),
     ],
 )
 def test_of_two_for_one_field_the_better_wins_and_the_other_is_told(rival: dict[str, Any], why: str) -> None:
