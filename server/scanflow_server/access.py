@@ -66,13 +66,14 @@ def explain_refusal(caller: TokenHolder, permission: Permission, team: str | Non
         least = next(role for role in ("viewer", "editor", "admin") if permission in PERMISSIONS[role])
         team_option = "" if caller.team is None else f" --team {caller.team}"
         return (
-            f"The token {caller.name!r} has the role {caller.role!r}, which may not {_DOING[permission]}. That takes "
-            f"the role {least!r}. {_describe_issuer(caller.team)}: scanflow token make NAME{team_option} --role {least}"
+            f"The token {caller.name!r} has the role {caller.role!r}, which cannot {_DOING[permission]}. "
+            f"That requires the role {least!r}. {_describe_issuer(caller.team)}: scanflow token make "
+            f"NAME{team_option} --role {least}"
         )
     if caller.team is not None and team != caller.team:
         other = "of all teams" if team is None else "of another team"
         return (
-            f"The token {caller.name!r} is for the team {caller.team!r}, and this is {other}. "
+            f"The token {caller.name!r} is for the team {caller.team!r}, but the resource is {other}. "
             f"{_describe_issuer(team)}: scanflow token make NAME"
             f"{'' if team is None else f' --team {team}'} --role {caller.role}"
         )
@@ -81,4 +82,4 @@ def explain_refusal(caller: TokenHolder, permission: Permission, team: str | Non
 
 def _describe_issuer(team: str | None) -> str:
     whose = "all teams" if team is None else f"the team {team!r} or of all teams"
-    return f"Whoever has an admin's token of {whose} can make one"
+    return f"An admin of {whose} can make a token"

@@ -72,7 +72,7 @@ def create_app(context: ServerContext, *, control: bool = True) -> FastAPI:
     app = FastAPI(
         title="Scanflow",
         version="1",
-        description="Runs, services, agents, and what they want: the control plane of one team or several.",
+        description="Runs, services, agents and their intents: the control plane of one or several teams.",
         openapi_url=f"{BASE}/openapi.json",
         docs_url=None,
         redoc_url=None,
@@ -116,7 +116,7 @@ def _check_permissions(router: APIRouter) -> None:
         needs = [dependency for dependency in route.dependant.dependencies if isinstance(dependency.call, Needs)]
         if len(needs) != (0 if route.path in OPEN_PATHS else 1):
             raise InternalError(
-                f"The route {route.path!r} has to have one caller: a Reader, an Editor, ... of auth.py."
+                f"The route {route.path!r} must declare one caller: a Reader, an Editor, ... of auth.py."
             )
 
 

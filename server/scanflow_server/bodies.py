@@ -1,4 +1,4 @@
-"""What is sent to the server and what it sends back, where no record of the library says it already."""
+"""The bodies of requests and responses, as far as they are not records of the library."""
 
 from __future__ import annotations
 
@@ -28,16 +28,18 @@ def check_text(value: Any, depth: int = 0) -> Any:
     """Refuse values that JSON or the database cannot hold: a lone surrogate, an infinite number, too deep a tree."""
     if isinstance(value, str):
         if "\0" in value:
-            raise InvalidError("A text holds the character 0. Remove it.")
+            raise InvalidError("A string contains the null character. Remove it.")
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            raise InvalidError(f"A text holds half of a character at {error.start}. Write it whole.") from None
+            raise InvalidError(
+                f"A string contains a lone surrogate at position {error.start}. Write the whole character."
+            ) from None
     elif isinstance(value, float) and not math.isfinite(value):
-        raise InvalidError(f"{value!r} is no number that JSON has. Write null.")
+        raise InvalidError(f"{value!r} is not a number in JSON. Write null.")
     elif isinstance(value, Mapping | list | tuple):
         if depth > _DEEPEST:
-            raise InvalidError(f"It is nested deeper than {_DEEPEST} levels. Look for a bracket too many.")
+            raise InvalidError(f"The value is nested deeper than {_DEEPEST} levels. Check for an extra bracket.")
         for inner in value:
             check_text(inner, depth + 1)
             if isinstance(value, Mapping):
@@ -53,7 +55,7 @@ Text = Annotated[str, AfterValidator(check_text), Field(max_length=4096)]
 def _refuse_reserved_key(key: str | None) -> str | None:
     for prefix in (OWN, TEAM_KEYS):
         if key is not None and key.startswith(prefix):
-            raise ValueError(f"keys that begin with {prefix!r} are the server's own: begin yours otherwise")
+            raise ValueError(f"keys with the prefix {prefix!r} are reserved for the server: use another prefix")
     return key
 
 
@@ -62,14 +64,14 @@ Key = Annotated[
     AfterValidator(_refuse_reserved_key),
     Header(alias="Idempotency-Key", min_length=1, max_length=200, pattern=r"^[ -~]+$"),
 ]
-"""A wish's own name: sent again with the same name, it is not acted on again."""
+"""An idempotency key: a repeated request with the same key has no further effect."""
 
 Name = Annotated[str, InPath(pattern=_LABEL, max_length=63)]
 RunName = Annotated[str, InPath(pattern=r"^(@latest(-[0-9]{1,6})?|[a-z0-9]([-a-z0-9]*[a-z0-9])?)$", max_length=100)]
 
 
 Named = Annotated[str | None, Query(max_length=128, pattern=r"^[ -~]+$")]
-"""By what a list is filtered. None: it is not."""
+"""A filter of a list. None: no filter."""
 
 
 class _Body(BaseModel):
@@ -86,31 +88,31 @@ class AppBody(_Body):
 
 
 class RunBody(AppBody):
-    """A run that is wanted."""
+    """A requested run."""
 
     workflow: Text | None = None
-    """Which of its workflows; null: the only batch workflow."""
+    """The name of the workflow; null: the only batch workflow."""
 
     parameters: Document = Field(default_factory=dict)
-    """Changes: ``epochs`` for every step that has it, ``train.epochs`` for one."""
+    """Parameters to set: ``epochs`` for every step that has it, ``train.epochs`` for one step."""
 
 
 class ResumeBody(_Body):
-    """What a run goes on with; nothing: what its file says now."""
+    """The application with which a run continues; empty: the one that its file defines now."""
 
     application: Document | None = None
     source: Text | None = None
 
 
 class SpinBody(ResumeBody):
-    """A step that is to be run again."""
+    """A step to run again."""
 
     step: Text
     parameters: Document = Field(default_factory=dict)
 
 
 class DeployBody(AppBody):
-    """A service that is wanted."""
+    """A requested service."""
 
     workflow: Text | None = None
     sizing: Sizing | None = None
@@ -118,13 +120,13 @@ class DeployBody(AppBody):
 
 
 class Begun(_Body):
-    """An operation that was begun."""
+    """A started operation."""
 
     operation: str
 
 
 class Operation(_Body):
-    """A change of a service on its way."""
+    """A change of a service in progress."""
 
     id: str
     kind: str
@@ -136,7 +138,7 @@ class Operation(_Body):
 
 
 class ApplicationView(_Body):
-    """An application as it is kept."""
+    """A stored application."""
 
     name: str
     team: str
@@ -148,7 +150,7 @@ class ApplicationView(_Body):
 
 
 class HereBody(_Body):
-    """Where an agent says that it is."""
+    """The address that an agent reports."""
 
     url: Annotated[str, AfterValidator(check_text), Field(pattern=r"^https?://[!-~]+$", max_length=500)]
     pid: int = Field(ge=1, le=2**31 - 1)
@@ -156,14 +158,14 @@ class HereBody(_Body):
 
 
 class TrackerStatus(_Body):
-    """The tracker, as far as it can be known without asking it for anything."""
+    """The tracker, described without a request to it."""
 
     url: str | None
     ready: bool
 
 
 class Status(_Body):
-    """The server, and what there is."""
+    """The server and its resources."""
 
     version: str
     home: str
@@ -182,8 +184,8 @@ def read_application(document: Mapping[str, Any], source: str | None = None) -> 
     if not folder.is_absolute():
         if source is None or not Path(source).is_absolute():
             raise InvalidError(
-                f"The application's app_dir {str(app.app_dir)!r} is relative, and the server has no folder that it "
-                "could start from. Send an absolute app_dir, or the absolute path of its file as 'source'."
+                f"The application's app_dir {str(app.app_dir)!r} is relative, and the server has no base folder for "
+                "it. Send an absolute app_dir, or the absolute path of its file as 'source'."
             )
         app = app.replace(app_dir=str(Path(source).parent / folder))
     return app
@@ -192,4 +194,6 @@ def read_application(document: Mapping[str, Any], source: str | None = None) -> 
 def check_name(name: str, app: Application) -> None:
     """Refuse an application sent to another name than its own."""
     if app.name != name:
-        raise InvalidError(f"The application is named {app.name!r}, and was sent as {name!r}. Send it to its own name.")
+        raise InvalidError(
+            f"The application is named {app.name!r}, but was sent under the name {name!r}. Use its own name."
+        )

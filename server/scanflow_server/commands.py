@@ -154,7 +154,7 @@ class QueuedDeployer(EmbeddedDeployer):
 def check_service_exists(name: str, services: Iterable[ServiceRecord]) -> None:
     """Refuse a service that is not among those; another team's is indistinguishable from a missing one."""
     if all(service.name != name for service in services):
-        raise NotFoundError(f"There is no service {name!r}. See which there are: scanflow services")
+        raise NotFoundError(f"There is no service {name!r}. List the services: scanflow services")
 
 
 def check_name_free(name: str, services: Iterable[ServiceRecord], *, team: str) -> None:
@@ -165,7 +165,7 @@ def check_name_free(name: str, services: Iterable[ServiceRecord], *, team: str) 
 def make_name_conflict(name: str) -> InvalidError:
     """Return the error for a service name that another team uses, without details."""
     return InvalidError(
-        f"The name {name!r} of a service is taken. Names of services are shared by all teams: rename this workflow."
+        f"The service name {name!r} is taken. Service names are shared by all teams: rename this workflow."
     )
 
 
@@ -175,11 +175,13 @@ def _wait_until_ended(context: ServerContext, id: str) -> OperationRow:
         with context.store.read() as connection:
             operation = operations.get(connection, id)
         if operation is None:
-            raise UsageError(f"The change {id!r} was forgotten before its end was noted.")
+            raise UsageError(f"The record of the change {id!r} was deleted before the change ended.")
         if operation.state in {"succeeded", "failed"}:
             return operation
         if context.shutdown.is_set():
-            raise UnavailableError("The server ends; the change goes on, and the next server notes how it ends.")
+            raise UnavailableError(
+                "The server is shutting down. The change continues, and the next server records its result."
+            )
         context.store_notifier.wait(since, _POLL_S)
 
 

@@ -43,7 +43,7 @@ class ServerContext:
     streams: StreamLimit
     clock: Callable[[], float] = time.time
     shutdown: threading.Event = field(default_factory=threading.Event)
-    """Set when the server ends: long waits stop."""
+    """Set at shutdown: long waits stop."""
 
     heartbeats: Heartbeats = field(default_factory=lambda: Heartbeats(0.0))
     started: float = 0.0
@@ -78,8 +78,8 @@ class ServerContext:
         """
         if self.settings.library.backend is None and app.backend not in {None, DEFAULT}:
             raise UnsupportedError(
-                f"The application {app.name!r} is of the backend {app.backend!r}, and this server works on "
-                f"{DEFAULT!r}. Start it with that one: scanflow --backend {app.backend} up"
+                f"The application {app.name!r} uses the backend {app.backend!r}, but this server uses {DEFAULT!r}. "
+                f"Start the server with that backend: scanflow --backend {app.backend} up"
             )
 
     def get_run_job(self, run: str, drive: int) -> Job:

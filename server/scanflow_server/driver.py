@@ -58,7 +58,7 @@ def drive(job: Job, order: Mapping[str, Any], deployer: EmbeddedDeployer) -> Non
             lines.append(event.model_dump_json())
 
     def fail(record: RunRecord, error: Exception) -> None:
-        _log.warning("It cannot be driven: %s", error)
+        _log.warning("The run cannot be executed: %s", error)
         job.end({"record": record.model_dump(mode="json"), "problem": build_problem(error)[1]})
 
     def give_up_run(error: Exception) -> None:
@@ -81,7 +81,7 @@ def drive(job: Job, order: Mapping[str, Any], deployer: EmbeddedDeployer) -> Non
             pause_s = next(waits, None)
             if pause_s is None:
                 return give_up_run(error)
-            _log.warning("%s Trying again in %.0f s.", error, pause_s)
+            _log.warning("%s Retrying in %.0f s.", error, pause_s)
             write_event(Waiting(run=RunName(run), what=f"what does not answer: {error}"))
             time.sleep(pause_s)
         except ScanflowError as error:
@@ -128,7 +128,7 @@ def operate(job: Job, order: Mapping[str, Any], deployer: EmbeddedDeployer) -> N
     try:
         record = _change_service(deployer, order, again, write_progress)
     except ScanflowError as error:
-        _log.warning("It cannot be done: %s", error)
+        _log.warning("The change failed: %s", error)
         job.end({"result": None, "problem": build_problem(error)[1]})
         return
     job.end({"result": None if record is None else record.model_dump(mode="json"), "problem": None})
@@ -159,10 +159,10 @@ def _change_service(
 def _check_team(deployer: EmbeddedDeployer, name: str, team: str | None) -> None:
     """Refuse to change a service that became another team's since the request."""
     if team and any(service.name == name and service.team != team for service in deployer.services()):
-        raise InvalidError(f"The name {name!r} of a service is another team's by now. Choose another.")
+        raise InvalidError(f"Another team uses the service name {name!r} now. Choose another name.")
 
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("This is what the server starts. You want: scanflow run")
+        sys.exit("The server starts this program. Use instead: scanflow run")
     sys.exit(main(Path(sys.argv[1]).absolute()))

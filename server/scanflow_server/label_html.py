@@ -39,9 +39,9 @@ def render_sample(
     own = (
         ""
         if mine is None
-        else f"<p>You labelled it <strong>{format_value(mine)}</strong>; another label replaces that.</p>"
+        else f"<p>You labelled it <strong>{format_value(mine)}</strong>; a new label replaces it.</p>"
     )
-    what = "to judge models by" if label.purpose == "evaluate" else "to train on"
+    what = "for evaluation" if label.purpose == "evaluate" else "for training"
     run = f" · run {escape(label.run)}" if label.run else ""
     picks = "".join(
         f'<button name="pick" value="{escape(to_json(choice))}">{format_value(choice)}</button>' for choice in choices
@@ -51,7 +51,7 @@ def render_sample(
         "Labels",
         f"""{_render_header(caller)}<main>
 <progress aria-label="Labelled" max="{total}" value="{labelled}"></progress>
-<p>{labelled} of {total} labelled of this detection; {remaining} wait in all</p>
+<p>{labelled} of {total} labelled in this detection; {remaining} waiting in total</p>
 <nav aria-label="Samples">{_render_link(before, "← Previous", "p")}<span>{position} of {total}</span>
 {_render_link(after, "Next →", "n")}</nav>
 <h2>{escape(label.id)}</h2><p class="quiet">{escape(label.app)} · {what}{run}</p>
@@ -60,7 +60,7 @@ def render_sample(
 <div class="field"><input id="label" name="label" required autofocus autocomplete="off" maxlength="1000">
 <button>Label</button></div></form>{chosen}</div>
 {own}{_render_votes(label)}
-<details><summary>What the model takes it for</summary><p>{format_value(label.guess)}</p></details>
+<details><summary>The model's prediction</summary><p>{format_value(label.guess)}</p></details>
 </main>""",
     )
 
@@ -86,9 +86,9 @@ def _render_votes(label: Label) -> str:
         f"<tr><td>{escape(vote.by)}</td><td>{format_value(vote.label)}</td><td>{format_time(vote.at)}</td></tr>"
         for vote in label.votes
     )
-    disputed = " Not all agree." if label.disputed else ""
+    disputed = " Labellers disagree." if label.disputed else ""
     return (
-        f"<details><summary>Labels until now.{disputed}</summary><p>In use: {format_value(label.label)}</p>"
+        f"<details><summary>Labels so far.{disputed}</summary><p>In use: {format_value(label.label)}</p>"
         f"<table><tr><th>by</th><th>label</th><th>when</th></tr>{rows}</table></details>"
     )
 

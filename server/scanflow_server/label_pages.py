@@ -52,7 +52,7 @@ class LabelPages:
 
         picture = (await run_in_threadpool(find)).picture
         if picture is None:
-            raise NotFoundError("It has no picture.")
+            raise NotFoundError("The sample has no picture.")
         return Response(b64decode(picture), headers=HEADERS, media_type="image/png")
 
     async def _label(self, request: Request) -> Response:
@@ -102,14 +102,14 @@ def _parse_label(form: dict[str, str]) -> JSON:
     """Return the label of a form: JSON as its value, other text as it is."""
     text = form.get("pick") or form.get("label", "").strip()
     if not text:
-        raise InvalidError("There is no label. Write one, or go on to the next sample.")
+        raise InvalidError("The label is empty. Enter one, or go to the next sample.")
     try:
         value: JSON = json.loads(text)
         json.dumps(value, allow_nan=False)
     except (ValueError, RecursionError):
         return text
     if value is None:
-        raise InvalidError("null is no label. Go on to the next sample; this one goes on waiting.")
+        raise InvalidError("null is not a label. Go to the next sample; this one stays in the queue.")
     return value
 
 

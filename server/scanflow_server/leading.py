@@ -39,7 +39,7 @@ _NOT_HOLDER = (
 
 
 class EndedError(Exception):
-    """The server was told to end while it waited for the lease."""
+    """The server was stopped while it waited for the lease."""
 
 
 @contextmanager
@@ -54,7 +54,7 @@ def hold_lease(settings: ServerSettings, listener: socket.socket) -> Iterator[No
     with _serve_while_waiting(settings, listener) as ended:
         if not acquire(lease, ended):
             raise EndedError
-    _log.info("%s acts: it holds the lease %s", settings.name, settings.lease)
+    _log.info("%s is the leader: it holds the lease %s", settings.name, settings.lease)
     renewal = LeaseRenewal(lease)
     renewal.start()
     try:
@@ -72,7 +72,7 @@ def acquire(lease: Lease, ended: threading.Event, *, period_s: float = PERIOD_S)
                 return True
         except ScanflowError as error:  # the backend does not answer, or does not permit it yet
             if str(error) != warned:
-                _log.warning("The lease cannot be taken now: %s", error)
+                _log.warning("The lease could not be acquired: %s", error)
             warned = str(error)
         ended.wait(period_s)
     return False
@@ -108,7 +108,7 @@ class LeaseRenewal:
         try:
             self._lease.release()
         except ScanflowError as error:
-            _log.warning("The lease could not be released; it ends by itself: %s", error)
+            _log.warning("The lease could not be released; it will expire: %s", error)
 
     def _renew(self) -> None:
         while not self._over.wait(self._period_s):
@@ -116,12 +116,12 @@ class LeaseRenewal:
             try:
                 renewed = self._lease.take()
             except ScanflowError as error:
-                _log.warning("The lease could not be kept now: %s", error)
+                _log.warning("The lease could not be renewed: %s", error)
                 continue
             if renewed:
                 self.renewed_at = asked_at
             elif not self._over.is_set():
-                _log.error("The lease is another server's: this one ends")
+                _log.error("Another server holds the lease: this server exits")
                 self._lost()
                 return
 
@@ -130,7 +130,8 @@ class LeaseRenewal:
         while not self._over.wait(self._period_s / 4):
             if self._clock() - self.renewed_at > DEADLINE_S:
                 _log.error(
-                    "The lease was not kept for %.0f s: another server may act now, so this one ends", DEADLINE_S
+                    "The lease was not renewed for %.0f s: this server exits, as another one may be the leader now",
+                    DEADLINE_S,
                 )
                 self._lost()
                 return
@@ -150,7 +151,7 @@ def make_http_options(settings: ServerSettings) -> dict[str, Any]:
 
 @contextmanager
 def _serve_while_waiting(settings: ServerSettings, listener: socket.socket) -> Iterator[threading.Event]:
-    """Serve health checks inside; the event is set when the server is told to end."""
+    """Serve health checks inside; the event is set when a signal stops the server."""
     import uvicorn
 
     ended = threading.Event()

@@ -28,7 +28,7 @@ class StreamLimit:
     def take(self) -> None:
         if self.open >= self._most:
             raise UnavailableError(
-                f"{self.open} streams are open, which is the most. Close some, or raise SCANFLOW_MAX_STREAMS."
+                f"{self.open} streams are open, the maximum. Close some, or raise SCANFLOW_MAX_STREAMS."
             )
         self.open += 1
 
@@ -84,7 +84,7 @@ class BodyLimit:
             message = await receive()
             received += len(message.get("body", b""))
             if received > self._most:
-                raise HTTPException(413, f"The body has more than {self._most} bytes, which is the most. Send less.")
+                raise HTTPException(413, f"The body has more than {self._most} bytes, the maximum. Send less.")
             return message
 
         await self._app(scope, count_received if scope["type"] == "http" else receive, send)

@@ -28,7 +28,7 @@ _GOODBYE_S = 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until told to end, and return the exit code: 2 for wrong usage."""
+    """Serve until a signal stops the server, and return the exit code: 2 for wrong usage."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     for noisy in ("alembic", "httpx", "httpx2"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
@@ -69,8 +69,9 @@ def _hold_home_lock(folder: Path) -> Iterator[None]:
             if time.monotonic() > give_up:
                 file.seek(0)
                 raise AlreadyRunningError(
-                    f"A server of {str(folder.parent)!r} runs already: process {file.read().strip() or 'unknown'}. "
-                    "Look at it: scanflow status. Or name another home: --home"
+                    f"A server of {str(folder.parent)!r} is already running: process "
+                    f"{file.read().strip() or 'unknown'}. "
+                    "Check it: scanflow status. Or use another home: --home"
                 )
             time.sleep(0.05)
         file.truncate(0)
@@ -88,7 +89,8 @@ def _open_listener(settings: ServerSettings) -> Iterator[socket.socket]:
             listener.bind((settings.host, settings.port))
         except OSError as error:
             raise UsageError(
-                f"{settings.host}:{settings.port} cannot be listened on: {error.strerror}. Name another: --port"
+                f"The server cannot listen on {settings.host}:{settings.port}: {error.strerror}. Choose another port: "
+                "--port"
             ) from error
         yield listener
 

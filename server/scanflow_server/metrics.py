@@ -19,12 +19,12 @@ class Meters:
         )
         self.seconds = Histogram(
             "scanflow_http_request_seconds",
-            "Time until an answer began.",
+            "Time until the response started.",
             ["method", "route"],
             buckets=_BUCKETS,
             registry=self.registry,
         )
-        self.things = Gauge("scanflow_things", "What there is, by kind.", ["kind"], registry=self.registry)
+        self.things = Gauge("scanflow_things", "Resources, by kind.", ["kind"], registry=self.registry)
 
     def render(self, counts: dict[str, int]) -> bytes:
         for kind, count in counts.items():

@@ -59,9 +59,9 @@ def _format_line(event: Event, url: str) -> str:
             columns = _format_columns(data.get("columns"))
             text = f"Drift{f' in {columns}' if columns else ''} (run {data.get('run')})"
             picked = data.get("picked")
-            return text + (f"; {picked} samples wait for labels: {url}/labels" if picked else "")
+            return text + (f"; {picked} samples are waiting for labels: {url}/labels" if picked else "")
         case "run.failed":
-            why = str(data.get("error") or "it does not say why").rstrip(".")
+            why = str(data.get("error") or "no reason was recorded").rstrip(".")
             return f"The run {name} of {data.get('workflow')} failed: {why}. See: scanflow show {name}"
         case "model.promoted":
             before = f", instead of version {data['before']}" if data.get("before") is not None else ""

@@ -34,12 +34,12 @@ def render_overview(overview: Overview, caller: str) -> str:
     running = [run for run in overview.runs if run.state == "running"]
     ended = [run for run in overview.runs if run.state != "running"]
     return render_page(
-        "What runs",
+        "Overview",
         f"""{render_header("Scanflow", "/", caller)}<main>
-<h2>Waits for a person</h2>{_render_waiting(overview)}
+<h2>Waiting for a person</h2>{_render_waiting(overview)}
 <h2>Agents</h2>{_render_table(("agent", "state"), ((agent.full_name, agent.state) for agent in overview.agents))}
 <h2>Services</h2>{_render_table(("service", "state", "models"), map(_make_service_row, overview.services))}
-<h2>Runs</h2>{_render_table(("run", "workflow", "state", "begun"), map(_make_run_row, [*running, *ended]))}
+<h2>Runs</h2>{_render_table(("run", "workflow", "state", "started"), map(_make_run_row, [*running, *ended]))}
 <h2>Reports</h2>{_render_reports(overview.reports)}
 </main>""",
     )
@@ -49,13 +49,13 @@ def _render_waiting(overview: Overview) -> str:
     parts = [_render_approval(approval) for approval in overview.approvals]
     if overview.labels:
         parts.append(f'<p><a href="/labels">{format_count(overview.labels, "sample")} to label</a></p>')
-    return "".join(parts) or "<p>Nothing does.</p>"
+    return "".join(parts) or "<p>Nothing is waiting.</p>"
 
 
 def _render_approval(action: Action) -> str:
     reason = format_decision(action.intent.evidence) if action.intent.evidence else action.decision.reason
     return (
-        f"<p><strong>{format_value(action.intent.agent)}</strong> asks for {format_value(action.intent.primitive)} on "
+        f"<p><strong>{format_value(action.intent.agent)}</strong> requests {format_value(action.intent.primitive)} on "
         f"{format_value(action.intent.target)}: {escape(reason)}<br>"
         f"<code>scanflow approve {format_value(action.id)}</code></p>"
     )
@@ -72,7 +72,7 @@ def _make_run_row(run: RunRecord) -> tuple[str, str, str, str]:
 
 def _render_reports(apps: Sequence[str]) -> str:
     links = ", ".join(f'<a href="/reports/{quote(app, safe="")}">{escape(app)}</a>' for app in apps)
-    return f"<p>What the agents saw and did: {links}</p>" if apps else "<p>No agent has told of anything yet.</p>"
+    return f"<p>What the agents observed and did: {links}</p>" if apps else "<p>No agent has reported anything yet.</p>"
 
 
 def _render_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

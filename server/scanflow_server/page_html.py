@@ -86,7 +86,7 @@ def render_login(after: str = "/", problem: str = "") -> str:
 
 
 def render_error(problem: str) -> str:
-    text = f'<p class="wrong" role="alert">{escape(problem)}</p><p><a href="/">To the first page</a></p>'
+    text = f'<p class="wrong" role="alert">{escape(problem)}</p><p><a href="/">Go to the overview</a></p>'
     return render_page("Error", f"<header><h1>Scanflow</h1></header><main>{text}</main>")
 
 

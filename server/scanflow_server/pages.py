@@ -75,9 +75,7 @@ class Pages:
         form = await read_form(request)
         after, session = _check_next(form.get("next", "")), await self._sessions.begin(form.get("token", "").strip())
         if session is None:
-            return make_page_response(
-                page_html.render_login(after, "The token is not valid here, or not any more."), 401
-            )
+            return make_page_response(page_html.render_login(after, "The token is not valid or has expired."), 401)
         answer, secure = redirect(after), request.url.scheme == "https"
         answer.set_cookie(COOKIE, session, max_age=int(SESSION_S), httponly=True, samesite="strict", secure=secure)
         return answer
@@ -131,7 +129,7 @@ class Pages:
                 connection, app=app, own=caller.team, state="given", details=True, limit=_MOST_LABELS
             )
         if not shown_events:
-            raise NotFoundError(f"No agent of {app!r} has told of anything yet.")
+            raise NotFoundError(f"No agent of {app!r} has reported anything yet.")
         return report_page(app, shown_events, [label.model_dump(mode="json") for label in labels])
 
     async def _caller(self, request: Request) -> TokenHolder:

@@ -48,8 +48,8 @@ def _check_kind(act: Act, context: PrimitiveContext) -> None:
         rows = ", ".join(row.name for row in CATALOGUE if row.kind == kind)
         asked = " or ".join(repr(str(name)) for name in (kinds if act.workflow_kind is None else [act.workflow_kind]))
         raise UsageError(
-            f"{act.name} is for a workflow of type {asked}, and {act.workflow!r} is of type {kind!r}. For that there "
-            f"is: {rows}."
+            f"{act.name} is for workflows of type {asked}, but {act.workflow!r} is of type {kind!r}. Use instead: "
+            f"{rows}."
         )
 
 
@@ -88,7 +88,7 @@ class RequestedRuns:
 def require_job_planner(runs: RunBackend) -> JobPlanner:
     """Return a backend as a planner of MPI jobs; UnsupportedError: it plans none."""
     if not isinstance(runs, JobPlanner):
-        raise UnsupportedError("The backend plans no MPI jobs, so how one is cut cannot be decided here.")
+        raise UnsupportedError("The backend does not plan MPI jobs, so it cannot choose the granularity of a job.")
     return runs
 
 
@@ -120,8 +120,8 @@ class ApplicationStore:
 def _require_application(row: ApplicationRow | None, app: str, team: str) -> ApplicationRow:
     if row is None:
         raise NotFoundError(
-            f"The application {app!r} of the team {team!r} is not known here. It is kept from its first run, "
-            "deployment or agent on."
+            f"The server has no application {app!r} of the team {team!r}. It stores an application at its first run, "
+            "deployment or agent."
         )
     return row
 

@@ -21,7 +21,7 @@ _MOST_SHOWN = 5
 
 
 class Problem(BaseModel):
-    """What went wrong with a request (RFC 9457)."""
+    """The error of a request (RFC 9457)."""
 
     type: str
     """``urn:scanflow:error:`` and the name of the error's class, or ``about:blank`` where HTTP's own words suffice."""
@@ -32,17 +32,17 @@ class Problem(BaseModel):
 
 
 _WORDS = {
-    400: "The request needs a change; the detail says which.",
-    401: "No token was sent, or one that is not valid.",
+    400: "The request is invalid; the detail says why.",
+    401: "The token is missing or invalid.",
     403: "The token does not allow that, or a page of another origin sent the request.",
-    404: "There is nothing of that name.",
-    409: "Somebody else is at it already.",
+    404: "The resource does not exist.",
+    409: "Another client is already changing the resource.",
     413: "The body is too large.",
     415: "The body is not sent as application/json.",
-    421: "The request is for a host that this server is not known as.",
+    421: "The request names a host that is not one of this server's.",
     422: "A value cannot be accepted.",
-    500: "A defect of the server; its log has the details.",
-    503: "Something outside does not answer. It may pass: try again.",
+    500: "A bug in the server; see its log.",
+    503: "An external system does not respond. Retry later.",
 }
 
 

@@ -95,7 +95,7 @@ def get_operation(context: ServerContext, id: str) -> OperationRow:
 
 
 def make_operation_not_found(id: str) -> NotFoundError:
-    return NotFoundError(f"There is no operation {id!r}. See what is deployed: scanflow services")
+    return NotFoundError(f"There is no operation {id!r}. List the services: scanflow services")
 
 
 async def _follow_job_lines(job: Job, is_end_noted: Callable[[], bool]) -> AsyncIterator[str]:

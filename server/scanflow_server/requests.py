@@ -217,7 +217,7 @@ def show_team_run(context: ServerContext, run: str, *, team: str) -> RunRecord:
         with suppress(NotFoundError):
             record = show_run(context, run)
     if record is None or record.team != team:
-        raise NotFoundError(f"There is no run {run!r}. See which there are: scanflow runs")
+        raise NotFoundError(f"There is no run {run!r}. List the runs: scanflow runs")
     return record
 
 

@@ -29,7 +29,7 @@ from scanflow_server.store.intents import ActionRow
 from scanflow_server.store.operations import OperationRow
 
 _NO_TEAM = "-"
-"""The name of no team."""
+"""A team name that no team has."""
 
 
 def restrict_team(caller: TokenHolder, team: str | None) -> str | None:
@@ -64,9 +64,9 @@ def _check_file(context: ServerContext, path: str | Path | None) -> None:
         return
     if real.is_relative_to(settings.home.resolve()) or real.exists():
         raise ForbiddenError(
-            f"{str(path)!r} is a place of the server's machine, whose files a team's token does not get at. Build an "
-            "image that has the application's files: scanflow build --push. Or have whoever runs the server name a "
-            "folder for them: SCANFLOW_TEAM_FOLDERS"
+            f"{str(path)!r} is on the server's machine, whose files a team's token cannot access. Build an image with "
+            "the application's files: scanflow build --push. Or have the server's operator allow a folder: "
+            "SCANFLOW_TEAM_FOLDERS"
         )
 
 

@@ -110,13 +110,14 @@ class ServerSettings(BaseModel):
             raise UsageError("TLS takes a certificate and its key. Set both: SCANFLOW_TLS_CERT and SCANFLOW_TLS_KEY")
         for file in filter(None, (self.tls_cert, self.tls_key, self.tls_ca)):
             if not file.expanduser().is_file():
-                raise UsageError(f"There is no file {str(file)!r}. Name others: SCANFLOW_TLS_CERT, SCANFLOW_TLS_KEY")
+                raise UsageError(f"The file {str(file)!r} does not exist. Fix SCANFLOW_TLS_CERT or SCANFLOW_TLS_KEY.")
         if self.tls_cert is None and not self.behind_proxy and not is_loopback_host(self.host):
             raise UsageError(
-                f"The server is not opened to other machines on {self.host!r} without TLS: tokens would travel in the "
-                "clear. Set SCANFLOW_TLS_CERT and SCANFLOW_TLS_KEY to the files of a certificate and its key, and "
-                "SCANFLOW_ALLOWED_HOSTS to the names it is reached by; or keep it on this machine: --host 127.0.0.1. "
-                "Where only a proxy that ends TLS reaches it, say so: SCANFLOW_BEHIND_PROXY=1"
+                f"The server does not listen for other machines on {self.host!r} without TLS: tokens would be sent "
+                "unencrypted. Set SCANFLOW_TLS_CERT and SCANFLOW_TLS_KEY to the files of a certificate and its key, "
+                "and "
+                "SCANFLOW_ALLOWED_HOSTS to its host names; or listen on this machine only: --host 127.0.0.1. If only "
+                "a proxy that terminates TLS can reach it, set SCANFLOW_BEHIND_PROXY=1"
             )
 
     @property

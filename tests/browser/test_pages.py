@@ -103,7 +103,7 @@ def test_no_page_on_which_people_label_scrolls_sideways(browser: Browser, server
     }
     for id, sample in samples.items():
         queue(server, {"id": id, "run": "fox", **sample})
-        for label, seen, name in (("u" * 300, "labelled of", "asked"), ("3", "You labelled it", "labelled")):
+        for label, seen, name in (("u" * 300, "labelled in", "asked"), ("3", "You labelled it", "labelled")):
             browser.open(f"{server.url}/labels?app=mnist&team=&id={id}", seen)
             measured, drawings = browser.measure(f"{id:.9}-{name}")
             assert measured == width

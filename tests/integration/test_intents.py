@@ -120,11 +120,11 @@ def test_what_was_written_of_one_step_is_no_foreign_value_of_the_whole_workflow(
     for one in (epochs("i1", 5), step):
         client.post("/api/v1/intents", json=one)
         assert ended(client, one["id"])["state"] == "succeeded"
-    assert "'i2' has written" in client.post("/api/v1/intents/i1/revert", json={}).json()["detail"]
+    assert "'i2' has changed" in client.post("/api/v1/intents/i1/revert", json={}).json()["detail"]
     client.post("/api/v1/intents", json=epochs("i4", 7))
     assert (ended(client, "i4")["state"], parameters(context)) == ("succeeded", {"epochs": 7})
     refused = client.post("/api/v1/intents", json=other).json()
-    assert (refused["verdict"], "belongs to the strategy" in refused["reason"]) == ("refuse", True)
+    assert (refused["verdict"], "owns the field" in refused["reason"]) == ("refuse", True)
 
 
 def test_what_a_run_led_to_is_told_with_its_action(client: httpx.Client) -> None:
@@ -161,9 +161,9 @@ def test_what_is_wrong_with_a_request_is_said_in_a_problem_document(client: http
         ("POST", "/intents/nobody/approve", {}, 404, "There is no intent 'nobody'"),
         ("POST", "/intents", epochs("i1", 2, primitive="walk"), 404, "There is no primitive 'walk'"),
         ("POST", "/intents", epochs("i1", 2, fields=["model"]), 422, "does not say that it writes 'parameters'"),
-        ("POST", "/intents", epochs("i1", 2, key=""), 422, "The key '' has to have 1 to"),
+        ("POST", "/intents", epochs("i1", 2, key=""), 422, "The key '' must have 1 to"),
         ("POST", "/intents", {"id": "i1"}, 422, "app: Field required"),
-        ("POST", "/labels/nobody", {"label": 1}, 404, "Nothing with the id 'nobody'"),
+        ("POST", "/labels/nobody", {"label": 1}, 404, "The label queue has no sample 'nobody'"),
     ]
     for method, path, body, status, words in wrong:
         answer = client.request(method, f"/api/v1{path}", json=body)
@@ -223,7 +223,7 @@ def test_a_service_is_deployed_scaled_duplicated_guarded_and_taken_back(
     assert context.deployer.service("serve").shape.instances == 2
     context.deployer.change("serve", ServiceChange(instances=3))  # somebody else does
     refused = client.post("/api/v1/intents", json={**more, "id": "i3", "key": "planner/scale/i3"}).json()
-    assert (refused["verdict"], "it is 3, and 2 was written here last" in refused["reason"]) == ("refuse", True)
+    assert (refused["verdict"], "it is 3, and the server last wrote 2" in refused["reason"]) == ("refuse", True)
     context.deployer.delete("serve")  # by somebody else: it is gone, as it is to be
     reverted = client.post("/api/v1/intents/i1/revert", json={"reason": "enough"}).json()
     assert (reverted["state"], reverted["error"]) == ("reverted", None)

@@ -258,9 +258,9 @@ def test_a_home_and_a_port_have_one_server(server: ServerProcess, tmp_path: Path
         return done.returncode, done.stderr
 
     code, told = start(server.home, 0)
-    assert (code, "runs already: process" in told) == (3, True)
+    assert (code, "is already running: process" in told) == (3, True)
     code, told = start(tmp_path / "other", server.port)
-    assert (code, f"127.0.0.1:{server.port} cannot be listened on" in told) == (2, True)
+    assert (code, f"cannot listen on 127.0.0.1:{server.port}" in told) == (2, True)
     assert server.answers()
 
 

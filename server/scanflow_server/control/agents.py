@@ -1,4 +1,4 @@
-"""The controller of agents: starts those that are wanted, each in a process of its own, and stops the others."""
+"""The controller of agents: starts the requested ones, each in a process of its own, and stops the others."""
 
 from __future__ import annotations
 
@@ -133,8 +133,8 @@ def fetch_journal(context: ServerContext, agent: AgentRow, *, after: int, limit:
     if process.url is None and not (agent.document is not None and is_loopback(url)):
         # A reported address could point anywhere, and this server would send it the team's token.
         raise UnavailableError(
-            f"The agent {view.full_name} was started elsewhere, at {url}, where this server does not ask it: GET "
-            f"{url}/journal, with the token of its team"
+            f"The agent {view.full_name} runs at {url}, outside this server, which does not read its journal there. "
+            f"Read it yourself: GET {url}/journal, with the token of its team"
         )
     token = _derive_token(context, agent)
     entries: list[dict[str, Any]] = fetch_reply(

@@ -45,7 +45,13 @@ class ErrorIsolation:
             text = str(error) if is_expected else f"{type(error).__name__}: {error}"
             if self._reported.get(what) != text:
                 level = logging.WARNING if is_expected else logging.ERROR
-                _log.log(level, "%s is looked at again later: %s", what, text, exc_info=None if is_expected else error)
+                _log.log(
+                    level,
+                    "%s could not be processed and will be retried: %s",
+                    what,
+                    text,
+                    exc_info=None if is_expected else error,
+                )
             self._reported[what] = text
         else:
             self._reported.pop(what, None)
@@ -79,7 +85,7 @@ class Loop:
         isolation, name, woken = ErrorIsolation(), type(controller).__name__, False
         while not self._over.is_set():
             since, pause_s = self._notifier.changes, FAILED_S
-            with isolation.isolate(f"What the {name} does"):  # an outage may have passed at the next tick
+            with isolation.isolate(f"The tick of the {name}"):  # an outage may have passed at the next tick
                 pause_s = controller.tick()
             if woken:
                 self._over.wait(_BREATH_S)

@@ -100,16 +100,16 @@ class NotificationsController:
             try:
                 self._post(target, event, actions[event.id])
             except InvalidError as error:
-                self._record_failure(target, event, error, "it was refused, and is not told again")
+                self._record_failure(target, event, error, "the receiver refused it; it is not sent again")
             except ScanflowError as error:
                 target.failures += 1
                 pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(target.failures - 1, 10))
                 target.due = self._clock() + pause_s
                 if self._context.clock() - event.at < GIVE_UP_S:
                     if target.failures == 1:
-                        self._record_failure(target, event, error, "it is told later")
+                        self._record_failure(target, event, error, "it will be retried later")
                     return
-                self._record_failure(target, event, error, "it is a day old, and is not told any more")
+                self._record_failure(target, event, error, "it is a day old and is not sent any more")
             else:
                 target.failures = 0
             with self._context.store.write() as connection:
@@ -129,7 +129,7 @@ class NotificationsController:
         self._send(url, body, id=f"scanflow-{event.app}-{event.id}", at=at, secret=secret)
 
     def _record_failure(self, target: _Target, event: Event, error: Exception, then: str) -> None:
-        _log.warning("A webhook of %r was not told of %s: %s; %s", target.app, event.type, error, then)
+        _log.warning("A webhook of %r did not receive %s: %s; %s", target.app, event.type, error, then)
         with self._context.store.write() as connection:
             data: dict[str, Any] = {"event": event.id, "type": event.type, "error": str(error), "then": then}
             at, subject = self._context.clock(), f"application/{target.app}"

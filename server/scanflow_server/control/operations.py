@@ -54,7 +54,8 @@ class OperationsController:
             self._record_end(operation, job, result)
         elif job.starts >= MOST_STARTS:
             error = InternalError(
-                f"The process that should {operation.kind} {operation.service!r} died. See its log: {job.log}"
+                f"The process that was to {operation.kind} the service {operation.service!r} died. See its log: "
+                f"{job.log}"
             )
             job.end_without_process({"result": None, "problem": build_problem(error)[1]})
         else:
@@ -112,7 +113,7 @@ class ServicesController:
                 current = self._ensure_supervised(record)
                 self._record_state(current, before)
                 states[record.name] = current.state
-            with self._isolation.isolate(f"What is due for the service {record.name!r}"):
+            with self._isolation.isolate(f"The due change of the service {record.name!r}"):
                 self._reconcile(record)
         self._states = states
         return _SERVICES_S if states else OUTSIDE_S
@@ -144,7 +145,7 @@ class ServicesController:
             try:
                 return self._context.deployer.service(record.name)  # reading it starts its supervisor
             except ScanflowError as error:
-                _log.warning("The service %r has no supervisor: %s", record.name, error)
+                _log.warning("The supervisor of the service %r could not be started: %s", record.name, error)
         return record
 
     def _record_state(self, record: ServiceRecord, before: str | None) -> None:

@@ -206,7 +206,7 @@ class RetentionController:
             if not names:
                 return
             for name in names:
-                with self._isolation.isolate(f"What was asked of the run {name!r}"):
+                with self._isolation.isolate(f"The request of the run {name!r}"):
                     self._forget_run(name)
             last = names[-1]
             yield

@@ -65,7 +65,7 @@ class RunsController:
         except UnavailableError:  # it may be transient
             raise
         except ScanflowError as error:  # it can never be entered
-            _log.warning("The run %r cannot be driven: %s", run.name, error)
+            _log.warning("The run %r cannot be executed: %s", run.name, error)
             job.end_without_process({"record": None, "problem": build_problem(error)[1]})
             return False
 
@@ -102,7 +102,7 @@ class RunsController:
 
     def _give_up(self, run: WantedRun, job: Job) -> None:
         error = InternalError(
-            f"The run {run.name!r} was begun {job.starts} times, and each time the process that drives it died. "
+            f"The run {run.name!r} was started {job.starts} times, and its process died each time. "
             f"See its log: {job.log}"
         )
         record = self._context.deployer.batch.give_up(run.name, str(error))

@@ -1,1 +1,1 @@
-"""The HTTP API, one module for each kind of thing."""
+"""The HTTP API, one module for each kind of resource."""

@@ -26,7 +26,7 @@ router = APIRouter(prefix="/agents", tags=["agents"], responses=PROBLEMS)
 
 @router.get("")
 def agents(context: ContextDep, caller: Reader) -> list[AgentView]:
-    """List all agents, by application and name."""
+    """List all agents, sorted by application and name."""
     with context.store.read() as connection:
         rows = [row for row in agent_store.list_all(connection) if caller.can_see(row.team)]
     return [describe_agent(context, row) for row in rows]
@@ -40,8 +40,7 @@ def agent(context: ContextDep, _caller: Reader, agent: OwnAgent) -> AgentView:
 
 @router.put("/{app}/{agent}")
 def start(context: ContextDep, request: Request, caller: Editor, app: Name, agent: Name, body: AppBody) -> AgentView:
-    """Have an agent of an application running from now on; with another application, or other files, than before it is
-    started anew.
+    """Start an agent of an application, and keep it running; restart it if the application or its files have changed.
 
     One that another team wants is left to that team. When it is wanted no more and has ended, it may be another team's,
     which begins with a folder of its own.
@@ -58,8 +57,8 @@ def start(context: ContextDep, request: Request, caller: Editor, app: Name, agen
         before = agent_store.get(connection, app, agent)
         if before is not None and before.wanted and not caller.can_see(before.team):
             raise AlreadyRunningError(
-                f"The name {app}/{agent} of an agent is taken, as names of applications with agents are shared by all "
-                "teams. Give your application another name."
+                f"The agent name {app}/{agent} is taken. Names of applications with agents are shared by all teams: "
+                "rename your application."
             )
         _check_ended(context, before, team=application.team)
         requests.keep_application(connection, application, body.source, at=context.clock())
@@ -79,7 +78,7 @@ def start(context: ContextDep, request: Request, caller: Editor, app: Name, agen
 
 @router.delete("/{app}/{agent}")
 def stop(context: ContextDep, caller: Editor, agent: OwnAgent) -> AgentView:
-    """Have an agent ended; what it has kept is kept."""
+    """Stop an agent. Its state is kept."""
     with context.store.write() as connection:
         agent_store.mark_unwanted(connection, agent.app, agent.name)
     if agent.document is not None:
@@ -96,14 +95,15 @@ def journal(
     after: Annotated[int, Query(ge=0)] = 0,
     limit: Annotated[int, Query(ge=1, le=MOST_ENTRIES)] = 1000,
 ) -> list[dict[str, Any]]:
-    """Return what an agent has noted after that number, the oldest first: samples, intents, calls, decisions, misses
-    and errors. The agent is asked, and has to be running."""
+    """Return the entries of an agent's journal after that number, the oldest first: samples, intents, calls, decisions,
+    misses and errors. The agent must be running."""
     return fetch_journal(context, agent, after=after, limit=limit)
 
 
 @router.post("/{app}/{agent}/here", name="here", status_code=204)
 async def record_heartbeat(context: ContextDep, caller: Proposer, app: Name, agent: Name, body: HereBody) -> Response:
-    """Take note of where an agent is, and how its sensors fare. It says so every 5 s while they fire, else every 20."""
+    """Record an agent's address and the state of its sensors. It reports them every 5 s while they fire, else every
+    20."""
     row = context.heartbeats.get(app, agent)
     if row is None or (row.url, row.pid) != (body.url, body.pid) or not caller.can_see(row.team):
         row = await run_in_threadpool(_register_address, context, caller, app, agent, body)
@@ -139,5 +139,5 @@ def _check_ended(context: ServerContext, before: AgentRow | None, *, team: str) 
         return
     if get_process(context, before).alive:
         raise AlreadyRunningError(
-            f"The agent {before.app}/{before.name} of another team is still ending. Ask again in a moment."
+            f"The agent {before.app}/{before.name} of another team is still stopping. Try again in a moment."
         )

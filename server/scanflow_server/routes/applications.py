@@ -24,24 +24,26 @@ Team = Annotated[str | None, Query(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", m
 
 @router.get("")
 def applications(context: ContextDep, caller: Reader) -> list[ApplicationView]:
-    """List the applications that were ever sent, by name."""
+    """List all stored applications, sorted by name."""
     with context.store.read() as connection:
         return [_make_view(row) for row in application_store.list_all(connection, team=caller.team)]
 
 
 @router.get("/{app}")
 def application(context: ContextDep, caller: Reader, app: Name, team: Team = None) -> ApplicationView:
-    """Show one; where several teams have one of that name, the newest."""
+    """Show an application; if several teams have one of that name, the newest."""
     with context.store.read() as connection:
         row = application_store.get(connection, app, restrict_team(caller, team))
     if row is None:
-        raise NotFoundError(f"There is no application {app!r}. It is kept from its first run, deployment or agent on.")
+        raise NotFoundError(
+            f"There is no application {app!r}. The server stores an application at its first run, deployment or agent."
+        )
     return _make_view(row)
 
 
 @router.put("/{app}")
 def put(context: ContextDep, caller: Editor, app: Name, body: AppBody) -> ApplicationView:
-    """Keep an application as it is now. What is running stays as it is."""
+    """Store an application. What is running does not change."""
     parsed = read_own_application(context, caller, body.application, body.source)
     check_name(app, parsed)
     with context.store.write() as connection:

@@ -45,7 +45,7 @@ _SEEN_S = 5.0
 _STREAM: dict[int | str, dict[str, Any]] = {
     200: {
         "content": {"text/event-stream": {"schema": {"type": "string"}}},
-        "headers": {GONE: {"description": "Events up to this number are gone.", "schema": {"type": "integer"}}},
+        "headers": {GONE: {"description": "Events up to this number are deleted.", "schema": {"type": "integer"}}},
     }
 }
 
@@ -68,7 +68,7 @@ async def events(
     seen: bool = False,
     last_event_id: Annotated[str | None, Header(alias="Last-Event-ID")] = None,
 ) -> Response:
-    """List what happened after the event of that number, or stream it to who accepts ``text/event-stream``.
+    """List the events after that number, or stream them to a client that accepts ``text/event-stream``.
 
     ``type`` may end in ``*``: all types that begin so; given several times, an event is of one of them. With ``seen`` a
     stream tells now and then, as ``events.seen``, the newest event of all, where none of those up to it was wanted.
@@ -94,7 +94,7 @@ async def events(
 
 @router.get("/newest")
 def newest(context: ContextDep, caller: Reader) -> Event | None:
-    """Show the newest event; null where there is none."""
+    """Show the newest event; null: there is none."""
     with context.store.read() as connection:
         return event_store.get_newest_event(connection, team=caller.team)
 
@@ -103,7 +103,7 @@ def newest(context: ContextDep, caller: Reader) -> Event | None:
 def tell(
     context: ContextDep, caller: Proposer, happened: Annotated[list[Event], Body(max_length=_MOST)]
 ) -> list[Event]:
-    """Tell what happened; the answer has the numbers under which it is listed.
+    """Record events; the response has their numbers.
 
     It is the team's whose the token is, else the team's that alone has an application of that name; else only who sees
     all teams' things sees it.
@@ -111,7 +111,7 @@ def tell(
     for event in happened:
         check_text([event.type, event.app, event.subject, event.data])
         if not event.type or len(event.type) > _LONGEST or len(event.app) > _LONGEST:
-            raise InvalidError(f"The type {event.type!r:.60} of an event has to have 1 to {_LONGEST} characters.")
+            raise InvalidError(f"The event type {event.type!r:.60} must have 1 to {_LONGEST} characters.")
     with context.store.write() as connection:
         return event_store.append(connection, happened, team=caller.team)
 

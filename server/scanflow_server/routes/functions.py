@@ -17,7 +17,7 @@ router = APIRouter(prefix="/functions", tags=["functions"], responses=PROBLEMS)
 
 
 class FunctionBody(BaseModel):
-    """A function as cloudpickle writes it, and the versions of what wrote it, which have to be those here."""
+    """A function serialized by cloudpickle, with the versions that serialized it, which must equal the server's."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -28,16 +28,16 @@ class FunctionBody(BaseModel):
 
 
 class KeptFunction(BaseModel):
-    """Where a function is kept."""
+    """The reference to a stored function."""
 
     model_config = ConfigDict(frozen=True)
 
     name: str
-    """What stands before the ``:`` in the ``function`` of a step that calls it."""
+    """The part before the ``:`` in the ``function`` of a step that calls it."""
 
 
 @router.post("", status_code=201)
 def keep(context: ContextDep, _caller: Editor, body: FunctionBody) -> KeptFunction:
-    """Keep a function. It is not loaded here; the same one sent again is one."""
+    """Store a function, without loading it. The same function is stored only once."""
     check_versions(body.model_dump(exclude={"pickled"}))
     return KeptFunction(name=context.deployer.batch.keep_function(body.pickled))

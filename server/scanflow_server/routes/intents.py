@@ -32,7 +32,7 @@ _ID = re.compile(r"[!-.0-~]{1,128}")
 
 
 class Approval(BaseModel):
-    """Why a person approves, refuses or reverts. Who that is, the request's token says."""
+    """The reason why a person approves, refuses or reverts. The request's token identifies the person."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -41,13 +41,11 @@ class Approval(BaseModel):
 
 @router.post("")
 def want(engine: EngineDep, caller: Proposer, intent: Intent) -> Decision:
-    """Take an intent in, and say what is done about it. The same key again is told what was decided first."""
+    """Submit an intent, and return the decision on it. A repeated key gets the first decision again."""
     _check(intent)
     caller.check("propose", intent.team)
     if intent.source != "agent":
-        raise InvalidError(
-            "Only agents send intents. What a person wants is requested of the service or the run itself."
-        )
+        raise InvalidError("Only agents send intents. People request a change of the service or the run itself.")
     return engine.submit(intent)
 
 
@@ -88,13 +86,13 @@ def intents(
 
 @router.get("/{id}")
 def intent(_caller: Reader, row: OwnIntent) -> Action:
-    """Show one, and what became of it."""
+    """Show an action and its state."""
     return row.action
 
 
 @router.get("/{id}/why", name="why")
 def explain(context: ContextDep, _caller: Reader, row: OwnIntent) -> Why:
-    """Say why it was done, or was not."""
+    """Explain why an action was carried out, or was not."""
     action = row.action
     with context.store.read() as connection:
         trail = [*intent_store.load_trail(connection, row.id), *_list_evaluations(connection, action)]
@@ -109,13 +107,13 @@ def approve(engine: EngineDep, caller: Approver, row: OwnIntent, approval: Appro
 
 @router.post("/{id}/refuse")
 def refuse(engine: EngineDep, caller: Approver, row: OwnIntent, approval: Approval) -> Action:
-    """Say no to it."""
+    """Refuse an action."""
     return engine.intents.refuse(row.id, by=caller.name, reason=approval.reason)
 
 
 @router.post("/{id}/revert")
 def revert(engine: EngineDep, caller: Approver, row: OwnIntent, approval: Approval) -> Action:
-    """Take it back, by its inverse."""
+    """Revert an action, by its inverse."""
     return engine.revert(row.id, by=caller.name, reason=approval.reason)
 
 
@@ -140,11 +138,11 @@ def _list_evaluations(connection: Connection, action: Action) -> list[tuple[floa
 def _check(intent: Intent) -> None:
     check_text(intent.model_dump(mode="json"))
     if not _ID.fullmatch(intent.id):
-        raise InvalidError(f"The id {intent.id!r:.60} cannot be part of an address. Use letters, digits and -._:@+=~.")
+        raise InvalidError(f"The id {intent.id!r:.60} cannot be part of a URL. Use letters, digits and -._:@+=~.")
     texts = {name: getattr(intent, name) for name in ("app", "team", "agent", "strategy", "target", "key")}
     for name, text in [*texts.items(), *(("field", field) for field in intent.fields)]:
         longest = _LONGEST_KEY if name == "key" else _LONGEST
         if not 1 <= len(text) <= longest:
-            raise InvalidError(f"The {name} {text!r:.60} has to have 1 to {longest} characters.")
+            raise InvalidError(f"The {name} {text!r:.60} must have 1 to {longest} characters.")
     if abs(intent.priority) > _HIGHEST or abs(intent.budget or 0) > _HIGHEST:
-        raise InvalidError(f"The priority and the budget have to be between {-_HIGHEST} and {_HIGHEST}.")
+        raise InvalidError(f"The priority and the budget must be between {-_HIGHEST} and {_HIGHEST}.")

@@ -31,7 +31,7 @@ _SHOWN = 10
 
 
 class Picked(BaseModel):
-    """Things that an agent wants labelled."""
+    """Samples that an agent wants labelled."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -44,7 +44,7 @@ class Picked(BaseModel):
 
 def _refuse_null(label: JSON) -> JSON:
     if label is None:
-        raise InvalidError("null is no label. Leave out what nobody can tell; it goes on waiting for one.")
+        raise InvalidError("null is not a label. Leave out samples that nobody can label; they stay in the queue.")
     return label
 
 
@@ -52,7 +52,7 @@ class _Labels(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     via: Annotated[Text, Field(max_length=_LONGEST)] = ""
-    """The program that labelled it, if no person did; it is recorded with the caller."""
+    """The program that labelled the sample, if no person did; it is recorded with the caller."""
 
     app: Annotated[Text | None, Field(max_length=_LONGEST)] = None
     """The application of the queue; needed only if several have a sample of that id."""
@@ -65,13 +65,13 @@ class _Labels(BaseModel):
 
 
 class LabelBody(_Labels):
-    """A label. Who gives it, the request's token says."""
+    """A label. The request's token identifies the labeller."""
 
     label: Annotated[JSON, AfterValidator(_refuse_null)]
 
 
 class OneLabel(BaseModel):
-    """A label among others."""
+    """One label of several."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -82,7 +82,7 @@ class OneLabel(BaseModel):
 
 
 class LabelsBody(_Labels):
-    """Labels of which all are taken, or none."""
+    """Labels that are recorded all together, or not at all."""
 
     labels: Annotated[list[OneLabel], Field(max_length=_MOST)]
 
@@ -92,7 +92,7 @@ Id = Annotated[str, Path(min_length=1, max_length=256)]
 
 @router.post("", status_code=201)
 def want(context: ContextDep, caller: Proposer, picked: Picked) -> list[Label]:
-    """Put things into the queue; what is there already stays as it is, with its label if it has one."""
+    """Add samples to the queue; existing ones are not changed, and keep their labels."""
     check_text(picked.model_dump(mode="json"))
     team = picked.team or caller.team or ""
     caller.check("propose", team)
@@ -112,9 +112,8 @@ def labels(
     limit: Annotated[int, Query(ge=1, le=_MOST)] = 100,
     offset: Annotated[int, Query(ge=0, le=_FURTHEST)] = 0,
 ) -> list[Label]:
-    """List what is wanted, the most critical first, or what was given, the last given first; beyond the first
-    ``offset`` of those. ``disputed``: people gave it several labels. ``details``: with its row
-    or picture, and all labels that anybody gave.
+    """List samples without a label, the most critical first, or labelled ones, the last labelled first, skipping the
+    first ``offset``. ``disputed``: only those with different labels. ``details``: with row or picture, and all labels.
 
     Who asks for given labels a part after the other gets all of them: one given meanwhile moves the others on, so that
     some come twice and none is left out.
@@ -135,8 +134,9 @@ def labels(
 
 @router.post("/{id:path}")
 def give(context: ContextDep, caller: Proposer, id: Id, body: LabelBody) -> Label:
-    """Label something. The same label again changes nothing; another one by the same labeller is refused, unless it is
-    to be replaced. Another labeller's is kept beside it: most votes decide which is in use, then the newest."""
+    """Label a sample. Repeating the same label changes nothing; a different one by the same labeller is refused, unless
+    it is to replace the first. Labels of other labellers are votes: the one with the most votes is in use, then the
+    newest."""
     check_text([id, body.label])
     with context.store.write() as connection:
         return record_label(connection, id, body.label, body, caller, at=context.clock())
@@ -144,7 +144,7 @@ def give(context: ContextDep, caller: Proposer, id: Id, body: LabelBody) -> Labe
 
 @router.patch("")
 def give_all(context: ContextDep, caller: Proposer, body: LabelsBody) -> list[Label]:
-    """Label many things, as each by itself; all of them or, where one cannot be, none."""
+    """Label many samples, each as by itself; if one label is invalid, none is recorded."""
     check_text([[item.id, item.label] for item in body.labels])
     at, errors, recorded_labels = context.clock(), list[ScanflowError](), list[_RecordedLabel]()
     with context.store.write() as connection:
@@ -154,7 +154,7 @@ def give_all(context: ContextDep, caller: Proposer, body: LabelsBody) -> list[La
             try:
                 if (before := seen.setdefault(item.id, item)) is not item:
                     first = "" if before.line is None else f", the first time in line {before.line}"
-                    raise UsageError(f"{item.id!r} is there twice{first}. Keep one.")
+                    raise UsageError(f"{item.id!r} occurs twice{first}. Keep one.")
                 recorded_labels.append(_record_vote(connection, item.id, item.label, body, caller, at=at))
             except ScanflowError as error:
                 errors.append(type(error)(f"{where}{error}"))
@@ -230,4 +230,4 @@ def _combine_errors(errors: Sequence[ScanflowError]) -> ScanflowError:
         return errors[0]
     more = [f"and {len(errors) - _SHOWN} more"] if len(errors) > _SHOWN else []
     lines = "\n".join(f"- {line}" for line in [*map(str, errors[:_SHOWN]), *more])
-    return UsageError(f"None of these labels was taken, as {len(errors)} of them cannot be:\n{lines}")
+    return UsageError(f"None of these labels was recorded, as {len(errors)} of them are invalid:\n{lines}")

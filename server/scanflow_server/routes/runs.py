@@ -39,7 +39,7 @@ _BYTES: dict[int | str, dict[str, Any]] = {
 
 @router.post("", status_code=201)
 def run(context: ContextDep, caller: Editor, body: RunBody, key: Key = None) -> RunRecord:
-    """Check a workflow and have it run, in a process of its own."""
+    """Check a workflow and run it, in a process of its own."""
     app = read_own_application(context, caller, body.application, body.source)
     source = None if body.source is None else Path(body.source)
     return requests.request_run(
@@ -52,7 +52,7 @@ def run(context: ContextDep, caller: Editor, body: RunBody, key: Key = None) -> 
 
 @router.post("/plan")
 def plan(context: ContextDep, caller: Editor, body: RunBody) -> Plan:
-    """Check a workflow and tell what running it would do."""
+    """Check a workflow and show what a run of it would do."""
     app = read_own_application(context, caller, body.application, body.source)
     context.check_backend(app)
     return context.deployer.plan(RunRequest(app, body.workflow, parameters=body.parameters))
@@ -67,7 +67,7 @@ def runs(
     workflow: Named = None,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 20,
 ) -> list[RunRecord]:
-    """List the newest runs first, without their tasks; of one application, team or workflow where it is named."""
+    """List runs, the newest first, without their tasks; optionally of one application, team or workflow."""
     return requests.list_runs(context, limit=limit, app=app, team=restrict_team(caller, team), workflow=workflow)
 
 
@@ -81,7 +81,7 @@ def show(context: ContextDep, _caller: Reader, run: OwnRun) -> RunRecord:
 def resume(
     context: ContextDep, caller: Editor, run: OwnRun, body: ResumeBody | None = None, key: Key = None
 ) -> RunRecord:
-    """Have a run gone on with from where it stands; what finished is kept."""
+    """Resume a run; finished tasks are kept."""
     request = body or ResumeBody()
     app = (
         None
@@ -103,13 +103,13 @@ def spin(context: ContextDep, caller: Editor, run: OwnRun, body: SpinBody, key: 
 
 @router.post("/{run}/stop")
 def stop(context: ContextDep, _caller: Editor, run: OwnRun) -> RunRecord:
-    """Ask a run to stop; it can be gone on with later."""
+    """Request that a run stop; it can be resumed later."""
     return requests.request_stop(context, run)
 
 
 @router.post("/{run}/tasks/{task}/stop")
 def stop_task(context: ContextDep, _caller: Editor, run: OwnRun, task: Task) -> RunRecord:
-    """Ask one task, or all running ones of a step, to stop; what does not need it goes on."""
+    """Request that one task, or all running ones of a step, stop; tasks that do not depend on it continue."""
     return requests.request_task_stop(context, run, task)
 
 
@@ -120,7 +120,7 @@ async def events(
     run: OwnRun,
     last_event_id: Annotated[str | None, Header(alias="Last-Event-ID")] = None,
 ) -> Response:
-    """Tell what happens in a run, from the beginning of its newest drive to its end.
+    """Stream the events of a run, from the beginning of its newest drive to its end.
 
     Each event is numbered, and holds one of the backend's records as JSON. ``problem`` events hold a problem document:
     the run could not be driven at all. Another drive begins its own numbers with ``DRIVE-``.
@@ -131,7 +131,7 @@ async def events(
 
 @router.get("/{run}/steps/{step}/outputs")
 def outputs(context: ContextDep, _caller: Reader, run: OwnRun, step: Task) -> dict[str, Any] | list[dict[str, Any]]:
-    """Show what a step left for later ones; what JSON has no word for, as text."""
+    """Show the outputs of a step; values that JSON cannot represent, as text."""
     values = context.deployer.outputs(run, step)
     return [_to_json_value(value) for value in values] if isinstance(values, list) else _to_json_value(values)
 
@@ -146,7 +146,7 @@ async def logs(
     attempt: Annotated[int | None, Query(ge=1, le=1_000_000)] = None,
     follow_on: Annotated[bool, Query(alias="follow")] = False,
 ) -> Response:
-    """Show what a task wrote; with ``follow``, until it has ended."""
+    """Show the log of a task; with ``follow``, until it has ended."""
     reader = await run_in_threadpool(context.deployer.log_reader, TaskLog(run, task, stream, attempt))
 
     async def blocks() -> AsyncIterator[bytes]:

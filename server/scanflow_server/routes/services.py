@@ -42,13 +42,13 @@ _LINES: dict[int | str, dict[str, Any]] = {
 
 @router.get("/services")
 def services(context: ContextDep, caller: Reader) -> list[ServiceRecord]:
-    """List what is deployed, by name."""
+    """List the deployed services, sorted by name."""
     return [record for record in context.deployer.services() if caller.can_see(record.team)]
 
 
 @router.post("/services", status_code=202)
 def deploy(context: ContextDep, engine: EngineDep, caller: Editor, body: DeployBody, key: Key = None) -> Begun:
-    """Have an online workflow served; where it is served already, have it changed without a gap."""
+    """Deploy an online workflow as a service; change a deployed one without downtime."""
     app = read_own_application(context, caller, body.application, body.source)
     context.check_backend(app)
     workflow = Deployment(app, body.workflow).online
@@ -80,7 +80,7 @@ def service(context: ContextDep, _caller: Reader, name: OwnService) -> ServiceRe
 
 @router.get("/services/{name}/explain")
 def explain(context: ContextDep, _caller: Reader, name: OwnService) -> Explanation:
-    """Say why a service has as many instances as it has."""
+    """Explain the number of instances of a service."""
     return get_explanation(context.deployer.service(name))
 
 
@@ -92,7 +92,7 @@ async def logs(
     instance: Text | None = None,
     follow_on: Annotated[bool, Query(alias="follow")] = False,
 ) -> Response:
-    """Show what instances wrote, a line of JSON a block: ``{"who", "text"}``, the text in base64."""
+    """Stream the logs of instances, a line of JSON a block: ``{"who", "text"}``, the text in base64."""
     reader = await run_in_threadpool(context.deployer.log_reader, InstanceLogs(name, instance))
 
     async def lines() -> AsyncIterator[bytes]:
@@ -106,20 +106,21 @@ async def logs(
 def change(
     context: ContextDep, engine: EngineDep, caller: Editor, name: Name, body: ServiceChange, key: Key = None
 ) -> Begun:
-    """Change a service while it serves: its size, a canary, the model version, or back to what was served before."""
+    """Change a service without downtime: its size, a canary, the model version, or a rollback to the previous
+    version."""
     request = body.model_dump(mode="json", exclude_none=True)
     return _begin(context, engine, "change", name, request, caller=caller, key=key)
 
 
 @router.delete("/services/{name}", status_code=202)
 def delete(context: ContextDep, engine: EngineDep, caller: Editor, name: Name, key: Key = None) -> Begun:
-    """Have a service ended and forgotten."""
+    """Delete a service."""
     return _begin(context, engine, "delete", name, {}, caller=caller, key=key)
 
 
 @router.get("/operations/{id}")
 def operation(_caller: Reader, row: OwnOperation) -> Operation:
-    """Show a change of a service on its way."""
+    """Show a change of a service in progress."""
     return make_operation_view(row)
 
 
@@ -130,7 +131,7 @@ async def events(
     row: OwnOperation,
     last_event_id: Annotated[str | None, Header(alias="Last-Event-ID")] = None,
 ) -> Response:
-    """Tell of an operation's progress: ``progress`` events with a text, and at last ``done`` with the operation."""
+    """Stream an operation's progress: ``progress`` events with a text, and finally ``done`` with the operation."""
     return make_events_response(
         context.streams, stream_operation_events(context, row.id, last=parse_event_number(last_event_id))
     )
@@ -161,8 +162,8 @@ def _check_deployable(
         raise make_name_conflict(workflow.name)
     if owner is not None and owner != own:
         raise InvalidError(
-            f"The service {workflow.name!r} is of the application {owner[0]!r} of the team {owner[1]!r}. Names of "
-            f"services are shared by all teams: rename this workflow, or have that one deleted: scanflow delete "
+            f"The service {workflow.name!r} belongs to the application {owner[0]!r} of the team {owner[1]!r}. Service "
+            "names are shared by all teams: rename this workflow, or have that service deleted: scanflow delete "
             f"{workflow.name}"
         )
     tracker = None if app.tracker is None else app.tracker.uri
@@ -171,7 +172,7 @@ def _check_deployable(
 
 
 def _check_models(context: ServerContext, service: str, tracker: str | None, models: Iterable[str | None]) -> None:
-    """Refuse a model that does not exist, if the change has to wait for others."""
+    """Refuse a model that does not exist, if the change is queued behind others."""
     if requests.list_pending_operations(context, service):
         for model in filter(None, models):
             context.find_model(model, tracker)

@@ -35,20 +35,20 @@ class _OfTeam(Protocol):
 
 
 class Health(BaseModel):
-    """The server answers."""
+    """The state of the server."""
 
     status: str
 
 
 @root.get("/healthz")
 async def healthz() -> Health:
-    """Say that the process is alive."""
+    """Report that the process is alive."""
     return Health(status="alive")
 
 
 @root.get("/readyz", responses=describe_problems(421, 403, 503))
 def readyz(context: ContextDep, request: Request) -> Health:
-    """Say whether the server can do its work, and to whoever sends a token for all teams why not."""
+    """Report whether the server is ready; with a token for all teams, also why not."""
     wrong = [reason for reason in (_check_database(context), _check_home(context)) if reason]
     if wrong:
         caller: TokenHolder | None = request.state.caller
@@ -66,14 +66,14 @@ def readyz(context: ContextDep, request: Request) -> Health:
     },
 )
 def metrics(context: ContextDep, _caller: Operator, request: Request) -> Response:
-    """Tell what is counted, for Prometheus, to whoever sends a token for all teams."""
+    """Return the server's metrics for Prometheus; a token for all teams is required."""
     body = request.app.state.meters.render(_count_resources(context, None))
     return Response(body, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @api.get("/status")
 def status(context: ContextDep, caller: Reader) -> Status:
-    """Tell what this server is, and what there is; where it keeps things, only to whoever sees those of all teams."""
+    """Describe this server and its resources; its folders only with a token for all teams."""
     with context.store.read() as connection:
         rows = [agent for agent in agents.list_all(connection) if caller.can_see(agent.team)]
     has_team = caller.team is not None
@@ -141,7 +141,10 @@ def _check_home(context: ServerContext) -> str:
             file.write(bytes(_PROBE_BYTES))
         path.unlink()
     except OSError as error:
-        return f"The folder {str(path.parent)!r} cannot be written: {error.strerror}. Make room, or fix its mode."
+        return (
+            f"The server cannot write to the folder {str(path.parent)!r}: {error.strerror}. Free disk space, or fix "
+            "its permissions."
+        )
     return ""
 
 

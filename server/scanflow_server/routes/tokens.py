@@ -1,4 +1,4 @@
-"""Routes of tokens: make, list and revoke, by admins, each within its own team."""
+"""Routes of tokens: create, list and revoke, by admins, each within the admin's own team."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LONGEST_S = 100 * 366 * 86_400.0
 
 
 class TokenBody(BaseModel):
-    """A token to be made."""
+    """A token to create."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -40,24 +40,24 @@ class TokenBody(BaseModel):
 
 
 class NewToken(TokenRow):
-    """A token that was made."""
+    """A created token."""
 
     token: str
-    """It is shown this once; the server keeps only its hash."""
+    """It is shown only once: the server stores only its hash."""
 
 
 @router.get("")
 def tokens(context: ContextDep, caller: Admin) -> list[TokenRow]:
-    """List the tokens that the caller may revoke, also those that were; by when they were made."""
+    """List the tokens that the caller may revoke, revoked ones included, by time of creation."""
     with context.store.read() as connection:
         return [token for token in token_store.list_all(connection) if _is_own(caller, token)]
 
 
 @router.post("", status_code=201)
 def make(context: ContextDep, request: Request, caller: Admin, body: TokenBody) -> NewToken:
-    """Make a token, and show it this once. It may do no more than the one that makes it."""
+    """Create a token, and show it once. Its permissions are at most those of the caller's token."""
     if body.name == get_home_owner():
-        raise InvalidError(f"{body.name!r} is who holds the home's own token. Choose another name.")
+        raise InvalidError(f"The name {body.name!r} is reserved for the home's own token. Choose another name.")
     team, token, at = body.team or caller.team, make_token(), context.clock()
     caller.check("administer", team)
     expires = None if body.expires_s is None else at + body.expires_s
@@ -70,7 +70,7 @@ def make(context: ContextDep, request: Request, caller: Admin, body: TokenBody) 
 
 @router.delete("/{name}")
 def revoke(context: ContextDep, request: Request, caller: Admin, name: Name) -> TokenRow:
-    """Let nobody in by a token from now on."""
+    """Revoke a token."""
     with context.store.write() as connection:
         own = {token.name: token for token in token_store.list_all(connection) if _is_own(caller, token)}
         if name not in own:

@@ -45,7 +45,7 @@ def put(
     source: str | None,
     restart: bool = False,
 ) -> AgentRow:
-    """Mark an agent of an application as wanted. An identical request changes nothing, unless ``restart``."""
+    """Request that an agent of an application run. An identical request changes nothing, unless ``restart``."""
     before = get(connection, app, name)
     wanted: dict[str, Any] = {"team": team, "document": document, "source": source, "wanted": True}
     if before is None:
@@ -55,8 +55,8 @@ def put(
     if before.document is not None and before.team != team:
         if before.wanted:
             raise AlreadyRunningError(
-                f"The team {before.team!r} has an agent {app}/{name}. Give your application another name, or, if it is "
-                f"yours too, stop that agent first: scanflow agents {app}:{name} --stop"
+                f"The team {before.team!r} already has an agent {app}/{name}. Rename your application or, if that "
+                f"agent is yours, stop it first: scanflow agents {app}:{name} --stop"
             )
         # Drop the state of the other team's agent.
         wanted |= {"url": None, "pid": None, "started": None, "seen": None, "restarts": 0, "sensors": None}

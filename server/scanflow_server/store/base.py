@@ -92,7 +92,9 @@ def open_store(address: str, *, on_change: Callable[[], None] = lambda: None) ->
     url = _parse_url(address)
     if url.drivername.startswith("sqlite"):
         if url.database is None or url.database in {"", ":memory:"}:
-            raise InvalidError("A database in memory would be lost with the server. Name a file: sqlite:////a/file.db")
+            raise InvalidError(
+                "A database in memory would be lost when the server stops. Use a file: sqlite:////a/file.db"
+            )
         private_folder(Path(url.database).parent)
         private_file(Path(url.database))
         options: dict[str, Any] = {"connect_args": {"timeout": BUSY_TIMEOUT_S, "check_same_thread": False}}
@@ -110,7 +112,7 @@ def _parse_url(address: str) -> URL:
         url = make_url(address)
     except (ArgumentError, ValueError) as error:
         raise InvalidError(
-            "SCANFLOW_DATABASE_URL is no address of a database. Write sqlite:////a/file.db or "
+            "SCANFLOW_DATABASE_URL is not a database URL. Write sqlite:////a/file.db or "
             "postgresql://user:password@host/database."
         ) from error
     if "@" in (url.host or ""):  # it would be shown as part of the host

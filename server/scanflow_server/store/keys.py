@@ -27,7 +27,9 @@ def find(connection: Connection, key: str | None, kind: str, mark: str) -> str |
     if row is None:
         return None
     if (row["kind"], row["fingerprint"]) != (kind, mark):
-        raise InvalidError(f"The idempotency key {key!r:.80} was used for another request. Make a new key for each.")
+        raise InvalidError(
+            f"The idempotency key {key!r:.80} was used for another request. Use a new key for each request."
+        )
     return str(row["target"])
 
 

@@ -36,14 +36,14 @@ def _check_png(text: str) -> str:
     try:
         head = base64.b64decode(text, validate=True)[: len(_PNG)]
     except ValueError as error:
-        raise InvalidError("The picture is not in base64. Send a PNG file in base64.") from error
+        raise InvalidError("The picture is not valid base64. Send a PNG file in base64.") from error
     if head != _PNG:
-        raise InvalidError("The picture is no PNG. Send a PNG file in base64.")
+        raise InvalidError("The picture is not a PNG file. Send a PNG file in base64.")
     return text
 
 
 class Wanted(BaseModel):
-    """Something that an agent wants labelled."""
+    """A sample that an agent wants labelled."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -69,7 +69,7 @@ class Wanted(BaseModel):
 
 
 class Vote(Row):
-    """A label that somebody gave."""
+    """A label by one labeller."""
 
     by: str
     label: JSON
@@ -77,7 +77,7 @@ class Vote(Row):
 
 
 class Label(Row):
-    """Something to be labelled, and its label once there is one."""
+    """A sample to label, with its label once there is one."""
 
     id: str
     run: str = ""
@@ -234,7 +234,7 @@ def assign(
         return current, current, previous
     if previous is not None and not replace:
         raise UsageError(
-            f"{id!r} is labelled {previous!r} already, by {by!r}. Replace that: "
+            f"{by!r} has already labelled {id!r} as {previous!r}. Replace that label: "
             f"{_format_command(id, label, app, team)} --replace"
         )
     vote = Vote(by=by, label=label, at=at)
@@ -260,7 +260,7 @@ def _filter_visible(own: str | None) -> ColumnElement[bool]:
 
 
 def _make_not_found(id: str) -> NotFoundError:
-    return NotFoundError(f"Nothing with the id {id!r} is to be labelled. See what is: scanflow labels")
+    return NotFoundError(f"The label queue has no sample {id!r}. List the samples: scanflow labels")
 
 
 def _dump_label(label: JSON) -> str:
@@ -273,7 +273,7 @@ def _describe_ambiguity(id: str, rows: list[Label]) -> str:
     apart = len({row.app for row in rows}) > 1
     team = "" if apart or not rows[-1].team else f" --team {rows[-1].team}"
     return (
-        f"Several {'applications' if apart else 'teams'} have {id!r} in their queues: {', '.join(where)}. Say which: "
+        f"Several {'applications' if apart else 'teams'} have {id!r} in their queues: {', '.join(where)}. Choose one: "
         f"scanflow labels --app {rows[0].app}{team} --give {id}=LABEL"
     )
 

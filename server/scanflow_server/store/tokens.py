@@ -45,7 +45,7 @@ def load_valid(connection: Connection) -> dict[str, TokenRow]:
 def add(connection: Connection, token: TokenRow, digest: str) -> TokenRow:
     if get(connection, token.name) is not None:
         raise AlreadyRunningError(
-            f"There is, or was, a token {token.name!r}. Choose another name; names are shared by all teams."
+            f"The token name {token.name!r} is or was in use. Choose another name; names are shared by all teams."
         )
     connection.execute(insert(tokens).values(hash=digest, **token.model_dump()))
     return token
@@ -63,7 +63,7 @@ def revoke(connection: Connection, token: TokenRow, *, at: float) -> TokenRow:
     """Revoke a token; a revoked one stays as it is."""
     if token.name == HOME:
         raise UsageError(
-            "The home's own token is what its file says. To replace it: scanflow down, remove the file "
+            "The home's own token is the content of its file. To replace it: scanflow down, remove the file "
             "'token' in the home folder, scanflow up."
         )
     if token.revoked is None:

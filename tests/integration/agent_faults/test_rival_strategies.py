@@ -100,7 +100,7 @@ def test_of_two_equals_the_first_keeps_the_replicas_and_the_other_is_told_by_who
     done = {one["id"]: one["intent"]["agent"] for one in plant.done()}
     assert set(done.values()) == {"grower"}
     assert {one["decision"]["winner"] for one in plant.refused(agent="shrinker")} <= done.keys()
-    assert all("belongs to the strategy 'tests/mnist/grower/replicas'" in reason for reason in reasons), reasons
+    assert all("The strategy 'tests/mnist/grower/replicas' owns the field" in reason for reason in reasons), reasons
     assert plant.done(agent="shrinker") == []
     assert "refuse" in plant.why(plant.refused()[0]["id"])
 

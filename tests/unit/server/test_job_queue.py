@@ -131,8 +131,8 @@ def test_an_mpi_workflow_is_run_and_stopped_and_other_primitives_say_what_to_use
     for primitive, arguments in others.items():
         with pytest.raises(
             UsageError,
-            match=r"'job' is of type 'mpi'\. For that there is: run_workflow, stop_workflow, run_autoconfig_workflow\.",
+            match=r"'job' is of type 'mpi'\. Use instead: run_workflow, stop_workflow, run_autoconfig_workflow\.",
         ):
             doing(primitive, workflow="job", **arguments)
-    with pytest.raises(UsageError, match=r"run_autoconfig_workflow is for a workflow of type 'mpi', and 'train' is"):
+    with pytest.raises(UsageError, match=r"run_autoconfig_workflow is for workflows of type 'mpi', but 'train' is"):
         doing("run_autoconfig_workflow", workflow="train")

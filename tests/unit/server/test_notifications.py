@@ -161,7 +161,7 @@ def test_what_needs_people_is_told_in_one_line_and_all_else_is_not(context: Serv
         failed == "[mnist] The run tall-fox of training failed: &lt;!channel&gt; &amp; co. See: scanflow show tall-fox"
     )
     assert drift == (
-        "[mnist] Drift in `c0`, `c1`, `c2`, `c3`, `c4` and 2 more (run tall-fox); 100 samples wait for labels: "
+        "[mnist] Drift in `c0`, `c1`, `c2`, `c3`, `c4` and 2 more (run tall-fox); 100 samples are waiting for labels: "
         "http://127.0.0.1:46666/labels"
     )
     assert promoted.startswith("[mnist] Version 3 of digits is in use, instead of version 1. Replace version 1")
@@ -200,7 +200,7 @@ def test_what_happened_while_nobody_answered_or_the_server_was_down_is_told_once
         clock[0] = seconds
         controller.tick()
     assert sent.ids == [f"scanflow-mnist-{numbers[at]}" for at in (0, 1, 1)], "after 5 s, and then after 10 s"
-    assert failures(context) == ["it is told later"]
+    assert failures(context) == ["it will be retried later"]
 
     controller, sent, _ = notifying()
     controller.tick()
@@ -221,7 +221,7 @@ def test_what_is_refused_or_a_day_old_keeps_nothing_else_back(context: ServerCon
     assert [(one["url"][8], one["event"]["subject"]) for one in sent.bodies] == [
         ("a", "run/r2"), ("b", "run/r1"), ("b", "run/r2"),
     ]  # fmt: skip
-    assert failures(context) == ["it was refused, and is not told again"]
+    assert failures(context) == ["the receiver refused it; it is not sent again"]
 
     happens(context, "run.failed", "run/r3")
     sent.raises = [UnavailableError("down"), None, UnavailableError("down"), None]
@@ -229,7 +229,7 @@ def test_what_is_refused_or_a_day_old_keeps_nothing_else_back(context: ServerCon
     context.clock = lambda: NOW + GIVE_UP_S
     clock[0] = 3600.0
     controller.tick()
-    assert failures(context)[1:] == ["it is told later", "it is a day old, and is not told any more"]
+    assert failures(context)[1:] == ["it will be retried later", "it is a day old and is not sent any more"]
 
 
 def test_a_secret_that_is_not_there_is_waited_for_and_never_told(
@@ -315,7 +315,7 @@ def test_a_receiver_that_says_nothing_keeps_no_other_from_being_told(
     with context.store.read() as connection:
         (told,) = events.list_after(connection, 0, type="notification.failed")
     assert told.data["error"] == "The webhook at '127.0.0.1' cannot be reached: ReadTimeout."
-    assert told.data["then"] == "it is told later"
+    assert told.data["then"] == "it will be retried later"
 
 
 def test_a_running_server_tells_and_goes_on_where_another_ended(context: ServerContext, receiver: Receiver) -> None:

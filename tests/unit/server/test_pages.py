@@ -125,7 +125,7 @@ def test_a_login_leads_to_one_of_these_pages_whatever_a_link_says(api: Api, ada:
 
 
 def test_the_first_page_says_what_waits_and_leads_to_the_reports(api: Api, ada: httpx.Client) -> None:
-    assert "Nothing does." in ada.get("/").text
+    assert "Nothing is waiting." in ada.get("/").text
     ask_for(api, {"id": "p"}, {"id": "q"})
     told = {"at": 1.0, "type": "predictions.counted", "app": "mnist", "data": {"agent": "tracker", "new": 3}}
     api.post("/events", json=[told]).raise_for_status()
@@ -153,7 +153,7 @@ def test_what_runs_and_who_waits_for_whom_is_a_table_on_the_first_page() -> None
         Overview(approvals=[waits], labels=1, agents=[view], services=[], runs=[run], reports=[]), "ada"
     )
     _Page(page)
-    assert "&lt;executor&gt;</strong> asks for" in page
+    assert "&lt;executor&gt;</strong> requests" in page
     assert "&lt;better&gt; by far<br><code>scanflow approve a1</code>" in page
     assert "1 sample to label" in page
     assert "<tr><td>mnist:planner</td><td>running</td></tr>" in page
@@ -222,7 +222,7 @@ def test_samples_are_labelled_one_after_the_other_by_whose_token_it_is(api: Api,
     assert "<script" not in page.text
     assert "<b>" not in page.text
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page.text
-    assert "0 of 3 labelled of this detection; 3 wait in all" in page.text
+    assert "0 of 3 labelled in this detection; 3 waiting in total" in page.text
     read = _Page(page.text)
     (_, by_text), (_, by_choice) = read.forms[1:]
     assert (by_text["id"], by_choice["id"], by_choice["pick"]) == ("r/2", "r/2", '"dog"'), "the most critical first"
@@ -238,9 +238,9 @@ def test_samples_are_labelled_one_after_the_other_by_whose_token_it_is(api: Api,
     ada.post("/labels", data={**by_text, "label": "cat"})
     assert [one["label"] for one in api.get("/labels", params={"details": "true"}).json()[0]["votes"]] == [3, "cat"]
 
-    for label in ("", "null"):
+    for label, words in (("", "label is empty"), ("null", "null is not a label")):
         refused = ada.post("/labels", data={**by_text, "label": label})
-        assert (refused.status_code, "no label" in refused.text) == (422, True)
+        assert (refused.status_code, words in refused.text) == (422, True)
     for app in ("mnist", "x" * 500):
         assert ada.post("/labels", data={"app": app, "team": "", "id": "none", "label": "1"}).status_code == 404
     assert ada.get("/labels", params={"app": "\0", "id": "r/1"}).status_code == 422
@@ -256,12 +256,12 @@ def test_who_labels_is_not_led_and_sees_who_said_what_when_they_ask(api: Api, ad
     api.post("/labels/p", json={"label": 5})
     ada.post("/labels", data={"app": "mnist", "team": "vision", "id": "p", "label": "6"})
     page = ada.get("/labels", params={"app": "mnist", "team": "vision", "id": "p"}).text
-    assert "to judge models by" in page
-    assert "Not all agree." in page
+    assert "for evaluation" in page
+    assert "Labellers disagree." in page
     before, *inside = page.split("<details>")
     assert "<td>ada</td>" not in before
     assert "<td>ada</td><td>6</td>" in inside[0]
-    assert "What the model takes it for</summary><p>3</p>" in inside[1]
+    assert "The model's prediction</summary><p>3</p>" in inside[1]
 
 
 def test_a_picture_is_seen_and_nothing_runs_or_comes_from_elsewhere(api: Api, ada: httpx.Client) -> None:

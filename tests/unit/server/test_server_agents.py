@@ -202,7 +202,7 @@ def test_a_journal_is_read_where_the_agent_is_hosted_whatever_it_says_of_its_pla
             agents.record_address(connection, app="a", name="tracker", team="t", url=told, pid=7, at=now)
         asked.clear()
         if seen is None:
-            with pytest.raises(UnavailableError, match="started elsewhere"):
+            with pytest.raises(UnavailableError, match="outside this server"):
                 fetch_journal(hosting.context, hosting.known, after=7, limit=10)
         else:
             assert [one["id"] for one in fetch_journal(hosting.context, hosting.known, after=7, limit=10)] == [8]
@@ -237,7 +237,7 @@ def test_an_agent_whose_folder_cannot_be_made_holds_up_nobody(
     until(lambda: hosting.watcher.pid is not None, "the other agent is hosted")
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 1, told
-    assert told[0].startswith("The agent a/tracker is looked at again later: NotADirectoryError")
+    assert told[0].startswith("The agent a/tracker could not be processed and will be retried: NotADirectoryError")
     hosting.job.path.unlink()
     hosting.hosted()
 

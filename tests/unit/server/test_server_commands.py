@@ -122,7 +122,7 @@ def test_an_action_of_an_agent_is_an_operation_and_asked_for_again_the_same(
     context.shutdown.set()  # nobody makes the change here, and nobody waits for it
 
     def act() -> OperationRow:
-        with pytest.raises(UnavailableError, match="The server ends"):
+        with pytest.raises(UnavailableError, match="The server is shutting down"):
             QueuedDeployer(context, "intent/i1", team="t").change("digits", ServiceChange(instances=3))
         with context.store.read() as connection:
             (running,) = operations.list_open(connection)

@@ -69,7 +69,7 @@ def test_a_body_that_is_too_large_is_refused(api: Api, chunked: bool) -> None:
     headers = {"content-type": "application/json"}
     content: Any = parts() if chunked else b"".join(parts())
     refused = api.post("/events", content=content, headers=headers)
-    assert (refused.status_code, "is the most" in refused.json()["detail"]) == (413, True)
+    assert (refused.status_code, "the maximum" in refused.json()["detail"]) == (413, True)
 
 
 def test_a_server_whose_disk_is_full_is_not_ready(api: Api) -> None:

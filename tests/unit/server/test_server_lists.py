@@ -116,7 +116,10 @@ def test_a_mistyped_label_is_replaced_where_that_is_said_and_what_was_said_befor
     ada = bearer(api.post("/tokens", json={"name": "ada"}).json()["token"])
     api.post("/labels/a/1", json={"label": "thre"}, headers=ada)
     refused = api.post("/labels/a/1", json={"label": 3}, headers=ada)
-    assert (refused.status_code, "labelled 'thre' already, by 'ada'" in refused.json()["detail"]) == (400, True)
+    assert (refused.status_code, "'ada' has already labelled 'a/1' as 'thre'" in refused.json()["detail"]) == (
+        400,
+        True,
+    )
     assert refused.json()["detail"].endswith("scanflow labels --give a/1=3 --replace")
 
     replaced = api.post("/labels/a/1", json={"label": 3, "replace": True}, headers=ada).json()
@@ -165,12 +168,12 @@ def test_of_many_labels_all_are_taken_or_none_and_errors_name_their_lines(api: A
     refused = api.patch("/labels", json={"labels": sent})
     assert refused.status_code == 400
     assert refused.json()["detail"].splitlines() == [
-        "None of these labels was taken, as 2 of them cannot be:",
-        "- line 4: Nothing with the id 'x' is to be labelled. See what is: scanflow labels",
-        "- line 5: 'a' is there twice, the first time in line 2. Keep one.",
+        "None of these labels was recorded, as 2 of them are invalid:",
+        "- line 4: The label queue has no sample 'x'. List the samples: scanflow labels",
+        "- line 5: 'a' occurs twice, the first time in line 2. Keep one.",
     ]
     one = api.patch("/labels", json={"labels": sent[:3]})
-    assert (one.status_code, one.json()["detail"][:19]) == (404, "line 4: Nothing wit")
+    assert (one.status_code, one.json()["detail"][:19]) == (404, "line 4: The label q")
     assert api.get("/labels", params={"state": "given"}).json() == []
     assert [one for one in api.get("/events").json() if one["type"].startswith("label")] == []
 
@@ -208,7 +211,7 @@ def test_null_is_no_label_and_the_command_that_replaces_one_gives_just_that_labe
         api.post("/labels/p1", json={"label": None}),
         api.patch("/labels", json={"labels": [{"id": "p1", "label": None}]}),
     ):
-        assert (refused.status_code, "null is no label" in refused.json()["detail"]) == (422, True)
+        assert (refused.status_code, "null is not a label" in refused.json()["detail"]) == (422, True)
     assert api.get("/labels", params={"state": "given"}).json() == []
     api.post("/labels/p1", json={"label": 1})
     for app, label, command in (
@@ -217,7 +220,7 @@ def test_null_is_no_label_and_the_command_that_replaces_one_gives_just_that_labe
         ("mnist", True, "scanflow labels --app mnist --give p1=true --replace"),
     ):
         refused = api.post("/labels/p1", json={"label": label, "app": app})
-        assert refused.json()["detail"].endswith(f"Replace that: {command}")
+        assert refused.json()["detail"].endswith(f"Replace that label: {command}")
 
 
 def test_a_team_has_a_label_queue_of_its_own_and_what_is_nobody_s_is_everybody_s(api: Api) -> None:

@@ -91,9 +91,9 @@ def test_what_goes_wrong_with_one_thing_is_told_once_until_it_is_well_again(capl
     for error in (OSError("full"), OSError("full"), UnavailableError("away"), None, UnavailableError("away")):
         look(error)
     assert [record.getMessage() for record in caplog.records] == [
-        "The run 'r' is looked at again later: OSError: full",
-        "The run 'r' is looked at again later: away",
-        "The run 'r' is looked at again later: away",
+        "The run 'r' could not be processed and will be retried: OSError: full",
+        "The run 'r' could not be processed and will be retried: away",
+        "The run 'r' could not be processed and will be retried: away",
     ]
     assert [record.exc_info is not None for record in caplog.records] == [True, False, False]
     with pytest.raises(KeyboardInterrupt):

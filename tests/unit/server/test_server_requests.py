@@ -150,7 +150,7 @@ def test_a_change_that_cannot_be_made_keeps_nothing(context: ServerContext, doin
 
     with pytest.raises(InvalidError, match="good as it is"):
         kept.change("counting", "tests", refuse)
-    with pytest.raises(NotFoundError, match="'other' of the team 'tests' is not known here"):
+    with pytest.raises(NotFoundError, match="The server has no application 'other' of the team 'tests'"):
         kept.change("other", "tests", refuse)
     assert kept.change("counting", "tests", lambda one: one).revision == 1
     assert set(doing.counted.values()) == {0}

@@ -62,7 +62,7 @@ def test_a_database_that_is_there_already_is_left_as_it_is_also_where_it_is_newe
     with store.write() as connection:
         assert [event.id for event in events.list_after(connection, 0)] == [1]
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(UsageError, match="changed by a newer scanflow"):
+    with pytest.raises(UsageError, match="migrated by a newer scanflow"):
         migrate(store)
 
 
@@ -338,10 +338,10 @@ def test_a_password_that_the_driver_repeats_is_not_shown(address: str) -> None:
 @pytest.mark.parametrize(
     ("address", "why"),
     [
-        ("not an address", "is no address of a database"),
+        ("not an address", "is not a database URL"),
         ("mysql://host/database", "'mysql' is not supported"),
         ("sqlite://", "in memory would be lost"),
-        ("postgresql://me:secret@host:port/database", "is no address of a database"),
+        ("postgresql://me:secret@host:port/database", "is not a database URL"),
         ("postgresql://me:sec@ret@host/database", "An @ in a password is written %40"),
     ],
 )

@@ -39,8 +39,8 @@ def migrate(store: Store) -> None:
             known_revisions = {script_revision.revision for script_revision in script.walk_revisions()}
             if unknown := sorted(set(revision) - known_revisions):
                 raise UsageError(
-                    f"The database {store.address!r} was changed by a newer scanflow (its step {unknown[0]!r} is not "
-                    "known). Install that version, or name another database: SCANFLOW_DATABASE_URL"
+                    f"The database {store.address!r} was migrated by a newer scanflow (unknown migration "
+                    f"{unknown[0]!r}). Install that version, or use another database: SCANFLOW_DATABASE_URL"
                 )
             return script._upgrade_revs("head", revision)
 

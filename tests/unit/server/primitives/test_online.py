@@ -177,7 +177,7 @@ def test_a_version_is_tried_and_taken_back(served: Online, backend: StandIn) -> 
         ("update_workflow_replica", {}, UsageError, "either a number, instances=4, or what decides it"),
         ("update_workflow_replica", {"instances": True}, UsageError, "instances cannot be True"),
         ("run_workflow", {}, UsageError, "'serve' is of type 'online'"),
-        ("upgrade_workflow", {"parameters": {"a": 1}}, UsageError, "is for a workflow of type 'batch', and 'serve' is"),
+        ("upgrade_workflow", {"parameters": {"a": 1}}, UsageError, "is for workflows of type 'batch', but 'serve' is"),
     ],
 )
 def test_what_cannot_be_done_says_so_and_changes_nothing(
