@@ -144,13 +144,15 @@ def _bind_value(rest: Sequence[inspect.Parameter], value: JSON, who: str) -> dic
     if isinstance(value, Mapping):
         missing = [parameter.name for parameter in needed if parameter.name not in value]
         if missing:
-            raise InvalidError(f"{who} needs {missing[0]!r}, which is not in what the sensor returned: {short(value)}.")
+            raise InvalidError(f"{who} needs {missing[0]!r}, which is missing in the sensor's result: {short(value)}.")
         return {parameter.name: value[parameter.name] for parameter in rest if parameter.name in value}
     if isinstance(value, list) and len(needed) <= len(value) <= len(rest):
         return {parameter.name: item for parameter, item in zip(rest, value, strict=False)}
     if needed:
         names = ", ".join(parameter.name for parameter in needed)
-        raise InvalidError(f"{who} needs {names}, but the sensor returned {short(value)}. Return a mapping of those.")
+        raise InvalidError(
+            f"{who} needs {names}, but the sensor returned {short(value)}. Return a mapping with these names."
+        )
     return {}
 
 

@@ -9,7 +9,7 @@ def escape_surrogates(text: str) -> str:
 
 
 def format_error(error: BaseException) -> str:
-    """Return the type and text of an error and its causes: ``RuntimeError: no data, by OSError: disk full``.
+    """Return the type and text of an error and its causes: ``RuntimeError: no data, caused by OSError: disk full``.
 
     For an error without text, or whose ``__str__`` fails, the type alone.
     """
@@ -22,7 +22,7 @@ def format_error(error: BaseException) -> str:
         if not any(text and text in part for part in parts):  # else the error that it led to has the text
             parts.append(f"{type(current).__name__}: {text}" if text else type(current).__name__)
         current = current.__cause__
-    return escape_surrogates(", by ".join(parts))
+    return escape_surrogates(", caused by ".join(parts))
 
 
 def shorten(text: str, most: int) -> str:

@@ -27,7 +27,7 @@ __all__ = ["PrimitiveContext", "PrimitiveModel", "PrimitiveResult"]
 
 Kind = Literal["batch", "online", "mpi"]
 Layer = Literal["application", "infrastructure"]
-"""Thesis 5.2.3: what the workflow is to be, or which executors and instances there are."""
+"""Thesis 5.2.3: whether it changes the definition of a workflow, or its executors and instances."""
 
 _BOUNDS = frozenset({"greater_than", "greater_than_equal", "less_than", "less_than_equal", "too_short"})
 _TYPES: Mapping[Any, str] = {str: "text", int: "whole number", float: "number", bool: "true or false", dict: "mapping"}
@@ -57,7 +57,7 @@ class Primitive(Model):
     """What it writes to: ``workflow/NAME``, ``service/NAME`` or ``run/NAME``, with the parameter's name."""
 
     fields: tuple[str, ...]
-    """What it may write of the target."""
+    """The fields of the target that it may write."""
 
     inverse: bool
     """Whether it can be undone."""
@@ -111,7 +111,7 @@ class Act:
 
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
         """Execute the primitive. Idempotent: a retry with the same key must have no further effect."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how it is carried out.")
+        raise NotImplementedError(f"{type(self).__name__} does not implement carry_out().")
 
     def __str__(self) -> str:
         return f"{self.primitive}({', '.join(f'{name}={value!r}' for name, value in self.arguments.items())})"
@@ -199,10 +199,12 @@ class PrimitiveModel(Act, Model):
         in_order = [name for name, field in cls.model_fields.items() if field.kw_only is False]
         if len(args) > len(in_order):
             names = ", ".join(in_order)
-            raise InvalidError(f"{cls._describe()} takes {names} without a name, and the others by theirs: name=value.")
+            raise InvalidError(
+                f"{cls._describe()} takes only these positional arguments: {names}. Pass the others as name=value."
+            )
         arguments = dict(zip(in_order, args, strict=False))
         if doubled := sorted(arguments.keys() & named.keys()):
-            raise InvalidError(f"{cls._describe()} was given {doubled[0]!r} twice. Remove one.")
+            raise InvalidError(f"{cls._describe()} got the argument {doubled[0]!r} twice. Remove one.")
         return {**arguments, **named}
 
     @classmethod
@@ -225,7 +227,7 @@ class PrimitiveModel(Act, Model):
                 reason = detail["msg"].replace("Input should", "it should")
                 return f"{cls._describe()}: {where} cannot be {short(detail['input'])}: {reason}."
         field = next((cls.model_fields[name] for name, alias in names.items() if alias == argument), None)
-        expected = "" if field is None else f" It is {format_type(field.annotation)}."
+        expected = "" if field is None else f" Expected: {format_type(field.annotation)}."
         return f"{cls._describe()}: {argument} cannot be {short(detail['input'])}.{expected}"
 
     @classmethod
@@ -280,7 +282,7 @@ class BuiltIn(_Checked):
 
         @classmethod
         def _parameters(cls) -> list[Parameter]:
-            what = "Parameters, written as arguments."
+            what = "Parameters, as keyword arguments."
             more = Parameter(name="**more", type="anything", required=False, what=what)
             return [*super()._parameters(), *([more] if cls.rest else [])]
 
@@ -307,5 +309,5 @@ def load_primitive(name: str) -> type[PrimitiveModel] | None:
         return None
     primitive = load_plugin("primitives", name)
     if not (isinstance(primitive, type) and issubclass(primitive, PrimitiveModel) and primitive.name == name):
-        raise UsageError(f"The entry point {name!r} of 'scanflow.primitives' is no PrimitiveModel of that name.")
+        raise UsageError(f"The entry point {name!r} of 'scanflow.primitives' is not a PrimitiveModel of that name.")
     return primitive

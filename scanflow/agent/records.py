@@ -146,7 +146,7 @@ class Action(_Record):
     """An intent in execution: its decision, state and result."""
 
     id: str
-    """The intent's."""
+    """The intent's id."""
 
     intent: Intent
     state: ActionState

@@ -167,7 +167,7 @@ def _ensure_sensor(strategy: Strategy, sensors: dict[str, SensorFunction[..., An
     if isinstance(when, SensorFunction | str):
         if name not in sensors:
             raise InvalidError(
-                f"{who}: the strategy {strategy.name!r} waits for the sensor {name!r}, which it has not."
+                f"{who}: the strategy {strategy.name!r} waits for the sensor {name!r}, which the agent does not have."
                 f"{did_you_mean(name, sensors)}"
             )
         return
@@ -198,7 +198,7 @@ def _check_sensor(app: Application, sensor: SensorFunction[..., Any], who: str) 
     nodes |= {workflow.name for workflow in app.workflows if workflow.type == "online"}
     if unknown := [node for node in sensor.sensor.nodes if nodes and node not in nodes]:
         raise InvalidError(
-            f"{who}: the sensor {sensor.name!r} looks at {unknown[0]!r}, which is no node of the workflows of "
+            f"{who}: the sensor {sensor.name!r} refers to {unknown[0]!r}, which is not a node of any workflow of "
             f"{app.name!r}.{did_you_mean(unknown[0], nodes)}"
         )
     try:
@@ -234,7 +234,9 @@ class _Loader:
         root = self._folder if file.is_relative_to(self._folder) else file.parent
         parts = file.relative_to(root).with_suffix("").parts
         if path.suffix != ".py" or any("." in part for part in parts):
-            raise InvalidError(f"The module {name!r} cannot be loaded: write a file's name that ends in '.py' alone.")
+            raise InvalidError(
+                f"The module {name!r} cannot be loaded: its path must end in '.py' and have no other dot."
+            )
         full = ".".join((self._root(root), *parts))
         try:
             with mark_loading(path):
@@ -249,7 +251,7 @@ class _Loader:
             raise UsageError("\n  ".join([f"{name} cannot be loaded:", *failure.lines()])) from error
         if module.__file__ is None or Path(module.__file__).resolve() != path.resolve():
             raise InvalidError(
-                f"The module {name!r} cannot be loaded: the folder of that name beside it hides it. Rename one."
+                f"The module {name!r} cannot be loaded: a folder of the same name hides it. Rename one of the two."
             )
         return module
 

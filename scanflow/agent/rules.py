@@ -49,14 +49,17 @@ def make_rule(function: Any) -> Rule:
     if isinstance(function, Rule):
         return function
     if not callable(function) or isinstance(function, type):
-        raise InvalidError(f"A rule is a function that returns True or False; {short(function)} is not one.")
+        raise InvalidError(f"A rule is a function that returns True or False; {short(function)} is not a function.")
     name = getattr(function, "__name__", type(function).__name__)
     if (
         inspect.iscoroutinefunction(function)
         or inspect.isgeneratorfunction(function)
         or inspect.isasyncgenfunction(function)
     ):
-        raise InvalidError(f"The rule {name!r} is no plain function. Let the sensor wait and look; a rule only judges.")
+        raise InvalidError(
+            f"The rule {name!r} is not a plain function. Do waiting and reading in the sensor; a rule only evaluates "
+            "values."
+        )
     return Rule(function=function, name="" if name == "<lambda>" else name)
 
 

@@ -44,7 +44,7 @@ def _validate_if(value: Any) -> Any:
 def _validate_then(value: Any) -> Any:
     actions = tuple(value) if isinstance(value, list | tuple) else (value,)
     if not actions:
-        raise InvalidError("then is empty: nothing would be done. Give it a primitive or a call.")
+        raise InvalidError("then is empty. Give it a primitive or a call.")
     for action in actions:
         if isinstance(action, Act | Call):
             continue

@@ -49,7 +49,7 @@ def test_a_service_is_deployed_sized_and_ended_and_each_is_taken_back(
         assert sizes(here) == ["200m"]
         named = acting.refusal(do.delete_workflow_instance(here.name, instance=next(iter(here.pods()))))
         assert "does not support 'instance'" in named
-        assert "Give it a 'count'" in named
+        assert "Use 'count'" in named
 
         fixed = acting.do(do.update_workflow_replica(here.name, instances=2))
         assert (sizes(here), acting.kept.workflow(here.name).services[0].instances) == (["200m", "200m"], 2)

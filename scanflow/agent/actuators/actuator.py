@@ -56,7 +56,8 @@ class Actuator:
         """Return the call for these arguments as a value."""
         if inspect.iscoroutinefunction(self.function):
             raise UsageError(
-                f"The actuator {self.name!r} is async, so it makes no plain value. Write 'def', not 'async def'."
+                f"The actuator {self.name!r} is async, so it cannot return a call as a value. Write 'def', not 'async "
+                "def'."
             )
         return self._build_call(self._apply(args, kwargs))
 
@@ -76,7 +77,7 @@ class Actuator:
             inspect.signature(self.function).bind(*args, **kwargs)
         except TypeError as error:
             raise InvalidError(
-                f"The actuator {self.name!r}: {error}. It is {self.name}{inspect.signature(self.function)}."
+                f"The actuator {self.name!r}: {error}. Its signature is {self.name}{inspect.signature(self.function)}."
             ) from None
         return self.function(*args, **kwargs)
 
@@ -106,7 +107,7 @@ def actuator(*, path: str, depender: str) -> Callable[[Callable[..., Any]], Actu
     def decorate(function: Callable[..., Any]) -> Actuator:
         target: Any = function
         if not callable(target) or isinstance(target, type):
-            raise InvalidError(f"@actuator decorates a function; {short(target)} is not one.")
+            raise InvalidError(f"@actuator decorates functions; {short(target)} is not a function.")
         return Actuator(function=function, agent=checked.agent, sensor=checked.sensor)
 
     return decorate

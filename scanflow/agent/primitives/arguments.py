@@ -44,11 +44,11 @@ ModelAddress: TypeAlias = Annotated[
     str, AfterValidator(_model_address), Field(description="The version: 'models:/name/3' or 'models:/name@alias'.")
 ]
 Node: TypeAlias = Annotated[
-    str | None, Field(description="The node whose model it is. Unset: the only one with a model.")
+    str | None, Field(description="The node with the model. Unset: the only node with a model.")
 ]
 Count: TypeAlias = Annotated[int, Field(ge=0)]
 CoreCount: TypeAlias = Annotated[float, Field(gt=0)]
-Copies: TypeAlias = Annotated[Count | None, Field(description="How many instances.")]
+Copies: TypeAlias = Annotated[Count | None, Field(description="The number of instances.")]
 Cores: TypeAlias = Annotated[CoreCount | None, Field(description="Cores of one instance.")]
 RunName: TypeAlias = Annotated[str, AfterValidator(_run_name)]
 Step: TypeAlias = Annotated[
@@ -66,7 +66,7 @@ class ExecutorPrimitive(BuiltIn):
 
 
 class ResourceArguments(BuiltIn):
-    """What may be used. What is left out stays as it is; a null in an inverse takes a limit away."""
+    """The resources to set. Omitted ones stay unchanged; a null in an inverse removes a limit."""
 
     cpu: Annotated[float | str | None, Field(description="Cores, as 2, 0.5 or '500m'.")] = None
     memory: Annotated[str | int | None, Field(description="Bytes, as '512Mi' or a number.")] = None
@@ -83,7 +83,7 @@ class ResourceArguments(BuiltIn):
         changes = {name: getattr(self, name) for name in ("cpu", "memory", "gpu") if self.is_given(name)}
         changes = {name: value for name, value in changes.items() if name != "gpu" or value is not None}
         if not changes:
-            raise InvalidError(f"{self.name} changes nothing. Say cpu=, memory= or gpu=.")
+            raise InvalidError(f"{self.name} changes nothing. Set cpu=, memory= or gpu=.")
         return changes
 
 

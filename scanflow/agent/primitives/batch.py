@@ -33,7 +33,7 @@ class _RunPrimitive(BuiltIn):
     @classmethod
     def rows(cls) -> tuple[Primitive, ...]:
         batch = cls.row()
-        return batch, cls.row("mpi", batch.what.replace("a batch workflow", "an MPI workflow as it says"))
+        return batch, cls.row("mpi", batch.what.replace("a batch workflow", "an MPI workflow as declared"))
 
 
 class RunWorkflow(_RunPrimitive):
@@ -63,19 +63,19 @@ class RunWorkflow(_RunPrimitive):
 
 
 class StopWorkflow(_RunPrimitive):
-    """Stop a run, or every run of the workflow that goes on."""
+    """Stop a run, or every active run of the workflow."""
 
     name = "stop_workflow"
     writes = ("running",)
     reversible = False
 
     workflow: str = Field(default="", kw_only=False, description="The workflow's name.")
-    run: Annotated[RunName | None, Field(description="The run's name. Unset: all that go on.")] = None
+    run: Annotated[RunName | None, Field(description="The run's name. Unset: all active runs.")] = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if not self.workflow and self.run is None:
-            raise InvalidError("stop_workflow needs the argument 'workflow', or 'run': name one.")
+            raise InvalidError("stop_workflow needs the argument 'workflow' or 'run'.")
         return self
 
     @property
@@ -130,7 +130,7 @@ class RunExecutor(ExecutorPrimitive):
 
 
 class StopExecutor(ExecutorPrimitive):
-    """Stop one executor of a run, or one replica of it: when another has finished the task, say."""
+    """Stop one executor of a run, or one replica of it, for example when another has finished the task."""
 
     name = "stop_executor"
     writes = ("EXECUTOR.running",)
@@ -138,7 +138,7 @@ class StopExecutor(ExecutorPrimitive):
 
     run: Annotated[RunName, Field(description="The run. Unset: the workflow's newest.")] = LATEST
     replica: Annotated[
-        int | None, Field(ge=0, description="Which task of a fan-out, from 0. Unset: all that are running.")
+        int | None, Field(ge=0, description="The index of the task in a fan-out, from 0. Unset: all running tasks.")
     ] = None
 
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
@@ -199,7 +199,7 @@ class UpdateExecutorAffinity(ExecutorPrimitive):
     name = "update_executor_affinity"
     writes = ("EXECUTOR.affinity",)
 
-    affinity: Placed = Field(kw_only=False, description="Where it may run: any core, cores of its own, and so on.")
+    affinity: Placed = Field(kw_only=False, description="Where it may run: on any core, on exclusive cores, and so on.")
 
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
         before = {"affinity": _dump(_get_step(context.workflow(self.workflow)[1], self.executor)).get("affinity")}
@@ -207,7 +207,7 @@ class UpdateExecutorAffinity(ExecutorPrimitive):
 
 
 class UpdateExecutorResource(ExecutorPrimitive, ResourceArguments):
-    """Set what one executor may use, from the next run on."""
+    """Set the resources of one executor, from the next run on."""
 
     name = "update_executor_resource"
     writes = ("EXECUTOR.resource",)
@@ -328,7 +328,7 @@ def _get_step(workflow: Workflow, name: str) -> Executor:
     node = workflow.node(name)
     if not isinstance(node, Executor):
         raise UnsupportedError(
-            f"{name!r} of the workflow {workflow.name!r} is no step of a batch one. Change the workflow as a whole."
+            f"{name!r} of the workflow {workflow.name!r} is not a step of a batch workflow. Change the whole workflow."
         )
     return node
 
@@ -352,7 +352,7 @@ def _find_past_run(context: PrimitiveContext, workflow: str, run: str) -> RunRec
     if run != LATEST:
         record = context.runs.show(run)
         if (record.app, record.team, record.workflow) != (context.app, context.team, workflow):
-            raise UsageError(f"The run {record.name!r} is not one of the workflow {workflow!r}. Name another.")
+            raise UsageError(f"The run {record.name!r} does not belong to the workflow {workflow!r}. Use another run.")
         return record
     context.workflow(workflow)
     runs = _list_newest_runs(context, workflow)

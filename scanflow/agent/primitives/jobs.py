@@ -18,19 +18,19 @@ Profile = Literal["cpu", "memory", "network", "auto"]
 
 
 class RunAutoconfigWorkflow(BuiltIn):
-    """Run an MPI workflow, cut by Algorithm 2 for the nodes that there are. Undone by stopping the run."""
+    """Run an MPI workflow, with the granularity that Algorithm 2 chooses for the available nodes. Undone by stopping
+    the run."""
 
     name = "run_autoconfig_workflow"
     kind = "mpi"
     writes = ("running",)
     rest = "parameters"
 
-    policy: Annotated[MPIPolicy | None, Field(description="How it is cut. Unset: as the workload says.")] = None
+    policy: Annotated[MPIPolicy | None, Field(description="The granularity policy. Unset: the workload's.")] = None
     profile: Annotated[
-        Profile | None,
-        Field(description="What bounds the program. Unset: as the workload says, else measured where that can be."),
+        Profile | None, Field(description="The program's bottleneck. Unset: the workload's, else measured if possible.")
     ] = None
-    nodes: Annotated[int | None, Field(ge=1, description="Nodes at most. Unset: all that take jobs.")] = None
+    nodes: Annotated[int | None, Field(ge=1, description="The most nodes. Unset: all that accept jobs.")] = None
     parameters: Settings = None
 
     if TYPE_CHECKING:

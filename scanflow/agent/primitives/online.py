@@ -64,12 +64,12 @@ class _SizingPrimitive(BuiltIn):
 
 
 class DeployWorkflow(_SizingPrimitive):
-    """Serve an online workflow. What is not said is as the workflow says. Undone by deleting it."""
+    """Deploy an online workflow as a service. Omitted arguments are as in the workflow. Undone by deleting it."""
 
     name = "deploy_workflow"
     writes = ("running", "replicas", "resource", "affinity")
 
-    port: Annotated[int | None, Field(description="The port of HTTP. Unset: the next that is free.")] = None
+    port: Annotated[int | None, Field(description="The HTTP port. Unset: the next free port.")] = None
     models: Mapping[str, str] | None = Field(default=None, init=False)
     """The versions to serve, by node, where the deleted service had others than the application names."""
 
@@ -96,7 +96,7 @@ class DeployWorkflow(_SizingPrimitive):
 
 
 class DeleteWorkflow(BuiltIn):
-    """End a service. Undone by deploying it again."""
+    """Delete a service. Undone by deploying it again."""
 
     name = "delete_workflow"
     kind = "online"
@@ -107,7 +107,7 @@ class DeleteWorkflow(BuiltIn):
         before, result = find_own_service(context, self.workflow), {"service": self.workflow, "deleted": True}
         if before is None:
             if not context.tried:
-                raise NotFoundError(f"The service {self.workflow!r} is not there: it is deleted already, or never was.")
+                raise NotFoundError(f"There is no service {self.workflow!r}: it was deleted, or never deployed.")
             return PrimitiveResult(result, context.noted)
         workflow, served = find_workflow(context, self.workflow), get_served_models(before)
         declared_models = {} if workflow is None else {node.name: node.model for node in workflow.services}
@@ -134,17 +134,19 @@ class UpdateWorkflowReplica(BuiltIn):
     nulls = frozenset({"scaling"})
 
     instances: Copies = None
-    metric: Annotated[ScalingMetric | None, Field(description="What decides, in place of a number.")] = None
+    metric: Annotated[ScalingMetric | None, Field(description="The metric that decides the number of instances.")] = (
+        None
+    )
     threshold: float | None = Field(
-        default=None, alias="target", description="The value of the metric that each instance should see."
+        default=None, alias="target", description="The target value of the metric per instance."
     )
     min: Annotated[int | None, Field(description="Fewest instances.")] = None
     max: Annotated[int | None, Field(description="Most instances.")] = None
     up: Annotated[float | None, Field(description="Above this, instances are added.")] = None
-    down: Annotated[float | None, Field(description="Below this, instances are taken away.")] = None
+    down: Annotated[float | None, Field(description="Below this, instances are removed.")] = None
     scaling: Annotated[
         Mapping[str, Any] | None,
-        Field(description="All of sf.Scaling, in place of what decides; None: nothing decides any more."),
+        Field(description="A whole sf.Scaling, in place of the other arguments; None: no scaling."),
     ] = None
     nodes: Mapping[str, Count] | None = Field(default=None, init=False)
     """The number of instances to write to these nodes of the application."""
@@ -164,8 +166,8 @@ class UpdateWorkflowReplica(BuiltIn):
         if self.is_given("scaling"):
             if self.thresholds or (self.scaling is not None and self.instances is not None):
                 raise InvalidError(
-                    "update_workflow_replica takes scaling= in place of all else that decides. Remove the others; only "
-                    "with scaling=None may instances= say how many there are."
+                    "update_workflow_replica takes scaling= in place of all other arguments. Remove those; only "
+                    "scaling=None may be combined with instances=."
                 )
             if self.scaling is not None:
                 Scaling(**self.scaling)
@@ -173,7 +175,8 @@ class UpdateWorkflowReplica(BuiltIn):
             Scaling(**drop_none(self.thresholds))
         elif (self.instances is None) == (not self.thresholds):
             raise InvalidError(
-                "update_workflow_replica takes either a number, instances=4, or what decides it, metric='rps', "
+                "update_workflow_replica takes either a number, instances=4, or a metric that decides it, "
+                "metric='rps', "
                 "target=100."
             )
         return self
@@ -229,7 +232,7 @@ _THRESHOLDS = ("metric", "threshold", "min", "max", "up", "down")
 
 
 class UpdateWorkflowTraffic(BuiltIn):
-    """Give a share of the requests, or with ``shadow`` a copy of each, to another version of a model."""
+    """Route a share of the requests, or with ``shadow`` a copy of each, to another version of a model."""
 
     name = "update_workflow_traffic"
     kind = "online"
@@ -237,7 +240,7 @@ class UpdateWorkflowTraffic(BuiltIn):
 
     model: ModelAddress = Field(kw_only=False)
     weight: Annotated[float, Field(ge=0, le=1, description="Share of the requests, from 0 to 1.")] = 0.0
-    shadow: Annotated[bool, Field(description="Copy the requests, and only count the answers.")] = False
+    shadow: Annotated[bool, Field(description="Copy the requests, and only count the responses.")] = False
     node: Node = None
 
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
@@ -266,7 +269,7 @@ class UpdateWorkflowTraffic(BuiltIn):
 
 
 class ApplyWorkflowInstance(_SizingPrimitive):
-    """Resize a service (instances, cores) without downtime. What is not given stays as it is."""
+    """Resize a service (instances, cores) without downtime. Omitted arguments change nothing."""
 
     name = "apply_workflow_instance"
     layer = "infrastructure"
@@ -277,7 +280,7 @@ class ApplyWorkflowInstance(_SizingPrimitive):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if not self.sizing:
-            raise InvalidError("apply_workflow_instance changes nothing. Say instances=, cores= or affinity=.")
+            raise InvalidError("apply_workflow_instance changes nothing. Set instances=, cores= or affinity=.")
         return self
 
     @property
@@ -297,47 +300,47 @@ class ApplyWorkflowInstance(_SizingPrimitive):
 
 
 class DeleteWorkflowInstance(BuiltIn):
-    """Take instances of a service away: one, ``count``, or a named one."""
+    """Remove instances of a service: one, ``count``, or a named one."""
 
     name = "delete_workflow_instance"
     layer = "infrastructure"
     kind = "online"
     writes = ("replicas",)
 
-    count: Annotated[int, Field(ge=1, description="How many to take away.")] = 1
-    instance: Annotated[str | None, Field(description="Which one. Unset: the backend chooses.")] = None
+    count: Annotated[int, Field(ge=1, description="The number of instances to remove.")] = 1
+    instance: Annotated[str | None, Field(description="The instance to remove. Unset: the backend chooses.")] = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.instance is not None and self.count != 1:
-            raise InvalidError("delete_workflow_instance takes a name or a count, and not both. Remove one.")
+            raise InvalidError("delete_workflow_instance takes either a name or a count. Remove one.")
         return self
 
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
         if self.instance is not None:
             raise UnsupportedError(
-                "delete_workflow_instance: which instance goes is the backend's choice, so it does not support "
-                f"'instance': {self.instance!r}. Give it a 'count'."
+                "delete_workflow_instance: the backend chooses the instance, so it does not support 'instance': "
+                "{self.instance!r}. Use 'count'."
             )
         before = get_own_service(context, self.workflow)
         there = _count_instances_before(context, before)
         if there - self.count < 1:
             raise UsageError(
-                f"The service {self.workflow!r} has {there} instances, and {self.count} fewer would leave none. End it "
-                "with delete_workflow, or give it a scaling with min=0."
+                f"The service {self.workflow!r} has {there} instances, and {self.count} fewer would leave none. "
+                "Delete it with delete_workflow, or set a scaling with min=0."
             )
         return _scale(context, before, there - self.count, lasting=False)
 
 
 class DuplicateWorkflowInstance(BuiltIn):
-    """Add instances to a service, cut as those it has."""
+    """Add instances to a service, sized like its others."""
 
     name = "duplicate_workflow_instance"
     layer = "infrastructure"
     kind = "online"
     writes = ("replicas",)
 
-    count: Annotated[int, Field(ge=1, description="How many to add.")] = 1
+    count: Annotated[int, Field(ge=1, description="The number of instances to add.")] = 1
 
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
         before = get_own_service(context, self.workflow)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from scanflow.deployer.port import Deployer
 
 PATIENCE_S = 120.0
-"""The timeout of waiting for a change, which continues after it and is waited for again."""
+"""The timeout of waiting for a change, which continues after it; the next attempt waits again."""
 
 _POLL_S = 0.05
 
@@ -119,8 +119,8 @@ def get_own_service(context: PrimitiveContext, name: str) -> ServiceRecord:
     record = context.deployer.service(name)
     if (record.app, record.team) != (context.app, context.team):
         raise UsageError(
-            f"The service {name!r} is of the application {record.app!r} of the team {record.team!r}, and not of "
-            f"{context.app!r} of {context.team!r}. An agent changes what is its own application's."
+            f"The service {name!r} belongs to the application {record.app!r} of the team {record.team!r}, not to "
+            f"{context.app!r} of {context.team!r}. An agent can only change services of its own application."
         )
     return record
 
@@ -165,12 +165,14 @@ def wait_until_in_effect(
     while requested.settled and record.settled < requested.generation and is_wanted(record):
         if time.monotonic() > deadline:
             raise UnavailableError(
-                f"The change of {requested.name!r} is not in effect after {patience_s:.0f} s; it goes on. Watch it: "
+                f"The change of {requested.name!r} is not in effect after {patience_s:.0f} s; it continues. Watch it: "
                 f"scanflow services {requested.name}"
             )
         time.sleep(_POLL_S)
         record = deployer.service(requested.name)
     if not is_wanted(record):
         why = record.error or "another client has changed it since"
-        raise UsageError(f"The change of {requested.name!r} was undone, and what served before serves on: {why}")
+        raise UsageError(
+            f"The change of {requested.name!r} was undone, and the previous version is still served: {why}"
+        )
     return record

@@ -23,30 +23,30 @@ RECENT_SEARCHES = 20
 
 
 class TuneWorkflow(BuiltIn):
-    """Search for how a service is served best, on a copy of it, as a run. Undone by stopping the run."""
+    """Search for the best configuration of a service, on a copy of it, as a run. Undone by stopping the run."""
 
     name = "tune_workflow"
     layer = "infrastructure"
     kind = "online"
     writes = ("tuning",)
 
-    inputs: Annotated[Any, Field(description="What is sent: rows, or a mapping of input names to rows.")] = None
+    inputs: Annotated[Any, Field(description="The inputs to send: rows, or a mapping of input names to rows.")] = None
     file: Annotated[
-        str | None, Field(description="The file with what is sent, beside the application's. In place of inputs.")
+        str | None, Field(description="The file with the inputs, beside the application's. In place of inputs.")
     ] = None
-    goal: Annotated[GoalName, Field(description="What is to be as good as possible.")] = "throughput"
+    goal: Annotated[GoalName, Field(description="The objective.")] = "throughput"
     p99_s: Annotated[
-        float | None, Field(gt=0, description="A bound of the 99th percentile that has to be kept, in seconds.")
+        float | None, Field(gt=0, description="An upper bound of the 99th percentile of the latency, in seconds.")
     ] = None
-    trials: Annotated[int, Field(ge=1, le=MOST_TRIALS, description="Candidates to measure at most.")] = 20
-    minutes: Annotated[float, Field(gt=0, le=MOST_MINUTES, description="How long at most.")] = 15.0
-    seconds: Annotated[float, Field(ge=0.5, le=600, description="How long one measurement takes.")] = 3.0
-    connections: Annotated[int, Field(ge=1, le=10_000, description="How many callers.")] = 16
+    trials: Annotated[int, Field(ge=1, le=MOST_TRIALS, description="The most candidates to measure.")] = 20
+    minutes: Annotated[float, Field(gt=0, le=MOST_MINUTES, description="The time limit, in minutes.")] = 15.0
+    seconds: Annotated[float, Field(ge=0.5, le=600, description="The duration of one measurement, in seconds.")] = 3.0
+    connections: Annotated[int, Field(ge=1, le=10_000, description="The number of concurrent connections.")] = 16
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.inputs is None) == (self.file is None):
-            raise InvalidError("tune_workflow takes what is sent: inputs=[[1, 2, 3]], or file='x.npy' in its place.")
+            raise InvalidError("tune_workflow needs either inputs=[[1, 2, 3]] or file='x.npy', the inputs to send.")
         return self
 
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
@@ -70,8 +70,8 @@ class TuneWorkflow(BuiltIn):
         service = get_own_service(context, self.workflow)
         if not is_loopback(service.url):
             raise UnsupportedError(
-                f"tune_workflow: {self.workflow!r} is at {service.url}, and searches are made on the machine of the "
-                "server alone. Deploy it there: SCANFLOW_BACKEND=local"
+                f"tune_workflow: {self.workflow!r} is at {service.url}, but searches run only on the server's "
+                "machine. Deploy it there: SCANFLOW_BACKEND=local"
             )
         stored = context.get_application()
         workflow = tuning_workflow(
@@ -87,7 +87,7 @@ class TuneWorkflow(BuiltIn):
         )
         if workflow.name in {other.name for other in stored.application.workflows}:
             raise InvalidError(
-                f"{stored.application.name!r} has a workflow {workflow.name!r} already, as the search would be called. "
+                f"{stored.application.name!r} already has a workflow {workflow.name!r}, which is the search's name. "
                 "Rename it."
             )
         searches = context.runs.newest(
@@ -96,7 +96,8 @@ class TuneWorkflow(BuiltIn):
         busy = next((search for search in searches if search.state in {"running", "interrupted"}), None)
         if busy is not None:
             raise UsageError(
-                f"A search for {self.workflow!r} goes on: {busy.name}. Wait for it, or stop it: scanflow stop "
+                f"A search for {self.workflow!r} is already active: {busy.name}. Wait for it, or stop it: scanflow "
+                "stop "
                 f"{busy.name}"
             )
         app = stored.application.replace(workflows=(workflow,), agents=())

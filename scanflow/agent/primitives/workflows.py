@@ -41,7 +41,7 @@ BatchOrOnline: TypeAlias = Literal["batch", "online"]
 
 
 class _WorkflowPrimitive(BuiltIn):
-    workflow_type: BatchOrOnline = Field(default="online", alias="kind", description="Which kind of workflow it is.")
+    workflow_type: BatchOrOnline = Field(default="online", alias="kind", description="The kind of workflow.")
 
     @property
     def workflow_kind(self) -> Kind | None:
@@ -75,9 +75,7 @@ class UpgradeWorkflow(_WorkflowPrimitive):
     node: Node = None
     parameters: Settings = None
     workflow_type: BatchOrOnline = Field(
-        default="online",
-        alias="kind",
-        description="Which kind of workflow it is. Unset: 'online' with a model, else 'batch'.",
+        default="online", alias="kind", description="The kind of workflow. Unset: 'online' with a model, else 'batch'."
     )
     nodes: Mapping[str, str] | None = Field(default=None, init=False)
     """The models to write to these nodes of the application, such as an alias."""
@@ -102,7 +100,7 @@ class UpgradeWorkflow(_WorkflowPrimitive):
     @classmethod
     def rows(cls) -> tuple[Primitive, ...]:
         batch = cls.row("batch", "Set parameters of a batch workflow for all its later runs.", fields=("parameters",))
-        online = cls.row("online", "Swap a model version in, without a failed request.", fields=("model",))
+        online = cls.row("online", "Replace the served model version, without a failed request.", fields=("model",))
         return (
             batch.replace(
                 parameters=tuple(parameter for parameter in batch.parameters if parameter.name not in {"model", "node"})
@@ -155,10 +153,10 @@ class UpdateWorkflowAffinity(_WorkflowPrimitive):
     writes = ("affinity",)
 
     affinity: AffinityMode | None = Field(
-        kw_only=False, description="Where it may run: any core, cores of its own, and so on."
+        kw_only=False, description="Where it may run: on any core, on exclusive cores, and so on."
     )
     avoid_services: Annotated[
-        list[str] | None, Field(description="Online workflows whose cores the steps of a batch one keep off.")
+        list[str] | None, Field(description="Online workflows whose cores the steps of a batch workflow avoid.")
     ] = None
     nodes: Mapping[str, Placed] | None = Field(default=None, init=False)
     """The affinities to write to these nodes of the application."""
@@ -176,7 +174,9 @@ class UpdateWorkflowAffinity(_WorkflowPrimitive):
         if self.affinity is None and self.executors is None and self.avoid_services is None:
             raise InvalidError(f"The primitive {self.name!r} needs the argument 'affinity'.")
         if self.avoid_services is not None and (self.affinity is not None or self.workflow_type == "online"):
-            raise InvalidError(f"{self.name} takes avoid_services= alone, with kind='batch': services avoid nobody.")
+            raise InvalidError(
+                f"{self.name} takes avoid_services= only with kind='batch': a service cannot avoid another."
+            )
         return self
 
     @classmethod
@@ -222,7 +222,7 @@ class _SomeResources(BaseModel):
 
 
 class UpdateWorkflowResource(_WorkflowPrimitive, ResourceArguments):
-    """Set what the executors of a batch workflow, or the instances of an online one, may use."""
+    """Set the resources of the executors of a batch workflow, or of the instances of an online one."""
 
     name = "update_workflow_resource"
     writes = ("resource",)
@@ -242,8 +242,8 @@ class UpdateWorkflowResource(_WorkflowPrimitive, ResourceArguments):
     @classmethod
     def rows(cls) -> tuple[Primitive, ...]:
         return (
-            cls.row("batch", "Set what every executor of a batch workflow may use, from its next run on."),
-            cls.row("online", "Set what each of a service's instances may use."),
+            cls.row("batch", "Set the resources of every executor of a batch workflow, from its next run on."),
+            cls.row("online", "Set the resources of each of a service's instances."),
         )
 
     def change_steps(self, context: PrimitiveContext) -> PrimitiveResult:
@@ -263,11 +263,11 @@ class UpdateWorkflowResource(_WorkflowPrimitive, ResourceArguments):
         if self.memory is not None or self.gpu:
             field = "gpu" if self.gpu else "memory"
             raise UnsupportedError(
-                f"{self.name} cannot change {field!r} of a service that runs. Change it in the application, and deploy "
+                f"{self.name} cannot change {field!r} of a running service. Change it in the application, and deploy "
                 "again."
             )
         if self.cpu is None:
-            raise InvalidError(f"{self.name} changes nothing of the service. Say cpu=.")
+            raise InvalidError(f"{self.name} changes nothing of the service. Set cpu=.")
         cores = float(self.cpu)
         before = get_own_service(context, self.workflow)
         was, inverse = before.shape.cores, context.noted

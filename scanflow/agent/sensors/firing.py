@@ -71,7 +71,7 @@ def _bind(sensor: SensorFunction[..., Any], inputs: Firing) -> inspect.BoundArgu
         name for name, parameter in signature.parameters.items() if name in reserved and parameter.kind not in _VARIABLE
     }
     if doubled := sorted(used & set(named)):
-        raise InvalidError(f"{who} was called with {doubled[0]!r}, which is not the caller's to give. Rename it.")
+        raise InvalidError(f"{who} was called with {doubled[0]!r}, which is a reserved name. Rename it.")
     values: dict[str, Any] = {}
     for name, parameter in signature.parameters.items():
         if parameter.kind is parameter.VAR_POSITIONAL:
@@ -85,9 +85,11 @@ def _bind(sensor: SensorFunction[..., Any], inputs: Firing) -> inspect.BoundArgu
         elif rest and parameter.kind is not parameter.KEYWORD_ONLY:
             values[name] = rest.pop(0)
         elif parameter.default is inspect.Parameter.empty:
-            raise InvalidError(f"{who} needs {name!r}, and was not given it. It is {sensor.name}{signature}.")
+            raise InvalidError(f"{who} needs the argument {name!r}. Its signature is {sensor.name}{signature}.")
     if rest and "args" not in used:
-        raise InvalidError(f"{who} was called with {len(rest)} arguments too many. It is {sensor.name}{signature}.")
+        raise InvalidError(
+            f"{who} was called with {len(rest)} arguments too many. Its signature is {sensor.name}{signature}."
+        )
     if named and "kwargs" not in used:
         unknown = next(iter(named))
         raise InvalidError(

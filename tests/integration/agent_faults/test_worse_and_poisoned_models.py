@@ -124,7 +124,7 @@ def test_a_poisoned_version_is_rejected_and_not_tried_again_while_the_old_one_an
     assert result.requests >= 100
     assert swap["state"] == "failed"
     assert POISON in swap["error"]
-    assert "what served before serves on" in swap["error"]
+    assert "the previous version is still served" in swap["error"]
     assert rejected(knowledge).startswith("rejected: ")
     assert POISON in rejected(knowledge)
 

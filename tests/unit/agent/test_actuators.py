@@ -87,7 +87,7 @@ def inside(act: Callable[[], Any]) -> Any:
         (lambda: named(["a"]), "The actuator 'named' was called outside of a firing"),
         (lambda: inside(lambda: named(["a"])), "this context has no event loop"),
         (lambda: inside(lambda: later("a")), "The actuator 'later' is async. Call it from an async sensor"),
-        (lambda: later.call("a"), "The actuator 'later' is async, so it makes no plain value."),
+        (lambda: later.call("a"), "The actuator 'later' is async, so it cannot return a call as a value."),
         (lambda: named.call(ids=1), "The actuator 'named': missing a required argument: 'run_ids'."),
         (lambda: to_checker(lambda: 3).call(), "returned 3. Return 'args, kwargs'"),
         (lambda: to_checker(lambda: ["a"]).call(), "returned ['a']. Return 'args, kwargs'"),
@@ -95,7 +95,7 @@ def inside(act: Callable[[], Any]) -> Any:
         (lambda: actuator(path="/checks/x", depender="checker"), "names no sensor. Write path='/sensors/NAME'."),
         (lambda: actuator(path="/sensors/a-b", depender="checker"), "Write 'a_b' instead."),
         (lambda: actuator(path="/sensors/x", depender="The Checker"), "Write 'the-checker' instead."),
-        (lambda: made(lambda: to_checker(3)), "@actuator decorates a function; 3 is not one."),  # type: ignore[arg-type]
+        (lambda: made(lambda: to_checker(3)), "@actuator decorates functions; 3 is not a function."),  # type: ignore[arg-type]
         (current, "There is no context here"),
     ],
 )

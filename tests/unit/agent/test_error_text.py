@@ -12,12 +12,14 @@ def raised(text: str, cause: BaseException) -> BaseException:
 
 
 def test_an_errors_cause_is_told_once() -> None:
-    assert format_error(raised("no data", OSError("disk full"))) == "RuntimeError: no data, by OSError: disk full"
+    assert (
+        format_error(raised("no data", OSError("disk full"))) == "RuntimeError: no data, caused by OSError: disk full"
+    )
     assert format_error(raised("no data: disk full", OSError("disk full"))) == "RuntimeError: no data: disk full"
-    assert format_error(raised("", KeyError())) == "RuntimeError, by KeyError"
+    assert format_error(raised("", KeyError())) == "RuntimeError, caused by KeyError"
     one = RuntimeError("one")  # its own cause
     one.__cause__ = raised("two", one)
-    assert format_error(one) == "RuntimeError: one, by RuntimeError: two"
+    assert format_error(one) == "RuntimeError: one, caused by RuntimeError: two"
 
 
 def test_a_long_text_keeps_its_end() -> None:

@@ -240,7 +240,10 @@ def test_a_trigger_alone_gets_a_sensor_that_tells_what_came(tmp_path: Path) -> N
                 "sf.Strategy(name='s', when='cuont', then=call('a', 'b'))\n"
                 "from scanflow.agent import sensor\n@sensor\ndef count(): return 1"
             ),
-            "Agent 'tracker': the strategy 's' waits for the sensor 'cuont', which it has not. Did you mean 'count'?",
+            (
+                "Agent 'tracker': the strategy 's' waits for the sensor 'cuont', which the agent does not have. Did you "
+                "mean 'count'?"
+            ),
         ),
         (
             "from scanflow.agent import sensor\n@sensor\ndef count(): return 1\n@sensor\ndef count(): return 2",
@@ -272,7 +275,7 @@ def test_nodes_that_no_workflow_has_are_refused(tmp_path: Path) -> None:
     app = shop(tmp_path, modules={"agents/tracker.py": MODERN})
     step = sf.Executor(name="predict", mainfile="predict.py")
     app = app.replace(workflows=[sf.Workflow(name="inference", nodes=[step])])
-    with pytest.raises(InvalidError, match=r"looks at 'predictor', which is no node .* Did you mean 'predict'\?"):
+    with pytest.raises(InvalidError, match=r"refers to 'predictor', which is not a node .* Did you mean 'predict'\?"):
         load_agent(app, "tracker")
 
 
@@ -291,5 +294,5 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="This agent has no sensor 'cont'"):
         load_agent(app, agent).sensor("cont")
     (tmp_path / "agents/rules.txt").write_text("")
-    with pytest.raises(InvalidError, match=r"write a file's name that ends in '.py' alone"):
+    with pytest.raises(InvalidError, match=r"its path must end in '.py' and have no other dot"):
         load_agent(app, agent.replace(modules=["agents/rules.txt"]))

@@ -139,10 +139,10 @@ def test_a_call_arrives_as_it_was_made(args: list[Any], kwargs: dict[str, Any]) 
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({}, "The sensor 'check' needs 'run_ids', and was not given it. It is check(run_ids, least=1, *, context)."),
+        ({}, "The sensor 'check' needs the argument 'run_ids'. Its signature is check(run_ids, least=1, *, context)."),
         ({"args": [1, 2, 3]}, "The sensor 'check' was called with 1 arguments too many."),
         ({"args": [1], "kwargs": {"leats": 2}}, "The sensor 'check' has no parameter 'leats'. Did you mean 'least'?"),
-        ({"args": [1], "kwargs": {"context": 2}}, "'context', which is not the caller's to give."),
+        ({"args": [1], "kwargs": {"context": 2}}, "'context', which is a reserved name."),
     ],
 )
 def test_a_call_that_does_not_fit_is_refused(given: dict[str, Any], told: str) -> None:

@@ -174,7 +174,7 @@ def test_a_version_is_tried_and_taken_back(served: Online, backend: StandIn) -> 
         ("delete_workflow_instance", {"count": 2}, UsageError, "would leave none"),
         ("delete_workflow_instance", {"count": 0}, UsageError, "count cannot be 0"),
         ("update_workflow_resource", {"memory": "1Gi"}, UnsupportedError, "cannot change 'memory'"),
-        ("update_workflow_replica", {}, UsageError, "either a number, instances=4, or what decides it"),
+        ("update_workflow_replica", {}, UsageError, "either a number, instances=4, or a metric that decides it"),
         ("update_workflow_replica", {"instances": True}, UsageError, "instances cannot be True"),
         ("run_workflow", {}, UsageError, "'serve' is of type 'online'"),
         ("upgrade_workflow", {"parameters": {"a": 1}}, UsageError, "is for workflows of type 'batch', but 'serve' is"),
@@ -193,7 +193,7 @@ def test_an_agent_changes_no_other_applications_service(served: Online) -> None:
     node = sf.Service(name="cnn", model="models:/mnist/1")
     workflow = sf.Workflow(name="serve", type="online", nodes=[node])
     served.applications = Remembered(sf.Application(name="other", team="tests", workflows=[workflow]))
-    with pytest.raises(UsageError, match="is of the application 'mnist'"):
+    with pytest.raises(UsageError, match="belongs to the application 'mnist'"):
         served("delete_workflow")
 
 

@@ -217,7 +217,7 @@ def test_what_was_deployed_and_is_gone_by_itself_counts_as_taken_back(world: Wor
     done = world("deploy_workflow")
     del world.backend.stored["serve"]
     assert world.takes_back(done).result == {"service": "serve", "deleted": True}
-    with pytest.raises(NotFoundError, match="'serve' is not there"):
+    with pytest.raises(NotFoundError, match="There is no service 'serve'"):
         world("delete_workflow")
 
 
@@ -242,9 +242,9 @@ def test_cores_that_were_not_limited_are_not_said_to_be_given_back(world: World)
         ({"scaling": 3}, InvalidError, "scaling cannot be 3"),
         ({"scaling": {"metric": "rps"}}, InvalidError, "Scaling needs the field 'target'"),
         ({"scaling": {"metric": "rps", "target": 1, "maximum": 2}}, InvalidError, "maximum"),
-        ({"scaling": {"metric": "rps", "target": 1}, "target": 2}, UsageError, "in place of all else"),
-        ({"scaling": {"metric": "rps", "target": 1}, "instances": 2}, UsageError, "only with scaling=None"),
-        ({"scaling": None, "up": 2.0}, UsageError, "in place of all else"),
+        ({"scaling": {"metric": "rps", "target": 1}, "target": 2}, UsageError, "in place of all other arguments"),
+        ({"scaling": {"metric": "rps", "target": 1}, "instances": 2}, UsageError, "only scaling=None"),
+        ({"scaling": None, "up": 2.0}, UsageError, "in place of all other arguments"),
         ({"instances": 2, "nodes": {"cnn": -1}}, InvalidError, "nodes.cnn cannot be -1"),
         ({"up": None}, UsageError, "either a number"),
     ],

@@ -107,7 +107,7 @@ def test_the_kept_application_stays_as_it_is(doing: Doing, runs: BegunRuns) -> N
 
 def test_while_a_search_goes_on_another_is_refused(doing: Doing, runs: BegunRuns) -> None:
     doing("tune_workflow", inputs=[[1]])
-    with pytest.raises(UsageError, match=r"goes on: run-1\. Wait for it, or stop it: scanflow stop run-1"):
+    with pytest.raises(UsageError, match=r"is already active: run-1\. Wait for it, or stop it: scanflow stop run-1"):
         doing("tune_workflow", key="other", inputs=[[1]])
     assert len(runs.requests) == 1
 
@@ -120,15 +120,15 @@ def test_a_service_that_is_not_there_is_not_searched_for(doing: Doing) -> None:
 def test_a_service_on_a_cluster_is_refused(doing: Doing, backend: StandIn) -> None:
     backend.url = "http://gateway:80/shop/serve"
     doing("deploy_workflow", key="deploy")
-    with pytest.raises(UnsupportedError, match=r"on the machine of the server alone.*SCANFLOW_BACKEND=local"):
+    with pytest.raises(UnsupportedError, match=r"only on the server's machine.*SCANFLOW_BACKEND=local"):
         doing("tune_workflow", inputs=[[1]])
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({}, "takes what is sent"),
-        ({"inputs": [[1]], "file": "x.npy"}, "takes what is sent"),
+        ({}, "the inputs to send"),
+        ({"inputs": [[1]], "file": "x.npy"}, "the inputs to send"),
         ({"inputs": [[1]], "trials": 0}, "trials cannot be 0"),
         ({"inputs": [[1]], "minutes": 1000.0}, "minutes cannot be 1000"),
     ],
