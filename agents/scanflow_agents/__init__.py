@@ -1,1 +1,1 @@
-"""The host of one agent: it keeps schedules, calls sensors, and proposes what their strategies want."""
+"""The host of one agent: it keeps schedules, calls sensors, and submits the intents of their strategies."""

@@ -9,7 +9,7 @@ from pathlib import Path
 if __name__ == "__main__":
     words = sys.argv[1:]
     if not words:
-        sys.exit("This is what the server starts. You want: scanflow up")
+        sys.exit("The server starts this program. Use instead: scanflow up")
     if len(words) == 1:
         from scanflow_agents.host.main import main
 

@@ -32,7 +32,7 @@ def main(words: Sequence[str]) -> int:
         try:
             command = COMMANDS.get(words[0]) if words else None
             if command is None:
-                raise UsageError(f"An agent's code is asked for {' or '.join(COMMANDS)}, and not for {words[:1]}.")
+                raise UsageError(f"The command must be {' or '.join(COMMANDS)}, not {words[:1]}.")
             json.dump(command(words[1:]), answer)
         except ScanflowError as error:
             json.dump(build_problem(error)[1], answer)

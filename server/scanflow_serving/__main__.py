@@ -10,7 +10,7 @@ from scanflow_serving.main import main
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("This is what a supervisor starts. You want: scanflow deploy")
+        sys.exit("The supervisor starts this program. Use instead: scanflow deploy")
     code = main(Path(sys.argv[1]).absolute())
     sys.stdout.flush()
     sys.stderr.flush()

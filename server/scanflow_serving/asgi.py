@@ -85,7 +85,7 @@ class HttpApi:
                 raise ProblemError(400, f"The request has more than one header {twice!r}.")
         version = scope["http_version"]
         if version not in {"1.1", "1.0"}:
-            raise ProblemError(505, f"HTTP/{version} is not spoken here: HTTP/1.1 is.")
+            raise ProblemError(505, f"HTTP/{version} is not supported: use HTTP/1.1.")
         host = headers.get("host")
         if host is None and version == "1.1":
             raise ProblemError(400, "The request has no header 'Host'.")
@@ -97,14 +97,14 @@ class HttpApi:
             if token is None or not hmac.compare_digest(token.encode("latin-1"), self._token):
                 raise ProblemError(401, "This service needs a bearer token.", headers=(("www-authenticate", "Bearer"),))
         if "expect" in headers and headers["expect"].lower() != "100-continue":
-            raise ProblemError(417, f"The expectation {headers['expect'][:80]!r} cannot be met: '100-continue' can.")
+            raise ProblemError(417, f"The expectation {headers['expect'][:80]!r} is not supported: use '100-continue'.")
 
     def _get_body_length(self, headers: dict[str, str]) -> int:
         """Return the length of the body in bytes; -1: it is chunked."""
         coding = headers.get("transfer-encoding")
         if coding is not None:
             if coding.strip().lower() != "chunked":
-                raise ProblemError(501, f"The transfer coding {coding[:80]!r} is not known: 'chunked' is.")
+                raise ProblemError(501, f"The transfer coding {coding[:80]!r} is not supported: use 'chunked'.")
             return -1
         length = int(headers.get("content-length", 0))  # validated by the parser
         if length > self._most:
@@ -131,7 +131,7 @@ class HttpApi:
                         raise _make_too_large(len(body), self._most)
                     limit.reschedule(began + BODY_S + len(body) / LOWEST_RATE)
         except TimeoutError:
-            raise ProblemError(408, "The request did not come in time.") from None
+            raise ProblemError(408, "The request was not received in time.") from None
         if message["type"] != "http.request":
             raise _ClientLeftError
         return body
@@ -158,7 +158,7 @@ def decompress(body: bytes | bytearray, most: int) -> bytearray:
             if len(decompressed) > most:
                 raise _make_too_large(len(decompressed), most)
             if not decoder.eof:
-                raise ProblemError(400, "The body's compressed data ends too early.")
+                raise ProblemError(400, "The body's compressed data is incomplete.")
             remaining = decoder.unused_data
     except zlib.error as error:
         raise ProblemError(400, f"The body cannot be decompressed: {error}.") from None
@@ -253,4 +253,4 @@ def _check_headers(hosts: frozenset[str], *values: str | None) -> Refusal | None
 
 
 def _make_too_large(size: int, most: int) -> ProblemError:
-    return ProblemError(413, f"The body has {size} bytes or more, and {most} is the most that is allowed.")
+    return ProblemError(413, f"The body has {size} bytes or more; the limit is {most}.")

@@ -94,7 +94,7 @@ class ServingCall(msgspec.Struct, eq=False):
                 return await (self._work_on_loop() if self.graph.waits else engine.run(self._work))
         except TimeoutError:
             engine.check_workers()
-            where = "it ran when time was up" if self.started else "it was still waiting for others"
+            where = "it was still running" if self.started else "it was still waiting in the queue"
             raise ProblemError(504, f"The request was not answered within {allowed_s:g} s: {where}.") from None
 
     def keep_inputs(self) -> None:

@@ -153,7 +153,7 @@ def _from_class(node: Node, who: str, run_async: RunAsync) -> Component:
         there = [other for other in CALLED.values() if callable(getattr(subject, other, None))]
         others = f" It has {', '.join(there)}: check the role." if there else ""
         raise InvalidError(
-            f"{who} is a {node.role}, so {node.implementation!r} needs a method {name!r}, which it has not.{others}"
+            f"{who} is a {node.role}, so {node.implementation!r} needs a method {name!r}, which is missing.{others}"
         )
     call, declared_signature = _adapt(method, f"{node.implementation}.{name}"), read_declaration(subject, who)
     run_once("warm_up")
@@ -165,7 +165,7 @@ def _from_class(node: Node, who: str, run_async: RunAsync) -> Component:
 def _construct(factory: Callable[..., Any], node: Node, who: str) -> object:
     if not inspect.isclass(factory):
         raise InvalidError(
-            f"{who}: {node.implementation!r} is no class. Write one with a method {CALLED[node.role]!r}."
+            f"{who}: {node.implementation!r} is not a class. Write a class with a method {CALLED[node.role]!r}."
         )
     try:
         signature = inspect.signature(factory)
@@ -203,7 +203,7 @@ def _adapt(method: Callable[..., Any], what: str) -> Call:
     ]
     kinds = {parameter.kind for parameter in parameters}
     if not places and inspect.Parameter.VAR_POSITIONAL not in kinds:
-        raise InvalidError(f"{what} takes no argument: the request's value is its first.")
+        raise InvalidError(f"{what} takes no argument. Its first argument must be the request's value.")
     by_keyword = inspect.Parameter.VAR_KEYWORD in kinds or any(
         parameter.name == "meta" and parameter.kind is not parameter.POSITIONAL_ONLY for parameter in parameters
     )
@@ -215,7 +215,7 @@ def _adapt(method: Callable[..., Any], what: str) -> Call:
         *(parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY),
     ]:
         if parameter.default is inspect.Parameter.empty and parameter.name != "meta":
-            raise InvalidError(f"{what} needs an argument {parameter.name!r} that nobody gives. Give it a default.")
+            raise InvalidError(f"{what} needs an argument {parameter.name!r} that is not passed. Give it a default.")
     if used == 3 or not places:
         return method
     if used == 2:

@@ -57,7 +57,7 @@ class Control:
         try:
             peer = seqpacket.accept(listener)
         except OSError as error:
-            _log.warning("A supervisor could not be connected: %s.", error)
+            _log.warning("A connection of a supervisor could not be accepted: %s.", error)
             return
         if peer is not None:
             self._peers[peer] = set()
@@ -140,7 +140,7 @@ class Control:
             except ScanflowError as error:
                 self._reply(peer, message, {"error": str(error)})
             except Exception as error:  # noqa: BLE001 - the supervisor must get a reply
-                _log.exception("What is desired could not be served.")
+                _log.exception("The desired revisions could not be served.")
                 self._reply(peer, message, {"error": f"{type(error).__name__}: {error}"})
             else:
                 self._reply(peer, message, {"generation": desired.generation})

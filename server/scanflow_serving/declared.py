@@ -87,7 +87,7 @@ class NodeSignature:
                 raise invalid(f"The input {spec.name!r} is missing. Declared: {self.format_inputs()}.")
         if self.table and len({tensor.data.shape[0] for tensor in tensors}) > 1:
             rows = ", ".join(f"{tensor.name!r} has {tensor.data.shape[0]}" for tensor in tensors)
-            raise invalid(f"The columns are not equally long: {rows}.")
+            raise invalid(f"The columns differ in length: {rows}.")
 
     def adapt(self, value: Any, who: str) -> Any:
         """Return the value of a parent node, or of a protocol without datatypes, as this node's input.
@@ -177,12 +177,12 @@ def _parse_specs(declaration: Any, where: str) -> tuple[TensorSpec, ...]:
             raise InvalidError(f"{where}[{place}] should have 'name', 'datatype' and 'shape', and is {entry!r:.80}.")
         datatype, shape = str(entry["datatype"]).removeprefix("TYPE_"), entry["shape"]
         if datatype not in DATATYPES:
-            raise InvalidError(f"{where}[{place}]: {datatype!r} is no datatype. Known: {', '.join(DATATYPES)}.")
+            raise InvalidError(f"{where}[{place}]: {datatype!r} is not a datatype. Known: {', '.join(DATATYPES)}.")
         if not isinstance(shape, (list, tuple)) or not all(isinstance(size, int) and size >= -1 for size in shape):
             raise InvalidError(f"{where}[{place}]: a shape is a list of sizes, -1 for any, and not {shape!r:.80}.")
         parsed.append(TensorSpec(str(entry["name"]), datatype, tuple(shape)))
     if len({spec.name for spec in parsed}) < len(parsed):
-        raise InvalidError(f"{where} has two of the same name.")
+        raise InvalidError(f"{where} has two entries of the same name.")
     return tuple(parsed)
 
 
@@ -194,7 +194,7 @@ def _parse_entries(declaration: Any, where: str) -> list[dict[str, Any]]:
     if entries is None:
         return []
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise InvalidError(f"{where} is no list of inputs or outputs.")
+        raise InvalidError(f"{where} is not a list of inputs or outputs.")
     return entries
 
 
@@ -243,7 +243,7 @@ def _cast(spec: TensorSpec, value: Any, who: str, *, column: bool = False) -> ND
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise _make_unfit(f"{who} takes {spec}, and got rows that are not equally long.") from error
+        raise _make_unfit(f"{who} takes {spec}, and got rows of different lengths.") from error
     got = f"{array.dtype.name} [{', '.join(map(str, array.shape))}]"
     if not spec.fits(array.shape) and not (column and array.ndim == 2 and array.shape[1] == 1):
         raise _make_unfit(f"{who} takes {spec}, and got {got}: the shape is wrong.")
@@ -260,7 +260,7 @@ def _cast(spec: TensorSpec, value: Any, who: str, *, column: bool = False) -> ND
             cast = array.astype(dtype)
             if np.array_equal(cast, array):
                 return cast
-    raise _make_unfit(f"{who} takes {spec}, and got {got}, which cannot be had without loss.")
+    raise _make_unfit(f"{who} takes {spec}, and got {got}, which cannot be converted without loss.")
 
 
 def _make_unfit(detail: str) -> ProblemError:

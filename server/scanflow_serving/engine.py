@@ -96,11 +96,11 @@ class Engine:
         if self.in_flight >= self._most:
             raise ProblemError(
                 429,
-                f"{self.in_flight} requests wait or run already, which is the most that this instance takes.",
+                f"{self.in_flight} requests are already waiting or running, the maximum of this instance.",
                 retry_after_s=max(self._mean_s * self.in_flight / max(1, self.threads), 0.1),
             )
         if self._closed:
-            raise ProblemError(503, "This instance is about to end.", retry_after_s=1.0)
+            raise ProblemError(503, "This instance is shutting down.", retry_after_s=1.0)
 
     def run(self, call: Callable[[], Any]) -> asyncio.Future[Any]:
         """Submit a call to a worker and return its future. A call that is cancelled before it begins is skipped."""

@@ -240,7 +240,7 @@ def _load_sklearn(file: Path, flavor: Mapping[str, Any], who: str) -> Any:
             file, trusted=flavor.get("skops_trusted_types")
         )
     if kind not in {"pickle", "cloudpickle"}:
-        raise UnsupportedError(f"{who} was saved as {kind!r}, which is not known. Known: skops, cloudpickle, pickle.")
+        raise UnsupportedError(f"{who} was saved as {kind!r}, which is unknown. Known: skops, cloudpickle, pickle.")
     with file.open("rb") as opened:
         return pickle.load(opened)  # noqa: S301 - a model of the user's own registry; cloudpickle's files are pickles
 
@@ -311,7 +311,7 @@ def _read_onnx_specs(nodes: Any, who: str) -> tuple[TensorSpec, ...]:
     for node in nodes:
         if node.type not in _ONNX:
             raise UnsupportedError(
-                f"{who} has {node.name!r} of {node.type}, which the Open Inference Protocol has not."
+                f"{who} has {node.name!r} of {node.type}, which the Open Inference Protocol does not have."
             )
         shape = tuple(size if isinstance(size, int) else -1 for size in node.shape or ())
         specs.append(TensorSpec(node.name, _ONNX[node.type], shape))

@@ -135,7 +135,7 @@ def sort_levels(nodes: Sequence[Node]) -> list[list[int]]:
         sorter.prepare()
     except CycleError as error:
         cycle = ", ".join(name for name in names if name in error.args[1])
-        raise InvalidError(f"The nodes {cycle} take each other's results.") from None
+        raise InvalidError(f"The nodes {cycle} depend on each other in a cycle.") from None
     levels: list[list[int]] = []
     while level := sorter.get_ready():
         levels.append(sorted(map(names.index, level)))
@@ -148,7 +148,8 @@ def _check_node(node: Node, nodes: Sequence[Node]) -> None:
     for parent in node.parents:
         if parent not in names:
             raise InvalidError(
-                f"The node {node.name!r} takes the result of {parent!r}, which is no node.{did_you_mean(parent, names)}"
+                f"The node {node.name!r} takes the result of {parent!r}, which is not a "
+                f"node.{did_you_mean(parent, names)}"
             )
     if len(set(node.parents)) < len(node.parents):
         raise InvalidError(f"The node {node.name!r} names a parent twice.")
@@ -277,7 +278,7 @@ class Graph:
                 return branch
         walked = ", ".join(f"{place} or {name!r}" for place, name in enumerate(names))
         raise ProblemError(
-            500, f"{step.who} chose {result!r:.80}, which is no branch of it. Known: {walked}, and -1 for all."
+            500, f"{step.who} chose {result!r:.80}, which is not one of its branches. Known: {walked}, and -1 for all."
         )
 
 

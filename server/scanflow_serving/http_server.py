@@ -154,7 +154,7 @@ class Connection(HttpToolsProtocol):
                 self.transport.abort()
         elif self._head_since is not None:
             if now - self._head_since > HEAD_S:
-                self._refuse(ProblemError(408, "The request did not come in time."))
+                self._refuse(ProblemError(408, "The request was not received in time."))
         elif not self.idle:
             self._since = now
         elif silent_s > idle_s:
@@ -306,10 +306,10 @@ class HttpServer:
             return False
         except OSError as error:
             if error.errno not in _NO_MORE:
-                _log.exception("Listener %r cannot be accepted on any longer.", key)
+                _log.exception("The listener %r failed and accepts no more connections.", key)
                 self._stop_listening(key)
                 return False
-            _log.warning("No more connections for now: %s.", error)
+            _log.warning("No connections are accepted for now: %s.", error)
             self._pause_accepting(key, listener, _PAUSE_S)
             return False
         self.busy += 1
@@ -430,4 +430,4 @@ def _remove_upgrade(data: bytes) -> bytes:
 def _make_unreadable_problem(error: BaseException | None, words: str) -> ProblemError:
     if isinstance(error, httptools.HttpParserInvalidMethodError):
         return ProblemError(501, "There is no such HTTP method.")
-    return ProblemError(400, f"This is no HTTP/1.1 request: {str(error or words).rstrip('.')}.")
+    return ProblemError(400, f"The request is not valid HTTP/1.1: {str(error or words).rstrip('.')}.")

@@ -39,12 +39,12 @@ _FAMILIES: Final = {
     "scanflow_node_seconds": ("histogram", "One call of a node's component."),
     "scanflow_node_errors": ("counter", "Calls of a node's component that raised."),
     "scanflow_batch_rows": ("histogram", "Rows in one call."),
-    "scanflow_refused": ("counter", "Requests refused before anything was done."),
+    "scanflow_refused": ("counter", "Requests refused before any processing."),
     "scanflow_shadow": ("counter", "A shadow's responses, compared with those that clients got."),
     "scanflow_in_flight": ("gauge", "Requests that wait or run."),
     "scanflow_waiting": ("gauge", "Requests that wait."),
     "scanflow_recorded": ("counter", "Predictions recorded."),
-    "scanflow_dropped": ("counter", "Predictions that were to be recorded and were not."),
+    "scanflow_dropped": ("counter", "Predictions that should have been recorded, but were not."),
 }
 """Kind and documentation of each metric family."""
 

@@ -234,7 +234,7 @@ def _make_unreadable_problem(body: Body, error: Exception) -> ProblemError:
     if isinstance(error, msgspec.ValidationError):
         text = str(error)
         if "required field" in text or " - at `$" in text:
-            return invalid(f"The request is not as the protocol says: {_format_reason(text)}.")
+            return invalid(f"The request does not follow the protocol: {_format_reason(text)}.")
         return invalid(f"The request should be an object with 'inputs': {_format_reason(text)}.")
     if _has_nan(body):
         return invalid(

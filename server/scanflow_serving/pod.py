@@ -87,7 +87,7 @@ def _open_fetcher(home: Path, tracker: str | None) -> Callable[[str], ModelFiles
 
     if not tracker:
         raise UsageError(
-            "A registered model is to be served, and MLFLOW_TRACKING_URI names no tracker to fetch it from."
+            "The service has a registered model, but MLFLOW_TRACKING_URI names no tracker to fetch it from."
         )
     return RegistrySubprocess(home, tracker).fetch
 
@@ -152,7 +152,7 @@ def _fail(error: Exception) -> int:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("This is what a cluster starts. You want: scanflow deploy")
+        sys.exit("The cluster starts this program. Use instead: scanflow deploy")
     status = main(Path(sys.argv[1]).absolute())
     sys.stdout.flush()
     sys.stderr.flush()

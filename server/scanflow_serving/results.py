@@ -47,7 +47,7 @@ def to_raw_bytes(value: Any, who: str) -> bytes | memoryview:
         return to_raw_bytes(next(iter(value.values())), who)
     if isinstance(value, (dict, tuple)):
         raise _make_unusable_problem(
-            who, f"{len(value)} outputs, and only one can be answered as raw bytes. Ask for JSON."
+            who, f"{len(value)} outputs, but only one can be returned as raw bytes. Request JSON."
         )
     array = to_array(value, who)
     if array.dtype.kind == "O":
@@ -81,11 +81,11 @@ def _convert(value: Any, who: str) -> NDArray[Any]:
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise _make_unusable_problem(who, "a list whose rows are not equally long.") from error
+        raise _make_unusable_problem(who, "a list whose rows differ in length.") from error
     # numpy wraps objects it does not know in an array without dimensions.
     if array.dtype.kind == "O" and array.ndim == 0:
         raise _make_unusable_problem(
-            who, f"a value of type {type(value).__name__!r}, which is no array, list, dict of them, bytes or text."
+            who, f"a value of type {type(value).__name__!r}, which is not an array, list, dict of them, bytes or text."
         )
     return array
 

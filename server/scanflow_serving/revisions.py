@@ -190,7 +190,7 @@ class Revisions:
         try:
             await asyncio.wait_for(asyncio.wrap_future(loading), LOAD_S)
         except TimeoutError as error:
-            raise UnavailableError(f"Loading took longer than {LOAD_S:g} s and was given up.") from error
+            raise UnavailableError(f"Loading took longer than {LOAD_S:g} s and was abandoned.") from error
         return {
             revision.id: LoadedRevision(
                 revision, [components[make_share_key(node), revision.shadow] for node in revision.nodes], self._metrics
@@ -263,10 +263,10 @@ def _check_revisions(desired: Desired) -> None:
         raise InvalidError("Two revisions have the same id.")
     serving = [revision for revision in desired.revisions if not revision.shadow]
     if desired.revisions and not serving:
-        raise InvalidError("All revisions are shadows: nobody would answer.")
+        raise InvalidError("All revisions are shadows: none would respond.")
     if any(not 0 <= revision.weight < float("inf") for revision in desired.revisions):
         raise InvalidError("A revision's weight should be a number from 0 to 1.")
     if serving and not any(revision.weight > 0 for revision in serving):
-        raise InvalidError("All revisions have the weight 0: nobody would answer.")
+        raise InvalidError("All revisions have the weight 0: none would respond.")
     for revision in desired.revisions:
         sort_levels(revision.nodes)

@@ -302,7 +302,9 @@ class ServingApplication:
                 return methods[request.method]
             allowed = ", ".join(methods)
             raise ProblemError(
-                405, f"{request.method[:20]} is not for {path[:200]}: use {allowed}.", headers=(("allow", allowed),)
+                405,
+                f"{request.method[:20]} is not allowed for {path[:200]}: use {allowed}.",
+                headers=(("allow", allowed),),
             )
         if path.startswith(_MODELS):
             name, _, rest = path.removeprefix(_MODELS).partition("/")
@@ -378,7 +380,7 @@ class ServingApplication:
                 count = await self.engine.run(partial(seldon.give_feedback, loaded.graph, feedback, finish))
         except TimeoutError:
             self.engine.check_workers()
-            raise ProblemError(504, f"The feedback was not taken within {self.limits.deadline_s:g} s.") from None
+            raise ProblemError(504, f"The feedback was not processed within {self.limits.deadline_s:g} s.") from None
         finally:
             self.engine.in_flight -= 1
             self.revisions.release(loaded)
@@ -399,4 +401,4 @@ async def _not_ready(_request: Request) -> Response:
 
 def _make_defect_problem(error: BaseException) -> ProblemError:
     _log.error("a request could not be answered", exc_info=error)
-    return ProblemError(500, f"The answer could not be made: {type(error).__name__}: {error}")
+    return ProblemError(500, f"The response could not be created: {type(error).__name__}: {error}")

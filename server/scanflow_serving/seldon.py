@@ -64,7 +64,7 @@ def decode_feedback(body: Body, *, allow_nan: bool, media: str = "") -> Feedback
     if isinstance(reward, bool) or not isinstance(reward, (int, float)) or abs(reward) > sys.float_info.max:
         raise invalid(f"'reward' should be a number of 64 bits, and is {reward!s:.60}.")
     if not any(document.get(name) for name in ("request", "response", "truth")) and "reward" not in document:
-        raise invalid("Feedback has a 'reward', a 'truth', or both, and the 'request' and 'response' that it is about.")
+        raise invalid("Feedback needs a 'reward', a 'truth' or both, and its 'request' and 'response'.")
     request = document.get("request")
     truth = document.get("truth")
     response = document.get("response") or {}
@@ -96,7 +96,9 @@ def encode(request: Prediction, outcome: Outcome, walk: Walk, revision: str) -> 
     try:
         return _writer.encode({**_make_payload(outcome, request.kind), "meta": meta})
     except (TypeError, UnicodeEncodeError, RecursionError, ValueError) as error:
-        raise ProblemError(500, f"{outcome.step.who} gave what is no JSON: {str(error)[:200]}.") from error
+        raise ProblemError(
+            500, f"{outcome.step.who} returned a value that is not valid JSON: {str(error)[:200]}."
+        ) from error
 
 
 def give_feedback(graph: Graph, feedback: Feedback, finish: Callable[[Any], Any]) -> int:

@@ -56,7 +56,7 @@ def _get_dtype(datatype: str, where: str) -> np.dtype[Any]:
 
 def check_shape(shape: Sequence[int], where: str) -> int:
     if len(shape) > MAX_DIMENSIONS:
-        raise invalid(f"{where}: the shape has {len(shape)} dimensions, and {MAX_DIMENSIONS} is the most there can be.")
+        raise invalid(f"{where}: the shape has {len(shape)} dimensions, but at most {MAX_DIMENSIONS} are supported.")
     if any(size < 0 for size in shape):
         raise invalid(f"{where}: the shape {_format_shape(shape)} has a negative dimension. Say how large the data is.")
     count = math.prod(shape)
@@ -73,7 +73,7 @@ def check_finite(data: NDArray[Any], where: str) -> None:
     what = "NaN" if np.isnan(data.flat[place]) else "infinity"
     raise invalid(
         f"{where}: element {place} is {what}, and this service takes finite numbers only. "
-        "Send others, or deploy it with allow_nan."
+        "Send finite ones, or deploy the service with allow_nan."
     )
 
 
@@ -181,14 +181,12 @@ def _build(values: Any, dtype: np.dtype[Any], shape: Sequence[int], count: int, 
     try:
         array = np.array(_to_bytes(values) if dtype.kind == "O" else values, dtype)
     except ValueError:
-        raise invalid(
-            f"{where}: the rows of its data are not equally long; the shape is {_format_shape(shape)}."
-        ) from None
+        raise invalid(f"{where}: the rows of its data differ in length; the shape is {_format_shape(shape)}.") from None
     except OverflowError:
         raise invalid(f"{where}: a number in its data is too large for {dtype.name}.") from None
     if depth > 1 and array.shape != tuple(shape):
         if array.ndim != depth:
-            raise invalid(f"{where}: the rows of its data are not equally long; the shape is {_format_shape(shape)}.")
+            raise invalid(f"{where}: the rows of its data differ in length; the shape is {_format_shape(shape)}.")
         raise invalid(
             f"{where}: the shape is {_format_shape(shape)}, and the data is nested as {_format_shape(array.shape)}."
         )
@@ -261,7 +259,7 @@ def _make_value_problem(
             value = value[place]
     except (msgspec.DecodeError, RecursionError, ValueError, TypeError, LookupError):
         return invalid(
-            f"{where}: its data{at and ' at ' + at} is none of {datatype}, which takes {_describe_values(datatype)}."
+            f"{where}: its data{at and ' at ' + at} is not a {datatype}, which takes {_describe_values(datatype)}."
         )
     if not places:
         return invalid(f"{where}: its data should be a list, and is {_shorten(value)}.")

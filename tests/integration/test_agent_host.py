@@ -318,7 +318,7 @@ def test_a_second_process_over_the_same_folder_is_refused(agent: Hosted) -> None
         timeout=patient(120),
     )
     assert second.returncode == 1
-    assert "hosted by another process already" in second.stderr
+    assert "Another process already hosts the agent" in second.stderr
 
 
 @pytest.mark.parametrize(
@@ -380,7 +380,7 @@ def test_a_sensor_that_hangs_is_given_up_and_keeps_neither_the_others_nor_the_en
         agent.ask("POST", "/sensors/hang", {})
         until(lambda: [one for one in agent.journal("sample") if one["subject"] == "hang"], "it was given up")
         (sample,) = [one["body"] for one in agent.journal("sample") if one["subject"] == "hang"]
-        assert sample["error"] == "It took longer than its limit of 1 s, and was given up."
+        assert sample["error"] == "The sensor exceeded its limit of 1 s, and was abandoned."
         fired = len(own_server.keys("retrain"))
         until(lambda: len(own_server.keys("retrain")) > fired + 2, "the others go on")
     finally:

@@ -186,7 +186,7 @@ class AgentHost:
     def check_clock(self) -> None:
         """Check the clock: it may have been set, or the machine may have slept."""
         if self.loop.check_clock():
-            _log.warning("The clock was ahead, and was set back: sensors go on from now.")
+            _log.warning("The clock was ahead and was set back: sensors continue from the current time.")
             self._schedule()
         self._scheduler.check_clock()
 
@@ -265,7 +265,7 @@ class AgentHost:
             _log.info("the server does not answer: %s", error)
         except ScanflowError as error:
             self._registered = False
-            _log.warning("the server does not want this agent: %s", error)
+            _log.warning("the server rejected this agent: %s", error)
         else:
             self._registered, self._last_heartbeat = True, (counters, now)
         return self._registered
@@ -282,8 +282,8 @@ def format_trouble(failing: list[SensorState]) -> str:
     since = "" if first.failing_since is None else f" since {format_time(round(first.failing_since))}"
     reason = shorten(first.trouble, _LONGEST_REASON)
     names = ", ".join(sensor_state.sensor for sensor_state in failing[1:6])
-    others = "" if len(failing) == 1 else f" And so do: {names}."
-    return f"The sensor {first.sensor!r} fails again and again{since}: {reason}{others}"
+    others = "" if len(failing) == 1 else f" Other failing sensors: {names}."
+    return f"The sensor {first.sensor!r} fails repeatedly{since}: {reason}{others}"
 
 
 def _make_ring(loop: ControlLoop, leaves: list[tuple[str, Path]]) -> Callable[[bool], None]:

@@ -233,7 +233,7 @@ class ControlLoop:
         ]
         if not call_paths and not anyhow:
             raise NotFoundError(
-                f"The sensor {name!r} of the agent {self.agent!r} is not called by others: its trigger is a "
+                f"The sensor {name!r} of the agent {self.agent!r} cannot be called: its trigger is a "
                 f"{runner.state.trigger.kind!r}. Give it sf.on_call(), or fire it: POST /sensors/{name}/fire"
             )
         self._admit(runner, firing, call_paths, anyhow=anyhow)
@@ -295,7 +295,7 @@ class ControlLoop:
 
     def _check_open(self) -> None:
         if self._closing:
-            raise UnavailableError(f"The agent {self.agent!r} is being stopped. Try again: it may be started again.")
+            raise UnavailableError(f"The agent {self.agent!r} is stopping. Try again later: it may be restarted.")
 
     def _get_runner(self, name: str) -> _Runner:
         if name not in self._runners:
@@ -309,7 +309,8 @@ class ControlLoop:
         if len(runner.waiting) >= runner.sensor.most_waiting:
             self._record_missed(runner, firing, "full")
             raise UnavailableError(
-                f"{len(runner.waiting)} firings of the sensor {runner.state.sensor!r} wait already. Try again later."
+                f"{len(runner.waiting)} firings of the sensor {runner.state.sensor!r} are already queued. Try again "
+                "later."
             )
         self._state.add_call(runner.state.sensor, firing)
         fires = runner.state.mark_fired(*paths)
@@ -351,7 +352,7 @@ class ControlLoop:
         assert runner.task is not None
         runner.limit = None
         runner.state.abandoned += 1
-        limit = f"It took longer than its limit of {runner.sensor.limit_s:g} s, and was given up."
+        limit = f"The sensor exceeded its limit of {runner.sensor.limit_s:g} s, and was abandoned."
         try:
             self._record_result(runner, began, None, limit)
         finally:
@@ -374,7 +375,7 @@ class ControlLoop:
 
     def _collect_result(self, runner: _Runner, began: float, task: asyncio.Task[SensorResult]) -> None:
         if task.cancelled():
-            self._record_result(runner, began, None, "It was cancelled by its own code.")
+            self._record_result(runner, began, None, "The sensor's own code cancelled it.")
         elif (error := task.exception()) is not None:
             self._record_result(runner, began, None, format_error(error))
         else:
@@ -418,7 +419,7 @@ class ControlLoop:
             sample = Sample(**fields, value=value, error=error)
             return sample, sample.model_dump_json()
         except ValueError as invalid:  # a sample with a lone surrogate can be built, and not serialized
-            why = escape_surrogates(f"What it returned cannot be written as JSON: {invalid}")
+            why = escape_surrogates(f"The sensor's result cannot be serialized as JSON: {invalid}")
             sample = Sample(**fields, value=None, error=why)
             return sample, sample.model_dump_json()
 

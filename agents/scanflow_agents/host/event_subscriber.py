@@ -123,7 +123,7 @@ class EventSubscriber:
         try:
             await self._synchronize()
             await self._listen()
-            raise UnavailableError("The server has ended its stream of events.")
+            raise UnavailableError("The server closed its event stream.")
         except Exception as error:  # the edge of a loop that must continue; no event is lost
             self._log_failure(error)
             if self._state.position == before:
@@ -145,8 +145,8 @@ class EventSubscriber:
             newest = await self._source.newest()
             now = _build_position(newest, position.generation + 1)
             _log.warning(
-                "The server's list of events was started again: number %d was heard, and it is at %d. Events until "
-                "now are not heard.",
+                "The server's event log was restarted: the last received event was %d, and the log is at %d. Earlier "
+                "events are skipped.",
                 position.number,
                 now.number,
             )
@@ -160,7 +160,7 @@ class EventSubscriber:
             async for batch in stream:
                 if not self.connected:
                     self.connected, self._last_failure = True, ""
-                    _log.info("Events are heard from number %d on.", position.number)
+                    _log.info("Receiving events from number %d on.", position.number)
                 for start in range(0, len(batch.events), MOST_AT_ONCE):
                     self._take_event(batch.events[start : start + MOST_AT_ONCE])
                     await self._state.writer.flush()
@@ -192,7 +192,7 @@ class EventSubscriber:
 
     def _record_lost_events(self, number: int, event: Event) -> None:
         count = event.id - number
-        _log.warning("The server has forgotten the events %d to %d, which were not heard.", number + 1, event.id)
+        _log.warning("The server deleted the events %d to %d before this agent received them.", number + 1, event.id)
         self._note("missed", {"reason": "gone", "cause": f"event:{number + 1}", "count": count})
 
     async def _wait_while_behind(self) -> None:
@@ -207,7 +207,7 @@ class EventSubscriber:
     def _log_failure(self, error: Exception) -> None:
         level = logging.INFO if isinstance(error, UnavailableError) else logging.WARNING
         defect = not isinstance(error, ScanflowError)
-        text = f"Events cannot be heard: {f'{type(error).__name__}: ' if defect else ''}{error}"
+        text = f"Events cannot be received: {f'{type(error).__name__}: ' if defect else ''}{error}"
         if text != self._last_failure:
             _log.log(logging.ERROR if defect else level, "%s", text, exc_info=error if defect else None)
         self._last_failure = text

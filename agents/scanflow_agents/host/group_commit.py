@@ -111,8 +111,8 @@ class GroupWriter:
                     _log.warning("the agent's state cannot be written: %s", error)
                     if loop.time() >= give_up:
                         self._broken = UnavailableError(
-                            f"The agent's state in {str(self._path)!r} cannot be written: {error}. Make room on its "
-                            "disk; the agent starts again by itself."
+                            f"The agent's state in {str(self._path)!r} cannot be written: {error}. Free disk space; "
+                            "the agent restarts by itself."
                         )
                         self.broken.set()
                         _resolve([*waiting, *self._waiting], self._broken)

@@ -113,7 +113,7 @@ def _parse(adapter: TypeAdapter[T], data: bytes | dict[str, str], where: Literal
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join((where, *map(str, first["loc"])))
-        raise InvalidError(f"The request cannot be used: {place}: {first['msg']}.") from error
+        raise InvalidError(f"The request is invalid: {place}: {first['msg']}.") from error
 
 
 class QuietServer(uvicorn.Server):

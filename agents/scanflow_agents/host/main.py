@@ -43,7 +43,7 @@ def main(folder: Path) -> int:
         _write_document(folder, "failure.json", {"error": str(error), "type": type(error).__name__})
         return CONFIGURATION if isinstance(error, UsageError) else 1
     except Exception as error:  # noqa: BLE001 - the edge of the program: the error is recorded for its supervisor
-        _log.exception("The agent ended by a defect")
+        _log.exception("The agent crashed")
         kind = type(error).__name__
         _write_document(folder, "failure.json", {"error": f"{kind}: {error}", "type": kind})
         return 1
@@ -55,7 +55,7 @@ def _hold_lock(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise AlreadyRunningError(f"The agent in {str(folder)!r} is hosted by another process already.") from error
+            raise AlreadyRunningError(f"Another process already hosts the agent in {str(folder)!r}.") from error
         yield
 
 
@@ -72,7 +72,7 @@ async def _serve(folder: Path, spec: AgentSpec) -> int:
         try:
             _write_document(folder, "ailment.json", None if why is None else {"error": why})
         except OSError as error:  # the store reports a full disk
-            _log.warning("What is wrong with the agent cannot be written down: %s", error)
+            _log.warning("The agent's failure could not be recorded: %s", error)
 
     report_trouble(None)
     host, close = build(folder, spec, clock=time.time, report_trouble=report_trouble)
@@ -102,7 +102,9 @@ def _open_listener(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), backlog=128)
     except OSError as error:
-        raise InvalidError(f"The port {port} cannot be listened on: {error}. Give another, or 0 for any.") from error
+        raise InvalidError(
+            f"The agent cannot listen on the port {port}: {error}. Choose another port, or 0 for any."
+        ) from error
 
 
 def _write_document(folder: Path, name: str, document: Mapping[str, Any] | None) -> None:

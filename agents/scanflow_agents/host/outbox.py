@@ -75,7 +75,9 @@ class Outbox:
         """Store deliveries, and send them once they are committed."""
         for delivery in deliveries:
             if self.count >= MOST_DELIVERIES:
-                self._give_up(delivery, UnavailableError(f"{self.count} deliveries wait already, so no more are kept."))
+                self._give_up(
+                    delivery, UnavailableError(f"{self.count} deliveries are already queued, so no more are accepted.")
+                )
                 continue
             number = self._state.add_delivery(delivery.queue, delivery.kind, delivery.key, delivery.at, delivery.body)
             self._put(number, delivery)
@@ -150,7 +152,7 @@ class Outbox:
 
     def _give_up(self, delivery: Delivery, error: ScanflowError) -> None:
         self.refused += 1
-        _log.warning("%s %s was given up: %s", delivery.kind, delivery.key, error)
+        _log.warning("%s %s was dropped: %s", delivery.kind, delivery.key, error)
         body = {"key": delivery.key, "error": str(error), "type": type(error).__name__}
         self._state.note("refused", delivery.queue, self._clock(), json.dumps(body))
         self._answer(delivery, None, error)

@@ -67,7 +67,7 @@ class _Caller:
             team=self.environment.application.team,
             agent=self.environment.agent,
             strategy=self.sensor,
-            rule="asked for by the sensor itself",
+            rule="requested by the sensor itself",
             key=self._key(),
             at=self.environment.clock(),
         )
@@ -100,7 +100,7 @@ def build_hosted_sensor(
         if looked is not None:
             if environment.tracker is None:
                 raise MissingExtraError(
-                    f"The sensor {sensor.name!r} looks at tracked runs, and MLflow is not installed here. Install it: "
+                    f"The sensor {sensor.name!r} reads tracked runs, but MLflow is not installed here. Install it: "
                     "pip install 'scanflow[local]'"
                 )
             tracker, app = environment.tracker, environment.application

@@ -83,10 +83,10 @@ class DeliveryClient:
         try:
             record = await self._connected.ask("GET", self._path(agent))
         except NotFoundError as error:
-            raise UnavailableError(f"The agent {agent!r} is not known to the server yet: {error}") from error
+            raise UnavailableError(f"The server does not know the agent {agent!r} yet: {error}") from error
         url = record.get("url") if isinstance(record, dict) else None
         if not isinstance(url, str) or not url:
-            raise UnavailableError(f"The agent {agent!r} has not said where it is yet.")
+            raise UnavailableError(f"The agent {agent!r} has not reported its address yet.")
         return self._agents.setdefault(agent, self._connect(url))
 
 
@@ -129,8 +129,8 @@ def _event(text: str) -> Event:
         return Event.model_validate_json(text)
     except ValidationError as error:
         raise UnavailableError(
-            f"The server told of an event that this agent cannot read ({error.errors(include_url=False)[0]['msg']}): "
-            f"{text:.200}. Is it of another version? Install the same one, and restart the agent."
+            f"The server sent an event that this agent cannot parse ({error.errors(include_url=False)[0]['msg']}): "
+            f"{text:.200}. If the server has another version, install that version here, and restart the agent."
         ) from error
 
 
@@ -155,4 +155,4 @@ class EventReporter:
         except UnavailableError:
             self._events = deque([*events, *self._events], maxlen=MOST_REPORTED)
         except ScanflowError as error:
-            _log.warning("%d events were not wanted by the server: %s", len(events), error)
+            _log.warning("%d events were rejected by the server: %s", len(events), error)

@@ -54,8 +54,8 @@ class ThreadPool:
         started again. Cancelled once more, it returns at once."""
         if self.abandoned >= self._most_abandoned:
             raise UnavailableError(
-                f"{self.abandoned} functions of this agent hang, so no more are begun. Give them a limit of their own, "
-                "such as a timeout of the request that they wait for; then restart the agent."
+                f"{self.abandoned} functions of this agent hang, so no more are started. Add a timeout to what they "
+                "wait for, such as a request; then restart the agent."
             )
         loop = asyncio.get_running_loop()
         job = _Job(function, loop)

@@ -73,7 +73,7 @@ def find_unfinished_run(context: Context, workflow: str, kind: Kind, *, patience
     for intent in [*context.wanted(), *(action.intent for action in actions)]:
         identity = (intent.app, intent.team, intent.primitive, intent.target)
         if identity == (context.app, context.team, "run_workflow", f"workflow/{workflow}"):
-            return f"wanted by {intent.agent}: {intent.id}"
+            return f"requested by {intent.agent}: {intent.id}"
     runs, now = list_newest_runs(context, workflow), context.clock()
     for run in runs:
         if run.state == "running":

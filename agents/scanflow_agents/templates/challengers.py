@@ -129,8 +129,7 @@ class Challengers:
             training = parse_training_outputs(outputs)
             if training is None and _is_requested(context, run):
                 raise InvalidError(
-                    "It left no output 'slices', and nothing can be decided. What such a run has to leave: "
-                    "docs/own-data.md"
+                    "The run has no output 'slices', so no decision is possible. Required outputs: docs/own-data.md"
                 )
             if training is None:  # it trained a first model
                 return None
@@ -139,7 +138,12 @@ class Challengers:
             version = outputs.get("version")
             nothing: dict[str, Any] = {"champion": None, "gain": None, "n": 0, "needed": 0, "slices": []}
             about = {"run": run, "version": version if isinstance(version, int) else None}
-            return {"verdict": "wait", "reason": f"The run {run} cannot be judged by. {error}", **about, **nothing}
+            return {
+                "verdict": "wait",
+                "reason": f"The run {run} cannot be used for a decision. {error}",
+                **about,
+                **nothing,
+            }
 
     def _decide(self, context: Context, run: str, training: TrainingOutputs, look: int) -> dict[str, Any]:
         options, points = self._options, _read_points(context, training.labels)

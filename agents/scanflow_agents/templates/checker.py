@@ -270,7 +270,7 @@ def _check_options(app: Application, agent: Agent) -> CheckerOptions:
     if options.detector not in plugin_names("detectors"):
         raise InvalidError(f"Agent {agent.name!r}: {explain_not_installed('detectors', options.detector)}")
     if options.reference_parameter and options.model_name is None:
-        raise InvalidError(f"Agent {agent.name!r}: reference_parameter needs the model whose it is: model_name.")
+        raise InvalidError(f"Agent {agent.name!r}: reference_parameter needs model_name, the model with the reference.")
     workflow = find_workflow(app, agent, options.detector_workflow, "detector_workflow")
     check_parameters(agent, workflow, _build_parameters(options, {"run_ids": [], "reference": "", "pending": []}))
     return options
@@ -353,9 +353,9 @@ def _process_detection(
     in_use = find_version_in_use(context, detection.model_uri) if detection.model_uri else None
     outdated = in_use not in {None, detection.model_version}
     if outdated:
-        verdict = replace(verdict, counts=False, why=f"version {in_use} is in use since")
+        verdict = replace(verdict, counts=False, why=f"version {in_use} came into use since then")
     elif windows and verdict.kind == "suspected" and detection.same_drift:
-        verdict = DriftVerdict("found", True, f"it is the drift of {windows[0].run}")
+        verdict = DriftVerdict("found", True, f"it is the same drift as in {windows[0].run}")
     outcome: dict[str, Any] = {
         "run": run,
         "drifted": verdict.kind == "found",

@@ -48,12 +48,14 @@ def evaluate_detection(
     counted = 1 + sum(before[: window - 1])
     if counted >= needed:
         return DriftVerdict(
-            "found", True, f"{counted} of the last {min(window, 1 + len(before))} looks" if needed > 1 else ""
+            "found", True, f"{counted} of the last {min(window, 1 + len(before))} checks" if needed > 1 else ""
         )
     p = outputs.get("p_value")
     if _is_number(p) and float(str(p)) <= sure_below:
-        return DriftVerdict("found", True, f"p {float(str(p)):.2g} needs no second look")
-    return DriftVerdict("suspected", True, f"{counted} of the last {window} looks found drift, and {needed} are needed")
+        return DriftVerdict("found", True, f"p = {float(str(p)):.2g} needs no confirmation")
+    return DriftVerdict(
+        "suspected", True, f"{counted} of the last {window} checks found drift, and {needed} are required"
+    )
 
 
 def _is_number(value: Any) -> bool:

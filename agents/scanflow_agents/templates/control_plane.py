@@ -134,7 +134,7 @@ def get_control_plane(context: Context) -> ControlPlane:
     if isinstance(context.services, ControlPlane):
         return context.services
     raise UsageError(
-        f"The agent {context.agent!r} needs the server, for its runs and its label queue, and was started without one. "
+        f"The agent {context.agent!r} needs the server for its runs and its label queue, but was started without one. "
         "Start it: scanflow up"
     )
 
@@ -150,7 +150,7 @@ def tracker_of(context: Context) -> KnowledgeBase:
     if context.tracker is not None:
         return context.tracker
     raise UsageError(
-        f"The agent {context.agent!r} reads recorded predictions, and the application {context.app!r} has no tracker. "
+        f"The agent {context.agent!r} reads recorded predictions, but the application {context.app!r} has no tracker. "
         "Write sf.Application(tracker=sf.Tracker(), ...) and install scanflow[tracker]."
     )
 

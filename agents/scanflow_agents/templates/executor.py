@@ -211,7 +211,7 @@ def _explain_out_of_use(
         return None
     if promotion not in {PROMOTED, BY_HAND, OUT_OF_USE}:
         model.tag(context, version.version, {PROMOTION: OUT_OF_USE})
-    return "another client took it out of use. Ask for it with again=True"
+    return "another client took it out of use. Request it with again=True"
 
 
 def _promote(context: Context, model: RegisteredModel, version: ModelVersion, action: Action) -> None:

@@ -146,7 +146,7 @@ class SharedLabeller:
         if not isinstance(answer, Mapping):
             raise InvalidError(f"{who} returned {short(answer)}. Return a mapping from ids to labels.")
         if strange := [id for id in answer if id not in ids]:
-            raise InvalidError(f"{who} labelled {short(strange[0])}, which it was not asked for.")
+            raise InvalidError(f"{who} labelled {short(strange[0])}, which was not requested.")
         labels = {
             str(id): plain(_number(label), f"The label of {id!r}") for id, label in answer.items() if label is not None
         }

@@ -60,7 +60,7 @@ def compute_loss(
         now, before = measure_live_accuracy(points), get_expected_accuracy(champion)
         if before is None:
             raise InvalidError(
-                f"Version {champion.version} of {champion.name!r} has no tag 'accuracy', so that no loss is known. Tag "
+                f"Version {champion.version} of {champion.name!r} has no tag 'accuracy', so its loss is unknown. Tag "
                 "it with its accuracy, 0 to 1; or write retrain_when='drift'."
             )
     else:
@@ -80,7 +80,7 @@ def _read_estimate(context: Context, points: Sequence[Mapping[str, Any]]) -> tup
     values = [outputs.get(name) for name in names]
     if any(isinstance(number, bool) or not isinstance(number, int | float) for number in values):
         raise InvalidError(
-            f"The detection {newest} left no {', '.join(map(repr, names[:4]))}, so that no loss is estimated. See "
+            f"The detection {newest} has no output {', '.join(map(repr, names[:4]))}, so no loss is estimated. See "
             "docs/own-data.md; or write retrain_when='drift', or 'realised_loss'."
         )
     value, low, high, before, n = (float(number) for number in values)  # type: ignore[arg-type]  # they are numbers

@@ -89,7 +89,7 @@ def describe_unrecorded_failure(ended: Sequence[Action], version: ModelVersion) 
     last = next((action for action in ended if get_model_uri(action) == version.uri), None)
     if last is None or describe_failure(last) is None or is_recorded(last, version):
         return None
-    return f"its last try went wrong, which is about to be noted: {last.id}"
+    return f"its last attempt failed, which is not recorded yet: {last.id}"
 
 
 def describe_pending_change(
@@ -106,13 +106,13 @@ def describe_pending_change(
             return _describe_intent(action.intent, address)
         same = get_model_uri(action) == address
         if action.state == "succeeded" and not same and context.clock() < (action.ended or 0.0) + watched_s:
-            return f"another is being watched: {get_model_uri(action)}"
+            return f"another version is being watched: {get_model_uri(action)}"
     return None
 
 
 def _describe_intent(intent: Intent, address: str) -> str:
     own = _get_model_uri(intent)
-    return f"it is on its way: {intent.id}" if own == address else f"another is on its way: {own}"
+    return f"its change is in progress: {intent.id}" if own == address else f"another change is in progress: {own}"
 
 
 def evaluate_change(action: Action, *, now: float, watched_s: float, is_newest: bool, is_served: bool) -> Verdict:

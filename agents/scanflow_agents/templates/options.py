@@ -104,8 +104,8 @@ def find_service_workflow(app: Application, agent: Agent, name: str | None, para
     online = [workflow.name for workflow in app.workflows if workflow.type == "online"]
     if name is None and len(online) != 1:
         raise InvalidError(
-            f"Agent {agent.name!r}: the application {app.name!r} has {len(online)} online workflows. Say which is "
-            f"meant: parameters={{{parameter!r}: ...}}"
+            f"Agent {agent.name!r}: the application {app.name!r} has {len(online)} online workflows. Choose one: "
+            f"parameters={{{parameter!r}: ...}}"
         )
     return find_workflow(app, agent, online[0] if name is None else name, parameter, online=True)
 
@@ -117,8 +117,8 @@ def find_model_node(agent: Agent, service: Workflow, node: str | None) -> tuple[
     }
     if node is None and len(models) != 1:
         raise InvalidError(
-            f"Agent {agent.name!r}: {len(models)} nodes of {service.name!r} are models of the registry. Say which is "
-            "meant: parameters={'node': ...}"
+            f"Agent {agent.name!r}: {len(models)} nodes of {service.name!r} are models of the registry. Choose one: "
+            f"parameters={'node': ...}"
         )
     name = next(iter(models)) if node is None else node
     if name not in models:
@@ -155,6 +155,6 @@ def _build_missing_error(
     app: Application, agent: Agent, what: str, parameter: str, name: str, names: Iterable[str]
 ) -> InvalidError:
     return InvalidError(
-        f"Agent {agent.name!r}: the application {app.name!r} has no {what}.{did_you_mean(name, names)} Say which is "
-        f"meant: parameters={{{parameter!r}: ...}}"
+        f"Agent {agent.name!r}: the application {app.name!r} has no {what}.{did_you_mean(name, names)} Choose one: "
+        f"parameters={{{parameter!r}: ...}}"
     )

@@ -110,7 +110,7 @@ def declare(app: Application, agent: Agent) -> None:
         backup = find_workflow(app, agent, options.backup_workflow, "backup_workflow", online=True).name
         service = find_service_workflow(app, agent, options.service)
         if backup == service.name:
-            raise InvalidError(f"Agent {agent.name!r}: {backup!r} cannot stand in for itself. Name another workflow.")
+            raise InvalidError(f"Agent {agent.name!r}: {backup!r} cannot be its own backup. Name another workflow.")
         linked = service.serving is not None and service.serving.backup == backup
         infrastructure.declare_failover(service.name, backup, options, linked=linked)
     if options.target_p95_s is not None:
@@ -185,7 +185,7 @@ def _declare_retraining(options: PlannerOptions, model: RegisteredModel, challen
         enough = len(new) >= least and busy is None and champion is not None
         wanted = get_control_plane(context).labels(context.app, state="wanted", team=context.team) if enough else []
         if label_wait.should_wait(len(labels), more=len(wanted) > 0, now=context.clock()):
-            return counts | {"busy": "labels are coming"}
+            return counts | {"busy": "labels are still coming in"}
         if enough and challengers is not None and (waits := _describe_waiting(context, model, challengers)) is not None:
             return counts | {"busy": waits}
         if enough and champion is not None:
@@ -195,7 +195,7 @@ def _declare_retraining(options: PlannerOptions, model: RegisteredModel, challen
                     return counts
             now = context.clock()
             if 0 <= now - last_request[0] < options.again_after_s:  # a refusal lasts for a while
-                return counts | {"busy": "it was asked for already"}
+                return counts | {"busy": "it was already requested"}
             last_request[0] = now
             left_out = set() if options.learn_from == "all" else learnt & {label["id"] for label in to_learn}
             selected = [label for label in labels if label["id"] not in left_out]
@@ -240,10 +240,10 @@ def _declare_change(
         """Decide on the newest challenger, by its and the champion's predictions for the same points."""
         evidence = challengers.evaluate_newest(context)
         if evidence is None:
-            return {"verdict": None, "stands": "nothing was retrained yet", "batch": None}
+            return {"verdict": None, "stands": "no model was retrained yet", "batch": None}
         comparison, now = _compare_challenger(context, model, evidence), context.clock()
         if better(comparison) and is_repeated("use", comparison["version"], now):
-            return {**comparison, "stands": "it was asked for already"}
+            return {**comparison, "stands": "it was already requested"}
         if comparison["stands"] is None and comparison["verdict"] == "wait" and evidence["needed"] and evaluates:
             more = _find_labels_to_evaluate(context, options, evidence)
             if more and not is_repeated("evaluate", comparison["version"], now):
@@ -316,7 +316,7 @@ def _describe_waiting(context: Context, model: RegisteredModel, challengers: Cha
     evidence = challengers.evaluate_newest(context)
     if evidence is None or evidence["verdict"] != "wait" or not evidence["needed"]:
         return None
-    waits = f"version {evidence['version']} waits for {evidence['needed']} more points to evaluate by"
+    waits = f"version {evidence['version']} waits for {evidence['needed']} more evaluation points"
     return waits if _compare_challenger(context, model, evidence)["stands"] is None else None
 
 

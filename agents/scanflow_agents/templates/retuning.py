@@ -100,7 +100,7 @@ def declare_retuning(agent: Agent, app: str, service: str, model: str, options: 
     """
     if (options.retune_inputs is None) == (options.retune_file is None):
         raise InvalidError(
-            f"Agent {agent.name!r}: a search needs what it sends. Say it in one of two ways: "
+            f"Agent {agent.name!r}: a search needs inputs to send. Set either of: "
             "parameters={'retune_inputs': [[1, 2, 3]]}, or parameters={'retune_file': 'x.npy'}."
         )
     _declare_search(service, model, options)
@@ -122,7 +122,7 @@ def _declare_search(service: str, model: str, options: RetuneOptions) -> None:
         busy += [action.id for action in begun if action.state in {"pending", "running"}]
         stands = _find_obstacle(service, record)
         if stands is None and busy:
-            stands = f"a search goes on: {busy[0]}"
+            stands = f"a search is already active: {busy[0]}"
         due = changed and stands is None
         search = {"trigger": options.retune, "due": due, "stands": stands, "rps": rate, "rps_before": watch.reference}
         if due:
@@ -214,7 +214,7 @@ def describe_result(outcome: Mapping[str, Any]) -> str:
     if history and history["saved_trials"]:
         effort += f", {history['saved_trials']} saved by the search for {history['source']}"
     if outcome["winner"] is None:
-        return f"Nothing is better beyond noise than {default} for {outcome['goal']}; {effort}"
+        return f"No configuration is significantly better than {default} for {outcome['goal']}; {effort}"
     winner = describe(Candidate(**outcome["winner"]))
     ratio = "{ratio:.2f}× ({low:.2f} to {high:.2f})".format(**outcome["comparison"])
     return f"{winner} is {ratio} as good as {default} for {outcome['goal']}; {effort}"
@@ -229,7 +229,7 @@ def _build_trigger(model: str, options: RetuneOptions) -> Trigger:
 def _find_obstacle(service: str, record: ServiceRecord | None) -> str | None:
     if record is None:
         return f"the service {service!r} is not deployed"
-    return None if record.scaling is None else "its scaling decides how many instances there are"
+    return None if record.scaling is None else "its scaling decides the number of instances"
 
 
 def _was_resized(record: ServiceRecord, outputs: Mapping[str, Any]) -> bool:

@@ -196,7 +196,7 @@ def build_evidence(service: str, disturbance: Disturbance, windows: Sequence[Win
         "neighbour": neighbour,
         "reason": f"beside {neighbour} the 95th percentile of {service} is {comparison.disturbed_p95_s:.3g} s, "
         f"without it {comparison.quiet_p95_s:.3g} s at comparable load: {comparison.ratio:.2f} times as slow "
-        f"(n = {comparison.pairs} pairs of windows, p = {comparison.p:.2g}, {agreed} of {LOOKS} looks)",
+        f"(n = {comparison.pairs} pairs of windows, p = {comparison.p:.2g}, {agreed} of {LOOKS} checks)",
         "alone_p95_s": comparison.quiet_p95_s,
         "beside_p95_s": comparison.disturbed_p95_s,
         "ratio": comparison.ratio,

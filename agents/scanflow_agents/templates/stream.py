@@ -97,7 +97,7 @@ def declare(app: Application, agent: Agent) -> None:
             try:
                 values = extract_numbers(arrays_of(tracker_of(context), run.run_id), options.column)
             except (NotFoundError, InvalidError) as error:  # one invalid file does not block the others
-                _log.warning("The predictions of %s are not followed: %s", run.run_id, error)
+                _log.warning("The predictions of %s cannot be followed: %s", run.run_id, error)
                 left_out, values = left_out + 1, np.empty(0)
             followed.until, numbers = bookmarks.get_end_time(run), numbers + len(values)
             followed.runs = [*followed.runs, run.run_id][-options.most_runs :]
@@ -141,12 +141,12 @@ def extract_numbers(arrays: Mapping[str, NDArray[Any]], column: str) -> NDArray[
     array = columns.get(column) if name else next(iter(columns.values())) if len(columns) == 1 else None
     if array is None or array.dtype.kind not in "biuf" or array.ndim == 0:
         raise InvalidError(
-            f"There is no column {column!r} of numbers. Inputs: {_list_columns(arrays, 'input:')}; outputs, of which "
+            f"There is no numeric column {column!r}. Inputs: {_list_columns(arrays, 'input:')}; outputs, of which "
             f"one is needed for {SCORE!r}: {_list_columns(arrays, 'output:')}."
         )
     rows = array.reshape(len(array), -1).astype(np.float64)
     if name and rows.shape[1] != 1:
-        raise InvalidError(f"The column {column!r} has {rows.shape[1]} numbers a row, and one is followed.")
+        raise InvalidError(f"The column {column!r} has {rows.shape[1]} numbers per row; only one can be followed.")
     values: NDArray[np.float64] = rows.max(axis=1)
     times = arrays.get("time")
     if times is not None and times.shape == values.shape:

@@ -121,7 +121,7 @@ def check_what_raises(plant: Plant) -> None:
 
 
 def check_what_hangs(plant: Plant) -> None:
-    limit = f"It took longer than its limit of {LIMIT_S:g} s, and was given up."
+    limit = f"The sensor exceeded its limit of {LIMIT_S:g} s, and was abandoned."
     until(lambda: plant.sensor("tracker", "hanging")["missed"] >= 10, "its next firings are missed")
     until(lambda: plant.samples("tracker", "hanging"), "it is given up")
     until(lambda: plant.sensor("tracker", "hanging_async")["errors"] >= 3, "it is given up, again and again")

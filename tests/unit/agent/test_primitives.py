@@ -209,7 +209,7 @@ def test_a_wrong_argument_is_refused_with_what_to_write(make: Callable[[], objec
 def test_arguments_beyond_the_first_have_names() -> None:
     with pytest.raises(InvalidError, match="takes only these positional arguments: workflow"):
         do.run_workflow("training", 3)  # type: ignore[call-arg,arg-type]  # which is the point
-    with pytest.raises(InvalidError, match="given 'workflow' twice"):
+    with pytest.raises(InvalidError, match="got the argument 'workflow' twice"):
         do.run_workflow("training", workflow="other")  # type: ignore[misc]
 
 

@@ -241,8 +241,8 @@ def test_a_trigger_alone_gets_a_sensor_that_tells_what_came(tmp_path: Path) -> N
                 "from scanflow.agent import sensor\n@sensor\ndef count(): return 1"
             ),
             (
-                "Agent 'tracker': the strategy 's' waits for the sensor 'cuont', which the agent does not have. Did you "
-                "mean 'count'?"
+                "Agent 'tracker': the strategy 's' waits for the sensor 'cuont', which the agent does not have. Did "
+                "you mean 'count'?"
             ),
         ),
         (

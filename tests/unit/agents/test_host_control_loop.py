@@ -94,7 +94,7 @@ async def test_a_sensor_that_hangs_is_given_up_counted_and_not_begun_again_until
             5,
         )
         (entry,) = await agent.journal("sample")
-        assert entry["body"]["error"] == "It took longer than its limit of 2.5 s, and was given up."
+        assert entry["body"]["error"] == "The sensor exceeded its limit of 2.5 s, and was abandoned."
         gate.open.set()
         await agent.settled()
         await clock.advance(1)
@@ -148,7 +148,7 @@ async def test_a_value_that_cannot_be_written_as_json_is_an_error_of_the_sensor(
         entries = await agent.journal("sample")
         assert [entry["body"]["value"] for entry in entries] == [None, None]
         for entry in entries:
-            assert entry["body"]["error"].startswith("What it returned cannot be written as JSON: ")
+            assert entry["body"]["error"].startswith("The sensor's result cannot be serialized as JSON: ")
             entry["body"]["error"].encode()
         assert agent.sensor_state("odd").errors == 2
 
@@ -550,7 +550,7 @@ async def test_calls_beyond_what_may_wait_are_refused_and_counted(tmp_path: Path
 
 async def test_a_scheduled_sensor_is_fired_by_hand_but_not_called(tmp_path: Path) -> None:
     async with Agent(tmp_path, FakeClock(), sensor("count", SECOND)) as agent:
-        with pytest.raises(NotFoundError, match="is not called by others"):
+        with pytest.raises(NotFoundError, match="cannot be called"):
             await agent.host.call("count", SensorCall(), key="k")
         with pytest.raises(NotFoundError, match="Did you mean 'count'"):
             await agent.host.call("cuont", SensorCall(), key="k")

@@ -47,7 +47,7 @@ def test_a_method_gets_what_its_signature_asks_for(tmp_path: Path, signature: st
         ("def predict(self): pass", "takes no argument"),
         ("def predict(self, X, names, meta, more): pass", "needs an argument 'more'"),
         ("def predict(self, X, *, mode): pass", "needs an argument 'mode'"),
-        ("def predicted(self, X): pass", "needs a method 'predict', which it has not"),
+        ("def predicted(self, X): pass", "needs a method 'predict', which is missing"),
         ("def transform_input(self, X): pass", "It has transform_input: check the role"),
         ("predict = 5", "needs a method 'predict'"),
     ],
@@ -111,7 +111,7 @@ def test_methods_may_be_asynchronous(tmp_path: Path) -> None:
         (CLASS, {"scael": 3}, "has no parameter 'scael'. Did you mean 'scale'?"),
         ("class Model:\n    def predict(self, X): pass", {"a": 1}, "has no parameter 'a'. It takes none."),
         ("class Model:\n    def __init__(self, path): pass\n    def predict(self, X): pass", {}, "'path'"),
-        ("def Model(X): pass", {}, "is no class"),
+        ("def Model(X): pass", {}, "is not a class"),
     ],
 )
 def test_parameters_are_checked_by_name(tmp_path: Path, text: str, parameters: dict[str, Any], words: str) -> None:

@@ -119,7 +119,7 @@ def test_a_table_comes_by_columns_or_whole() -> None:
     TABLE.check([tensor("all", "FP64", 3, 2)])
     with pytest.raises(ProblemError, match="not a table of the columns"):
         TABLE.check([tensor("all", "FP64", 3, 5)])
-    with pytest.raises(ProblemError, match="not equally long"):
+    with pytest.raises(ProblemError, match="differ in length"):
         TABLE.check([tensor("a", "FP64", 3), tensor("b", "FP64", 4)])
 
 
@@ -141,7 +141,7 @@ def test_numbers_from_another_node_are_cast(value: Any, dtype: str) -> None:
     ("declared", "value", "words"),
     [
         (NodeSignature((X,)), np.ones((2, 5)), "takes FP32 [-1, 4], and got float64 [2, 5]: the shape is wrong"),
-        (NodeSignature((X,)), [[1, 2], [3]], "not equally long"),
+        (NodeSignature((X,)), [[1, 2], [3]], "rows of different lengths"),
         (NodeSignature((X,)), "text", "got one value of type str"),
         (NodeSignature((X,)), {"y": np.ones(1)}, "takes an input 'x', and got 'y'"),
         (NodeSignature((TensorSpec("i", "INT8", (-1,)),)), np.array([300]), "without loss"),

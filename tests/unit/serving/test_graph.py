@@ -51,10 +51,10 @@ def choose(branch: Any) -> Any:
     [
         ([], "no nodes"),
         ([node("a"), node("a")], "two nodes 'a'"),
-        ([node("a", "b")], "'b', which is no node"),
+        ([node("a", "b")], "'b', which is not a node"),
         ([node("train"), node("b", "trian")], "Did you mean 'train'?"),
-        ([node("a", "b"), node("b", "a")], "a, b take each other's results"),
-        ([node("a", "a")], "take each other's results"),
+        ([node("a", "b"), node("b", "a")], "a, b depend on each other in a cycle"),
+        ([node("a", "a")], "depend on each other in a cycle"),
         ([node("a"), node("b", "a", "a", role="COMBINER")], "names a parent twice"),
         ([node("a", role="COMBINER")], "has nothing to combine"),
         ([node("a"), node("b"), node("c", "a", "b")], "a MODEL takes one"),

@@ -49,7 +49,7 @@ def test_outputs_are_called_as_declared() -> None:
     [
         (None, "returned nothing"),
         (object(), "type 'object'"),
-        ([[1], [2, 3]], "not equally long"),
+        ([[1], [2, 3]], "differ in length"),
         (np.array([{}], dtype=object), "an array of objects, the first of which is of type 'dict'"),
         (np.zeros(1, "c16"), "complex128"),
         ({"a": None}, "returned nothing"),

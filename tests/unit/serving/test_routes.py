@@ -309,7 +309,7 @@ async def test_a_full_queue_says_when_to_come_again(path: Path) -> None:
             answer = await here.ask(where, body)
             assert answer.status == 429
             assert int(answer.headers["retry-after"]) >= 1
-            assert "3 requests wait or run" in answer.detail
+            assert "3 requests are already waiting or running" in answer.detail
         assert (await here.ask("/v2/health/ready")).status == 200
         module().gate.set()
         assert {(await one).status for one in waiting} == {200}

@@ -210,7 +210,7 @@ def test_feedback_reaches_the_nodes_that_took_part() -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ({}, "Feedback has a 'reward'"),
+        ({}, "Feedback needs a 'reward'"),
         ({"response": {"meta": {"routing": [1]}}, "reward": 1}, "'response.meta.routing' should be an object"),
         ({"reward": int("9" * 400)}, "'reward' should be a number of 64 bits"),
         ({"reward": "much"}, "should be a number"),

@@ -102,8 +102,8 @@ def test_no_json_does_harm(datatype: str, shape: list[int], data: Any) -> None:
     [
         ("FP32", [2], "[1, 2, 3]", "the shape [2] stands for 2 elements, and the data has 3"),
         ("FP32", [2, 2], "[[1, 2, 3], [4, 5, 6]]", "the shape is [2, 2], and the data is nested as [2, 3]"),
-        ("FP32", [2, 2], "[[1, 2], [3]]", "not equally long"),
-        ("BYTES", [2, 2], '[["a", "b"], ["c"]]', "not equally long"),
+        ("FP32", [2, 2], "[[1, 2], [3]]", "differ in length"),
+        ("BYTES", [2, 2], '[["a", "b"], ["c"]]', "differ in length"),
         ("FP32", [1, 4], "[[1, 2], [3, 4]]", "nested as [2, 2]"),
         ("FP32", [-1, 2], "[1, 2]", "the shape [-1, 2] has a negative dimension"),
         ("FP32", [2**62, 2**62], "[1]", "more elements than any request can hold"),

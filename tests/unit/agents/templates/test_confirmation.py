@@ -29,12 +29,12 @@ def column(effect: float) -> dict[str, Any]:
     ("outputs", "before", "kind", "why"),
     [
         ({"drifted": 0}, [True, True], "none", ""),
-        ({"drifted": 1, "p_value": 0.004}, [], "suspected", "1 of the last 3 looks found drift, and 2 are needed"),
-        ({"drifted": 1, "p_value": 0.004}, [False, True], "found", "2 of the last 3 looks"),
-        ({"drifted": 1}, [False, False, True], "suspected", "1 of the last 3 looks"),
-        ({"drifted": 1, "p_value": 1e-9}, [], "found", "p 1e-09 needs no second look"),
+        ({"drifted": 1, "p_value": 0.004}, [], "suspected", "1 of the last 3 checks found drift, and 2 are required"),
+        ({"drifted": 1, "p_value": 0.004}, [False, True], "found", "2 of the last 3 checks"),
+        ({"drifted": 1}, [False, False, True], "suspected", "1 of the last 3 checks"),
+        ({"drifted": 1, "p_value": 1e-9}, [], "found", "p = 1e-09 needs no confirmation"),
         ({"drifted": 1, "p_value": 1e-9, "columns": [column(0.02)]}, [True], "suspected", "0.02 in age, is below 0.05"),
-        ({"drifted": 1, "p_value": 1e-9, "columns": [column(0.02), column(0.3)]}, [], "found", "no second look"),
+        ({"drifted": 1, "p_value": 1e-9, "columns": [column(0.02), column(0.3)]}, [], "found", "no confirmation"),
     ],
 )
 def test_a_look_is_an_alarm_when_it_is_sure_or_confirmed(
@@ -65,6 +65,6 @@ def test_the_checker_asks_for_labels_once_drift_is_confirmed_and_says_why(world:
 
     told = [event for event in world.control_plane.told if event.type.startswith("drift.")]
     assert [event.type.removeprefix("drift.") for event in told] == ["suspected", "none", "found", "suspected"]
-    assert told[2].data["why"] == "2 of the last 3 looks"
+    assert told[2].data["why"] == "2 of the last 3 checks"
     assert told[2].data["columns"] == [column(0.3)]
     assert [one["id"] for one in world.control_plane.labels("mnist", state="wanted")] == [f"{run_id}:3"]

@@ -214,7 +214,7 @@ def test_a_version_is_out_of_use_only_where_the_service_was_looked_at_after_its_
         return record
 
     world.control_plane.service = ends_after_this_look  # type: ignore[method-assign]
-    assert stands(world, version) == f"it is on its way: {swap.id}"
+    assert stands(world, version) == f"its change is in progress: {swap.id}"
     assert world.promotion(version) is None
 
 
@@ -225,7 +225,7 @@ def test_another_change_under_way_takes_no_version_out_of_use(world: World) -> N
     second = world.retrained("bold-fox-2", 0.8, 0.95)
     world.control_plane.acted(world.intent("executor", "change_model", version=second), "running")
     world.control_plane.serves(f"models:/mnist_cnn/{second}")
-    assert "another is on its way" in stands(world, first)
+    assert "another change is in progress" in stands(world, first)
     assert world.promotion(first) is None
 
 

@@ -56,7 +56,7 @@ def test_a_run_that_is_wanted_is_seen_beside_a_strategy_that_is_refused_all_the_
     much_is_refused(world, state="pending", verdict="suggest", primitive="stop_workflow")
     much_is_refused(world, state="pending", verdict="suggest", target="workflow/detector")
     busy = bookmarks.find_unfinished_run(world.context("planner"), "training", "learnt", patience_s=60.0)
-    assert busy == "wanted by tracker: wanted"
+    assert busy == "requested by tracker: wanted"
 
 
 def test_a_swap_is_promoted_beside_strategies_that_are_refused_all_the_time(world: World) -> None:
@@ -81,7 +81,7 @@ def test_a_swap_on_its_way_keeps_another_waiting_beside_suggestions_of_its_own(w
     much_is_refused(world, state="succeeded", verdict="act")
     much_is_refused(world, state="pending", verdict="suggest", agent="executor", strategy=swap.strategy)
     found = world.fire("executor", "change_model", version=version)
-    assert found["stands"] == f"it is on its way: {swap.id}"
+    assert found["stands"] == f"its change is in progress: {swap.id}"
 
 
 def test_a_detection_noted_by_a_clock_that_was_ahead_does_not_hide_what_comes(world: World) -> None:
@@ -124,4 +124,4 @@ def test_what_a_clock_that_was_ahead_has_seen_handed_over_keeps_nobody_waiting_u
     world.predicted(1000)
     assert due()
     assert stands() is None
-    assert stands() == "it was asked for already"
+    assert stands() == "it was already requested"

@@ -59,7 +59,7 @@ def test_a_retraining_that_is_wanted_is_not_wanted_again_before_it_has_begun(wor
     intent = world.intent("planner", "count_number_of_pickeddata")
     world.unanswered = [intent]  # its wish is on its way to the server
     found = world.fire("planner", "count_number_of_pickeddata")
-    assert (found["batch"], found["busy"]) == (None, f"wanted by planner: {intent.id}")
+    assert (found["batch"], found["busy"]) == (None, f"requested by planner: {intent.id}")
     world.unanswered = []
     assert isinstance(world.intent("planner", "count_number_of_pickeddata"), Intent), "it was refused"
     for state in ("pending", "running"):
@@ -72,9 +72,9 @@ def test_a_retraining_that_is_wanted_is_not_wanted_again_before_it_has_begun(wor
 @pytest.mark.parametrize(
     ("state", "why"),
     [
-        ("pending", "another is on its way: models:/mnist_cnn/2"),
-        ("running", "another is on its way: models:/mnist_cnn/2"),
-        ("succeeded", "another is being watched: models:/mnist_cnn/2"),
+        ("pending", "another change is in progress: models:/mnist_cnn/2"),
+        ("running", "another change is in progress: models:/mnist_cnn/2"),
+        ("succeeded", "another version is being watched: models:/mnist_cnn/2"),
     ],
 )
 def test_versions_are_put_to_use_and_watched_one_after_the_other(world: World, state: str, why: str) -> None:
@@ -91,9 +91,9 @@ def test_a_version_whose_wish_is_on_its_way_to_the_server_is_not_wanted_again_no
     first, second = (world.retrained(f"bold-fox-{number}", 0.8, 0.9) for number in (2, 3))
     intent = world.intent("executor", "change_model", version=first)
     world.unanswered = [intent]
-    assert world.fire("executor", "change_model", version=first)["stands"] == f"it is on its way: {intent.id}"
+    assert world.fire("executor", "change_model", version=first)["stands"] == f"its change is in progress: {intent.id}"
     stands = world.fire("executor", "change_model", version=second)["stands"]
-    assert stands == f"another is on its way: models:/mnist_cnn/{first}"
+    assert stands == f"another change is in progress: models:/mnist_cnn/{first}"
 
 
 @pytest.mark.parametrize("state", ["pending", "running"])
@@ -101,10 +101,12 @@ def test_a_version_that_is_on_its_way_is_not_changed_to_again(world: World, stat
     version = world.retrained("bold-fox-2", 0.8, 0.9)
     intent = world.intent("executor", "change_model", version=version)
     world.control_plane.acted(intent, state)
-    assert world.fire("executor", "change_model", version=version)["stands"] == f"it is on its way: {intent.id}"
+    assert (
+        world.fire("executor", "change_model", version=version)["stands"] == f"its change is in progress: {intent.id}"
+    )
     world.control_plane.acted(intent, "failed")
     stands = world.fire("executor", "change_model", version=version)["stands"]
-    assert stands == f"its last try went wrong, which is about to be noted: {intent.id}"
+    assert stands == f"its last attempt failed, which is not recorded yet: {intent.id}"
     world.fire("executor", "model_changed")
     assert world.fire("executor", "change_model", version=version)["stands"].startswith("it was rejected: ")
     assert isinstance(world.intent("executor", "change_model", version=version, again=True), Intent)

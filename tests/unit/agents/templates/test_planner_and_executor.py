@@ -117,7 +117,7 @@ def test_a_person_weighs_what_nobody_sends_any_more_and_is_asked_once(world: Wor
     assert (want.strategy, want.autonomy) == ("change_model_on_approval", "approve")
     waits = Decision(intent=want.id, verdict="approve", reason="", at=world.control_plane.now)
     world.control_plane.acted(want, "pending", decision=waits)
-    assert world.fire("executor", "change_model", version=version)["stands"] == f"it is on its way: {want.id}"
+    assert world.fire("executor", "change_model", version=version)["stands"] == f"its change is in progress: {want.id}"
     other = world.version()
     assert world.fire("executor", "change_model", version=other)["stands"] is None, "the next one takes its place"
 
@@ -175,7 +175,9 @@ def test_while_labels_come_and_more_are_wanted_it_waits_for_them_but_not_for_eve
     world.control_plane.want_labels("mnist", [{"id": "w", "run": "r", "purpose": "train", "data": {}}])
     planner = world.load("planner")
     for number in range(10):
-        assert world.look(planner, "planner", "count_number_of_pickeddata")["busy"] == "labels are coming", number
+        assert world.look(planner, "planner", "count_number_of_pickeddata")["busy"] == "labels are still coming in", (
+            number
+        )
         world.given([f"q:{number}"])
         world.control_plane.now += 60.0
     assert world.look(planner, "planner", "count_number_of_pickeddata")["batch"], "it does not wait for ever"

@@ -80,7 +80,7 @@ def test_no_search_begins_while_one_goes_on_or_its_service_is_scaled_or_not_ther
     planner = Planner(world)
     world.control_plane.ran("calm-otter-1", "tune-serve", {}, state="running")
     assert planner.look("tuning_due") == []
-    assert planner.value["stands"] == "a search goes on: calm-otter-1"
+    assert planner.value["stands"] == "a search is already active: calm-otter-1"
     world.control_plane.records.clear()
     (wanted,) = planner.look("tuning_due")
     world.control_plane.acted(wanted, "running")
@@ -128,7 +128,7 @@ def test_where_nothing_is_better_or_the_service_was_resized_since_it_is_left_alo
     planner = Planner(world)
     assert planner.ended(winner=None, history=None) == []
     told_reason = planner.value["evidence"]["reason"]
-    assert told_reason == "Nothing is better beyond noise than 1 × 2 cores, any for throughput; 5 trials"
+    assert told_reason == "No configuration is significantly better than 1 × 2 cores, any for throughput; 5 trials"
     world.control_plane.serves("models:/mnist_cnn/1", instances=4)
     assert planner.ended() == []
     assert planner.value["stands"] == "the service was resized since"
@@ -138,5 +138,5 @@ def test_where_nothing_is_better_or_the_service_was_resized_since_it_is_left_alo
 def test_a_search_with_nothing_to_send_is_refused_when_the_agent_is_loaded(
     world: World, parameters: dict[str, Any]
 ) -> None:
-    with pytest.raises(InvalidError, match=r"Agent 'planner': a search needs what it sends"):
+    with pytest.raises(InvalidError, match=r"Agent 'planner': a search needs inputs to send"):
         Planner(world, **parameters)

@@ -52,7 +52,7 @@ def test_what_one_strategy_of_the_executor_has_put_to_use_the_other_may_replace(
         ("checker", {"reference_parameter": "reference"}, "model_name"),
         ("planner", {"min_gain": -1}, "min_gain"),
         ("planner", {"learn_from": "none"}, "learn_from"),
-        ("planner", {"backup_workflow": "serve"}, "cannot stand in for itself"),
+        ("planner", {"backup_workflow": "serve"}, "cannot be its own backup"),
         ("planner", {"spread_affinity": "apart"}, "spread_affinity"),
         ("planner", {"executor": "nobody"}, "no agent 'nobody'"),
         ("executor", {"service": "server"}, "no online workflow 'server'.*Did you mean 'serve'"),
