@@ -76,7 +76,7 @@ class Revision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Desired:
+class DesiredInstanceState:
     """The desired state of an instance. The newest generation counts."""
 
     generation: int

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from scanflow.processes import seqpacket
-from scanflow.wire import ControlMessage, Desired, InstanceSpec, Limits, Node, Revision, encode
+from scanflow.wire import ControlMessage, DesiredInstanceState, InstanceSpec, Limits, Node, Revision, encode
 from tests.waiting import patient
 
 PATIENCE_S = patient(120)
@@ -51,7 +51,7 @@ class Instance:
         self._key = 0
         model = Node(name="model", implementation=implementation, file=str(folder / "model.py"))
         self.revision = Revision(id="r1", nodes=tuple(nodes) or (model,))
-        self.desired = Desired(generation=1, revisions=(self.revision,))
+        self.desired = DesiredInstanceState(generation=1, revisions=(self.revision,))
         (self.folder / "desired.json").write_bytes(encode(self.desired))
         fields: dict[str, Any] = {
             "service": "w",

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from scanflow.backends.service_records import Explanation, ServiceRecord
     from scanflow.images.building import ImageRecord
     from scanflow.knowledge.port import KnowledgeBase
-    from scanflow.transport import Answer
+    from scanflow.transport import PredictionResponse
     from scanflow.tuning.goals import Goal
     from scanflow.tuning.warm_start import TuningHistory
     from scanflow_client.formatting.models import VersionList
@@ -382,7 +382,7 @@ class Client(MeasuringClient):
             )
         return next(iter(outputs.values()))
 
-    def ask(self, name: str, inputs: Any, *, node: str | None = None, dtype: str | None = None) -> Answer:
+    def ask(self, name: str, inputs: Any, *, node: str | None = None, dtype: str | None = None) -> PredictionResponse:
         """Return all outputs of a prediction, with the instance and revision that made it. See :meth:`predict`."""
         return predict(self._deployer, name, inputs, node=node, dtype=dtype)
 

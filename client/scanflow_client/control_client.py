@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from scanflow import transport
-from scanflow.agent.records import Action, ActionState, AgentView, Event, Verdict, Why
+from scanflow.agent.records import Action, ActionState, AgentView, Event, Verdict, ActionExplanation
 from scanflow.app.quantities import parse_duration
 from scanflow.errors import NotFoundError, UnavailableError
 from scanflow_client.program import resolve_application
@@ -142,14 +142,14 @@ class ControlClient:
         waiting = self.intents(state="pending", verdict="approve", limit=limit)
         return waiting + self.intents(state="pending", verdict="suggest", limit=limit)
 
-    def why(self, action: str = "@latest") -> Why:
+    def why(self, action: str = "@latest") -> ActionExplanation:
         """Explain why an action was taken or was not: sample, trigger, rule, decision, effect."""
         id = (
             action
             if action != "@latest"
             else _require_first(self.intents(limit=1), "No agent has requested an action yet.")
         )
-        return Why.model_validate(self.server.get(transport.build_path("intents", id, "why")))
+        return ActionExplanation.model_validate(self.server.get(transport.build_path("intents", id, "why")))
 
     def approve(self, action: str = "@latest", *, reason: str = "") -> Action:
         """Approve a pending action, which is then carried out. ``reason`` is recorded with it."""

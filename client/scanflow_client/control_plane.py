@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from scanflow.deployer.remote_home import Up, UpProcess, forget_up, read_up, up_file, write_up
+from scanflow.deployer.remote_home import UpResponse, UpProcess, forget_up, read_up, up_file, write_up
 from scanflow.errors import MissingExtraError, ScanflowError, UnavailableError, UsageError
 from scanflow.files.private import open_home, open_private, private_folder
 from scanflow.http.home_token import ensure_home_token, home_token
@@ -49,7 +49,7 @@ _NEEDS = ("alembic", "fastapi", "sqlalchemy", "uvicorn")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpResult:
-    up: Up
+    up: UpResponse
     server: bool
     """Whether this call started the server; else it was up before."""
 
@@ -84,7 +84,7 @@ def start_control_plane(settings: Settings, *, port: int | None = None, tracker:
         if before is None or not before.server.is_alive():
             server = _start_process(home, "server", ["scanflow_server"], _choose_port(home, port, before, notes))
             old = _keep_if_alive(before.tracker) if before is not None else None
-            running, fresh = Up(server=server, tracker=old, started=time.time()), True
+            running, fresh = UpResponse(server=server, tracker=old, started=time.time()), True
         else:
             if port not in {None, before.server.port}:
                 raise UsageError(f"The server is up on port {before.server.port} already. Stop it first: scanflow down")
@@ -181,7 +181,7 @@ def _connect(url: str, settings: Settings) -> ServerClient:
     return ServerClient(url, token=token, timeout_s=AGENT_S)
 
 
-def _choose_port(home: Path, requested: int | None, before: Up | None, notes: list[str]) -> int:
+def _choose_port(home: Path, requested: int | None, before: UpResponse | None, notes: list[str]) -> int:
     if requested is not None:
         if reserve_port(requested, tried=1, host=HOST, whose=home) is None:
             raise UsageError(f"The port {requested} is taken by another program. Name a free one, or none: scanflow up")
@@ -194,13 +194,13 @@ def _choose_port(home: Path, requested: int | None, before: Up | None, notes: li
 
 
 def _start_server_to_stop_agents(
-    home: Path, settings: Settings, recorded: Up | None, agents: AgentShutdown
+    home: Path, settings: Settings, recorded: UpResponse | None, agents: AgentShutdown
 ) -> UpProcess | None:
     """Start a server to stop the agents that outlived the previous one; None: it cannot be started."""
     process: UpProcess | None = None
     try:
         process = _start_process(home, "server", ["scanflow_server"], _choose_port(home, None, recorded, []))
-        write_up(home, Up(server=process, tracker=None if recorded is None else recorded.tracker, started=time.time()))
+        write_up(home, UpResponse(server=process, tracker=None if recorded is None else recorded.tracker, started=time.time()))
         _wait_until_ready(process, settings)
     except ScanflowError as error:
         agents.record_failure(error)
@@ -239,7 +239,7 @@ def _describe_other_process(server: ServerClient, process: UpProcess) -> str | N
 
 
 def _start_tracker(
-    home: Path, settings: Settings, before: Up | None, running: Up, notes: list[str]
+    home: Path, settings: Settings, before: UpResponse | None, running: UpResponse, notes: list[str]
 ) -> UpProcess | None:
     place = tracker_place(home, settings.tracker_uri)
     if place.artifact_root is None:

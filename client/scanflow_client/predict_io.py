@@ -15,7 +15,7 @@ from scanflow.errors import InvalidError, NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from scanflow.deployer import Deployer
-    from scanflow.transport import Answer, Reply
+    from scanflow.transport import PredictionResponse, Reply
 
 _SELDON = frozenset({"data", "binData", "strData", "jsonData"})
 _NUMPY = b"\x93NUMPY"
@@ -152,7 +152,7 @@ def to_call(
 
 def send(
     deployer: Deployer, name: str, request: PredictRequest, *, node: str | None, dtype: str | None, seldon: bool
-) -> Answer | dict[str, Any] | bytes:
+) -> PredictionResponse | dict[str, Any] | bytes:
     """Return a service's response: arrays for arrays, a document for a document, bytes for bytes."""
     if request.inputs is not None and not _is_seldon(request, seldon):
         from scanflow.deployer.service_client import predict
@@ -191,7 +191,7 @@ def _fetch_declared_dtype(deployer: Deployer, name: str, node: str | None) -> st
     return kinds.pop() if len(kinds) == 1 and kinds <= _FLOATS else None
 
 
-def format_response(answer: Answer | Mapping[str, Any], *, as_json: bool) -> list[str]:
+def format_response(answer: PredictionResponse | Mapping[str, Any], *, as_json: bool) -> list[str]:
     if isinstance(answer, Mapping):
         return [json.dumps(answer, indent=2)]
     outputs = {name: _to_json_values(array) for name, array in answer.outputs.items()}

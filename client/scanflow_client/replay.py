@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
-from scanflow.agent.replay import Difference, Moment, Trace, build_trace, compare_moments
+from scanflow.agent.replay import Difference, StrategyEvaluation, Trace, build_trace, compare_moments
 from scanflow.app.application import Application
 from scanflow.app.files import dump_json
 from scanflow.app.quantities import parse_duration
@@ -40,7 +40,7 @@ class Replay:
     """The journal of the trace."""
 
     strategies: tuple[str, ...]
-    moments: tuple[Moment, ...]
+    moments: tuple[StrategyEvaluation, ...]
 
     @property
     def differences(self) -> list[Difference]:
@@ -97,7 +97,7 @@ def replay(
             f"The samples are of {recorded}:{agent}, but {target or 'the file here'} defines the application "
             f"{reply['app']!r}. Name the file of {recorded!r}: scanflow replay {agent} FILE"
         )
-    moments = tuple(Moment.model_validate(moment) for moment in reply["moments"])
+    moments = tuple(StrategyEvaluation.model_validate(moment) for moment in reply["moments"])
     strategies = tuple(reply["strategies"])
     return Replay(app=reply["app"], agent=agent, trace=trace, entries=entries, strategies=strategies, moments=moments)
 

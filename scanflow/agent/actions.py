@@ -11,7 +11,7 @@ from scanflow.agent.primitive_model import Act
 from scanflow.agent.records import JSON
 from scanflow.app.agents import Sensor
 from scanflow.app.model import Model, as_tuple
-from scanflow.app.parameters import Fixed, Parameters, plain
+from scanflow.app.parameters import FrozenDict, Parameters, plain
 from scanflow.app.triggers import CallReceive
 from scanflow.names import check_name
 
@@ -30,7 +30,7 @@ class Call(Model):
     agent: str
     sensor: str
     args: Annotated[Sequence[JSON], BeforeValidator(_plain_list), AfterValidator(as_tuple)] = ()
-    kwargs: Parameters = Field(default_factory=Fixed)
+    kwargs: Parameters = Field(default_factory=FrozenDict)
     key: str = ""
     """Idempotency key: the same key is never called twice. Empty: each call counts."""
 

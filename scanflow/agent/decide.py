@@ -22,7 +22,7 @@ _RESERVED = ("sample", "parameters", "situation")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Situation:
+class DecisionContext:
     """The inputs of a decision besides the sample: the same situation and sample give the same decision."""
 
     app: str
@@ -49,13 +49,13 @@ class Evaluation:
     """Why the evaluation failed: the rule raised an error or returned no bool."""
 
 
-def decide(strategy: Strategy, sample: Sample, situation: Situation) -> list[Intent | Call]:
+def decide(strategy: Strategy, sample: Sample, situation: DecisionContext) -> list[Intent | Call]:
     """Return the intents and calls of a strategy for a sample; none where its rule does not hold or failed, see
     :func:`evaluate`."""
     return list(evaluate(strategy, sample, situation).wants)
 
 
-def evaluate(strategy: Strategy, sample: Sample, situation: Situation) -> Evaluation:
+def evaluate(strategy: Strategy, sample: Sample, situation: DecisionContext) -> Evaluation:
     """Evaluate a strategy on a sample of its sensor. Never raises for errors in the author's functions.
 
     A rule, or a function in ``then``, gets by name: ``sample``, ``parameters`` (the agent's), ``situation``.
@@ -99,7 +99,7 @@ class Evaluator:
         strategies = self._by_sensor.get(sample.sensor)
         if not strategies:
             return []
-        situation = Situation(app=self._app, team=self._team, at=sample.at, parameters=self._parameters)
+        situation = DecisionContext(app=self._app, team=self._team, at=sample.at, parameters=self._parameters)
         return [evaluate(strategy, sample, situation) for strategy in strategies]
 
 
@@ -114,7 +114,7 @@ class _BoundValues:
         return self.function(*self.args, **self.kwargs)
 
 
-def _bind_values(function: Callable[..., Any], sample: Sample, situation: Situation, *, who: str) -> _BoundValues:
+def _bind_values(function: Callable[..., Any], sample: Sample, situation: DecisionContext, *, who: str) -> _BoundValues:
     reserved = {"sample": sample, "parameters": situation.parameters, "situation": situation}
     try:
         signature = inspect.signature(function)
@@ -168,7 +168,7 @@ def _format_name(rule: Rule) -> str:
     return f" {rule.name!r}" if rule.name else ""
 
 
-def _build_wants(strategy: Strategy, sample: Sample, situation: Situation, rule_text: str) -> Iterator[Intent | Call]:
+def _build_wants(strategy: Strategy, sample: Sample, situation: DecisionContext, rule_text: str) -> Iterator[Intent | Call]:
     key = f"{sample.agent}/{strategy.name}/{sample.cause}"
     for index, doing in enumerate(_iterate_actions(strategy, sample, situation), 1):
         intent_key = key if index == 1 else f"{key}/{index}"  # one cause may want several things: each is done once
@@ -178,12 +178,12 @@ def _build_wants(strategy: Strategy, sample: Sample, situation: Situation, rule_
             yield _build_intent(strategy, doing, sample, situation, key=intent_key, rule_text=rule_text)
 
 
-def _iterate_actions(strategy: Strategy, sample: Sample, situation: Situation) -> Iterator[Act | Call]:
+def _iterate_actions(strategy: Strategy, sample: Sample, situation: DecisionContext) -> Iterator[Act | Call]:
     for action in strategy.actions:
         yield from [action] if isinstance(action, Act | Call) else _call_action(action, sample, situation)
 
 
-def _call_action(function: Callable[..., Any], sample: Sample, situation: Situation) -> list[Act | Call]:
+def _call_action(function: Callable[..., Any], sample: Sample, situation: DecisionContext) -> list[Act | Call]:
     name = getattr(function, "__name__", "a function")
     if isinstance(function, Actuator):
         returned: Any = function.call(sample.value)
@@ -199,7 +199,7 @@ def _call_action(function: Callable[..., Any], sample: Sample, situation: Situat
 
 
 def _build_intent(
-    strategy: Strategy, act: Act, sample: Sample, situation: Situation, *, key: str, rule_text: str
+    strategy: Strategy, act: Act, sample: Sample, situation: DecisionContext, *, key: str, rule_text: str
 ) -> Intent:
     return build_intent(
         act,

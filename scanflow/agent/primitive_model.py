@@ -117,7 +117,7 @@ class Act:
         return f"{self.primitive}({', '.join(f'{name}={value!r}' for name, value in self.arguments.items())})"
 
 
-class AsWritten(dict[str, Any]):
+class JsonArguments(dict[str, Any]):
     """Arguments as JSON values, where null is a value and not a missing argument."""
 
 
@@ -131,7 +131,7 @@ class PrimitiveModel(Act, Model):
 
         def __init__(self, /, *args: Any, **arguments: Any) -> None:
             arguments = (
-                dict(args[0]) if args and isinstance(args[0], AsWritten) else self._bind_arguments(args, arguments)
+                dict(args[0]) if args and isinstance(args[0], JsonArguments) else self._bind_arguments(args, arguments)
             )
             try:
                 super().__init__(**arguments)
@@ -251,7 +251,7 @@ else:
     _Checked = PrimitiveModel
 
 
-class BuiltIn(_Checked):
+class BuiltInPrimitive(_Checked):
     """A primitive of thesis Table 5.4.
 
     Arguments that are None are dropped, except those in ``nulls``. Unknown arguments go into the mapping ``rest``.

@@ -162,7 +162,7 @@ class Action(_Record):
     """Who reverted it, or is reverting it: a person's name, or the guard."""
 
 
-class Why(_Record):
+class ActionExplanation(_Record):
     """The explanation of an action."""
 
     lines: list[str]
@@ -236,6 +236,6 @@ class SensorCall(_Record):
     kwargs: dict[str, JSON] = Field(default_factory=dict)
 
 
-class Accepted(_Record):
+class SampleAccepted(_Record):
     sample: str
     """The id of the sample that the firing will produce."""

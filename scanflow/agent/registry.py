@@ -19,14 +19,14 @@ from scanflow.agent.records import JSON, Event
 from scanflow.agent.strategy import Strategy
 from scanflow.app.agents import Agent, Sensor, SensorFunction, collect_declarations
 from scanflow.app.application import Application
-from scanflow.app.parameters import Fixed
+from scanflow.app.parameters import FrozenDict
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UsageError, did_you_mean
 from scanflow.knowledge.filters import parse_filter
 from scanflow.loading import find_file
 from scanflow.modules import load_function, mark_loading
 from scanflow.text.failures import failure_from_text
 
-__all__ = ["Declared", "collect_declarations", "load_agent", "load_template"]
+__all__ = ["Declarations", "collect_declarations", "load_agent", "load_template"]
 
 _ROOT = "_Root"  # agents' names have no capitals, so none collides with another's second folder
 
@@ -35,7 +35,7 @@ Template = Callable[[Application, Agent], object]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Declared:
+class Declarations:
     sensors: tuple[SensorFunction[..., Any], ...]
     """With their effective triggers, nodes and parameters. Names are unique."""
 
@@ -52,7 +52,7 @@ class Declared:
         return tuple(strategy for strategy in self.strategies if strategy.sensor == sensor)
 
 
-def load_agent(app: Application, agent: Agent | str, *, template: Template | None = None) -> Declared:
+def load_agent(app: Application, agent: Agent | str, *, template: Template | None = None) -> Declarations:
     """Load an agent's modules, again on each call, and return its sensors and strategies.
 
     A sensor or strategy of the modules replaces the template's of the same name. An ``sf.Sensor`` of the application
@@ -81,7 +81,7 @@ def load_agent(app: Application, agent: Agent | str, *, template: Template | Non
     )
 
 
-def load_template(app: Application, agent: Agent, declare: Template) -> Declared:
+def load_template(app: Application, agent: Agent, declare: Template) -> Declarations:
     """Return the sensors and strategies that a template declares, as :func:`load_agent` does for modules."""
     with collect_declarations() as declared:
         declare(app, agent)
@@ -108,7 +108,7 @@ def _assemble(
     declared: Sequence[Any],
     built_in: Sequence[Any],
     functions: Mapping[str, SensorFunction[..., Any] | Callable[..., Any]],
-) -> Declared:
+) -> Declarations:
     who = f"Agent {agent.name!r}"
     strategies = _index_by_name(built_in, Strategy, who) | _index_by_name(declared, Strategy, who)
     in_code = _index_by_name(built_in, SensorFunction, who) | _index_by_name(declared, SensorFunction, who)
@@ -122,7 +122,7 @@ def _assemble(
     if not sensors:
         raise InvalidError(f"{who} has no sensor: none of its modules declares one. Decorate a function: @sensor(...).")
     complete = (_with_parameters(sensor, agent) for sensor in sensors.values())
-    return Declared(sensors=tuple(complete), strategies=tuple(strategies.values()))
+    return Declarations(sensors=tuple(complete), strategies=tuple(strategies.values()))
 
 
 def _index_by_name(declarations: Iterable[Any], kind: type[Any], who: str) -> dict[str, Any]:
@@ -208,7 +208,7 @@ def _check_sensor(app: Application, sensor: SensorFunction[..., Any], who: str) 
 
 
 def _with_parameters(sensor: SensorFunction[..., Any], agent: Agent) -> SensorFunction[..., Any]:
-    merged = Fixed({**agent.parameters, **sensor.sensor.parameters})
+    merged = FrozenDict({**agent.parameters, **sensor.sensor.parameters})
     return SensorFunction(
         function=sensor.function, sensor=sensor.sensor.replace(parameters=merged), timed=sensor.timed, agent=agent.name
     )

@@ -22,7 +22,7 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Moment(_Frozen):
+class StrategyEvaluation(_Frozen):
     """The evaluation of one strategy on one sample."""
 
     at: float
@@ -86,7 +86,7 @@ class Trace(_Frozen):
     """The samples of an agent's journal and their evaluations."""
 
     samples: tuple[Sample, ...] = ()
-    moments: tuple[Moment, ...] = ()
+    moments: tuple[StrategyEvaluation, ...] = ()
     """Evaluations with actions or an error; the others are not recorded."""
 
     def cut(self, *, since: float | None = None, last: int | None = None) -> Trace:
@@ -124,12 +124,12 @@ def build_trace(entries: Iterable[Mapping[str, Any]]) -> Trace:
     return Trace(samples=tuple(samples), moments=tuple(_build_recorded_moments(samples, wants, errors, answers)))
 
 
-def replay(evaluator: Evaluator, samples: Iterable[Sample]) -> list[Moment]:
+def replay(evaluator: Evaluator, samples: Iterable[Sample]) -> list[StrategyEvaluation]:
     """Evaluate strategies on recorded samples, in order, without acting."""
     return [_build_moment(sample, evaluation) for sample in samples for evaluation in evaluator.evaluate(sample)]
 
 
-def compare_moments(before: Sequence[Moment], after: Sequence[Moment]) -> list[Difference]:
+def compare_moments(before: Sequence[StrategyEvaluation], after: Sequence[StrategyEvaluation]) -> list[Difference]:
     """Return where two timelines over the same samples differ.
 
     A strategy that is in one timeline only counts as one without actions in the other."""
@@ -149,8 +149,8 @@ def compare_moments(before: Sequence[Moment], after: Sequence[Moment]) -> list[D
     return differences
 
 
-def _build_moment(sample: Sample, evaluation: Evaluation) -> Moment:
-    return Moment(
+def _build_moment(sample: Sample, evaluation: Evaluation) -> StrategyEvaluation:
+    return StrategyEvaluation(
         at=sample.at,
         sample=sample.id,
         sensor=sample.sensor,
@@ -168,7 +168,7 @@ def _build_recorded_moments(
     wants: Mapping[tuple[str, str], Sequence[str]],
     errors: Mapping[tuple[str, str], str],
     answers: Mapping[str, str],
-) -> Iterator[Moment]:
+) -> Iterator[StrategyEvaluation]:
     strategies: dict[str, list[str]] = {}
     for sample_id, strategy in dict.fromkeys([*wants, *errors]):
         strategies.setdefault(sample_id, []).append(strategy)
@@ -177,7 +177,7 @@ def _build_recorded_moments(
             place = (sample.id, strategy)
             key = f"{sample.agent}/{strategy}/{sample.cause}"
             keys = [key if number == 1 else f"{key}/{number}" for number in range(1, len(wants.get(place, ())) + 1)]
-            yield Moment(
+            yield StrategyEvaluation(
                 at=sample.at,
                 sample=sample.id,
                 sensor=sample.sensor,

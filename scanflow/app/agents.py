@@ -14,7 +14,7 @@ from typing import Annotated, Any, Generic, Literal, ParamSpec, Self, TypeVar
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from scanflow.app.model import Model, as_tuple, find_duplicate, short
-from scanflow.app.parameters import Fixed, Parameters
+from scanflow.app.parameters import FrozenDict, Parameters
 from scanflow.app.quantities import Seconds
 from scanflow.app.resources import Resources
 from scanflow.app.triggers import CallReceive, Trigger
@@ -47,7 +47,7 @@ class Sensor(Model):
     function: Annotated[str, AfterValidator(lambda value: check_locator(value, "function"))] | None = None
     """``file.py:name`` or ``package.module:name``. Unset: the template's function of that name."""
 
-    parameters: Parameters = Field(default_factory=Fixed)
+    parameters: Parameters = Field(default_factory=FrozenDict)
     limit_s: Seconds | None = None
     """The timeout of a firing, in seconds, or text such as ``"5m"``. None: 60 s."""
 
@@ -79,7 +79,7 @@ class Agent(Model):
     modules: Annotated[Sequence[str], AfterValidator(as_tuple)] = ()
     """Files with the agent's own sensors, rules and actuators, relative to the application's folder."""
 
-    parameters: Parameters = Field(default_factory=Fixed)
+    parameters: Parameters = Field(default_factory=FrozenDict)
     image: str | None = None
     resources: Resources = Resources()
 

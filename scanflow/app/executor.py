@@ -19,7 +19,7 @@ from pydantic import (
 
 from scanflow.app.edges import Linkable
 from scanflow.app.model import Model, Number, Whole, as_tuple, short
-from scanflow.app.parameters import Fixed, Variables, plain, plain_mapping
+from scanflow.app.parameters import FrozenDict, Variables, plain, plain_mapping
 from scanflow.app.quantities import Duration
 from scanflow.app.references import Condition, Ref, read_condition, read_reference, references_in
 from scanflow.app.resources import Affinity, Resources
@@ -140,8 +140,8 @@ class Executor(Linkable):
     parameters: Annotated[
         Mapping[str, Any],
         BeforeValidator(lambda value: plain_mapping(value, special=_to_reference)),
-        AfterValidator(Fixed),
-    ] = Field(default_factory=Fixed)
+        AfterValidator(FrozenDict),
+    ] = Field(default_factory=FrozenDict)
     """Plain values, or references to earlier steps' outputs (``other["accuracy"]``)."""
 
     requirements: Annotated[
@@ -152,7 +152,7 @@ class Executor(Linkable):
     image: str | None = None
     """A container image, for backends that run containers."""
 
-    env: Variables = Field(default_factory=Fixed)
+    env: Variables = Field(default_factory=FrozenDict)
     resources: Resources = Resources()
     affinity: Annotated[Affinity | str | None, BeforeValidator(Affinity.coerce)] = None
 

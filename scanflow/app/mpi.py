@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from scanflow.app.edges import Linkable
 from scanflow.app.model import Whole, as_tuple
-from scanflow.app.parameters import Fixed, Parameters
+from scanflow.app.parameters import FrozenDict, Parameters
 from scanflow.app.quantities import Duration
 from scanflow.app.resources import Affinity, AffinityMode, Resources
 from scanflow.errors import InvalidError
@@ -37,7 +37,7 @@ class MPIWorkload(Linkable):
     args: Annotated[Sequence[str], AfterValidator(as_tuple)] = ()
     """Arguments of the program, before those that ``parameters`` become."""
 
-    parameters: Parameters = Field(default_factory=Fixed)
+    parameters: Parameters = Field(default_factory=FrozenDict)
     n_tasks: Whole = Field(ge=1)
     """MPI processes (N_t of thesis Table 6.1), as ``mpirun -np``."""
 

@@ -24,12 +24,12 @@ def _refuse(*_: Any, **__: Any) -> NoReturn:
     )
 
 
-class Fixed(dict[str, Any]):
+class FrozenDict(dict[str, Any]):
     if not TYPE_CHECKING:  # fields are typed as Mapping, which has none of these
         __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
 
-    def __reduce__(self) -> tuple[type[Fixed], tuple[dict[str, Any]]]:
-        return Fixed, (dict(self),)
+    def __reduce__(self) -> tuple[type[FrozenDict], tuple[dict[str, Any]]]:
+        return FrozenDict, (dict(self),)
 
 
 def plain(value: Any, what: str, *, special: Callable[[Any], Any] = lambda _: None, depth: int = 0) -> Any:
@@ -76,8 +76,8 @@ def with_article(noun: str) -> str:
     return f"{'an' if noun[:1].lower() in 'aeio' or noun.startswith('MPI') else 'a'} {noun}"
 
 
-Parameters = Annotated[Mapping[str, Any], BeforeValidator(plain_mapping), AfterValidator(Fixed)]
-Texts = Annotated[Mapping[str, str], AfterValidator(Fixed)]
+Parameters = Annotated[Mapping[str, Any], BeforeValidator(plain_mapping), AfterValidator(FrozenDict)]
+Texts = Annotated[Mapping[str, str], AfterValidator(FrozenDict)]
 
 
 def _check_variables(env: Mapping[str, str]) -> Mapping[str, str]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from scanflow.app.model import Model, Whole, as_tuple, short
-from scanflow.app.parameters import Fixed, Texts
+from scanflow.app.parameters import FrozenDict, Texts
 from scanflow.app.quantities import format_memory, parse_cpu, parse_memory
 from scanflow.errors import InvalidError, did_you_mean
 
@@ -40,7 +40,7 @@ class Affinity(Model):
     """Where an instance may run. ``affinity="cpumem"`` is short for ``Affinity(mode="cpumem")``."""
 
     mode: AffinityMode = "any"
-    node_selector: Texts = Field(default_factory=Fixed)
+    node_selector: Texts = Field(default_factory=FrozenDict)
     """Labels that a Kubernetes node must carry."""
 
     near: Annotated[Sequence[str], AfterValidator(as_tuple)] = ()

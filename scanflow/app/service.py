@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 
 from scanflow.app.edges import Linkable
 from scanflow.app.model import Whole
-from scanflow.app.parameters import Fixed, Parameters
+from scanflow.app.parameters import FrozenDict, Parameters
 from scanflow.app.resources import Affinity, Resources
 from scanflow.app.scaling import Scaling
 from scanflow.app.serving import Batching
@@ -53,7 +53,7 @@ class Service(Linkable):
     model: str | None = None
     """A model of the registry: ``models:/name@alias`` or ``models:/name/3``."""
 
-    parameters: Parameters = Field(default_factory=Fixed)
+    parameters: Parameters = Field(default_factory=FrozenDict)
     """Arguments of the class."""
 
     requirements: str | None = None

@@ -8,7 +8,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from scanflow.app.model import Model, Number, Whole
-from scanflow.app.parameters import Fixed, Variables
+from scanflow.app.parameters import FrozenDict, Variables
 from scanflow.app.quantities import Seconds, Size, Wait, parse_memory
 from scanflow.errors import InvalidError
 from scanflow.names import check_name
@@ -66,7 +66,7 @@ class Serving(Model):
     """Whether a model's version is kept with the instances and cores that it is served with here, to be served with
     them again. Not for what serves it to try something."""
 
-    env: Variables = Field(default_factory=Fixed)
+    env: Variables = Field(default_factory=FrozenDict)
     auth: str | None = None
     """A reference to the bearer token that requests must carry: ``env:NAME`` or ``file:PATH``. Unset: requests "
     "need no token."""

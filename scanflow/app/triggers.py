@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import AfterValidator, Field, field_validator
 
 from scanflow.app.model import Model, Number, as_tuple, short
-from scanflow.app.parameters import Fixed, Parameters
+from scanflow.app.parameters import FrozenDict, Parameters
 from scanflow.app.quantities import MAX_DURATION_S, Seconds
 from scanflow.errors import InvalidError
 
@@ -131,7 +131,7 @@ class EventTrigger(Model):
 
     kind: Literal["event"] = "event"
     type: str = Field(min_length=1)
-    match: Parameters = Field(default_factory=Fixed)
+    match: Parameters = Field(default_factory=FrozenDict)
 
 
 def _check_depth(triggers: Sequence[Trigger]) -> Sequence[Trigger]:

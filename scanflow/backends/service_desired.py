@@ -17,7 +17,7 @@ from scanflow.wire import Revision
 _KEPT_KEYS: Final = 31
 
 
-class Failed(BaseModel):
+class FailedChange(BaseModel):
     """A change that did not take effect."""
 
     model_config = ConfigDict(frozen=True)
@@ -44,7 +44,7 @@ class DesiredState(BaseModel):
 
     previous: ServiceSpec | None = None  # what to roll back to
     previous_if_settled: ServiceSpec | None = None  # what to roll back to once the change is in effect
-    failed: Failed | None = None  # the last change, if it failed
+    failed: FailedChange | None = None  # the last change, if it failed
     deleted: bool = False
     changes: dict[str, int] = Field(default_factory=dict)
     """The generations of the newest changes by their idempotency keys."""
@@ -114,7 +114,7 @@ class DesiredState(BaseModel):
         )
 
     def give_up(self, reason: str) -> Self:
-        failed = Failed(generation=self.generation, reason=reason)
+        failed = FailedChange(generation=self.generation, reason=reason)
         state = self.model_copy(update={"failed": failed, "previous_if_settled": None})
         if self.fallback is None:
             return state

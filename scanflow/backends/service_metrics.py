@@ -54,7 +54,7 @@ class MetricsWindow:
     def totals(self) -> Totals:
         return self._looks[-1][1] if self._looks else Totals()
 
-    def look(self, totals: Totals, now: float, *, in_flight: int) -> None:
+    def record(self, totals: Totals, now: float, *, in_flight: int) -> None:
         if in_flight or (self._looks and totals.requests > self.totals.requests):
             self.active = now
         self._looks.append((now, totals, in_flight))

@@ -24,7 +24,7 @@ from scanflow.app.workflow import Workflow
 from scanflow.app_files import AppFiles
 from scanflow.backends.service_records import CanaryPolicy, Shape
 from scanflow.errors import NotFoundError, UsageError, did_you_mean
-from scanflow.wire import BatchingOptions, Desired, Limits, ModelFiles, Node, Revision
+from scanflow.wire import BatchingOptions, DesiredInstanceState, Limits, ModelFiles, Node, Revision
 
 Fetch = Callable[[str], ModelFiles]
 
@@ -77,8 +77,8 @@ class ServiceSpec(BaseModel):
         return Limits(**{name: getattr(self.serving, own) for name, own in names.items()})
 
     @property
-    def desired(self) -> Desired:
-        return Desired(generation=self.serves, revisions=self.revisions)
+    def desired(self) -> DesiredInstanceState:
+        return DesiredInstanceState(generation=self.serves, revisions=self.revisions)
 
     @property
     def current(self) -> Revision:

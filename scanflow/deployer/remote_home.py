@@ -40,7 +40,7 @@ class UpProcess(BaseModel):
         return True
 
 
-class Up(BaseModel):
+class UpResponse(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     server: UpProcess
@@ -55,14 +55,14 @@ def up_file(home: Path) -> Path:
     return home.expanduser().absolute() / "server" / "up.json"
 
 
-def read_up(home: Path) -> Up | None:
+def read_up(home: Path) -> UpResponse | None:
     try:
-        return Up.model_validate_json(up_file(home).read_bytes())
+        return UpResponse.model_validate_json(up_file(home).read_bytes())
     except (OSError, ValidationError):
         return None
 
 
-def write_up(home: Path, up: Up) -> None:
+def write_up(home: Path, up: UpResponse) -> None:
     """Write the note atomically.
 
     Raises:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from scanflow.backends.port import ServiceClient
     from scanflow.backends.service_records import Explanation, ServiceRecord
     from scanflow.deployer.port import Deployer
-    from scanflow.transport import Answer
+    from scanflow.transport import PredictionResponse
 
 
 def connect_service(record: ServiceRecord) -> ServiceClient:
@@ -23,7 +23,7 @@ def connect_service(record: ServiceRecord) -> ServiceClient:
 
 def predict(
     where: Deployer, name: str, inputs: Any, *, node: str | None = None, dtype: str | None = None, binary: bool = True
-) -> Answer:
+) -> PredictionResponse:
     """Return a service's prediction for an array, a list, or a mapping of input names to these.
 
     Raises:
@@ -31,7 +31,7 @@ def predict(
         ServiceFailedError: a component of its graph failed on it.
     """
     with where.connect(name) as client:
-        answer: Answer = client.infer(node or name, inputs, dtype=dtype, binary=binary)
+        answer: PredictionResponse = client.infer(node or name, inputs, dtype=dtype, binary=binary)
         return answer
 
 

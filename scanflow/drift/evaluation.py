@@ -16,7 +16,7 @@ from scanflow.drift.slices import CURRENT, Slice, format_window_name
 from scanflow.errors import InvalidError
 
 
-class Predicts(Protocol):
+class SupportsPredict(Protocol):
     """A model."""
 
     def predict(self, x: Any, /) -> NDArray[Any]:
@@ -75,7 +75,7 @@ def split_by_window(windows: Sequence[str], learnt: Collection[str], newest: str
 
 
 def compare_models(
-    name: str, x: Samples, y: NDArray[Any], *, champion: Predicts, challenger: Predicts, tolerance: float | None
+    name: str, x: Samples, y: NDArray[Any], *, champion: SupportsPredict, challenger: SupportsPredict, tolerance: float | None
 ) -> Slice:
     """Evaluate both models on the same points."""
     if len(y) == 0:

@@ -26,7 +26,7 @@ from scanflow.knowledge.model_cache import ModelCache
 from scanflow.processes.cpu_priority import yield_cpu
 from scanflow.wire import ModelFiles, decode
 
-BEHIND_S: Final = 5.0
+LOW_PRIORITY_S: Final = 5.0
 """Longest time that a query yields the CPUs: beside a process that used all of them it took minutes."""
 
 _NAMES = ("fetch", "find", "remember", "recall")
@@ -59,7 +59,7 @@ class RegistrySubprocess:
         try:
             process.stdin.write(json.dumps([what, *arguments]).encode() + b"\n")
             process.stdin.flush()
-            if not select.select([process.stdout], [], [], BEHIND_S)[0]:
+            if not select.select([process.stdout], [], [], LOW_PRIORITY_S)[0]:
                 yield_cpu(process.pid, False)
             line = process.stdout.readline()
         except BrokenPipeError:

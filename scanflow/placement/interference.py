@@ -105,7 +105,7 @@ class Watch:
         self.windows: deque[Window] = deque(maxlen=KEPT)
         self._agree: defaultdict[str, deque[bool]] = defaultdict(lambda: deque(maxlen=LOOKS))
 
-    def look(self, window: Window | None, since: Callable[[str], float] = lambda _: -math.inf) -> Disturbance | None:
+    def observe(self, window: Window | None, since: Callable[[str], float] = lambda _: -math.inf) -> Disturbance | None:
         """Add a window (None: there was none, and nothing is confirmed by it), and return who disturbs the most, as
         enough looks agreed; None: nobody. ``since``: from when on windows count, for a neighbour that was moved then.
         """

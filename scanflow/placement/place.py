@@ -46,7 +46,7 @@ class Grant:
         return dict.fromkeys(self.cpus, min(FULL, ceil(amount / len(self.cpus)))) if self.cpus else {}
 
 
-class _Spot(NamedTuple):
+class _FreeArea(NamedTuple):
     """An area for an instance, with the level it was found at and the layer of its CPUs."""
 
     level: int
@@ -175,7 +175,7 @@ def _take_over_sockets(
 def _place_near(occupancy: Occupancy, demand: Demand, oversubscribe: bool) -> tuple[Grant, ...]:
     """Place with memory affinity: first choose an area for each instance, then take its share of that area."""
     trial = occupancy.copy()
-    spots: list[_Spot] = []
+    spots: list[_FreeArea] = []
     first: list[Grant] = []
     for _ in range(demand.instances):
         spot = _find_spot(trial, demand, oversubscribe)
@@ -200,7 +200,7 @@ def _place_near(occupancy: Occupancy, demand: Demand, oversubscribe: bool) -> tu
     return tuple(sorted(grants, key=lambda grant: (occupancy.topology.core_of[grant.cpus[0]].socket, grant.cpus)))
 
 
-def _find_spot(occupancy: Occupancy, demand: Demand, oversubscribe: bool) -> _Spot | None:
+def _find_spot(occupancy: Occupancy, demand: Demand, oversubscribe: bool) -> _FreeArea | None:
     """Return the narrowest area with enough free CPUs: of those, the one with the most free cores."""
     places = areas(occupancy.topology)
     for layer in range(occupancy.layers if oversubscribe else 1):
@@ -213,7 +213,7 @@ def _find_spot(occupancy: Occupancy, demand: Demand, oversubscribe: bool) -> _Sp
                 and occupancy.has_memory(occupancy.topology.memory_near(area), demand.memory_bytes)
             ]
             if fitting:
-                return _Spot(level, max(fitting, key=lambda area: _rank_area(occupancy, area, demand)), layer)
+                return _FreeArea(level, max(fitting, key=lambda area: _rank_area(occupancy, area, demand)), layer)
     return None
 
 
@@ -232,7 +232,7 @@ def _rank_area(occupancy: Occupancy, area: Sequence[int], demand: Demand) -> tup
     return (cores >= demand.whole, started, len(occupancy.free_cores(around)), cores, capacity)
 
 
-def _take_near(occupancy: Occupancy, demand: Demand, spot: _Spot, share: int) -> Grant | None:
+def _take_near(occupancy: Occupancy, demand: Demand, spot: _FreeArea, share: int) -> Grant | None:
     allocation = occupancy.take(spot.area, demand.whole, demand.part, spot.layer, share)
     if allocation is None:
         return None

@@ -17,7 +17,7 @@ from scanflow.agent.records import Event
 from scanflow.drift.performance import measure_accuracy
 from scanflow.drift.slices import CURRENT
 from scanflow.errors import InvalidError
-from scanflow.reports.records import Answers, Kind, LoopEvent, RequestCounts, Use, Version
+from scanflow.reports.records import ScoredAnswers, Kind, LoopEvent, RequestCounts, ModelUse, Version
 
 MEASURED = "service.measured"
 LABELS = "labels"
@@ -105,7 +105,7 @@ def request_counts(events: Iterable[Event]) -> list[RequestCounts]:
     return counts
 
 
-def count_answers(events: Iterable[Event], labels: Iterable[Mapping[str, Any]]) -> list[Answers]:
+def count_answers(events: Iterable[Event], labels: Iterable[Mapping[str, Any]]) -> list[ScoredAnswers]:
     """Count the right predictions in each drifted window, by the labelled points drawn for evaluation.
 
     Those were drawn at random from the window; what was picked to learn from is what the model is least sure of.
@@ -131,7 +131,7 @@ def count_answers(events: Iterable[Event], labels: Iterable[Mapping[str, Any]]) 
             version for _, version in champions[:1]
         ]
         version = served[0] if served else asked or "the model in use"
-        answers.append(Answers(at=at, version=version, right=sum(rights[run]), n=len(rights[run])))
+        answers.append(ScoredAnswers(at=at, version=version, right=sum(rights[run]), n=len(rights[run])))
     return answers
 
 
@@ -151,13 +151,13 @@ def compute_interval(right: int, n: int) -> tuple[float, float]:
     return accuracy.low, accuracy.high
 
 
-def _build_uses(changes: Sequence[tuple[float, int | None]]) -> dict[int, list[Use]]:
+def _build_uses(changes: Sequence[tuple[float, int | None]]) -> dict[int, list[ModelUse]]:
     """Return the periods in which each version was the champion; a version of None ends the one before."""
     ends: list[float | None] = [at for at, _ in changes[1:]]
-    uses: dict[int, list[Use]] = {}
+    uses: dict[int, list[ModelUse]] = {}
     for (began, version), ended in zip(changes, [*ends, None], strict=False):
         if version is not None:
-            uses.setdefault(version, []).append(Use(began=began, ended=ended))
+            uses.setdefault(version, []).append(ModelUse(began=began, ended=ended))
     return uses
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from scanflow.reports import sections
 from scanflow.reports.drawing import LONG, choose_time_format, moment
 from scanflow.reports.outcome import DriftOutcome
-from scanflow.reports.records import Answers, LoopEvent, RequestCounts, Version
+from scanflow.reports.records import ScoredAnswers, LoopEvent, RequestCounts, Version
 from scanflow.reports.timeline import timeline
 from scanflow.reports.tracker_links import TrackerLinks
 
@@ -64,7 +64,7 @@ def loop_report(
     events: Sequence[LoopEvent],
     versions: Sequence[Version],
     asked: Sequence[RequestCounts] = (),
-    answers: Sequence[Answers] = (),
+    answers: Sequence[ScoredAnswers] = (),
     counted: str = RANDOM,
     columns: Sequence[Mapping[str, Any]] = (),
     picked: Sequence[Mapping[str, Any]] = (),

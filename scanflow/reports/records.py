@@ -24,7 +24,7 @@ class LoopEvent(BaseModel):
     detail: str = ""  # A sentence for the table below the plots
 
 
-class Answers(NamedTuple):
+class ScoredAnswers(NamedTuple):
     """The correct answers of a version at a time, among those with a known label: 1 or more."""
 
     at: float
@@ -46,7 +46,7 @@ class RequestCounts(BaseModel):
     p95_s: float | None = Field(default=None, allow_inf_nan=False)  # of the latency lately: a minute on this machine
 
 
-class Use(BaseModel):
+class ModelUse(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     began: float = Field(allow_inf_nan=False)
@@ -63,7 +63,7 @@ class Version(BaseModel):
     accuracy: float = Field(ge=0, le=1)
     n: int | None = None  # of how many samples that is the share; None: it was not told
     interval: tuple[float, float] | None = None  # where it may really be, at 95 %
-    uses: tuple[Use, ...] = ()  # when it was the champion, in the order of time
+    uses: tuple[ModelUse, ...] = ()  # when it was the champion, in the order of time
 
     @computed_field  # type: ignore[prop-decorator]  # pydantic's own form; mypy knows no decorated property
     @property

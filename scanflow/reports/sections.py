@@ -12,7 +12,7 @@ from typing import Any
 from scanflow.reports import drawing as svg
 from scanflow.reports.distributions import MOST_COLUMNS, draw_column
 from scanflow.reports.loop_events import compute_interval
-from scanflow.reports.records import Answers, LoopEvent, RequestCounts, Version
+from scanflow.reports.records import ScoredAnswers, LoopEvent, RequestCounts, Version
 from scanflow.reports.series import LINES, EventLine, Point, chart
 from scanflow.reports.tracker_links import Link, TrackerLinks
 
@@ -25,7 +25,7 @@ NOT_ASKED = "The requests to the service are unknown: the executor agent reports
 Span = tuple[float, float]
 
 
-def render_accuracy(answers: Sequence[Answers], counted: str, marks: Sequence[EventLine], span: Span) -> str:
+def render_accuracy(answers: Sequence[ScoredAnswers], counted: str, marks: Sequence[EventLine], span: Span) -> str:
     """Render each version's share of correct answers over time, with its interval; ``counted``: the points used."""
     lines: dict[str, list[Point]] = {}
     for answer in answers:
@@ -109,7 +109,7 @@ def render_requests(asked: Sequence[RequestCounts], marks: Sequence[EventLine], 
 
 
 def render_versions(
-    asked: Sequence[RequestCounts], answers: Sequence[Answers], versions: Sequence[Version], links: TrackerLinks
+    asked: Sequence[RequestCounts], answers: Sequence[ScoredAnswers], versions: Sequence[Version], links: TrackerLinks
 ) -> str:
     compared, rows = {f"V{version.version}": version for version in versions}, list[list[str | Link]]()
     names = {*compared, *(record.version for record in asked), *(record.version for record in answers)}

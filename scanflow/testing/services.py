@@ -16,7 +16,7 @@ from scanflow.backends.service_records import Progress, ServiceRecord
 from scanflow.deployer import Deployer, InstanceLogs, RunRequest
 from scanflow.deployer.service_client import predict
 from scanflow.errors import NotFoundError, ServiceFailedError, UsageError
-from scanflow.transport import Answer
+from scanflow.transport import PredictionResponse
 
 MODEL = """
 import os
@@ -140,7 +140,7 @@ class ServicesContract:
         return path
 
 
-def _only(answer: Answer) -> object:
+def _only(answer: PredictionResponse) -> object:
     (array,) = answer.outputs.values()
     return array.tolist()
 

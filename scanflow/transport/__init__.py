@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from scanflow.transport.server_client import ServerClient, build_path, fetch_json, is_reachable
-    from scanflow.transport.service_client import Answer, HttpServiceClient, Reply
+    from scanflow.transport.service_client import PredictionResponse, HttpServiceClient, Reply
     from scanflow.transport.sse import Message
 
 _HOMES = {
@@ -28,7 +28,7 @@ if "httpx" not in sys.modules:
     sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
 
 __all__ = [
-    "Answer",
+    "PredictionResponse",
     "HttpServiceClient",
     "Message",
     "Reply",

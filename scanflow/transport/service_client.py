@@ -25,7 +25,7 @@ TIMEOUT_S = 60.0  # longer than a service's own deadline, so that it is the one 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class PredictionResponse:
     """The prediction of a service."""
 
     outputs: Mapping[str, NDArray[Any]]
@@ -68,7 +68,7 @@ class HttpServiceClient:
 
     def infer(
         self, model: str, inputs: Any, *, version: str | None = None, dtype: str | None = None, binary: bool = True
-    ) -> Answer:
+    ) -> PredictionResponse:
         """Return the answer of ``model``: the service's name for its whole graph, or the name of one node.
 
         Args:
@@ -87,7 +87,7 @@ class HttpServiceClient:
         body, headers = encode_request(as_arrays(inputs, dtype=dtype), binary=binary)
         at_version = "" if version is None else f"/versions/{quote(version, safe='')}"
         reply = self.post(f"/v2/models/{quote(model, safe='')}{at_version}/infer", body, headers)
-        return Answer(
+        return PredictionResponse(
             outputs=decode_answer(reply.content, reply.headers.get("inference-header-content-length")),
             instance=reply.headers.get("x-scanflow-instance"),
             revision=reply.headers.get("x-scanflow-revision"),

@@ -119,7 +119,7 @@ class DeployBody(AppBody):
     port: int | None = Field(default=None, ge=1, le=65535)
 
 
-class Begun(_Body):
+class OperationAccepted(_Body):
     """A started operation."""
 
     operation: str
@@ -149,7 +149,7 @@ class ApplicationView(_Body):
     updated: float
 
 
-class HereBody(_Body):
+class HeartbeatBody(_Body):
     """The address that an agent reports."""
 
     url: Annotated[str, AfterValidator(check_text), Field(pattern=r"^https?://[!-~]+$", max_length=500)]

@@ -17,7 +17,7 @@ from scanflow_server.context import ServerContext
 from scanflow_server.control.operations import read_progress
 from scanflow_server.store import operations, runs
 from scanflow_server.store.operations import OperationRow
-from scanflow_server.store.runs import WantedRun
+from scanflow_server.store.runs import RequestedRun
 from scanflow_server.streams import format_event
 
 _POLL_S = 0.1
@@ -129,7 +129,7 @@ def _has_ended(context: ServerContext, id: str) -> bool:
     return operation is None or operation.state in {"succeeded", "failed"}
 
 
-def _find_driven_run(context: ServerContext, run: str) -> WantedRun | None:
+def _find_driven_run(context: ServerContext, run: str) -> RequestedRun | None:
     with context.store.read() as connection:
         wanted = runs.get(connection, run)
     if wanted is not None and not wanted.active and context.deployer.show(run).state == "running":

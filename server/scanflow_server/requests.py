@@ -21,7 +21,7 @@ from scanflow_server.context import ServerContext
 from scanflow_server.control.runs import ensure_entered
 from scanflow_server.store import applications, events, keys, operations, runs
 from scanflow_server.store.operations import Kind, OperationRow
-from scanflow_server.store.runs import DriveRequest, WantedRun
+from scanflow_server.store.runs import DriveRequest, RequestedRun
 
 _FURTHEST_BACK = 10_000
 """How many runs of a team ``@latest-N`` can go back."""
@@ -44,7 +44,7 @@ def request_run(
     context.check_backend(app)
     defined = context.deployer.define(request)
     context.deployer.batch.check(defined)
-    wanted = WantedRun(
+    wanted = RequestedRun(
         name="",
         app=app.name,
         team=app.team,
@@ -71,7 +71,7 @@ def request_spin(
         return _ensure_run_entered(context, name)
     past = show_run(context, run)
     context.deployer.batch.check(context.deployer.define(replace(request, run=past.name)))
-    wanted = WantedRun(
+    wanted = RequestedRun(
         name="",
         **past.model_dump(include={"app", "team", "workflow", "source"}),
         created=context.clock(),
@@ -104,7 +104,7 @@ def request_resume(
             asked = DriveRequest(action="resume", application=document, by=by)
             if wanted is None:
                 same = record.model_dump(include={"name", "app", "team", "workflow", "created", "source"})
-                runs.add(connection, WantedRun(**same, asked=asked))
+                runs.add(connection, RequestedRun(**same, asked=asked))
             else:
                 runs.drive_again(connection, record.name, asked)
             once.keep(connection, record.name, at=context.clock())
@@ -263,7 +263,7 @@ def keep_application(
 
 
 def _begin(
-    context: ServerContext, wanted: WantedRun, once: _IdempotentRequest, keep: Application | None = None
+    context: ServerContext, wanted: RequestedRun, once: _IdempotentRequest, keep: Application | None = None
 ) -> RunRecord:
     with context.store.write() as connection:
         name = once.find(connection)
@@ -300,7 +300,7 @@ def _record_start(context: ServerContext, connection: Connection, name: str) -> 
     )
 
 
-def _apply_wanted_state(context: ServerContext, record: RunRecord, wanted: WantedRun | None) -> RunRecord:
+def _apply_wanted_state(context: ServerContext, record: RunRecord, wanted: RequestedRun | None) -> RunRecord:
     if wanted is None or not wanted.active or record.state == "running":
         return record
     if context.get_run_job(wanted.name, wanted.drive).result is not None:
@@ -308,7 +308,7 @@ def _apply_wanted_state(context: ServerContext, record: RunRecord, wanted: Wante
     return record.model_copy(update={"state": "running"})
 
 
-def _make_unentered_record(context: ServerContext, run: WantedRun) -> RunRecord:
+def _make_unentered_record(context: ServerContext, run: RequestedRun) -> RunRecord:
     return RunRecord.model_validate(
         {
             **run.model_dump(include={"name", "app", "team", "workflow", "created", "source"}),

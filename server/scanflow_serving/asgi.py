@@ -34,7 +34,7 @@ _BODILESS: Final = frozenset({204, 304})
 _JSON: Final = "application/json"
 
 
-class Served(Protocol):
+class ServedApp(Protocol):
     async def handle(self, request: Request) -> Response: ...
 
     def refuse(self, problem: ProblemError) -> Response: ...
@@ -45,7 +45,7 @@ class _ClientLeftError(Exception): ...
 
 class HttpApi:
     def __init__(
-        self, served: Served, *, max_request_bytes: int, hosts: Collection[str] = (), token: str | None = None
+        self, served: ServedApp, *, max_request_bytes: int, hosts: Collection[str] = (), token: str | None = None
     ) -> None:
         """``hosts``: the allowed values of ``Host`` beside loopback's names; ``token``: None if none is needed."""
         self._served = served

@@ -20,7 +20,7 @@ from msgspec import Struct
 from scanflow.wire import BatchingOptions
 from scanflow_serving.components import make_component_problem
 from scanflow_serving.engine import Engine
-from scanflow_serving.graph import GraphStep, Walk, finish, take_extras
+from scanflow_serving.graph import GraphStep, GraphTraversal, finish, take_extras
 
 _WEIGHT: Final = 0.2
 _LIKELY: Final = 0.4
@@ -121,7 +121,7 @@ class _Entry(Struct, eq=False):
 
     value: Any
     names: Any
-    walk: Walk
+    walk: GraphTraversal
     came: float
     future: asyncio.Future[tuple[Any, Any]]
     rows: int = 1
@@ -146,7 +146,7 @@ class Batcher:
         self._alone = False
         """Whether results cannot be split by rows, so that each request needs a call of its own."""
 
-    async def call(self, value: Any, names: Any, walk: Walk) -> Any:
+    async def call(self, value: Any, names: Any, walk: GraphTraversal) -> Any:
         now = monotonic()
         self._traffic = update_traffic(
             self._traffic, now - self._last if self._here else None, max_delay_s=self._batching.max_delay_s
@@ -266,7 +266,7 @@ class Batcher:
         batch[0].walk.durations.append((self._step.name, perf_counter() - begin))
         if self._step.component.tags is None and self._step.component.metrics is None:
             return
-        extras = Walk()
+        extras = GraphTraversal()
         take_extras(self._step, extras)
         batch[0].walk.metrics += extras.metrics
         for entry in batch:

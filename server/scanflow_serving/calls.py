@@ -13,11 +13,11 @@ import numpy as np
 
 from scanflow_serving import oip, seldon
 from scanflow_serving.declared import TensorSpec
-from scanflow_serving.graph import Graph, Outcome, Walk, finish
+from scanflow_serving.graph import Graph, Outcome, GraphTraversal, finish
 from scanflow_serving.messages import Headers, InferRequest, InferResponse, Request, Response, Tensor
 from scanflow_serving.problems import ProblemError
 from scanflow_serving.results import to_raw_bytes, to_tensors
-from scanflow_serving.revisions import Chooser, LoadedRevision
+from scanflow_serving.revisions import WeightedChooser, LoadedRevision
 from scanflow_serving.seldon import Prediction
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class RouteTarget(msgspec.Struct, eq=False):
 
     name: str
     node: str | None
-    chooser: Chooser[LoadedRevision]
+    chooser: WeightedChooser[LoadedRevision]
 
     def get_graph(self, loaded: LoadedRevision) -> Graph:
         return loaded.graph if self.node is None else loaded.alone[self.node]
@@ -50,7 +50,7 @@ class ServingCall(msgspec.Struct, eq=False):
     request: Request
     headers: Headers
     began: float = msgspec.field(default_factory=monotonic)
-    walk: Walk = msgspec.field(default_factory=Walk)
+    walk: GraphTraversal = msgspec.field(default_factory=GraphTraversal)
     value: Any = None
     names: Any = []
     inputs: list[Tensor] | None = None

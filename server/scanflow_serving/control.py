@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from scanflow.errors import InvalidError, ScanflowError
 from scanflow.processes import seqpacket
-from scanflow.wire import ControlMessage, Desired, decode
+from scanflow.wire import ControlMessage, DesiredInstanceState, decode
 from scanflow_serving.http_server import HttpServer
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Control:
     async def _apply(self, peer: socket.socket, message: ControlMessage) -> None:
         async with self._applying:
             try:
-                desired = decode(Desired, message.body)
+                desired = decode(DesiredInstanceState, message.body)
                 await self._application.apply(desired)
             except ScanflowError as error:
                 self._reply(peer, message, {"error": str(error)})

@@ -51,7 +51,7 @@ class GraphStep:
         self.who = f"The node {component.name!r}"
 
 
-class Walk(Struct, eq=False):
+class GraphTraversal(Struct, eq=False):
     """The state of one request's walk through a graph."""
 
     meta: dict[str, Any] = {}
@@ -75,11 +75,11 @@ class Outcome(Struct, eq=False):
     """The node that returned it."""
 
 
-Invoke = Callable[[GraphStep, Any, Any, Walk], Awaitable[Any]]
+Invoke = Callable[[GraphStep, Any, Any, GraphTraversal], Awaitable[Any]]
 """Calls a node's component with value and names, and records its duration."""
 
 
-def call_now(step: GraphStep, value: Any, names: Any, walk: Walk) -> Any:
+def call_now(step: GraphStep, value: Any, names: Any, walk: GraphTraversal) -> Any:
     """Call a node's component in this thread. Any exception becomes a problem."""
     component = step.component
     begin = perf_counter()
@@ -95,7 +95,7 @@ def call_now(step: GraphStep, value: Any, names: Any, walk: Walk) -> Any:
     return result
 
 
-def take_extras(step: GraphStep, walk: Walk) -> None:
+def take_extras(step: GraphStep, walk: GraphTraversal) -> None:
     """Collect a component's tags and metrics of its last call."""
     component = step.component
     if component.tags is not None:
@@ -106,7 +106,7 @@ def take_extras(step: GraphStep, walk: Walk) -> None:
         walk.metrics += [(step.name, metric) for metric in component.metrics() or ()]
 
 
-async def invoke_directly(step: GraphStep, value: Any, names: Any, walk: Walk) -> Any:
+async def invoke_directly(step: GraphStep, value: Any, names: Any, walk: GraphTraversal) -> Any:
     return call_now(step, value, names, walk)
 
 
@@ -198,7 +198,7 @@ class Graph:
             names = " and ".join(repr(step.name) for step in self.ends)
             raise InvalidError(f"{names} would both answer the same request. Join them with a COMBINER.")
 
-    async def walk(self, value: Any, names: Any, walk: Walk, invoke: Invoke = invoke_directly) -> Outcome:
+    async def walk(self, value: Any, names: Any, walk: GraphTraversal, invoke: Invoke = invoke_directly) -> Outcome:
         step = self._only
         if step is not None:
             if step.combines and not isinstance(value, list):
@@ -230,7 +230,7 @@ class Graph:
         return answers[0]
 
     def _collect_inputs(
-        self, step: GraphStep, value: Any, names: Any, outcomes: Sequence[Outcome | None], walk: Walk
+        self, step: GraphStep, value: Any, names: Any, outcomes: Sequence[Outcome | None], walk: GraphTraversal
     ) -> tuple[Any, Any] | None:
         """Return the inputs of a step; None: no branch to it was chosen."""
         if not step.parents:
@@ -247,7 +247,7 @@ class Graph:
         return taken[0].value, taken[0].names
 
     def _follow_edge(
-        self, parent: int, step: GraphStep, outcomes: Sequence[Outcome | None], walk: Walk
+        self, parent: int, step: GraphStep, outcomes: Sequence[Outcome | None], walk: GraphTraversal
     ) -> Outcome | None:
         outcome = outcomes[parent]
         if outcome is None or not self.steps[parent].routes:
@@ -255,7 +255,7 @@ class Graph:
         chosen = walk.routing[self.steps[parent].name]
         return outcome if chosen == ALL or self.steps[parent].children[chosen] == step.place else None
 
-    async def _visit(self, step: GraphStep, value: Any, names: Any, walk: Walk, invoke: Invoke) -> Outcome:
+    async def _visit(self, step: GraphStep, value: Any, names: Any, walk: GraphTraversal, invoke: Invoke) -> Outcome:
         declared = step.component.signature
         if declared.inputs and not step.combines and not (walk.checked and not step.parents):
             value = declared.adapt(value, step.who)

@@ -19,7 +19,7 @@ from scanflow.errors import ScanflowError, UsageError
 from scanflow.processes import pinning
 from scanflow.processes.cpu_priority import take_short_slices, yield_cpu
 from scanflow.processes.open_files import raise_open_file_limit
-from scanflow.wire import Desired, InstanceSpec, Limits, decode, read_token
+from scanflow.wire import DesiredInstanceState, InstanceSpec, Limits, decode, read_token
 
 if TYPE_CHECKING:
     from scanflow_serving.grpc_api import GrpcApi
@@ -74,7 +74,7 @@ async def _serve(spec: InstanceSpec, folder: Path, token: str | None) -> int:
     try:
         control.start()
         desired = Path(spec.desired).read_bytes()  # noqa: ASYNC240 - nothing is served yet
-        await application.apply(decode(Desired, desired))
+        await application.apply(decode(DesiredInstanceState, desired))
         grpc = await start_grpc(application, spec, token)
         if spec.listen_fd >= 0:
             http.listen("", socket.socket(fileno=spec.listen_fd))

@@ -28,7 +28,7 @@ from typing import Final
 from scanflow.errors import ScanflowError, UsageError
 from scanflow.http.security import ANY_HOST
 from scanflow.processes.open_files import raise_open_file_limit
-from scanflow.wire import Desired, InstanceSpec, ModelFiles, decode, read_token
+from scanflow.wire import DesiredInstanceState, InstanceSpec, ModelFiles, decode, read_token
 from scanflow_serving.main import CONFIGURATION, UNHEALTHY, drain, start_grpc
 
 _BACKLOG: Final = 1024
@@ -52,17 +52,17 @@ def main(folder: Path, environ: os._Environ[str] = os.environ) -> int:
         return runner.run(_serve(spec, desired, token, hosts))
 
 
-def read_configuration(folder: Path, instance: str) -> tuple[InstanceSpec, Desired]:
+def read_configuration(folder: Path, instance: str) -> tuple[InstanceSpec, DesiredInstanceState]:
     """Read the configuration of a mounted folder for the pod of that name.
 
     CPUMEMPIN pins threads to the CPUs that the kubelet assigned, which are known only inside the pod.
     """
     spec = decode(InstanceSpec, (folder / "instance.json").read_bytes())
     cpus = tuple(sorted(os.sched_getaffinity(0))) if spec.pin_threads else ()
-    return replace(spec, instance=instance, cpus=cpus), decode(Desired, (folder / "desired.json").read_bytes())
+    return replace(spec, instance=instance, cpus=cpus), decode(DesiredInstanceState, (folder / "desired.json").read_bytes())
 
 
-def fetch_models(desired: Desired, open_fetcher: Callable[[], Callable[[str], ModelFiles]]) -> Desired:
+def fetch_models(desired: DesiredInstanceState, open_fetcher: Callable[[], Callable[[str], ModelFiles]]) -> DesiredInstanceState:
     """Fetch the registered models, and return the revisions with their local files."""
     if not any(node.model for revision in desired.revisions for node in revision.nodes):
         return desired
@@ -92,7 +92,7 @@ def _open_fetcher(home: Path, tracker: str | None) -> Callable[[str], ModelFiles
     return RegistrySubprocess(home, tracker).fetch
 
 
-async def _serve(spec: InstanceSpec, desired: Desired, token: str | None, hosts: list[str]) -> int:
+async def _serve(spec: InstanceSpec, desired: DesiredInstanceState, token: str | None, hosts: list[str]) -> int:
     from scanflow_serving.asgi import HttpApi
     from scanflow_serving.http_server import HttpServer
     from scanflow_serving.management import Management

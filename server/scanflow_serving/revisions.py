@@ -14,11 +14,11 @@ from time import perf_counter
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from scanflow.errors import InvalidError, UnavailableError, UsageError
-from scanflow.wire import Desired, Node, Revision, encode
+from scanflow.wire import DesiredInstanceState, Node, Revision, encode
 from scanflow_serving.batching import Batcher
 from scanflow_serving.components import Component, load_component, make_component_problem
 from scanflow_serving.engine import Engine
-from scanflow_serving.graph import Graph, GraphStep, Invoke, Walk, call_now, sort_levels, take_extras
+from scanflow_serving.graph import Graph, GraphStep, Invoke, GraphTraversal, call_now, sort_levels, take_extras
 from scanflow_serving.metrics import Metrics, RevisionMetrics
 
 LOAD_S: Final = 600.0
@@ -35,13 +35,13 @@ class Weighted(Protocol):
 _W = TypeVar("_W", bound=Weighted)
 
 
-class Chooser(Generic[_W]):
+class WeightedChooser(Generic[_W]):
     """Distributes requests by weight, evenly: after n of them, each has its share of n within one (of two revisions).
 
     Smooth weighted round robin: each earns its weight per turn; the one with the most is chosen and pays the total.
     """
 
-    def __init__(self, choices: Iterable[_W], before: Chooser[_W] | None = None) -> None:
+    def __init__(self, choices: Iterable[_W], before: WeightedChooser[_W] | None = None) -> None:
         """``before``: the previous chooser; choices in both keep their credit."""
         all_choices = list(choices)
         earned: dict[str, float] = {} if before is None else before._earned
@@ -97,7 +97,7 @@ class LoadedRevision:
         }
         self.invoke = _invoke_on_loop(engine, batchers)
 
-    def count(self, walk: Walk) -> None:
+    def count(self, walk: GraphTraversal) -> None:
         nodes, failed = self.nodes, walk.failed
         for name, seconds in tuple(walk.durations):
             if name == failed:
@@ -109,7 +109,7 @@ class LoadedRevision:
 def _invoke_on_loop(engine: Engine, batchers: dict[str, Batcher]) -> Invoke:
     """Return the function by which a walk on the loop calls a node: in a batch, on the loop, or in a worker."""
 
-    async def invoke(step: GraphStep, value: Any, names: Any, walk: Walk) -> Any:
+    async def invoke(step: GraphStep, value: Any, names: Any, walk: GraphTraversal) -> Any:
         batcher = batchers.get(step.name)
         if batcher is not None:
             return await batcher.call(value, names, walk)
@@ -148,10 +148,10 @@ class Revisions:
 
         self.loaded: dict[str, LoadedRevision] = {}
         self.retiring: list[LoadedRevision] = []
-        self.chooser: Chooser[LoadedRevision] | None = None
+        self.chooser: WeightedChooser[LoadedRevision] | None = None
         self.shadows: list[LoadedRevision] = []
 
-    async def apply(self, desired: Desired) -> bool:
+    async def apply(self, desired: DesiredInstanceState) -> bool:
         """Load and warm up new revisions, then switch; return whether anything was done. A failure changes nothing."""
         async with self._lock:
             if desired.generation < self.generation:
@@ -168,7 +168,7 @@ class Revisions:
         there = self.loaded.get(revision.id)
         return there is not None and there.revision.nodes == revision.nodes and (there.shadow or not revision.shadow)
 
-    async def _load(self, fresh: Sequence[Revision], desired: Desired) -> dict[str, LoadedRevision]:
+    async def _load(self, fresh: Sequence[Revision], desired: DesiredInstanceState) -> dict[str, LoadedRevision]:
         """Load revisions in a thread of its own, without blocking requests."""
         components = self._collect_shareable(desired)
         loading: concurrent.futures.Future[None] = concurrent.futures.Future()
@@ -201,7 +201,7 @@ class Revisions:
     def _run_async(self, coroutine: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._engine.loop).result(LOAD_S)
 
-    def _collect_shareable(self, desired: Desired) -> dict[tuple[bytes, bool], Component]:
+    def _collect_shareable(self, desired: DesiredInstanceState) -> dict[tuple[bytes, bool], Component]:
         """Return the loaded components by their share key and whether only a shadow uses them."""
         shadow = {revision.id: revision.shadow for revision in desired.revisions}
         return {
@@ -210,7 +210,7 @@ class Revisions:
             for node in loaded.revision.nodes
         }
 
-    async def _drain_promotions(self, desired: Desired) -> None:
+    async def _drain_promotions(self, desired: DesiredInstanceState) -> None:
         """Wait until promoted shadows have finished on their own thread: components are not called concurrently."""
         serving = [
             self.loaded[revision.id] for revision in desired.revisions if not revision.shadow and self._has(revision)
@@ -225,7 +225,7 @@ class Revisions:
         except TimeoutError:
             _log.warning("A shadow that is to answer is still called.")
 
-    def _switch(self, desired: Desired, newly_loaded: dict[str, LoadedRevision]) -> None:
+    def _switch(self, desired: DesiredInstanceState, newly_loaded: dict[str, LoadedRevision]) -> None:
         before = self.loaded
         self.loaded = {}
         for revision in desired.revisions:
@@ -237,7 +237,7 @@ class Revisions:
             loaded.revision = revision
             self.loaded[revision.id] = loaded
         serving = [loaded for loaded in self.loaded.values() if not loaded.shadow]
-        self.chooser = Chooser(serving, self.chooser) if serving else None
+        self.chooser = WeightedChooser(serving, self.chooser) if serving else None
         self.shadows = [loaded for loaded in self.loaded.values() if loaded.shadow]
         self.generation = desired.generation
         for old in before.values():
@@ -257,7 +257,7 @@ class Revisions:
             gc.unfreeze()  # its models may be part of cycles that were frozen at the start
 
 
-def _check_revisions(desired: Desired) -> None:
+def _check_revisions(desired: DesiredInstanceState) -> None:
     ids = [revision.id for revision in desired.revisions]
     if len(set(ids)) < len(ids):
         raise InvalidError("Two revisions have the same id.")

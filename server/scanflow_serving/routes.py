@@ -16,7 +16,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from scanflow.errors import ScanflowError
-from scanflow.wire import Desired, InstanceSpec
+from scanflow.wire import DesiredInstanceState, InstanceSpec
 from scanflow_serving import documents, seldon
 from scanflow_serving.calls import LARGE, GrpcCall, OipCall, RouteTarget, SeldonCall, ServingCall, add_headers
 from scanflow_serving.engine import Engine
@@ -26,7 +26,7 @@ from scanflow_serving.metrics import Metrics, RevisionMetrics, Samples
 from scanflow_serving.pinning import Pinning
 from scanflow_serving.problems import ProblemError, make_not_found
 from scanflow_serving.recorder import Recorder
-from scanflow_serving.revisions import Chooser, LoadedRevision, Revisions
+from scanflow_serving.revisions import WeightedChooser, LoadedRevision, Revisions
 from scanflow_serving.shadows import Shadows
 
 _MODELS: Final = "/v2/models/"
@@ -117,7 +117,7 @@ class ServingApplication:
             **documents.describe_process(),
         }
 
-    async def apply(self, desired: Desired) -> None:
+    async def apply(self, desired: DesiredInstanceState) -> None:
         before = sys.getswitchinterval()
         sys.setswitchinterval(min(before, _LOADING_SWITCH_S))
         try:
@@ -277,17 +277,17 @@ class ServingApplication:
         for name in self._names:
             targets[name, ""] = RouteTarget(name, None, chooser)
             for loaded in serving:
-                targets[name, loaded.id] = RouteTarget(name, None, Chooser([loaded]))
+                targets[name, loaded.id] = RouteTarget(name, None, WeightedChooser([loaded]))
         whole = {name for name, _ in targets}
         for node in {node: None for loaded in serving for node in loaded.components if node not in whole}:
             having = [loaded for loaded in serving if node in loaded.components]
             before = self._targets.get((node, ""))
-            targets[node, ""] = RouteTarget(node, node, Chooser(having, before.chooser if before else None))
+            targets[node, ""] = RouteTarget(node, node, WeightedChooser(having, before.chooser if before else None))
             versions: dict[str, list[LoadedRevision]] = {}
             for loaded in having:
                 versions.setdefault(targets[node, ""].get_version(loaded), []).append(loaded)
             for version, group in versions.items():
-                targets[node, version] = RouteTarget(node, node, Chooser(group))
+                targets[node, version] = RouteTarget(node, node, WeightedChooser(group))
         return targets
 
     def _list_versions(self, name: str) -> list[str]:

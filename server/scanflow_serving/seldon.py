@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanflow_serving import tftensor
-from scanflow_serving.graph import Graph, Outcome, Walk
+from scanflow_serving.graph import Graph, Outcome, GraphTraversal
 from scanflow_serving.messages import Body
 from scanflow_serving.problems import ProblemError, invalid
 from scanflow_serving.results import to_array
@@ -84,7 +84,7 @@ def decode_feedback(body: Body, *, allow_nan: bool, media: str = "") -> Feedback
     )
 
 
-def encode(request: Prediction, outcome: Outcome, walk: Walk, revision: str) -> bytes:
+def encode(request: Prediction, outcome: Outcome, walk: GraphTraversal, revision: str) -> bytes:
     meta: dict[str, Any] = {
         "puid": request.meta.get("puid") or uuid.uuid4().hex,
         "tags": {**walk.tags, REVISION_TAG: revision},

@@ -8,7 +8,7 @@ from typing import Final
 
 from scanflow_serving.calls import ServingCall, are_equal, to_outputs
 from scanflow_serving.engine import Engine
-from scanflow_serving.graph import Outcome, Walk, finish
+from scanflow_serving.graph import Outcome, GraphTraversal, finish
 from scanflow_serving.metrics import Metrics
 from scanflow_serving.problems import ProblemError
 from scanflow_serving.revisions import LoadedRevision, Revisions
@@ -47,7 +47,7 @@ class Shadows:
             task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, call: ServingCall, loaded: LoadedRevision, size: int, revisions: Revisions) -> None:
-        walk, began, graph = Walk(dict(call.walk.meta), checked=call.walk.checked), monotonic(), loaded.graph
+        walk, began, graph = GraphTraversal(dict(call.walk.meta), checked=call.walk.checked), monotonic(), loaded.graph
         status, outcome = 200, "failed"
 
         def work() -> bool:

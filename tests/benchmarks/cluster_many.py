@@ -32,7 +32,7 @@ from scanflow.backends.kubernetes.labels import derive_namespace
 from scanflow.backends.kubernetes.list_cache import OFTEN
 from scanflow.backends.kubernetes.online import pods
 from scanflow.backends.kubernetes.online.definition import build_pod_options
-from scanflow.backends.kubernetes.online.drift import DEPLOYED_SETTINGS, LOOK_S, extract_settings
+from scanflow.backends.kubernetes.online.drift import DEPLOYED_SETTINGS, REFRESH_S, extract_settings
 from scanflow.backends.kubernetes.online.engines import ENGINES, build_revision_object
 from scanflow.backends.kubernetes.online.objects import build_revision_service, build_stable_service, build_state_map
 from scanflow.backends.kubernetes.settings import KubernetesSettings
@@ -51,7 +51,7 @@ OWN: Final = {"SCANFLOW_KUBERNETES_GATEWAY_DOMAIN": "many.bench"}
 AT_ONCE: Final = 8
 READY_S: Final = 600.0
 SETTLES_S: Final = 300.0
-WATCHED_S: Final = OFTEN * LOOK_S
+WATCHED_S: Final = OFTEN * REFRESH_S
 """By then a server has looked often enough at everything for watches."""
 
 TAINT: Final = {"key": "scanflow.dev/benchmark", "effect": "NoSchedule"}

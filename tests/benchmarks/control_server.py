@@ -22,7 +22,7 @@ from scanflow_server.settings import ServerSettings
 from scanflow_server.store import events, intents, runs
 from scanflow_server.store.base import open_store
 from scanflow_server.store.migrations import migrate
-from scanflow_server.store.runs import DriveRequest, WantedRun
+from scanflow_server.store.runs import DriveRequest, RequestedRun
 from tests.benchmarks.measure import NotMeasuredError
 from tests.benchmarks.servers import Probe, free_port, started
 from tests.load import LoadError, steady_load
@@ -97,7 +97,7 @@ def fill(home: Path, count: int) -> list[str]:
             for number, name in enumerate([first.name, *names]):
                 at = time.time() - count + number
                 about: dict[str, Any] = {"app": "bench", "team": "bench", "workflow": "training"}
-                one = WantedRun(
+                one = RequestedRun(
                     name=name,
                     **about,
                     created=at,

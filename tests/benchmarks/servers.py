@@ -127,7 +127,7 @@ def started(
 def alone(python: Path, program: Path, component: str, service: str, folder: Path, *, probe: Probe) -> Iterator[Server]:
     """Run ``component`` of ``program`` as the only node of a service, without a supervisor."""
     node = wire.Node(name="model", implementation=f"app.py:{component}", file=str(program / "app.py"))
-    desired = wire.Desired(generation=1, revisions=(wire.Revision(id="r1", nodes=(node,)),))
+    desired = wire.DesiredInstanceState(generation=1, revisions=(wire.Revision(id="r1", nodes=(node,)),))
     instance = folder / "instance"
     instance.mkdir()
     (folder / "desired.json").write_bytes(wire.encode(desired))

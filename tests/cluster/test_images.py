@@ -17,7 +17,7 @@ import pytest
 import scanflow as sf
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.labels import build_labels, derive_namespace
-from scanflow.backends.kubernetes.pod_image import FindBuilt, PodImage, PodImages
+from scanflow.backends.kubernetes.pod_image import BuiltImageFinder, PodImage, PodImages
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.deployer.building import build_application
@@ -108,7 +108,7 @@ def test_without_a_build_the_base_image_runs_the_code_of_a_config_map(
     step = sf.Executor(name="step", mainfile="where.py")
     workflow = sf.Workflow(name="batch", nodes=[step])
     settings = KubernetesSettings(image=images.base, registry=images.registry)
-    found = PodImages.open(app, workflow, settings, FindBuilt(settings, tmp_path / "home"), NoModels(tmp_path)).select(
+    found = PodImages.open(app, workflow, settings, BuiltImageFinder(settings, tmp_path / "home"), NoModels(tmp_path)).select(
         step
     )
     assert found.code is not None
@@ -128,7 +128,7 @@ def test_a_step_with_requirements_runs_in_an_image_that_is_built_once(
     settings = KubernetesSettings(image=images.base, registry=images.registry)
 
     def found(home: str) -> PodImage:
-        return PodImages.open(app, workflow, settings, FindBuilt(settings, tmp_path / home), NoModels(tmp_path)).select(
+        return PodImages.open(app, workflow, settings, BuiltImageFinder(settings, tmp_path / home), NoModels(tmp_path)).select(
             step
         )
 
@@ -157,7 +157,7 @@ def test_a_registered_model_gets_what_it_was_saved_with(
     (built,) = build(app, images, tmp_path / "home")
     assert built.nodes == ("service",)
     settings = KubernetesSettings(image=images.base, registry=images.registry)
-    found = PodImages.open(app, workflow, settings, FindBuilt(settings, tmp_path / "home"), NoModels(model)).select(
+    found = PodImages.open(app, workflow, settings, BuiltImageFinder(settings, tmp_path / "home"), NoModels(model)).select(
         *workflow.services
     )
     assert printed(cluster, app, found, STEP) == "a service 10001 /app 4.10.0\n"
@@ -180,6 +180,6 @@ def test_a_model_that_a_run_registered_needs_no_dockerfile(
     shutil.copytree(models.fetch("models:/doubler/1").path, folder / "model")
     (built,) = build_application(app, [serve], own, images, push=True, again=False, say=print)
     settings = KubernetesSettings(image=images.base, registry=images.registry)
-    found = PodImages.open(app, serve, settings, FindBuilt(settings, own.home), models).select(*serve.services)
+    found = PodImages.open(app, serve, settings, BuiltImageFinder(settings, own.home), models).select(*serve.services)
     assert found == PodImage(built.image, None)
     assert printed(cluster, app, found, PREDICT) == "sklearn [8.0]\n"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from scanflow.processes import seqpacket
-from scanflow.wire import ControlMessage, Desired, InstanceSpec, decode
+from scanflow.wire import ControlMessage, DesiredInstanceState, InstanceSpec, decode
 
 
 class Instance:
@@ -28,9 +28,9 @@ class Instance:
         self.clients: set[socket.socket] = set()
         self.draining = False
         self.answered = 0
-        self.load(decode(Desired, Path(self.spec.desired).read_bytes()))
+        self.load(decode(DesiredInstanceState, Path(self.spec.desired).read_bytes()))
 
-    def load(self, desired: Desired) -> None:
+    def load(self, desired: DesiredInstanceState) -> None:
         for revision in desired.revisions:
             for node in revision.nodes:
                 fails = node.parameters.get("fail")
@@ -74,7 +74,7 @@ class Instance:
                 self.ignore(message.key)
             case "apply":
                 try:
-                    self.load(decode(Desired, message.body))
+                    self.load(decode(DesiredInstanceState, message.body))
                 except ValueError as error:
                     body = {"error": str(error)}
             case "state":

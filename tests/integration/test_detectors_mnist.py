@@ -16,7 +16,7 @@ import pytest
 
 from scanflow.drift.contract import parse_training_outputs
 from scanflow.drift.detectors import catalogue
-from scanflow.drift.detectors.port import Fitted
+from scanflow.drift.detectors.port import FittedDetector
 from scanflow.errors import InvalidError, NotFoundError
 from tests.integration.tutorial_steps import DATA, TUTORIALS, Project, Steps
 
@@ -43,12 +43,12 @@ def digits() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module", params=DETECTORS)
-def fitted(request: pytest.FixtureRequest, digits: dict[str, Any]) -> Fitted:
+def fitted(request: pytest.FixtureRequest, digits: dict[str, Any]) -> FittedDetector:
     return catalogue.make(request.param, generator=np.random.default_rng(7)).fit(digits["reference"])
 
 
 @needs_data
-def test_digits_of_the_same_people_raise_no_alarm(fitted: Fitted, digits: dict[str, Any]) -> None:
+def test_digits_of_the_same_people_raise_no_alarm(fitted: FittedDetector, digits: dict[str, Any]) -> None:
     scores = fitted.score(digits["clean"])
 
     assert not scores.drifted
@@ -59,7 +59,7 @@ def test_digits_of_the_same_people_raise_no_alarm(fitted: Fitted, digits: dict[s
 
 @needs_data
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_corruption_is_told_from_clean_digits(kind: str, fitted: Fitted, digits: dict[str, Any]) -> None:
+def test_each_corruption_is_told_from_clean_digits(kind: str, fitted: FittedDetector, digits: dict[str, Any]) -> None:
     scores = fitted.score(digits[kind])
 
     assert scores.drifted

@@ -20,7 +20,7 @@ from scanflow.backends.local.mpi.flavors import find_launcher
 from scanflow.backends.local.mpi.profiling import profile
 from scanflow.backends.local.mpi.profiling.calls import Calls
 from scanflow.backends.local.mpi.profiling.perf import record_command
-from scanflow.backends.local.mpi.profiling.profile import Observed, compute_profile, observe
+from scanflow.backends.local.mpi.profiling.profile import ProfileSamples, compute_profile, observe
 from scanflow.errors import StepFailedError
 from scanflow.placement.mpi.here import plan_here
 from scanflow.placement.sysfs import read_topology
@@ -158,7 +158,7 @@ def shorter_hpcc(folder: Path, *defined: str) -> str:
     return str(library)
 
 
-def hpcc(folder: Path, *, size: int, tasks: int, last: str, preload: str = "") -> Mapping[str, Observed]:
+def hpcc(folder: Path, *, size: int, tasks: int, last: str, preload: str = "") -> Mapping[str, ProfileSamples]:
     """Run HPCC as far as its section ``last``, and return what was seen of each; it cannot run one of them alone."""
     (folder / "hpccinf.txt").write_text(HPCC_INPUT.format(size=size, tasks=tasks))
     workload = sf.MPIWorkload(name="hpcc", mainfile="/usr/bin/hpcc", n_tasks=tasks, oversubscribe=True)
@@ -197,7 +197,7 @@ def hpcc(folder: Path, *, size: int, tasks: int, last: str, preload: str = "") -
     return {name: part(seen, marks[f"Begin of {name}"], marks[f"End of {name}"]) for name in sections}
 
 
-def part(seen: Observed, began: float, ended: float) -> Observed:
+def part(seen: ProfileSamples, began: float, ended: float) -> ProfileSamples:
     """Return what was seen between two moments."""
     calls: list[list[Calls]] = []
     for moments in seen.calls:

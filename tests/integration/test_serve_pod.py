@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any, Self
 
-from scanflow.wire import Desired, InstanceSpec, Limits, ModelFiles, Node, Revision, encode
+from scanflow.wire import DesiredInstanceState, InstanceSpec, Limits, ModelFiles, Node, Revision, encode
 from tests.serving import hold_port
 from tests.waiting import patient, until
 
@@ -49,7 +49,7 @@ class Pod:
         }
         (folder / "instance.json").write_bytes(encode(InstanceSpec(**{**made, **spec})))
         (folder / "desired.json").write_bytes(
-            encode(Desired(generation=1, revisions=(Revision(id="r1", nodes=nodes),)))
+            encode(DesiredInstanceState(generation=1, revisions=(Revision(id="r1", nodes=nodes),)))
         )
         environment = {**os.environ, "POD_NAME": "w-r1-abc"}
         environment.pop("MLFLOW_TRACKING_URI", None)

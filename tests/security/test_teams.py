@@ -18,7 +18,7 @@ from scanflow_server.context import ServerContext
 from scanflow_server.control.agents import AgentsController
 from scanflow_server.pages import Pages
 from scanflow_server.store import agents, applications, events, intents, labels, operations, runs
-from scanflow_server.store.labels import Wanted
+from scanflow_server.store.labels import LabelCandidate
 from scanflow_server.store.operations import OperationRow
 from tests.asking import http_client
 from tests.server import bearer
@@ -184,8 +184,8 @@ class Two:
             operations.add(connection, made)
             applications.put(connection, name="alpha-app", team="alpha", document=APP, source=None, at=1.0)
             intents.add(connection, stored("alpha-intent", "pending", "approve", **whose, key="alpha"))
-            labels.enqueue(connection, "alpha-app", [Wanted(id="alpha-sample")], at=1.0, team="alpha")
-            labels.enqueue(connection, "alpha-app", [Wanted(id="alpha-other")], at=1.0)
+            labels.enqueue(connection, "alpha-app", [LabelCandidate(id="alpha-sample")], at=1.0, team="alpha")
+            labels.enqueue(connection, "alpha-app", [LabelCandidate(id="alpha-other")], at=1.0)
             events.record(connection, "x", "alpha-thing", at=1.0, **whose, data={"alpha": 1})
 
 

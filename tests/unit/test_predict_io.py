@@ -14,7 +14,7 @@ import pytest
 
 from scanflow.deployer import Deployer
 from scanflow.errors import InvalidError, NotFoundError, UsageError
-from scanflow.transport import Answer, Reply
+from scanflow.transport import PredictionResponse, Reply
 from scanflow.transport.tensors import as_arrays
 from scanflow_client.predict_io import PredictRequest, format_response, read_request, send
 
@@ -99,8 +99,8 @@ class Listening:
     def document(self, _path: str) -> dict[str, Any]:
         return {"inputs": [{"name": "x", "datatype": datatype} for datatype in self.declared]}
 
-    def infer(self, _model: str, inputs: Any, *, dtype: str | None, **_: bool) -> Answer:
-        return Answer(outputs=as_arrays({"y": inputs}, dtype=dtype), instance="1", revision="r1")
+    def infer(self, _model: str, inputs: Any, *, dtype: str | None, **_: bool) -> PredictionResponse:
+        return PredictionResponse(outputs=as_arrays({"y": inputs}, dtype=dtype), instance="1", revision="r1")
 
 
 def asked(listening: Listening, question: PredictRequest, *, seldon: bool = False, node: str | None = None) -> Any:
@@ -147,5 +147,5 @@ def test_an_answer_is_told_with_its_types_and_who_gave_it() -> None:
     assert len(json.loads(format_response(large, as_json=True)[0])["outputs"]["y"]) == 100
     words = np.empty(2, dtype=object)
     words[:] = [b"yes", b"n\xff"]
-    text = Answer(outputs={"y": words}, instance=None, revision=None)
+    text = PredictionResponse(outputs={"y": words}, instance=None, revision=None)
     assert json.loads(format_response(text, as_json=True)[0])["outputs"]["y"] == ["yes", "n\ufffd"]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import typer
 
-from scanflow.deployer.remote_home import Up, UpProcess, forget_up, read_up, up_file, write_up
+from scanflow.deployer.remote_home import UpResponse, UpProcess, forget_up, read_up, up_file, write_up
 from scanflow.errors import MissingExtraError, UnavailableError, UsageError
 from scanflow.processes import ports
 from scanflow.processes.daemon import Daemon
@@ -253,7 +253,7 @@ def test_a_port_is_another_home_s_to_choose_only_when_it_is_free(standin: Settin
 
 def test_a_note_of_what_is_up_comes_back_whole_or_counts_as_none(tmp_path: Path) -> None:
     server = UpProcess(folder=tmp_path / "daemon", pid=7, port=1, url="http://127.0.0.1:1", log="/l")
-    note = Up(server=server, started=1.5)
+    note = UpResponse(server=server, started=1.5)
     write_up(tmp_path, note)
     assert read_up(tmp_path) == note
     assert [path.name for path in up_file(tmp_path).parent.iterdir()] == ["up.json"]

@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from scanflow.agent.records import Accepted, Event, SensorCall
+from scanflow.agent.records import SampleAccepted, Event, SensorCall
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError
 from scanflow.http.problems import PROBLEM_JSON, build_problem
 from scanflow.http.security import RequestGuard
@@ -104,7 +104,7 @@ class _Endpoints:
         if len(key) > _LONGEST_KEY:
             raise InvalidError(f"An idempotency key has at most {_LONGEST_KEY} characters, and this one {len(key)}.")
         sample = await self._host.call(request.path_params["name"], call, key=key, anyhow=anyhow)
-        return JSONResponse(Accepted(sample=sample).model_dump(mode="json"), status_code=202)
+        return JSONResponse(SampleAccepted(sample=sample).model_dump(mode="json"), status_code=202)
 
 
 def _parse(adapter: TypeAdapter[T], data: bytes | dict[str, str], where: Literal["body", "query"]) -> T:

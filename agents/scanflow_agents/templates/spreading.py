@@ -45,7 +45,7 @@ _MOST, _HARDLY = 0.8, 0.1
 _BUSY, _IDLE = 1.0, 0.1
 
 
-class Look(NamedTuple):
+class ServiceSample(NamedTuple):
     at: float
     services: Mapping[str, ServiceRecord]
 
@@ -86,7 +86,7 @@ class Spreading:
 
     def __init__(self, service: str, affinity: AffinityMode) -> None:
         self._service, self._affinity = service, affinity
-        self._before: Look | None = None
+        self._before: ServiceSample | None = None
         self._watch = Watch()
         self._verdicts: defaultdict[str, deque[bool]] = defaultdict(lambda: deque(maxlen=LOOKS))
         self._judged: set[str] = set()
@@ -99,7 +99,7 @@ class Spreading:
     def look(self, context: Context) -> dict[str, Any]:
         """Add the window since the last check, and evaluate all windows."""
         control_plane, now = get_control_plane(context), context.clock()
-        look = Look(now, {record.name: record for record in control_plane.services()})
+        look = ServiceSample(now, {record.name: record for record in control_plane.services()})
         runs = control_plane.runs(app=context.app, team=context.team)
         moves = _map_newest_by_target(list_strategy_actions(context, STRATEGY))
         window = None
@@ -112,7 +112,7 @@ class Spreading:
             last = moves.get(self._get_target(neighbour))
             return -math.inf if last is None or last.state != "succeeded" else _get_end_time(last)
 
-        worst, evidence, stands = self._watch.look(window, get_move_time), None, None
+        worst, evidence, stands = self._watch.observe(window, get_move_time), None, None
         if window is not None:
             for action in moves.values():
                 self._verify(context, action, window)
@@ -132,7 +132,7 @@ class Spreading:
             "beside": [] if window is None else sorted(window.beside),
         }
 
-    def _find_obstacle(self, neighbour: str, moves: Mapping[str, Action], look: Look) -> str | None:
+    def _find_obstacle(self, neighbour: str, moves: Mapping[str, Action], look: ServiceSample) -> str | None:
         """Return what prevents the move; None: nothing."""
         last = moves.get(self._get_target(neighbour))
         if last is not None and last.state in {"pending", "running"}:
@@ -210,7 +210,7 @@ def build_evidence(service: str, disturbance: Disturbance, windows: Sequence[Win
 
 
 def build_window(
-    service: str, before: Look, after: Look, runs: Sequence[RunRecord], avoiding: Mapping[str, float]
+    service: str, before: ServiceSample, after: ServiceSample, runs: Sequence[RunRecord], avoiding: Mapping[str, float]
 ) -> Window | None:
     """Return the measurements of the service between two checks; None: it changed meanwhile, had too few requests, or a
     neighbour ran for a part of the time only. Pure.
@@ -258,7 +258,7 @@ def shares_cores(service: ServiceRecord, other: ServiceRecord) -> bool:
 
 
 def _list_neighbours(
-    service: str, before: Look, after: Look, runs: Sequence[RunRecord], avoiding: Mapping[str, float]
+    service: str, before: ServiceSample, after: ServiceSample, runs: Sequence[RunRecord], avoiding: Mapping[str, float]
 ) -> Iterator[tuple[str, bool | None, bool]]:
     """Yield each neighbour, whether it ran (None: for a part of the time), and whether on cores of the service."""
     record, seconds = after.services[service], after.at - before.at

@@ -22,7 +22,7 @@ WhyOption = Annotated[str, Option("--why", metavar="TEXT", help="The reason, whi
 AliasOption = Annotated[str, Option("--alias", metavar="NAME", help="The alias of the version in use.")]
 
 
-class _ListByDefault(TyperGroup):
+class _DefaultListGroup(TyperGroup):
     """Runs ``list`` for ``scanflow models NAME``, where NAME is not a command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -32,7 +32,7 @@ class _ListByDefault(TyperGroup):
 
 models = typer.Typer(
     name="models",
-    cls=_ListByDefault,
+    cls=_DefaultListGroup,
     help="List models and versions; promote or reject a version. With a name: scanflow models [NAME].",
     **PLAIN_HELP,
 )

@@ -20,7 +20,7 @@ from scanflow.app.application import Application
 from scanflow.errors import ScanflowError, StepFailedError, UnavailableError
 from scanflow.reports.event_report import report_page
 from scanflow.reports.loop_events import collect_versions, loop_events, request_counts
-from scanflow.reports.records import Answers
+from scanflow.reports.records import ScoredAnswers
 from scanflow_client.control_client import ControlClient
 from scanflow_client.demo.traffic import Responses, TrafficProgram
 from scanflow_client.formatting.text import format_percent
@@ -110,9 +110,9 @@ class LoopOutcome:
         right, count = sum(row.right for row in rows), sum(row.right + row.wrong for row in rows)
         return right / count if count else None
 
-    def answers(self) -> list[Answers]:
+    def answers(self) -> list[ScoredAnswers]:
         """Return the correct answers of each version over time."""
-        answers, before = list[Answers](), dict[str, tuple[int, int]]()
+        answers, before = list[ScoredAnswers](), dict[str, tuple[int, int]]()
         least = max(LEAST_ANSWERS, self.sent // 40)
         for at, responses in self.history:
             last = at == self.history[-1][0]
@@ -125,7 +125,7 @@ class LoopOutcome:
                 if count - old_count >= (1 if last else least):
                     before[revision] = right, count
                     version = f"V{self.models[revision].rpartition('/')[2]}"
-                    answers.append(Answers(at=at, version=version, right=right - old_right, n=count - old_count))
+                    answers.append(ScoredAnswers(at=at, version=version, right=right - old_right, n=count - old_count))
         return answers
 
     @property

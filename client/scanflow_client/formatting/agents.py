@@ -16,7 +16,7 @@ from scanflow_client.formatting.text import format_age, format_seconds, format_t
 
 if TYPE_CHECKING:
     from scanflow.agent.primitive_model import Primitive
-    from scanflow.agent.replay import Difference, Moment, Trace
+    from scanflow.agent.replay import Difference, StrategyEvaluation, Trace
     from scanflow_client.replay import Replay
 
 _PENDING = {"act": "about to start", "approve": "waiting for approval", "queue": "queued", "suggest": "suggested"}
@@ -235,7 +235,7 @@ def _choose_reason(action: Action) -> str:
     return action.error if action.error is not None else action.decision.reason
 
 
-def _format_moments(moments: Iterable[Moment], trace: Trace) -> list[tuple[str, ...]]:
+def _format_moments(moments: Iterable[StrategyEvaluation], trace: Trace) -> list[tuple[str, ...]]:
     recorded = {moment.place: moment.answers for moment in trace.moments}
     return [
         (
@@ -250,7 +250,7 @@ def _format_moments(moments: Iterable[Moment], trace: Trace) -> list[tuple[str, 
     ]
 
 
-def _format_request(moment: Moment) -> str:
+def _format_request(moment: StrategyEvaluation) -> str:
     if moment.sensor_error:
         return f"the sensor failed: {moment.sensor_error}"
     return moment.outcome if moment.held or moment.error else "-"

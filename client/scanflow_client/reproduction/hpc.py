@@ -168,7 +168,7 @@ EXPERIMENT = Experiment(
 )
 
 _EXACT = ("E1 ANY", "E1 CPUMEM", "E2 CPUMEM", "E2 CPUMEMPIN")
-_OVER = ("O1 ANY", "O2 CPUMEM", "O2 CPUMEMPIN")
+_OVERSUBSCRIBED = ("O1 ANY", "O2 CPUMEM", "O2 CPUMEMPIN")
 
 
 def _build_affinity_figure(number: int, metric: str, what: str, unit: str) -> Figure:
@@ -194,7 +194,7 @@ def _build_affinity_figure(number: int, metric: str, what: str, unit: str) -> Fi
                 published=1.5,
             ),
         ),
-        panels=(FigurePanel(metric=metric, label=f"{what}, {unit}", arms=(*_EXACT, *_OVER)),),
+        panels=(FigurePanel(metric=metric, label=f"{what}, {unit}", arms=(*_EXACT, *_OVERSUBSCRIBED)),),
     )
 
 
@@ -272,7 +272,7 @@ FIGURES = (
                 published=1.11,
             ),
         ),
-        panels=(FigurePanel(metric="dgemm", label="EP-DGEMM, GFLOP/s of a rank", arms=(*_EXACT, *_OVER)),),
+        panels=(FigurePanel(metric="dgemm", label="EP-DGEMM, GFLOP/s of a rank", arms=(*_EXACT, *_OVERSUBSCRIBED)),),
     ),
     Figure(name="table3.6", source="Thesis, Table 3.6", title="Local memory accesses of HPCC", untested=_ONE_NODE),
     Figure(
@@ -301,8 +301,8 @@ FIGURES = (
             _claim_fewer("CPUMEMPIN has fewer context switches than ANY", "switches", "O2 CPUMEMPIN", "O1 ANY"),
         ),
         panels=(
-            FigurePanel(metric="migrations", label="migrations", arms=_OVER),
-            FigurePanel(metric="switches", label="context switches", arms=_OVER),
+            FigurePanel(metric="migrations", label="migrations", arms=_OVERSUBSCRIBED),
+            FigurePanel(metric="switches", label="context switches", arms=_OVERSUBSCRIBED),
         ),
     ),
     Figure(

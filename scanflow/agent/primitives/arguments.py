@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
-from scanflow.agent.primitive_model import BuiltIn
+from scanflow.agent.primitive_model import BuiltInPrimitive
 from scanflow.app.parameters import Parameters
 from scanflow.app.resources import AffinityMode, Resources
 from scanflow.errors import InvalidError
@@ -56,7 +56,7 @@ Step: TypeAlias = Annotated[
 ]
 
 
-class ExecutorPrimitive(BuiltIn):
+class ExecutorPrimitive(BuiltInPrimitive):
     layer = "infrastructure"
     executor: Step = Field(kw_only=False)
 
@@ -65,7 +65,7 @@ class ExecutorPrimitive(BuiltIn):
         return tuple(field.replace("EXECUTOR", self.executor) for field in self.writes)
 
 
-class ResourceArguments(BuiltIn):
+class ResourceArguments(BuiltInPrimitive):
     """The resources to set. Omitted ones stay unchanged; a null in an inverse removes a limit."""
 
     cpu: Annotated[float | str | None, Field(description="Cores, as 2, 0.5 or '500m'.")] = None

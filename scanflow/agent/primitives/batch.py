@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from scanflow.agent.primitive_model import BuiltIn, Kind, Primitive, PrimitiveContext, PrimitiveResult
+from scanflow.agent.primitive_model import BuiltInPrimitive, Kind, Primitive, PrimitiveContext, PrimitiveResult
 from scanflow.agent.primitives.arguments import ExecutorPrimitive, Placed, ResourceArguments, RunName, Settings
 from scanflow.app.executor import Executor
 from scanflow.app.resources import Affinity
@@ -25,7 +25,7 @@ Change = Callable[[Executor], Executor]
 """Returns the changed step for the current one."""
 
 
-class _RunPrimitive(BuiltIn):
+class _RunPrimitive(BuiltInPrimitive):
     @property
     def workflow_kind(self) -> Kind | None:
         return None  # batch workflows and MPI jobs alike
@@ -240,7 +240,7 @@ def upgrade_steps(context: PrimitiveContext, name: str, parameters: Mapping[str,
 
 
 def update_steps(
-    context: PrimitiveContext, act: BuiltIn, changes: Mapping[str, Change], get_before: Callable[[Executor], Any]
+    context: PrimitiveContext, act: BuiltInPrimitive, changes: Mapping[str, Change], get_before: Callable[[Executor], Any]
 ) -> PrimitiveResult:
     """Change several steps of a batch workflow; ``get_before`` returns the value that the inverse restores."""
     workflow = context.workflow(act.workflow)[1]

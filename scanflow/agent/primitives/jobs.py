@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from scanflow.agent.primitive_model import BuiltIn, PrimitiveContext, PrimitiveResult
+from scanflow.agent.primitive_model import BuiltInPrimitive, PrimitiveContext, PrimitiveResult
 from scanflow.agent.primitives.arguments import Settings
 from scanflow.agent.primitives.batch import build_run_result
 from scanflow.app.mpi import MPIPolicy
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Profile = Literal["cpu", "memory", "network", "auto"]
 
 
-class RunAutoconfigWorkflow(BuiltIn):
+class RunAutoconfigWorkflow(BuiltInPrimitive):
     """Run an MPI workflow, with the granularity that Algorithm 2 chooses for the available nodes. Undone by stopping
     the run."""
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
-from scanflow.agent.primitive_model import BuiltIn, PrimitiveContext, PrimitiveResult
+from scanflow.agent.primitive_model import BuiltInPrimitive, PrimitiveContext, PrimitiveResult
 from scanflow.agent.primitives.arguments import Copies, Cores, Count, ModelAddress, Node, SomeMode, drop_none
 from scanflow.agent.primitives.serving import (
     INSTANCES,
@@ -44,7 +44,7 @@ THRESHOLDS = ("metric", "target", "min", "max", "up", "down")
 """The fields of ``sf.Scaling`` that decide on the number of instances."""
 
 
-class _SizingPrimitive(BuiltIn):
+class _SizingPrimitive(BuiltInPrimitive):
     """The number and size of a service's instances; missing arguments leave them unchanged."""
 
     kind = "online"
@@ -95,7 +95,7 @@ class DeployWorkflow(_SizingPrimitive):
         return PrimitiveResult(summarize_service(record), inverse)
 
 
-class DeleteWorkflow(BuiltIn):
+class DeleteWorkflow(BuiltInPrimitive):
     """Delete a service. Undone by deploying it again."""
 
     name = "delete_workflow"
@@ -121,7 +121,7 @@ class DeleteWorkflow(BuiltIn):
         return PrimitiveResult(result, inverse)
 
 
-class UpdateWorkflowReplica(BuiltIn):
+class UpdateWorkflowReplica(BuiltInPrimitive):
     """Set how many instances a service has (``instances=``), or the threshold that decides (``metric=, target=``).
 
     Thresholds that are not said stay as they are. ``scaling=`` replaces all of them; with ``scaling=None`` there are
@@ -231,7 +231,7 @@ class UpdateWorkflowReplica(BuiltIn):
 _THRESHOLDS = ("metric", "threshold", "min", "max", "up", "down")
 
 
-class UpdateWorkflowTraffic(BuiltIn):
+class UpdateWorkflowTraffic(BuiltInPrimitive):
     """Route a share of the requests, or with ``shadow`` a copy of each, to another version of a model."""
 
     name = "update_workflow_traffic"
@@ -299,7 +299,7 @@ class ApplyWorkflowInstance(_SizingPrimitive):
         )
 
 
-class DeleteWorkflowInstance(BuiltIn):
+class DeleteWorkflowInstance(BuiltInPrimitive):
     """Remove instances of a service: one, ``count``, or a named one."""
 
     name = "delete_workflow_instance"
@@ -332,7 +332,7 @@ class DeleteWorkflowInstance(BuiltIn):
         return _scale(context, before, there - self.count, lasting=False)
 
 
-class DuplicateWorkflowInstance(BuiltIn):
+class DuplicateWorkflowInstance(BuiltInPrimitive):
     """Add instances to a service, sized like its others."""
 
     name = "duplicate_workflow_instance"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from scanflow.agent.primitive_model import BuiltIn, PrimitiveContext, PrimitiveResult
+from scanflow.agent.primitive_model import BuiltInPrimitive, PrimitiveContext, PrimitiveResult
 from scanflow.agent.primitives.batch import build_run_result
 from scanflow.agent.primitives.serving import get_own_service
 from scanflow.errors import InvalidError, UnsupportedError, UsageError
@@ -22,7 +22,7 @@ RECENT_SEARCHES = 20
 """The number of newest searches for a service that are searched for an active one."""
 
 
-class TuneWorkflow(BuiltIn):
+class TuneWorkflow(BuiltInPrimitive):
     """Search for the best configuration of a service, on a copy of it, as a run. Undone by stopping the run."""
 
     name = "tune_workflow"

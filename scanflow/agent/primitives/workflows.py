@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from scanflow.agent.primitive_model import BuiltIn, Kind, Primitive, PrimitiveContext, PrimitiveResult
+from scanflow.agent.primitive_model import BuiltInPrimitive, Kind, Primitive, PrimitiveContext, PrimitiveResult
 from scanflow.agent.primitives.arguments import CoreCount, ModelAddress, Node, Placed, ResourceArguments, Settings
 from scanflow.agent.primitives.batch import (
     add_avoided_services,
@@ -40,7 +40,7 @@ from scanflow.errors import InvalidError, UnsupportedError
 BatchOrOnline: TypeAlias = Literal["batch", "online"]
 
 
-class _WorkflowPrimitive(BuiltIn):
+class _WorkflowPrimitive(BuiltInPrimitive):
     workflow_type: BatchOrOnline = Field(default="online", alias="kind", description="The kind of workflow.")
 
     @property
@@ -211,7 +211,7 @@ class UpdateWorkflowAffinity(_WorkflowPrimitive):
         return PrimitiveResult(summarize_service(record), inverse)
 
 
-class _SomeResources(BaseModel):
+class _StepResources(BaseModel):
     """The resources of one step; null: no limit."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -230,7 +230,7 @@ class UpdateWorkflowResource(_WorkflowPrimitive, ResourceArguments):
     nodes: Mapping[str, CoreCount | None] | None = Field(default=None, init=False)
     """The cores to write to these nodes of the application; null: no limit."""
 
-    executors: Mapping[str, _SomeResources] | None = Field(default=None, init=False)
+    executors: Mapping[str, _StepResources] | None = Field(default=None, init=False)
     """The resources of steps, by name."""
 
     @model_validator(mode="after")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from scanflow.backends.kubernetes.online.backend import KubernetesServices
     from scanflow.backends.kubernetes.online.drift import LiveObjects
     from scanflow.backends.kubernetes.online.instance_status import ServiceStatusCache
-    from scanflow.backends.kubernetes.pod_image import FindBuilt
+    from scanflow.backends.kubernetes.pod_image import BuiltImageFinder
 
 
 class Kubernetes:
@@ -111,10 +111,10 @@ class Kubernetes:
         return ListCache(lambda: self.cluster)
 
     @cached_property
-    def _find_image(self) -> FindBuilt:
-        from scanflow.backends.kubernetes.pod_image import FindBuilt
+    def _find_image(self) -> BuiltImageFinder:
+        from scanflow.backends.kubernetes.pod_image import BuiltImageFinder
 
-        return FindBuilt(self._cluster_settings, self._settings.home.expanduser().absolute())
+        return BuiltImageFinder(self._cluster_settings, self._settings.home.expanduser().absolute())
 
     def mpi(self) -> RunBackend:
         return self._runs

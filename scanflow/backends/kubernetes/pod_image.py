@@ -51,7 +51,7 @@ class PodImage(NamedTuple):
         return [] if self.code is None else [self.code.mount]
 
 
-class FindBuilt:
+class BuiltImageFinder:
     """Finds the image of a recipe, among those built in a home and those pushed to the registry.
 
     An image never changes under its tag, so that a hit in the registry is cached for good.

@@ -117,7 +117,7 @@ def explain_pending(pod: Manifest, events: Iterable[Manifest] = ()) -> Pending |
     return _explain_unschedulable(status) or event or waiting or Pending("Pending", "", "")
 
 
-class Denied(NamedTuple):
+class PodDenial(NamedTuple):
     """Why the pods of a Deployment are not created."""
 
     deployment: str
@@ -132,7 +132,7 @@ class Denied(NamedTuple):
         return f"no pod of the Deployment {self.deployment} can be created: {self.message.rstrip('.')}. {self.remedy}"
 
 
-def explain_denial(deployment: Manifest) -> Denied | None:
+def explain_denial(deployment: Manifest) -> PodDenial | None:
     """Return why a Deployment's pods are refused, by the status of its current generation; None: they are not."""
     metadata, status = deployment["metadata"], deployment.get("status", {})
     if status.get("observedGeneration", 0) < metadata.get("generation", 0):
@@ -146,7 +146,7 @@ def explain_denial(deployment: Manifest) -> Denied | None:
     lowered, namespace = message.lower(), metadata["namespace"]
     remedy = next((remedy for words, remedy in _DENIED if words in lowered), "Look: kubectl get events -n {namespace}")
     passing = any(words in lowered for words in _PASSING)
-    return Denied(f"{namespace}/{metadata['name']}", message, remedy.format(namespace=namespace), passing)
+    return PodDenial(f"{namespace}/{metadata['name']}", message, remedy.format(namespace=namespace), passing)
 
 
 def _explain_silent_node(pod: Manifest) -> Pending | None:

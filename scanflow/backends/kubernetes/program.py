@@ -17,7 +17,7 @@ from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import UnavailableError
 
 CONTAINER: Final = "program"
-_LOOK_S: Final = 10.0
+_POLL_S: Final = 10.0
 _START_S: Final = 300.0
 _HOME: Final = "/tmp/scanflow"  # noqa: S108 - a volume of the pod's own
 _HIDDEN: Final = {"kubeconfig", "context", "platform_namespace"}
@@ -134,10 +134,10 @@ class Program:
             pods, version = self._cluster.find("Pod", self._name, fields=field_selector)
             if any(pod.get("status", {}).get("phase") in {"Running", "Succeeded", "Failed"} for pod in pods):
                 return
-            for _ in self._cluster.watch("Pod", self._name, fields=field_selector, since=version, within_s=_LOOK_S):
+            for _ in self._cluster.watch("Pod", self._name, fields=field_selector, since=version, within_s=_POLL_S):
                 break
             else:
-                waited += _LOOK_S
+                waited += _POLL_S
         pods, _ = self._cluster.find("Pod", self._name, fields=field_selector)
         events, _ = self._cluster.find("Event", self._name)
         reasons = [str(pending) for pod in pods if (pending := explain_pending(pod, events))]

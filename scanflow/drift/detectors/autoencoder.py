@@ -30,7 +30,7 @@ AT_ONCE = 256
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Pictures:
+class TrainedAutoencoder:
     """A trained autoencoder and the form of its pictures."""
 
     network: Any
@@ -63,7 +63,7 @@ class Pictures:
 class FittedAutoencoder:
     """A trained autoencoder, and its outputs for pictures of the reference that it was not trained on."""
 
-    pictures: Pictures
+    pictures: TrainedAutoencoder
     held_out: FittedTable
 
     def score(self, batch: Samples, *, predicted: Samples | None = None) -> Scores:
@@ -90,7 +90,7 @@ class FittedAutoencoder:
         if not (folder / NETWORK).is_file():
             raise NotFoundError(f"{folder} has no {NETWORK}. Fit the detector again and save it.")
         network = keras().models.load_model(folder / NETWORK, compile=False)
-        pictures = Pictures(network=network, shape=tuple(options["shape"]), low=options["low"], high=options["high"])
+        pictures = TrainedAutoencoder(network=network, shape=tuple(options["shape"]), low=options["low"], high=options["high"])
         return cls(pictures=pictures, held_out=FittedTable.load(folder / FEATURES))
 
 
@@ -144,7 +144,7 @@ class Autoencoder:
         sides = [side + -side % 4 for side in pictures.shape[1:3]]
         channels = pictures.shape[3] if pictures.ndim == 4 else 1
         network = build((*sides, channels), self.code, int(self.generator.integers(SEEDS)))
-        fitted = Pictures(network=network, shape=pictures.shape[1:], low=low, high=high)
+        fitted = TrainedAutoencoder(network=network, shape=pictures.shape[1:], low=low, high=high)
         train(network, fitted.as_input(pictures[training]), self.epochs, self.batch_size, self.generator)
         held_out_table = fitted.table(
             pictures[held_out], None if predicted is None else np.asarray(predicted)[held_out]

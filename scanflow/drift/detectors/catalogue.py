@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from scanflow.drift.detectors import storage
-from scanflow.drift.detectors.port import Detector, Fitted, Scores
+from scanflow.drift.detectors.port import Detector, FittedDetector, Scores
 from scanflow.drift.samples import is_table
 from scanflow.errors import InvalidError
 from scanflow.plugins import load_plugin, plugin_names
@@ -39,12 +39,12 @@ def make(name: str, *, generator: np.random.Generator, options: Mapping[str, Any
     return detector
 
 
-def fit(detector: Detector, reference: Any, **beside: Any) -> Fitted:
+def fit(detector: Detector, reference: Any, **beside: Any) -> FittedDetector:
     """Fit a detector; ``regimes`` and ``predicted`` beside the reference are for those that take them."""
     return detector.fit(reference, **_filter_arguments(detector.fit, beside))
 
 
-def score(fitted: Fitted, batch: Any, **beside: Any) -> Scores:
+def score(fitted: FittedDetector, batch: Any, **beside: Any) -> Scores:
     """Score a batch; ``predicted`` beside it is for detectors that take it."""
     return fitted.score(batch, **_filter_arguments(fitted.score, beside))
 
@@ -68,16 +68,16 @@ class Default:
     generator: np.random.Generator = field(repr=False, compare=False)
     level: float = 0.01
 
-    def fit(self, reference: Any, *, regimes: Any = None, predicted: Any = None) -> Fitted:
+    def fit(self, reference: Any, *, regimes: Any = None, predicted: Any = None) -> FittedDetector:
         detector = make(default_detector(reference), generator=self.generator, options={"level": self.level})
         return fit(detector, reference, regimes=regimes, predicted=predicted)
 
     @staticmethod
-    def load(folder: Path) -> Fitted:
+    def load(folder: Path) -> FittedDetector:
         return load(folder)
 
 
-def load(folder: Path) -> Fitted:
+def load(folder: Path) -> FittedDetector:
     kind = storage.read_kind(folder)
     detector: Detector = load_plugin("detectors", kind)
     try:

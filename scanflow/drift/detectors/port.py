@@ -60,7 +60,7 @@ class Scores:
         return np.flatnonzero(self.values > self.outlier_threshold)
 
 
-class Fitted(Protocol):
+class FittedDetector(Protocol):
     """A detector fitted to a reference. Scoring changes nothing: the same batch always gets the same scores."""
 
     def score(self, batch: Any) -> Scores:
@@ -81,7 +81,7 @@ class Fitted(Protocol):
 class Detector(Protocol):
     """A configured, unfitted detector."""
 
-    def fit(self, reference: Any) -> Fitted:
+    def fit(self, reference: Any) -> FittedDetector:
         """Learn the distribution of data without drift.
 
         Two keyword arguments more are given to detectors that take them, by :func:`catalogue.fit`. ``regimes``, (n,):
@@ -97,7 +97,7 @@ class Detector(Protocol):
         ...
 
     @staticmethod
-    def load(folder: Path) -> Fitted:
+    def load(folder: Path) -> FittedDetector:
         """Load the detector that :meth:`Fitted.save` wrote into ``folder``."""
         ...
 

@@ -69,7 +69,7 @@ def place_groups(
     Raises:
         InvalidError: a worker fits no node.
     """
-    placing = _Placing(nodes)
+    placing = _GroupPlacement(nodes)
     placed: dict[int, int] = {}
     for group, members in enumerate(groups):  # WorkerOrderFn: the workers of one group after another
         bound: Counter[int] = Counter()
@@ -84,7 +84,7 @@ def place_groups(
     return tuple(nodes[placed[worker.index]].name for worker in workers)
 
 
-class _Placing:
+class _GroupPlacement:
     """The free resources of each node, and the groups on it."""
 
     def __init__(self, nodes: Sequence[ClusterNode]) -> None:
@@ -138,7 +138,7 @@ class _Placing:
             heapq.heappush(self._fewest, (len(self._groups[place]), place))
 
 
-def _explain_no_fit(worker: MPIWorker, nodes: Sequence[ClusterNode], placing: _Placing) -> str:
+def _explain_no_fit(worker: MPIWorker, nodes: Sequence[ClusterNode], placing: _GroupPlacement) -> str:
     if not nodes:
         return "There is no node for an MPI job."
     largest = max(nodes, key=lambda node: node.cores)

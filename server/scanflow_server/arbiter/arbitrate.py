@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from scanflow.agent.records import Action, Decision, Intent, Verdict
 from scanflow_server.arbiter.identity import find_overlap, format_seconds, get_place, qualify_strategy
 from scanflow_server.arbiter.objections import (
-    World,
+    ArbitrationContext,
     check_action_budget,
     check_cool_down,
     check_foreign_change,
@@ -27,7 +27,7 @@ RETRY_S = 1.0
 """After how long an intent whose target is busy is decided again, in seconds, if the action there has not ended."""
 
 
-def arbitrate_all(intents: Iterable[Intent], world: World) -> dict[str, Decision]:
+def arbitrate_all(intents: Iterable[Intent], world: ArbitrationContext) -> dict[str, Decision]:
     """Decide on all intents that wait for one target, by their ids."""
     taken: list[Action] = []
     seen: list[Action] = []
@@ -62,7 +62,7 @@ def supersede(newer: Intent, waiting: Intent, now: float) -> Decision | None:
 
 
 def _decide(
-    intent: Intent, world: World, taken: Sequence[Action], seen: Sequence[Action], wanted: Collection[Intent]
+    intent: Intent, world: ArbitrationContext, taken: Sequence[Action], seen: Sequence[Action], wanted: Collection[Intent]
 ) -> Decision:
     approved = intent.id in world.approved
     reason = "Approved by a person; no conflict." if approved else "Allowed: no conflict."
@@ -87,7 +87,7 @@ def _decide(
     return objection or act
 
 
-def _withhold(intent: Intent, world: World, objection: Decision | None, verdict: Verdict, why: str) -> Decision:
+def _withhold(intent: Intent, world: ArbitrationContext, objection: Decision | None, verdict: Verdict, why: str) -> Decision:
     would = (
         "The action would start now." if objection is None else f"The action would not start now: {objection.reason}"
     )
@@ -97,7 +97,7 @@ def _withhold(intent: Intent, world: World, objection: Decision | None, verdict:
 
 
 def _check_command(
-    intent: Intent, world: World, taken: Sequence[Action], wanted: Collection[Intent]
+    intent: Intent, world: ArbitrationContext, taken: Sequence[Action], wanted: Collection[Intent]
 ) -> Decision | None:
     """Return why a person's command waits or is refused; None: it may act. Intents of agents never block it."""
     now = world.now
@@ -121,7 +121,7 @@ def _is_newer_command(intent: Intent, other: Intent) -> bool:
     return same and (intent.at, intent.id) > (other.at, other.id) and set(other.fields) <= set(intent.fields)
 
 
-def _find_objection(intent: Intent, world: World, taken: Sequence[Action], seen: Sequence[Action]) -> Decision | None:
+def _find_objection(intent: Intent, world: ArbitrationContext, taken: Sequence[Action], seen: Sequence[Action]) -> Decision | None:
     now = world.now
     past = [*(action for action in world.history if action.id != intent.id), *taken]
     checks: tuple[Callable[[], Decision | None], ...] = (
@@ -162,7 +162,7 @@ def _explain_precedence(winner: Intent, loser: Intent) -> str:
     return "it was requested earlier" if winner.at != loser.at else "of two at the same time, the smaller key wins"
 
 
-def _check_busy(intent: Intent, world: World) -> Decision | None:
+def _check_busy(intent: Intent, world: ArbitrationContext) -> Decision | None:
     for action in world.history:
         works = action.state == "running" or action.id in world.at_work
         if works and action.id != intent.id and get_place(action.intent) == get_place(intent):

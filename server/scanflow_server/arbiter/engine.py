@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 WORKERS = 16
 """How many actions are carried out at the same time, of different targets."""
 
-LOOK_S = 1.0
+POLL_S = 1.0
 """How often the engine polls for due actions, and guards poll their metrics, in seconds, while there are any."""
 
 LONGEST_PAUSE_S = 60.0
@@ -124,7 +124,7 @@ class ArbiterEngine:
         rows = self._load_due()
         for id, job in self._plan_jobs(rows):
             self._start_job(id, job)
-        return LOOK_S if rows else IDLE_S
+        return POLL_S if rows else IDLE_S
 
     def _wait(self, condition: Callable[[], bool], timeout_s: float) -> None:
         until = time.monotonic() + timeout_s
@@ -225,7 +225,7 @@ class ArbiterEngine:
         """Back off from an action that cannot be processed, each time for longer."""
         with self._lock:
             times = self._failures.get(id, (0, 0.0))[0] + 1
-            pause_s = min(LOOK_S * 2.0 ** min(times - 1, 10), LONGEST_PAUSE_S)
+            pause_s = min(POLL_S * 2.0 ** min(times - 1, 10), LONGEST_PAUSE_S)
             self._failures[id] = times, self._clock() + pause_s
 
     def _measure(self, intent: Intent, metric: str) -> float | None:

@@ -17,7 +17,7 @@ from scanflow.errors import InvalidError, UsageError
 from scanflow.http.problems import build_problem
 from scanflow_server.arbiter.arbitrate import arbitrate_all, decide_duplicate, supersede
 from scanflow_server.arbiter.identity import compute_lookback_s, get_place, is_lasting
-from scanflow_server.arbiter.objections import FOREIGN_S, Owner, World, are_equal, find_foreign_fields
+from scanflow_server.arbiter.objections import FOREIGN_S, Owner, ArbitrationContext, are_equal, find_foreign_fields
 from scanflow_server.store import events, operations
 from scanflow_server.store import intents as intent_store
 from scanflow_server.store.base import Store
@@ -125,7 +125,7 @@ class IntentService:
         at_work = intent_store.find_busy_ids(connection, place)
         steady = {name: field for name, field in fields.items() if field.intent not in at_work}
         foreign = self._update_foreign(connection, place, steady, seen, now)
-        world = World(
+        world = ArbitrationContext(
             now=now,
             history=history,
             owners=self._list_owners(place, fields),

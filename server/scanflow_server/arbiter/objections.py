@@ -42,7 +42,7 @@ class Owner:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class World:
+class ArbitrationContext:
     now: float
     history: Sequence[Action] = ()
     """Earlier decisions: all of the same key, and all actions of the same strategies or on the same target."""
@@ -70,7 +70,7 @@ def make_decision(
     return Decision(intent=intent.id, verdict=verdict, reason=reason, winner=winner, at=now, retry_at=retry_at)
 
 
-def check_ownership(intent: Intent, world: World) -> Decision | None:
+def check_ownership(intent: Intent, world: ArbitrationContext) -> Decision | None:
     """Refuse an intent on a field that another strategy owns, unless its priority is higher, or the same (above 0) and
     both strategies are the same agent's: they hand the field on."""
     for field, owner in sorted(world.owners.items()):
@@ -106,7 +106,7 @@ def find_foreign_fields(
     return tuple(field for field in comparable if not are_equal(observed[field], last_written[field]))
 
 
-def check_foreign_change(intent: Intent, world: World) -> Decision | None:
+def check_foreign_change(intent: Intent, world: ArbitrationContext) -> Decision | None:
     """Refuse an intent that would overwrite another client's value: an autoscaler's, a person's."""
     seen, written = world.observed, world.last_written
     for field in find_foreign_fields(intent.fields, observed=seen, last_written=written):

@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 _BREATH_S = 0.01
 """The pause after a tick that a change triggered, in seconds, so that a burst of changes does not starve others."""
 
-LOOK_S = 0.2
+POLL_S = 0.2
 """The pause until the next tick while something is in progress, in seconds."""
 
 FAILED_S = 1.0

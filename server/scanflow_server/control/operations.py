@@ -14,7 +14,7 @@ from scanflow.processes.jobs import Job, Lines
 from scanflow.processes.starts import MOST_STARTS, Processes
 from scanflow_server.arbiter.engine import ArbiterEngine
 from scanflow_server.context import ServerContext, make_driver_command
-from scanflow_server.control.loop import IDLE_S, LOOK_S, OUTSIDE_S, ErrorIsolation
+from scanflow_server.control.loop import IDLE_S, POLL_S, OUTSIDE_S, ErrorIsolation
 from scanflow_server.requests import request_operation
 from scanflow_server.store import events, operations
 from scanflow_server.store.operations import OperationRow
@@ -45,7 +45,7 @@ class OperationsController:
             busy.add(operation.service)
             with self._isolation.isolate(f"The change {operation.id!r} of a service"):
                 self._advance(operation, self._context.get_operation_job(operation.id))
-        return LOOK_S if running else IDLE_S
+        return POLL_S if running else IDLE_S
 
     def _advance(self, operation: OperationRow, job: Job) -> None:
         if job.alive:

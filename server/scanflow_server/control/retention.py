@@ -51,21 +51,21 @@ def compute_pause_s(keep: ServerSettings) -> float:
     return min(_LONGEST_S, max(_SHORTEST_S, min(times, default=_LONGEST_S * _LOOKS) / _LOOKS))
 
 
-class Mark(NamedTuple):
+class EventBookmark(NamedTuple):
     """The number of the newest event at a time of the server's clock."""
 
     number: int
     at: float
 
 
-def should_bookmark(last: Mark | None, newest: int, now: float, keep: ServerSettings) -> bool:
+def should_bookmark(last: EventBookmark | None, newest: int, now: float, keep: ServerSettings) -> bool:
     if newest == 0 or keep.keep_events_days == 0 or (last is not None and newest <= last.number):
         return False
     # A clock that was set back must not prevent bookmarks.
     return last is None or not 0 <= now - last.at < keep.keep_events_days * DAY_S / _MARKS
 
 
-def find_forget_limit(marks: Sequence[Mark], newest: int, now: float, keep: ServerSettings) -> int:
+def find_forget_limit(marks: Sequence[EventBookmark], newest: int, now: float, keep: ServerSettings) -> int:
     """Return the number up to which events may be deleted; the newest stays.
 
     The age of events is derived from the marks, since their own time is that of the sender's clock.
@@ -148,7 +148,7 @@ class RetentionController:
         store, keep, now = self._context.store, self._keep, self._context.clock()
         with store.read() as connection:
             newest = events.get_newest_id(connection)
-            marks = [Mark(*row) for row in pruning.list_bookmarks(connection)]
+            marks = [EventBookmark(*row) for row in pruning.list_bookmarks(connection)]
         if should_bookmark(marks[-1] if marks else None, newest, now, keep):
             with store.write() as connection:
                 pruning.add_mark(connection, newest, now)

@@ -20,9 +20,9 @@ from scanflow.processes.jobs import Job, Lines
 from scanflow.processes.starts import MOST_STARTS, Processes
 from scanflow_server.context import ServerContext, make_driver_command
 from scanflow_server.control.job_queue import JobQueue
-from scanflow_server.control.loop import IDLE_S, LOOK_S, ErrorIsolation
+from scanflow_server.control.loop import IDLE_S, POLL_S, ErrorIsolation
 from scanflow_server.store import events, runs
-from scanflow_server.store.runs import WantedRun
+from scanflow_server.store.runs import RequestedRun
 
 _log = logging.getLogger(__name__)
 _LONGEST = 500
@@ -37,7 +37,7 @@ class RunsController:
     def tick(self) -> float:
         with self._context.store.read() as connection:
             wanted = runs.list_active(connection)
-        looked: list[tuple[WantedRun, Job, bool]] = []
+        looked: list[tuple[RequestedRun, Job, bool]] = []
         for run in wanted:
             with self._isolation.isolate(f"The process of the run {run.name!r}"):
                 job = self._context.get_run_job(run.name, run.drive)
@@ -49,16 +49,16 @@ class RunsController:
             with self._isolation.isolate(f"The run {run.name!r}"):
                 self._tell_waiting(run, job, waits.get(run.name))
                 free -= self._advance(run, job, alive=alive, may_start=free > 0 and run.name not in waits)
-        return LOOK_S if wanted else IDLE_S
+        return POLL_S if wanted else IDLE_S
 
-    def _tell_waiting(self, run: WantedRun, job: Job, what: str | None) -> None:
+    def _tell_waiting(self, run: RequestedRun, job: Job, what: str | None) -> None:
         """Record once in a job's lines that it is queued, and what it waits for."""
         if not what or job.lines.exists():
             return
         private_folder(job.path)
         Lines(job.lines).append(Waiting(run=RunName(run.name), what=what).model_dump_json())
 
-    def _advance(self, run: WantedRun, job: Job, *, alive: bool, may_start: bool) -> bool:
+    def _advance(self, run: RequestedRun, job: Job, *, alive: bool, may_start: bool) -> bool:
         """Do the next step of a run, or end it; return whether a process was started."""
         try:
             return self._continue(run, job, alive=alive, may_start=may_start)
@@ -69,7 +69,7 @@ class RunsController:
             job.end_without_process({"record": None, "problem": build_problem(error)[1]})
             return False
 
-    def _continue(self, run: WantedRun, job: Job, *, alive: bool, may_start: bool) -> bool:
+    def _continue(self, run: RequestedRun, job: Job, *, alive: bool, may_start: bool) -> bool:
         if not alive and (result := job.result) is not None:
             self._record_end(run, job, result)
             return False
@@ -90,7 +90,7 @@ class RunsController:
         job.prepare({**order, "settings": self._context.child_settings})
         return self._processes.start(job, self._context.environ, command=make_driver_command(job))
 
-    def _stop(self, run: WantedRun, job: Job, *, alive: bool) -> None:
+    def _stop(self, run: RequestedRun, job: Job, *, alive: bool) -> None:
         # Repeated at each tick: a drive that was just starting may have missed it.
         try:
             record = self._context.deployer.stop(run.name)
@@ -100,7 +100,7 @@ class RunsController:
         if not alive and record.state not in {"running", "interrupted"}:
             job.end_without_process({"record": record.model_dump(mode="json"), "problem": None})
 
-    def _give_up(self, run: WantedRun, job: Job) -> None:
+    def _give_up(self, run: RequestedRun, job: Job) -> None:
         error = InternalError(
             f"The run {run.name!r} was started {job.starts} times, and its process died each time. "
             f"See its log: {job.log}"
@@ -108,7 +108,7 @@ class RunsController:
         record = self._context.deployer.batch.give_up(run.name, str(error))
         job.end_without_process({"record": record.model_dump(mode="json"), "problem": build_problem(error)[1]})
 
-    def _record_end(self, run: WantedRun, job: Job, result: dict[str, Any]) -> None:
+    def _record_end(self, run: RequestedRun, job: Job, result: dict[str, Any]) -> None:
         record = result.get("record") or {"state": "failed"}
         problem = result.get("problem")
         outcome = "failed" if problem is not None and record["state"] != "stopped" else str(record["state"])
@@ -137,7 +137,7 @@ def describe_first_failure(record: Mapping[str, Any]) -> str | None:
     return None
 
 
-def ensure_entered(context: ServerContext, run: WantedRun) -> None:
+def ensure_entered(context: ServerContext, run: RequestedRun) -> None:
     definition = run.definition
     if definition is None:
         return

@@ -12,7 +12,7 @@ from scanflow.errors import AlreadyRunningError, NotFoundError, did_you_mean
 from scanflow_server import requests
 from scanflow_server.access import TokenHolder
 from scanflow_server.auth import Editor, Proposer, Reader
-from scanflow_server.bodies import AppBody, HereBody, Name, check_name
+from scanflow_server.bodies import AppBody, HeartbeatBody, Name, check_name
 from scanflow_server.context import ContextDep, ServerContext
 from scanflow_server.control.agents import MOST_ENTRIES, describe_agent, fetch_journal, get_process, has_other_code
 from scanflow_server.problems import PROBLEMS
@@ -101,7 +101,7 @@ def journal(
 
 
 @router.post("/{app}/{agent}/here", name="here", status_code=204)
-async def record_heartbeat(context: ContextDep, caller: Proposer, app: Name, agent: Name, body: HereBody) -> Response:
+async def record_heartbeat(context: ContextDep, caller: Proposer, app: Name, agent: Name, body: HeartbeatBody) -> Response:
     """Record an agent's address and the state of its sensors. It reports them every 5 s while they fire, else every
     20."""
     row = context.heartbeats.get(app, agent)
@@ -111,7 +111,7 @@ async def record_heartbeat(context: ContextDep, caller: Proposer, app: Name, age
     return Response(status_code=204)
 
 
-def _register_address(context: ServerContext, caller: TokenHolder, app: str, agent: str, body: HereBody) -> AgentRow:
+def _register_address(context: ServerContext, caller: TokenHolder, app: str, agent: str, body: HeartbeatBody) -> AgentRow:
     """Record an agent's address, with an event if it has changed, and return the agent."""
     at = context.clock()
     with context.store.write() as connection:
@@ -130,7 +130,7 @@ def _register_address(context: ServerContext, caller: TokenHolder, app: str, age
     return row
 
 
-def _dump_sensors(body: HereBody) -> list[dict[str, Any]] | None:
+def _dump_sensors(body: HeartbeatBody) -> list[dict[str, Any]] | None:
     return None if body.sensors is None else [sensor.model_dump(mode="json") for sensor in body.sensors]
 
 

@@ -27,7 +27,7 @@ class FunctionBody(BaseModel):
     scanflow: Text
 
 
-class KeptFunction(BaseModel):
+class SavedFunction(BaseModel):
     """The reference to a stored function."""
 
     model_config = ConfigDict(frozen=True)
@@ -37,7 +37,7 @@ class KeptFunction(BaseModel):
 
 
 @router.post("", status_code=201)
-def keep(context: ContextDep, _caller: Editor, body: FunctionBody) -> KeptFunction:
+def keep(context: ContextDep, _caller: Editor, body: FunctionBody) -> SavedFunction:
     """Store a function, without loading it. The same function is stored only once."""
     check_versions(body.model_dump(exclude={"pickled"}))
-    return KeptFunction(name=context.deployer.batch.keep_function(body.pickled))
+    return SavedFunction(name=context.deployer.batch.keep_function(body.pickled))

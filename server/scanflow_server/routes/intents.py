@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Connection
 
-from scanflow.agent.records import Action, ActionState, Decision, Intent, Verdict, Why
+from scanflow.agent.records import Action, ActionState, Decision, Intent, Verdict, ActionExplanation
 from scanflow.drift.promotion import format_decision
 from scanflow.errors import InvalidError
 from scanflow_server.arbiter.why import explain_action
@@ -91,12 +91,12 @@ def intent(_caller: Reader, row: OwnIntent) -> Action:
 
 
 @router.get("/{id}/why", name="why")
-def explain(context: ContextDep, _caller: Reader, row: OwnIntent) -> Why:
+def explain(context: ContextDep, _caller: Reader, row: OwnIntent) -> ActionExplanation:
     """Explain why an action was carried out, or was not."""
     action = row.action
     with context.store.read() as connection:
         trail = [*intent_store.load_trail(connection, row.id), *_list_evaluations(connection, action)]
-    return Why(lines=explain_action(action, trail), action=action)
+    return ActionExplanation(lines=explain_action(action, trail), action=action)
 
 
 @router.post("/{id}/approve")

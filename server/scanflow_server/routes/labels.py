@@ -20,7 +20,7 @@ from scanflow_server.problems import PROBLEMS
 from scanflow_server.scope import restrict_team
 from scanflow_server.store import events
 from scanflow_server.store import labels as label_store
-from scanflow_server.store.labels import Label, LabelState, Wanted
+from scanflow_server.store.labels import Label, LabelState, LabelCandidate
 
 router = APIRouter(prefix="/labels", tags=["labels"], responses=PROBLEMS)
 
@@ -30,7 +30,7 @@ _LONGEST = 128
 _SHOWN = 10
 
 
-class Picked(BaseModel):
+class SelectedSamplesBody(BaseModel):
     """Samples that an agent wants labelled."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -39,7 +39,7 @@ class Picked(BaseModel):
     team: Annotated[Text, Field(max_length=_LONGEST)] = ""
     """The team of the queue. Empty: any team of the application."""
 
-    items: Annotated[list[Wanted], Field(max_length=_MOST)]
+    items: Annotated[list[LabelCandidate], Field(max_length=_MOST)]
 
 
 def _refuse_null(label: JSON) -> JSON:
@@ -70,7 +70,7 @@ class LabelBody(_Labels):
     label: Annotated[JSON, AfterValidator(_refuse_null)]
 
 
-class OneLabel(BaseModel):
+class LabelEntry(BaseModel):
     """One label of several."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -84,14 +84,14 @@ class OneLabel(BaseModel):
 class LabelsBody(_Labels):
     """Labels that are recorded all together, or not at all."""
 
-    labels: Annotated[list[OneLabel], Field(max_length=_MOST)]
+    labels: Annotated[list[LabelEntry], Field(max_length=_MOST)]
 
 
 Id = Annotated[str, Path(min_length=1, max_length=256)]
 
 
 @router.post("", status_code=201)
-def want(context: ContextDep, caller: Proposer, picked: Picked) -> list[Label]:
+def want(context: ContextDep, caller: Proposer, picked: SelectedSamplesBody) -> list[Label]:
     """Add samples to the queue; existing ones are not changed, and keep their labels."""
     check_text(picked.model_dump(mode="json"))
     team = picked.team or caller.team or ""
@@ -148,7 +148,7 @@ def give_all(context: ContextDep, caller: Proposer, body: LabelsBody) -> list[La
     check_text([[item.id, item.label] for item in body.labels])
     at, errors, recorded_labels = context.clock(), list[ScanflowError](), list[_RecordedLabel]()
     with context.store.write() as connection:
-        seen: dict[str, OneLabel] = {}
+        seen: dict[str, LabelEntry] = {}
         for item in body.labels:
             where = "" if item.line is None else f"line {item.line}: "
             try:

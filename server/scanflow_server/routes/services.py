@@ -22,7 +22,7 @@ from scanflow_server import requests
 from scanflow_server.access import TokenHolder
 from scanflow_server.arbiter.engine import ArbiterEngine
 from scanflow_server.auth import Editor, Reader
-from scanflow_server.bodies import Begun, DeployBody, Key, Name, Operation, Text
+from scanflow_server.bodies import OperationAccepted, DeployBody, Key, Name, Operation, Text
 from scanflow_server.commands import check_service_exists, make_name_conflict
 from scanflow_server.context import ContextDep, ServerContext
 from scanflow_server.limits import LimitedStream
@@ -47,7 +47,7 @@ def services(context: ContextDep, caller: Reader) -> list[ServiceRecord]:
 
 
 @router.post("/services", status_code=202)
-def deploy(context: ContextDep, engine: EngineDep, caller: Editor, body: DeployBody, key: Key = None) -> Begun:
+def deploy(context: ContextDep, engine: EngineDep, caller: Editor, body: DeployBody, key: Key = None) -> OperationAccepted:
     """Deploy an online workflow as a service; change a deployed one without downtime."""
     app = read_own_application(context, caller, body.application, body.source)
     context.check_backend(app)
@@ -57,7 +57,7 @@ def deploy(context: ContextDep, engine: EngineDep, caller: Editor, body: DeployB
     def find_owner() -> tuple[str, str]:
         return _check_deployable(context, caller, app, workflow)
 
-    return Begun(
+    return OperationAccepted(
         operation=requests.request_operation(
             context,
             engine,
@@ -105,7 +105,7 @@ async def logs(
 @router.patch("/services/{name}", status_code=202)
 def change(
     context: ContextDep, engine: EngineDep, caller: Editor, name: Name, body: ServiceChange, key: Key = None
-) -> Begun:
+) -> OperationAccepted:
     """Change a service without downtime: its size, a canary, the model version, or a rollback to the previous
     version."""
     request = body.model_dump(mode="json", exclude_none=True)
@@ -113,7 +113,7 @@ def change(
 
 
 @router.delete("/services/{name}", status_code=202)
-def delete(context: ContextDep, engine: EngineDep, caller: Editor, name: Name, key: Key = None) -> Begun:
+def delete(context: ContextDep, engine: EngineDep, caller: Editor, name: Name, key: Key = None) -> OperationAccepted:
     """Delete a service."""
     return _begin(context, engine, "delete", name, {}, caller=caller, key=key)
 
@@ -187,7 +187,7 @@ def _begin(
     *,
     caller: TokenHolder,
     key: str | None,
-) -> Begun:
+) -> OperationAccepted:
     def find_owner() -> tuple[str, str]:
         # An unknown name is refused here; a service whose deployment is in progress may be changed after it.
         services = context.deployer.services()
@@ -207,7 +207,7 @@ def _begin(
         _check_models(context, name, record.tracker, [request.get("model")])
         return record.app, record.team
 
-    return Begun(
+    return OperationAccepted(
         operation=requests.request_operation(
             context,
             engine,

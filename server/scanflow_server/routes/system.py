@@ -29,7 +29,7 @@ root = APIRouter(tags=["system"])
 api = APIRouter(tags=["system"], responses=PROBLEMS)
 
 
-class _OfTeam(Protocol):
+class _HasTeam(Protocol):
     @property
     def team(self) -> str: ...
 
@@ -92,7 +92,7 @@ def status(context: ContextDep, caller: Reader) -> Status:
 def _count_resources(context: ServerContext, team: str | None) -> dict[str, int]:
     """Count the resources of a team; None: of all."""
 
-    def count_own(rows: Iterable[_OfTeam]) -> int:
+    def count_own(rows: Iterable[_HasTeam]) -> int:
         return sum(team in {None, row.team} for row in rows)
 
     with context.store.read() as connection:

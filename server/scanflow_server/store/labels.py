@@ -42,7 +42,7 @@ def _check_png(text: str) -> str:
     return text
 
 
-class Wanted(BaseModel):
+class LabelCandidate(BaseModel):
     """A sample that an agent wants labelled."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -113,7 +113,7 @@ CRITICAL = (labels.c.score.is_(None), labels.c.score.desc(), labels.c.number)
 
 
 def enqueue(
-    connection: Connection, app: str, items: Iterable[Wanted], *, at: float, team: str = "", own: str | None = None
+    connection: Connection, app: str, items: Iterable[LabelCandidate], *, at: float, team: str = "", own: str | None = None
 ) -> list[Label]:
     """Add samples to a team's queue. ``own``, here and below: the only team whose labels are visible; None: all."""
     queued: list[Label] = []

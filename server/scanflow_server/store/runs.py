@@ -21,7 +21,7 @@ class DriveRequest(Row):
     """The author of the request. None: an agent's action."""
 
 
-class WantedRun(Row):
+class RequestedRun(Row):
     name: str
     app: str
     team: str
@@ -37,16 +37,16 @@ class WantedRun(Row):
     problem: dict[str, Any] | None = None
 
 
-def add(connection: Connection, run: WantedRun) -> None:
+def add(connection: Connection, run: RequestedRun) -> None:
     connection.execute(insert(runs).values(run.model_dump(mode="json")))
 
 
-def get(connection: Connection, name: str) -> WantedRun | None:
-    return WantedRun.load_first(connection, select(runs).where(runs.c.name == name))
+def get(connection: Connection, name: str) -> RequestedRun | None:
+    return RequestedRun.load_first(connection, select(runs).where(runs.c.name == name))
 
 
-def list_active(connection: Connection) -> list[WantedRun]:
-    return WantedRun.load_all(connection, select(runs).where(runs.c.active).order_by(runs.c.created, runs.c.name))
+def list_active(connection: Connection) -> list[RequestedRun]:
+    return RequestedRun.load_all(connection, select(runs).where(runs.c.active).order_by(runs.c.created, runs.c.name))
 
 
 def count_active(connection: Connection) -> int:

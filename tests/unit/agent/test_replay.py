@@ -14,7 +14,7 @@ from scanflow.agent import Strategy, call
 from scanflow.agent import primitives as do
 from scanflow.agent.decide import Evaluator, Situation
 from scanflow.agent.records import JSON, Intent, Sample
-from scanflow.agent.replay import Moment, Trace, build_trace, compare_moments, replay
+from scanflow.agent.replay import StrategyEvaluation, Trace, build_trace, compare_moments, replay
 from scanflow.errors import InvalidError
 from tests.unit.agent.agents_made import sample as made
 
@@ -201,4 +201,4 @@ def test_a_threshold_makes_a_difference_for_exactly_what_lies_between(values: li
     numbers = [(one.id, one.value) for one in samples if isinstance(one.value, int)]
     assert [one.sample for one in found] == [id for id, value in numbers if (value >= then) != (value >= now)]
     assert {one.kind for one in found} <= {"removed" if now > then else "added"}
-    assert all(isinstance(one, Moment) for one in trace.moments)
+    assert all(isinstance(one, StrategyEvaluation) for one in trace.moments)

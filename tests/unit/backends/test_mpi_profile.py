@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import scanflow as sf
 from scanflow.backends.local.mpi.profiling.calls import Calls, compile_library, read_calls, total
-from scanflow.backends.local.mpi.profiling.classify import MEMORY_BYTES, Measured, classify
-from scanflow.backends.local.mpi.profiling.pages import Touched, traffic
+from scanflow.backends.local.mpi.profiling.classify import MEMORY_BYTES, MeasuredTotals, classify
+from scanflow.backends.local.mpi.profiling.pages import TouchedBytes, traffic
 from scanflow.backends.local.mpi.profiling.perf import parse_share, record_command
 from scanflow.backends.local.mpi.profiling.profile import LONGEST_S, START_S, _long_enough
 from scanflow.errors import InvalidError
@@ -23,8 +23,8 @@ from scanflow.placement.topology import uniform
 MB = 10**6
 
 
-def measured(**fields: float) -> Measured:
-    return Measured(how="by hand", seconds=10, **fields)  # type: ignore[arg-type]  # numbers by name
+def measured(**fields: float) -> MeasuredTotals:
+    return MeasuredTotals(how="by hand", seconds=10, **fields)  # type: ignore[arg-type]  # numbers by name
 
 
 @pytest.mark.parametrize(
@@ -53,8 +53,8 @@ def test_more_messages_never_make_a_network_job_another(cpu_s: float, messages: 
         assert classify(measured(cpu_s=cpu_s, messages=2 * messages, bytes=2 * sent)).profile == "network"
 
 
-def windows(number: int, *, cpu_s: float, touched: int, window_s: float = 0.01) -> list[Touched]:
-    return [Touched(float(at), window_s, cpu_s, touched) for at in range(number)]
+def windows(number: int, *, cpu_s: float, touched: int, window_s: float = 0.01) -> list[TouchedBytes]:
+    return [TouchedBytes(float(at), window_s, cpu_s, touched) for at in range(number)]
 
 
 def test_traffic_is_what_no_cache_holds() -> None:

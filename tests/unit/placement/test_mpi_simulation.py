@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scanflow.errors import InvalidError
-from scanflow.placement.mpi.simulation.contention import Contention, RanksOfWorker, Workers, group_alike, slowdowns
+from scanflow.placement.mpi.simulation.contention import Contention, WorkerRanks, Workers, group_alike, slowdowns
 from scanflow.placement.mpi.simulation.engine import SimulatedCluster, Simulation, simulate
 from scanflow.placement.mpi.simulation.experiment import (
     CONTENTION,
@@ -108,7 +108,7 @@ programs = st.sampled_from(PROGRAMS)
 @st.composite
 def places(draw: st.DrawFn) -> tuple[ProgramModel, tuple[Workers, ...]]:
     workers = [
-        RanksOfWorker(
+        WorkerRanks(
             node=draw(st.integers(0, 2)), sockets=((draw(st.integers(0, 1)), draw(st.integers(1, 8))),), pinned=True
         )
         for _ in range(draw(st.integers(1, 4)))
@@ -137,8 +137,8 @@ def test_a_better_machine_never_slows_a_job(running: list[tuple[ProgramModel, tu
 
 def test_sixteen_stream_ranks_get_what_the_socket_gives() -> None:
     stream = next(program for program in PROGRAMS if program.name == "STREAM")
-    together = group_alike([RanksOfWorker(node=0, sockets=((0, 16),), pinned=True)])
-    apart = group_alike([RanksOfWorker(node=node, sockets=((0, 4),), pinned=True) for node in range(4)])
+    together = group_alike([WorkerRanks(node=0, sockets=((0, 16),), pinned=True)])
+    apart = group_alike([WorkerRanks(node=node, sockets=((0, 4),), pinned=True) for node in range(4)])
     (slow,), (fast,) = (slowdowns([(stream, workers)], CONTENTION) for workers in (together, apart))
     shortage = 16 * stream.memory_gb_per_s / CONTENTION.socket_gb_per_s
     assert slow - fast == pytest.approx(

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from scanflow.reports.drawing import COLOURS, place, ticks
 from scanflow.reports.page import loop_report
-from scanflow.reports.records import Kind, LoopEvent, Use, Version
+from scanflow.reports.records import Kind, LoopEvent, ModelUse, Version
 from scanflow.reports.sections import draw_history
 from scanflow.reports.timeline import build_markers, timeline
 
@@ -63,8 +63,8 @@ def versions() -> list[Version]:
     ]
 
 
-def use(began: float, ended: float | None = None) -> Use:
-    return Use(began=BEGIN + began, ended=None if ended is None else BEGIN + ended)
+def use(began: float, ended: float | None = None) -> ModelUse:
+    return ModelUse(began=BEGIN + began, ended=None if ended is None else BEGIN + ended)
 
 
 DRAWINGS = {"timeline.svg": timeline(loop()), "model_history.svg": draw_history(versions())}
@@ -122,7 +122,7 @@ def made(accuracies: list[float], changes: list[tuple[int, float]]) -> list[Vers
     """Return versions made a second apart; ``changes``: which is put to use next, and when."""
     known = sorted(((version % len(accuracies), at) for version, at in changes), key=lambda one: one[1])
     ends: list[float | None] = [at for _, at in known[1:]]
-    uses: dict[int, list[Use]] = {}
+    uses: dict[int, list[ModelUse]] = {}
     for (version, at), end in zip(known, [*ends, None], strict=False):
         uses.setdefault(version, []).append(use(at, end))
     return [

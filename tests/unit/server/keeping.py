@@ -16,7 +16,7 @@ from scanflow.backends.local.layout import Home
 from scanflow_server.context import ServerContext
 from scanflow_server.store.base import Store
 from scanflow_server.store.intents import ActionRow
-from scanflow_server.store.runs import DriveRequest, WantedRun
+from scanflow_server.store.runs import DriveRequest, RequestedRun
 from tests.unit.server.arbiter.making import intent
 
 _Kept = TypeVar("_Kept")
@@ -72,6 +72,6 @@ def deployed(api: Api, **changes: Any) -> httpx.Response:
     return api.post("/services", json={"application": {**ONLINE, "app_dir": str(api.context.settings.home), **changes}})
 
 
-def a_run(name: str, **more: Any) -> WantedRun:
+def a_run(name: str, **more: Any) -> RequestedRun:
     asked: dict[str, Any] = {"created": 1.0, "asked": DriveRequest(action="run"), **more}
-    return WantedRun(name=name, app="a", team="t", workflow="w", **asked)
+    return RequestedRun(name=name, app="a", team="t", workflow="w", **asked)

@@ -7,7 +7,7 @@ from typing import Any
 
 from scanflow_server.store import intents, labels
 from scanflow_server.store.base import Store
-from scanflow_server.store.labels import Wanted
+from scanflow_server.store.labels import LabelCandidate
 from tests.server import bearer
 from tests.unit.server.keeping import Api, entered, stored
 
@@ -89,7 +89,7 @@ def ids(api: Api, asked: dict[str, Any]) -> list[str]:
 def test_of_given_labels_the_newest_come_first_and_all_are_reached_a_part_at_a_time(store: Store) -> None:
     scores = [0.9, None, 0.1, None, 0.5, None, 0.7]
     with store.write() as connection:
-        wanted = [Wanted(id=f"p{number}", score=score) for number, score in enumerate(scores)]
+        wanted = [LabelCandidate(id=f"p{number}", score=score) for number, score in enumerate(scores)]
         labels.enqueue(connection, "mnist", wanted, at=1.0)
         labels.enqueue(connection, "other", wanted, at=1.0)
         for at, number in enumerate([3, 0, 5, 1, 6]):

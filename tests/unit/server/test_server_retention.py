@@ -18,7 +18,7 @@ from scanflow_server.context import ServerContext
 from scanflow_server.control.retention import (
     BATCH,
     DAY_S,
-    Mark,
+    EventBookmark,
     RetentionController,
     can_forget,
     find_forget_limit,
@@ -65,14 +65,14 @@ def listed(context: ServerContext) -> list[int]:
 def test_what_goes_is_too_old_or_too_much_and_the_newest_event_stays(steps: list[tuple[int, float]], most: int) -> None:
     keep = ServerSettings(keep_events=most)
     newest, now, until = 0, 0.0, 0
-    marks: list[Mark] = []
+    marks: list[EventBookmark] = []
     born: dict[int, float] = {}
     for count, pause in steps:
         now += pause
         born |= dict.fromkeys(range(newest + 1, newest + count + 1), now)
         newest += count
         if should_bookmark(marks[-1] if marks else None, newest, now, keep):
-            marks.append(Mark(newest, now))
+            marks.append(EventBookmark(newest, now))
         until = max(until, find_forget_limit(marks, newest, now, keep))
     assert 0 <= until < max(newest, 1)
     for number in range(1, until + 1):
@@ -85,10 +85,10 @@ def test_what_goes_is_too_old_or_too_much_and_the_newest_event_stays(steps: list
 def test_marks_are_few_and_made_again_when_the_clock_is_set_back() -> None:
     assert should_bookmark(None, 1, NOW, KEEP)
     assert not should_bookmark(None, 0, NOW, KEEP)
-    assert not should_bookmark(Mark(5, NOW), 5, NOW + DAY_S, KEEP)
-    assert not should_bookmark(Mark(5, NOW), 6, NOW + 0.2 * DAY_S, KEEP)
-    assert should_bookmark(Mark(5, NOW), 6, NOW + 0.4 * DAY_S, KEEP)
-    assert should_bookmark(Mark(5, NOW), 6, NOW - DAY_S, KEEP)
+    assert not should_bookmark(EventBookmark(5, NOW), 5, NOW + DAY_S, KEEP)
+    assert not should_bookmark(EventBookmark(5, NOW), 6, NOW + 0.2 * DAY_S, KEEP)
+    assert should_bookmark(EventBookmark(5, NOW), 6, NOW + 0.4 * DAY_S, KEEP)
+    assert should_bookmark(EventBookmark(5, NOW), 6, NOW - DAY_S, KEEP)
 
 
 def stored(
@@ -314,7 +314,7 @@ def test_old_actions_are_forgotten_with_what_was_said_and_owners_open_ones_and_l
             intents.add(connection, one)
             intents.append_trail(connection, id, LONG_AGO, "began")
         intents.put_field(connection, "service/s", FieldRow(field="replicas", intent="owner", strategy="x"))
-        labels.enqueue(connection, "a", [labels.Wanted(id="l1")], at=1.0)
+        labels.enqueue(connection, "a", [labels.LabelCandidate(id="l1")], at=1.0)
     RetentionController(context).forget()
     with context.store.read() as connection:
         assert {id for id in kinds if intents.get(connection, id) is not None} == set(kinds) - {"old"}

@@ -115,7 +115,7 @@ def test_a_database_of_the_release_before_lets_tokens_do_what_they_could_and_kno
 
 def test_a_database_of_the_release_before_keeps_its_labels_as_votes(store: Store) -> None:
     with store.write() as connection:
-        labels.enqueue(connection, "mnist", [labels.Wanted(id=id) for id in "ab"], at=1.0)
+        labels.enqueue(connection, "mnist", [labels.LabelCandidate(id=id) for id in "ab"], at=1.0)
         labels.assign(connection, "a", label=[7], by="ada", at=2.0)
         for table in ("label_votes", "notified"):
             connection.execute(text(f"DROP TABLE {table}"))

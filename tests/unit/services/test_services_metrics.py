@@ -68,10 +68,10 @@ def test_what_is_no_sample_changes_nothing(tmp_path: Path, broken: Any) -> None:
 def test_a_window_gives_rates_and_quantiles_of_its_seconds(tmp_path: Path) -> None:
     metrics, window = ServiceMetrics(tmp_path / "metrics.json"), MetricsWindow(0)
     metrics.report("1", samples())
-    window.look(metrics.totals, 100, in_flight=0)
+    window.record(metrics.totals, 100, in_flight=0)
     assert window.sample("rps", 10, queues=[0], cpu_shares=[]) is None
     metrics.report("1", samples(2))
-    window.look(metrics.totals, 110, in_flight=0)
+    window.record(metrics.totals, 110, in_flight=0)
     assert window.active == 110
     assert window.rps("r1") == 1.0
     assert window.sample("rps", 10, queues=[0, 0], cpu_shares=[]) == pytest.approx(0.55)

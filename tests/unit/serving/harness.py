@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from scanflow.wire import BatchingOptions, Desired, InstanceSpec, Limits, Node, Recording, Revision
+from scanflow.wire import BatchingOptions, DesiredInstanceState, InstanceSpec, Limits, Node, Recording, Revision
 from scanflow_serving.messages import Request, Response
 from scanflow_serving.problems import ProblemError
 from scanflow_serving.routes import ServingApplication
@@ -54,10 +54,10 @@ def node(name: str, path: Path, kind: str, **changes: Any) -> Node:
     return Node(name=name, implementation=f"{path.name}:{kind}", file=str(path), **changes)
 
 
-def desired(*revisions: Revision | Sequence[Node], generation: int = 1) -> Desired:
+def desired(*revisions: Revision | Sequence[Node], generation: int = 1) -> DesiredInstanceState:
     """Return what an instance should serve; nodes alone are the revision ``r1``."""
     made = [one if isinstance(one, Revision) else Revision(id="r1", nodes=tuple(one)) for one in revisions]
-    return Desired(generation=generation, revisions=tuple(made))
+    return DesiredInstanceState(generation=generation, revisions=tuple(made))
 
 
 class Asked:
@@ -123,7 +123,7 @@ async def instance(
     folder: Path,
     *nodes: Node,
     recording: Recording | None = None,
-    apply: Desired | None = None,
+    apply: DesiredInstanceState | None = None,
     aliases: tuple[str, ...] = (),
     **limits: Any,
 ) -> AsyncIterator[Instance]:

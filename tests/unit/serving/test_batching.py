@@ -26,7 +26,7 @@ from scanflow_serving.batching import (
 )
 from scanflow_serving.components import Call, Component
 from scanflow_serving.engine import Engine
-from scanflow_serving.graph import GraphStep, Walk
+from scanflow_serving.graph import GraphStep, GraphTraversal
 from scanflow_serving.problems import ProblemError
 from tests.unit.serving.harness import until
 from tests.waiting import PATIENCE_S
@@ -128,7 +128,7 @@ class Waiting:
     def ask(self, value: Any, *, names: Any = (), allowed_s: float = 3600) -> asyncio.Future[Any]:
         async def wait() -> Any:
             async with asyncio.timeout(allowed_s):
-                return await self.batcher.call(value, names, Walk({"m": 1}))
+                return await self.batcher.call(value, names, GraphTraversal({"m": 1}))
 
         return asyncio.ensure_future(wait())
 

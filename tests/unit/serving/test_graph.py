@@ -15,7 +15,7 @@ from scanflow.errors import InvalidError
 from scanflow.wire import Node
 from scanflow_serving.components import Component
 from scanflow_serving.declared import NodeSignature, TensorSpec
-from scanflow_serving.graph import Graph, GraphStep, Outcome, Walk, call_now, finish, sort_levels
+from scanflow_serving.graph import Graph, GraphStep, Outcome, GraphTraversal, call_now, finish, sort_levels
 from scanflow_serving.problems import ProblemError
 from tests.waiting import PATIENCE_S
 
@@ -38,8 +38,8 @@ def graph(*nodes: Node, **calls: Any) -> Graph:
     return Graph(nodes, components)
 
 
-def walk(built: Graph, value: Any = (), state: Walk | None = None) -> Any:
-    return finish(built.walk(value, [], state or Walk())).value
+def walk(built: Graph, value: Any = (), state: GraphTraversal | None = None) -> Any:
+    return finish(built.walk(value, [], state or GraphTraversal())).value
 
 
 def choose(branch: Any) -> Any:
@@ -126,7 +126,7 @@ def test_a_branch_that_is_none_is_the_routers_fault(branch: Any) -> None:
 
 def test_branches_may_end_apart() -> None:
     built = graph(node("route", role="ROUTER"), node("a", "route"), node("b", "route"), route=choose("b"))
-    state = Walk()
+    state = GraphTraversal()
     assert walk(built, ["x"], state) == ["x", "b"]
     assert (state.routing, state.path) == ({"route": 1}, ["route", "b"])
 
@@ -198,14 +198,14 @@ def layers(draw: st.DrawFn) -> list[Node]:
 def test_on_the_loop_and_in_a_thread_a_graph_says_the_same(nodes: list[Node]) -> None:
     built = graph(*nodes)
 
-    async def later(step: GraphStep, value: Any, names: Any, state: Walk) -> Any:
+    async def later(step: GraphStep, value: Any, names: Any, state: GraphTraversal) -> Any:
         await asyncio.sleep(0)
         return call_now(step, value, names, state)
 
     async def on_loop() -> Outcome:
-        return await built.walk(["x"], [], Walk(), later)
+        return await built.walk(["x"], [], GraphTraversal(), later)
 
-    state = Walk()
+    state = GraphTraversal()
     assert asyncio.run(on_loop()).value == walk(built, ["x"], state)
     assert sorted(state.path) == sorted(one.name for one in nodes)
     assert len(state.durations) == len(nodes)
@@ -216,20 +216,20 @@ async def test_nodes_of_a_level_run_side_by_side() -> None:
 
     both = asyncio.Barrier(2)
 
-    async def meet(step: GraphStep, value: Any, names: Any, state: Walk) -> Any:
+    async def meet(step: GraphStep, value: Any, names: Any, state: GraphTraversal) -> Any:
         if step.name != "join":
             async with asyncio.timeout(PATIENCE_S):
                 await both.wait()
         return call_now(step, value, names, state)
 
-    await built.walk([], [], Walk(), meet)
+    await built.walk([], [], GraphTraversal(), meet)
 
 
 def test_what_a_node_raises_names_it() -> None:
     def boom(_value: Any, _names: Any, _meta: Any) -> None:
         raise KeyError("weights")
 
-    state = Walk()
+    state = GraphTraversal()
     with pytest.raises(ProblemError, match="The node 'b' raised KeyError: 'weights'"):
         walk(graph(node("a"), node("b", "a"), b=boom), [], state)
     assert state.failed == "b"
@@ -272,7 +272,7 @@ class Tagged:
 def test_tags_and_metrics_are_asked_for_after_each_call() -> None:
     one = node("a")
     component = Component(one, lambda value, *_: value, subject=Tagged())
-    state = Walk()
+    state = GraphTraversal()
     walk(Graph([one], [component]), [], state)
     assert state.tags == {"calls": 1}
     assert state.metrics == [("a", {"type": "COUNTER", "key": "seen", "value": 1})]

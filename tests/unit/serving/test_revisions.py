@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanflow.errors import UsageError
-from scanflow.wire import Desired, Node, Revision
-from scanflow_serving.revisions import Chooser
+from scanflow.wire import DesiredInstanceState, Node, Revision
+from scanflow_serving.revisions import WeightedChooser
 from tests.unit.serving.harness import Instance, desired, instance, node, tensor, until, write_class
 
 ADDER = """
@@ -57,7 +57,7 @@ weights = st.lists(st.integers(0, 20), min_size=1, max_size=5).filter(any)
 @given(weights, st.integers(1, 400))
 def test_each_gets_its_share_whenever_one_counts(parts: list[int], count: int) -> None:
     total = sum(parts)
-    chooser = Chooser([Share(f"r{place}", part / total) for place, part in enumerate(parts)])
+    chooser = WeightedChooser([Share(f"r{place}", part / total) for place, part in enumerate(parts)])
     picked = [chooser.pick().id for _ in range(count)]
     slack = 1 if len(parts) <= 2 else len(parts)
     for place, part in enumerate(parts):
@@ -65,10 +65,10 @@ def test_each_gets_its_share_whenever_one_counts(parts: list[int], count: int) -
 
 
 def test_a_change_of_weights_does_not_begin_anew() -> None:
-    chooser: Chooser[Share] | None = None
+    chooser: WeightedChooser[Share] | None = None
     picked = []
     for _ in range(20):  # a canary of 5 % under weights that are set again all the time
-        chooser = Chooser([Share("current", 0.95), Share("canary", 0.05)], chooser)
+        chooser = WeightedChooser([Share("current", 0.95), Share("canary", 0.05)], chooser)
         picked += [chooser.pick().id for _ in range(10)]
     assert abs(picked.count("canary") - 10) <= 1
 
@@ -194,7 +194,7 @@ async def test_requests_never_fail_while_revisions_come_and_go(path: Path) -> No
         assert here.application.revisions.retiring == []
 
 
-def shadowed(path: Path, by: int, *, shadow: bool = True, generation: int = 1) -> Desired:
+def shadowed(path: Path, by: int, *, shadow: bool = True, generation: int = 1) -> DesiredInstanceState:
     return desired(
         revision("live", adder(path, 1), weight=1.0 if shadow else 0.5),
         revision("next", adder(path, by), weight=0.5, shadow=shadow),

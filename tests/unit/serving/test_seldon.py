@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scanflow.wire import Node
 from scanflow_serving import seldon
 from scanflow_serving.components import Component
-from scanflow_serving.graph import Graph, GraphStep, Outcome, Walk
+from scanflow_serving.graph import Graph, GraphStep, Outcome, GraphTraversal
 from scanflow_serving.problems import ProblemError
 from scanflow_serving.seldon import Prediction
 from tests.unit.serving.harness import attempt, refused
@@ -28,7 +28,7 @@ def decode(content: Any, *, allow_nan: bool = False) -> Prediction:
 
 def encode(asked: Prediction, value: Any, names: Any = ()) -> dict[str, Any]:
     step = GraphStep(0, NODE, Component(NODE, lambda value, _names, _meta: value))
-    document: dict[str, Any] = json.loads(seldon.encode(asked, Outcome(value, names, step), Walk(), "r1"))
+    document: dict[str, Any] = json.loads(seldon.encode(asked, Outcome(value, names, step), GraphTraversal(), "r1"))
     return document
 
 

@@ -20,7 +20,7 @@ from scanflow.backends.kubernetes.batch.driver import WorkflowDriver
 from scanflow.backends.kubernetes.batch.facts import (
     ENDED,
     Facts,
-    Live,
+    LiveWorkflow,
     compute_duration,
     find_workflows,
     forget_outputs,
@@ -248,7 +248,7 @@ class KubernetesBatch(ClusterRuns):
         run: JournalRun,
         definition: RunDefinition,
         facts: Facts,
-        previous: Live | RunDocument | None,
+        previous: LiveWorkflow | RunDocument | None,
         environment: Environment,
     ) -> Manifest | None:
         """Record what runs now, and return the Workflow to create; None: all steps have ended.
@@ -426,7 +426,7 @@ class KubernetesBatch(ClusterRuns):
     def _refresh(self, journal: Journal, run: JournalRun) -> RunRecord:
         return self._observe(journal, run)[0]
 
-    def _observe(self, journal: Journal, run: JournalRun) -> tuple[RunRecord, Live | None]:
+    def _observe(self, journal: Journal, run: JournalRun) -> tuple[RunRecord, LiveWorkflow | None]:
         """Return a run's current record and last Workflow; while a process here drives it, the record it wrote."""
         record, home = run.record, self._run_home(run)
         if record.state in ENDED:
@@ -446,12 +446,12 @@ class KubernetesBatch(ClusterRuns):
             return self._add_details(self._record_end(facts, live, record)), live
         return self._add_details(record), live
 
-    def _get_live(self, run: JournalRun) -> Live | None:
+    def _get_live(self, run: JournalRun) -> LiveWorkflow | None:
         """Return the last Workflow of a run, without recording it."""
         manifests = find_workflows(self._cluster, run_namespace(run), run.record.name)
-        return Live(manifests[-1], observe_workflow(manifests[-1])) if manifests else None
+        return LiveWorkflow(manifests[-1], observe_workflow(manifests[-1])) if manifests else None
 
-    def _record_end(self, facts: Facts, live: Live, record: RunRecord) -> RunRecord:
+    def _record_end(self, facts: Facts, live: LiveWorkflow, record: RunRecord) -> RunRecord:
         status = live.manifest["status"]
         seconds = compute_duration(status.get("startedAt"), status.get("finishedAt"))
         return facts.end(live.observed.phase, seconds=(record.seconds or 0.0) + seconds, error=live.observed.error)
@@ -469,5 +469,5 @@ def _has_pickled_outputs(homes: dict[StepName, RunHome]) -> bool:
     )
 
 
-def _is_running(live: Live | None) -> bool:
+def _is_running(live: LiveWorkflow | None) -> bool:
     return live is not None and live.observed.phase == "running"

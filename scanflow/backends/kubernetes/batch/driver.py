@@ -33,7 +33,7 @@ QUIET_S: Final = 10.0
 
 
 @dataclass(slots=True)
-class _Emitted:
+class _ReportedEvents:
     """The events that were reported."""
 
     started: set[tuple[StepName, int]] = field(default_factory=set)
@@ -66,7 +66,7 @@ class WorkflowDriver:
         self._pending_s, self._clock = pending_s, clock
         self._watcher = ObjectWatcher(cluster, namespace, run, observe=observe, away_s=away_s, sleep=sleep, clock=clock)
         self._silent = SilentNodes(cluster, namespace, run, observe=observe, clock=clock)
-        self._previous_tasks, self._emitted = previous_tasks, _Emitted()
+        self._previous_tasks, self._emitted = previous_tasks, _ReportedEvents()
         self._position = {name: level_index for level_index, level in enumerate(workflow.levels) for name in level}
         self._stopping = False
 

@@ -24,7 +24,7 @@ ENDED: Final = frozenset({"succeeded", "failed", "stopped"})
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
+class LiveWorkflow:
     """The last Workflow of a run."""
 
     manifest: Manifest
@@ -56,7 +56,7 @@ class Facts:
     def __init__(self, journal: Journal, run: JournalRun, home: RunHome) -> None:
         self._journal, self._run, self._home = journal, run, home
 
-    def refresh(self, cluster: Cluster, namespace: str) -> Live | None:
+    def refresh(self, cluster: Cluster, namespace: str) -> LiveWorkflow | None:
         """Record a run's Workflows, and return the last one; None: there is none."""
         manifests = find_workflows(cluster, namespace, self._run.record.name)
         if not manifests:
@@ -65,7 +65,7 @@ class Facts:
         self.note({name: task for observed in observations for name, task in observed.tasks.items()})
         for observed in observations:
             self.keep_outputs(observed)
-        return Live(manifests[-1], observations[-1])
+        return LiveWorkflow(manifests[-1], observations[-1])
 
     def note(self, tasks: Mapping[StepName, TaskRecord]) -> None:
         """Record the tasks that changed."""

@@ -13,7 +13,7 @@ from scanflow.backends.records import EnvironmentReady, Observer, Waiting
 from scanflow.errors import UnavailableError
 from scanflow.names import RunName, StepName
 
-LOOK_S: Final = 20.0
+CHECK_S: Final = 20.0
 """How often the pods of a run are listed: a cluster takes 40 s to notice that a node does not answer."""
 
 
@@ -36,7 +36,7 @@ class SilentNodes:
     def check(self, running: Mapping[str, StepName]) -> None:
         """Report each task whose node stopped answering or answers again; ``running``: the tasks by pod."""
         now = self._clock()
-        if not (running or self._since) or now - self._last < LOOK_S:
+        if not (running or self._since) or now - self._last < CHECK_S:
             return
         self._last = now
         try:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from scanflow.backends.kubernetes.batch.facts import Live
+from scanflow.backends.kubernetes.batch.facts import LiveWorkflow
 from scanflow.backends.kubernetes.batch.layout import ASKED_TO_STOP
 from scanflow.backends.kubernetes.batch.pod_logs import MAIN
 from scanflow.backends.kubernetes.batch.process import PID_FILE
@@ -39,7 +39,7 @@ def annotate(cluster: Cluster, workflow: Manifest, name: str, change: Callable[[
     return retry_on_conflict(f"The Workflow {namespace}/{workflow_name}", attempt)
 
 
-def stop_running_task(cluster: Cluster, namespace: str, live: Live, task: str) -> None:
+def stop_running_task(cluster: Cluster, namespace: str, live: LiveWorkflow, task: str) -> None:
     """Stop a task. Its log is kept; it is not retried, and steps that depend on it do not start."""
     pods = [attempt.pod for attempt in live.observed.attempts if attempt.task == task]
     annotate(cluster, live.manifest, ASKED_TO_STOP, lambda asked: sorted({*asked, task}), empty=[])

@@ -41,7 +41,7 @@ class JobEnd:
 
 
 @dataclass(slots=True)
-class _Since:
+class _PendingSince:
     """Since when a job is pending, and the reason that was reported."""
 
     began: float
@@ -51,7 +51,7 @@ class _Since:
 @dataclass(slots=True)
 class _Progress:
     started: bool = False
-    waiting: _Since | None = None
+    waiting: _PendingSince | None = None
     gone_since: dict[str, float | None] = field(default_factory=dict)
     """Of workers that ran: since when they are gone; None: they run."""
 
@@ -165,7 +165,7 @@ class JobDriver:
             self._progress.waiting = None
             return
         if waiting is None:
-            waiting = self._progress.waiting = _Since(now)
+            waiting = self._progress.waiting = _PendingSince(now)
         if waiting.reported_reason != observed.waiting.reason and now - waiting.began >= QUIET_S:
             waiting.reported_reason = observed.waiting.reason
             self._observe(Waiting(run=self._run, what=f"{what}: {observed.waiting}"))

@@ -18,7 +18,7 @@ STOPPED: Final = "scanflow.dev/stopped"
 ENDED_FOR: Final = "scanflow.dev/ended-for"
 """An annotation of a job: why the driving process ended it."""
 
-_OVER: Final = {"Aborted", "Completed", "Failed", "Succeeded", "Terminated"}
+_FINISHED_PHASES: Final = {"Aborted", "Completed", "Failed", "Succeeded", "Terminated"}
 """Final phases of Volcano's Job and conditions of an MPIJob."""
 
 _SUCCEEDED_PHASES: Final = {"Completed", "Succeeded"}
@@ -85,7 +85,7 @@ def observe_job(manifest: Manifest, pods: Iterable[Manifest], events: Iterable[M
         waiting = next(iter(telling or reasons), Pending("Queued", _QUEUED, "") if not job_pods else None)
     return ObservedJob(
         state=state,
-        is_final=phase in _OVER,
+        is_final=phase in _FINISHED_PHASES,
         end_reason=annotations.get(ENDED_FOR),
         launcher=None if launcher is None else str(launcher["metadata"]["name"]),
         on_node=launcher is not None and bool(launcher["spec"].get("nodeName")),
@@ -119,7 +119,7 @@ def _derive_phase(manifest: Manifest) -> str:
         condition["type"] for condition in status.get("conditions") or () if condition.get("status") == "True"
     ]
     return next(
-        (name for name in true_conditions if name in _OVER), str(true_conditions[-1]) if true_conditions else ""
+        (name for name in true_conditions if name in _FINISHED_PHASES), str(true_conditions[-1]) if true_conditions else ""
     )
 
 
@@ -127,7 +127,7 @@ def _derive_state(phase: str, launcher: Manifest | None, *, asked: bool) -> Task
     pod = "" if launcher is None else str(launcher.get("status", {}).get("phase", ""))
     if pod == "Succeeded" or phase in _SUCCEEDED_PHASES:
         return "succeeded"
-    if pod == "Failed" or phase in _OVER:
+    if pod == "Failed" or phase in _FINISHED_PHASES:
         return "stopped" if asked else "failed"
     return "running" if pod == "Running" else "pending"
 

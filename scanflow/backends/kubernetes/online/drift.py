@@ -30,7 +30,7 @@ from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.service_spec import ServiceSpec
 from scanflow.errors import UnsupportedError
 
-LOOK_S: Final = 10.0
+REFRESH_S: Final = 10.0
 """The interval at which the objects of all services are read."""
 
 DEPLOYED_SETTINGS: Final = "made_with"
@@ -165,7 +165,7 @@ class Drift:
         Mounted objects matter only to pods that are starting: they are checked while a service is not ``ready``.
         """
         live, now = self._live, self._clock()
-        if live.refreshed_at is None or now - live.refreshed_at >= LOOK_S:
+        if live.refreshed_at is None or now - live.refreshed_at >= REFRESH_S:
             live.refresh(self._list_cache, self._list_kinds(), self._store.list_services(), now)
         if name in live.checked:
             return

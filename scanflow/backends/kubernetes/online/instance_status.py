@@ -99,5 +99,5 @@ class ServiceStatusCache:
             self.gone = sum_samples([self.gone, counters])
         self.live |= {name: dict(status.samples) for name, status in statuses.items()}
         totals = compute_totals(sum_samples([self.gone, *self.live.values()]))
-        self.window.look(totals, now, in_flight=sum(status.in_flight for status in statuses.values()))
+        self.window.record(totals, now, in_flight=sum(status.in_flight for status in statuses.values()))
         return totals

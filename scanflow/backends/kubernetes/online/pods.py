@@ -22,7 +22,7 @@ from scanflow.backends.recorder import LOG_PREDICTIONS
 from scanflow.backends.service_records import Shape
 from scanflow.backends.service_spec import ServiceSpec
 from scanflow.placement.threads import check_overrides, thread_variables
-from scanflow.wire import DRAIN_IDLE_S, Desired, InstanceSpec, Recording, Revision, encode
+from scanflow.wire import DRAIN_IDLE_S, DesiredInstanceState, InstanceSpec, Recording, Revision, encode
 
 MANAGEMENT_PORT: Final = 8082
 CONTAINER: Final = "instance"
@@ -93,7 +93,7 @@ def build_config_map(definition: ServiceSpec, revision: Revision, options: PodOp
     data = {
         "instance.json": encode(_build_instance_spec(definition, options)).decode(),
         "desired.json": encode(
-            Desired(generation=definition.serves, revisions=(_drop_traffic_share(revision),))
+            DesiredInstanceState(generation=definition.serves, revisions=(_drop_traffic_share(revision),))
         ).decode(),
     }
     digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:10]

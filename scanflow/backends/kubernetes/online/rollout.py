@@ -21,7 +21,7 @@ from scanflow.backends.kubernetes.online.objects import build_revision_service, 
 from scanflow.backends.kubernetes.online.scaling import ScalingTarget, compute_scaling_target
 from scanflow.backends.kubernetes.online.store import ServiceConfigMap, ServiceStore
 from scanflow.backends.kubernetes.online.switch import Switch
-from scanflow.backends.kubernetes.pods import Denied, explain_denial
+from scanflow.backends.kubernetes.pods import PodDenial, explain_denial
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_records import Progress, ServiceObserver
@@ -425,7 +425,7 @@ class _Watcher:
             elif now - first >= _REPORT_S or observed.count_restarts(pod):
                 self._explain(namespace, pod)
 
-    def report_denial(self, denial: Denied) -> None:
+    def report_denial(self, denial: PodDenial) -> None:
         """Report why pods are not created."""
         self._waits[denial.deployment] = str(denial)
         self._report_once(denial.deployment, str(denial), str(denial))

@@ -38,7 +38,7 @@ class Contention:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RanksOfWorker:
+class WorkerRanks:
     """The placement of one worker's ranks."""
 
     node: int
@@ -58,12 +58,12 @@ class Workers:
     """Workers of one job that are alike."""
 
     count: int
-    ranks: RanksOfWorker
+    ranks: WorkerRanks
     remote_share: float
     """The share of a rank's peers that are on other nodes."""
 
 
-def group_alike(workers: Sequence[RanksOfWorker]) -> tuple[Workers, ...]:
+def group_alike(workers: Sequence[WorkerRanks]) -> tuple[Workers, ...]:
     """Return the workers of a job, equal workers together."""
     on_node: dict[int, float] = {}
     for worker in workers:
@@ -94,7 +94,7 @@ def slowdowns(running: Sequence[tuple[ProgramModel, Sequence[Workers]]], content
 
 def _slowdown(
     program: ProgramModel,
-    worker: RanksOfWorker,
+    worker: WorkerRanks,
     memory: Mapping[tuple[int, int], float],
     senders: float,
     contention: Contention,

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from scanflow.placement.mpi.groups import ClusterNode
-from scanflow.placement.mpi.simulation.contention import RanksOfWorker
+from scanflow.placement.mpi.simulation.contention import WorkerRanks
 
 
 class Machines:
@@ -53,11 +53,11 @@ class Machines:
         for socket in free:
             socket.sort()
 
-    def ranks(self, node: str, cores: Sequence[int]) -> RanksOfWorker:
+    def ranks(self, node: str, cores: Sequence[int]) -> WorkerRanks:
         """Return the placement of a worker's ranks on these cores: one on each."""
         if self._pinned:
             counted = Counter(core // self._per_socket for core in cores)
             sockets: dict[int, float] = dict(counted)
         else:
             sockets = {socket: len(cores) / self._n_sockets for socket in range(self._n_sockets)}
-        return RanksOfWorker(node=self.names.index(node), sockets=tuple(sorted(sockets.items())), pinned=self._pinned)
+        return WorkerRanks(node=self.names.index(node), sockets=tuple(sorted(sockets.items())), pinned=self._pinned)

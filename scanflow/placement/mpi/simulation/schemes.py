@@ -56,10 +56,10 @@ class DeploymentScheme:
 
     def placing(self, random: Random) -> Placing:
         """Return the function that chooses nodes."""
-        return place_groups if self.task_groups else _RandomPlacing(random)
+        return place_groups if self.task_groups else _RandomPlacement(random)
 
 
-class _RandomPlacing:
+class _RandomPlacement:
     """Places each worker on any node with enough resources, as the thesis describes the default scheduler (6.4.3)."""
 
     def __init__(self, random: Random) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from scanflow.agent.records import Action, Decision, Intent, PrimitiveCall
 from scanflow_server.arbiter.arbitrate import arbitrate_all
-from scanflow_server.arbiter.objections import World
+from scanflow_server.arbiter.objections import ArbitrationContext
 
 
 def intent(id: str = "i1", **changes: Any) -> Intent:
@@ -37,4 +37,4 @@ def action(
 
 def arbitrate(wanted: Intent, *, pending: Sequence[Intent] = (), **known: Any) -> Decision:
     """Decide on one intent; ``known`` is what the arbiter knows of the target."""
-    return arbitrate_all([*pending, wanted], World(**known))[wanted.id]
+    return arbitrate_all([*pending, wanted], ArbitrationContext(**known))[wanted.id]

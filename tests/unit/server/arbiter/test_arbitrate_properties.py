@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scanflow.agent.records import Action, Intent
 from scanflow_server.arbiter.arbitrate import arbitrate_all
 from scanflow_server.arbiter.identity import find_overlap
-from scanflow_server.arbiter.objections import Owner, World
+from scanflow_server.arbiter.objections import Owner, ArbitrationContext
 from tests.unit.server.arbiter.making import action, arbitrate, intent
 
 FIELDS = ("model", "replicas", "traffic")
@@ -56,7 +56,7 @@ values = st.dictionaries(st.sampled_from(FIELDS), st.integers(1, 2))
 def test_the_order_of_arrival_decides_nothing(
     wanted: list[Intent], owned: dict[str, Owner], observed: dict[str, int], written: dict[str, int], seed: int
 ) -> None:
-    world = World(now=102.0, owners=owned, observed=observed, last_written=written)
+    world = ArbitrationContext(now=102.0, owners=owned, observed=observed, last_written=written)
     decided = arbitrate_all(wanted, world)
     mixed = list(wanted)
     random.Random(seed).shuffle(mixed)
@@ -67,7 +67,7 @@ def test_the_order_of_arrival_decides_nothing(
 def test_every_intent_is_decided_on_and_told_why(
     wanted: list[Intent], owned: dict[str, Owner], observed: dict[str, int], written: dict[str, int]
 ) -> None:
-    decided = arbitrate_all(wanted, World(now=102.0, owners=owned, observed=observed, last_written=written))
+    decided = arbitrate_all(wanted, ArbitrationContext(now=102.0, owners=owned, observed=observed, last_written=written))
     assert decided.keys() == {one.id for one in wanted}
     known = {one.id for one in wanted} | {"before"}
     for id, decision in decided.items():
@@ -80,7 +80,7 @@ def test_every_intent_is_decided_on_and_told_why(
 def test_a_field_has_at_most_one_winner_and_a_key_at_most_one_action(
     wanted: list[Intent], owned: dict[str, Owner]
 ) -> None:
-    decided = arbitrate_all(wanted, World(now=102.0, owners=owned))
+    decided = arbitrate_all(wanted, ArbitrationContext(now=102.0, owners=owned))
     winners = [one for one in wanted if decided[one.id].verdict in {"act", "queue"}]
     for one, other in combinations(winners, 2):
         assert find_overlap(one, other) == ()

@@ -22,7 +22,7 @@ MEMORY_BYTES: Final = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredTotals:
     """Total measurements of a program over its ranks."""
 
     how: str
@@ -59,7 +59,7 @@ class Profile:
         return f"{conclusion}: {self.reason}"
 
 
-def classify(seen: Measured) -> Profile:
+def classify(seen: MeasuredTotals) -> Profile:
     """Classify a program's bottleneck.
 
     The network, if its messages over gigabit Ethernet would take a fifth of its time or more; else memory, if its

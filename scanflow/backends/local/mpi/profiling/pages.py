@@ -22,7 +22,7 @@ _LEAST_SAMPLES: Final = 3
 _REFERENCED: Final = re.compile(r"^Referenced:\s+(\d+) kB$", re.MULTILINE)
 
 
-class Touched(NamedTuple):
+class TouchedBytes(NamedTuple):
     """The bytes a process touched in one window."""
 
     at_s: float
@@ -33,7 +33,7 @@ class Touched(NamedTuple):
     bytes: int
 
 
-def sample_pages(pid: int, window_s: float) -> Touched | None:
+def sample_pages(pid: int, window_s: float) -> TouchedBytes | None:
     """Sample the pages a process touches in a window; None: it has ended, or permission is denied."""
     folder = Path("/proc") / str(pid)
     try:
@@ -46,10 +46,10 @@ def sample_pages(pid: int, window_s: float) -> Touched | None:
         return None
     if referenced is None:
         return None
-    return Touched(time.monotonic(), window_s, after - before, int(referenced[1]) * 1024)
+    return TouchedBytes(time.monotonic(), window_s, after - before, int(referenced[1]) * 1024)
 
 
-def traffic(samples: Iterable[Touched], cache_bytes: int, *, outside_mpi: float = 1.0) -> float | None:
+def traffic(samples: Iterable[TouchedBytes], cache_bytes: int, *, outside_mpi: float = 1.0) -> float | None:
     """Return a lower bound of memory traffic in bytes per CPU second outside MPI; None: there are too few samples.
 
     Args:
@@ -57,7 +57,7 @@ def traffic(samples: Iterable[Touched], cache_bytes: int, *, outside_mpi: float 
         cache_bytes: A rank's share of the last-level cache.
         outside_mpi: The share of the ranks' CPU time outside MPI, which polls while it waits.
     """
-    windows: dict[float, list[Touched]] = defaultdict(list)
+    windows: dict[float, list[TouchedBytes]] = defaultdict(list)
     for sample in samples:
         if sample.cpu_s >= _LEAST_CPU_S:
             windows[sample.window_s].append(sample)

@@ -22,8 +22,8 @@ from scanflow.backends.local.mpi.processes import (
     start,
 )
 from scanflow.backends.local.mpi.profiling.calls import Calls, compile_library, read_calls, total
-from scanflow.backends.local.mpi.profiling.classify import Measured, Profile, classify
-from scanflow.backends.local.mpi.profiling.pages import WINDOWS_S, Touched, sample_pages, traffic
+from scanflow.backends.local.mpi.profiling.classify import MeasuredTotals, Profile, classify
+from scanflow.backends.local.mpi.profiling.pages import WINDOWS_S, TouchedBytes, sample_pages, traffic
 from scanflow.backends.local.mpi.profiling.perf import record_command, share_in_mpi
 from scanflow.errors import StepFailedError
 from scanflow.placement.mpi.plan import MPIPlan
@@ -45,13 +45,13 @@ which other CPUs use too. Processors have 1 to 12 MiB for each core."""
 _POLL_S: Final = 0.05
 
 
-class Observed(NamedTuple):
+class ProfileSamples(NamedTuple):
     """Samples of a program's ranks."""
 
     calls: list[list[Calls]]
     """Samples of each rank's calls; none: calls were not counted."""
 
-    pages: list[Touched]
+    pages: list[TouchedBytes]
     shares: list[float]
     """Shares of the ranks' CPU time in MPI, by ``perf``; none: it was not used."""
 
@@ -102,7 +102,7 @@ def observe(
     topology: Topology,
     folder: Path,
     enough: Callable[[], bool],
-) -> Observed | None:
+) -> ProfileSamples | None:
     """Run the program, and sample it until it ends or has run long ``enough``.
 
     Args:
@@ -137,7 +137,7 @@ def observe(
     finally:
         end(process, grace_s=grace_s)
     ranks = range(job.n_tasks)
-    return Observed(
+    return ProfileSamples(
         calls=[moments for rank in ranks if (moments := read_calls(folder, rank))],
         pages=pages,
         shares=[]
@@ -148,7 +148,7 @@ def observe(
     )
 
 
-def compute_profile(observed: Observed) -> Profile:
+def compute_profile(observed: ProfileSamples) -> Profile:
     """Compute a program's profile from its samples."""
     calls, pages, shares, cache, seconds = observed
     if calls:
@@ -156,7 +156,7 @@ def compute_profile(observed: Observed) -> Profile:
         outside = max(0.0, seen.cpu_s - seen.mpi_cpu_s)
         memory = traffic(pages, cache, outside_mpi=outside / seen.cpu_s if seen.cpu_s else 1.0)
         return classify(
-            Measured(
+            MeasuredTotals(
                 how=f"measured in {len(calls)} ranks by MPI's profiling interface",
                 seconds=seconds,
                 cpu_s=outside,
@@ -169,15 +169,15 @@ def compute_profile(observed: Observed) -> Profile:
         share = statistics.mean(shares)
         memory = traffic(pages, cache, outside_mpi=1 - share)
         how = f"measured in {len(shares)} ranks by perf"
-        return classify(Measured(how=how, seconds=seconds, share_in_mpi=share, memory_bytes=memory))
+        return classify(MeasuredTotals(how=how, seconds=seconds, share_in_mpi=share, memory_bytes=memory))
     return Profile(profile=None, reason="no rank ran long enough after MPI_Init to be measured")
 
 
 def _look(
     process: subprocess.Popen[bytes], folder: Path, job: MPIWorkload, enough: Callable[[], bool], *, child: bool
-) -> list[Touched]:
+) -> list[TouchedBytes]:
     """Sample the pages the ranks touch, one rank after the other; ``child``: perf started the program."""
-    samples: list[Touched] = []
+    samples: list[TouchedBytes] = []
     turn = 0
     while process.poll() is None and not enough():
         if sum(measure_output(folder, job.n_tasks).values()) > MAX_OUTPUT_BYTES:

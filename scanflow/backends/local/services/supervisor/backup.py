@@ -17,7 +17,7 @@ from scanflow.backends.local.services.supervisor.attempts import list_newest_att
 from scanflow.backends.service_decisions import Failover, update_failover
 from scanflow.errors import ScanflowError
 
-_LOOK_S = 0.5
+_POLL_S = 0.5
 _WAKE_S = 2.0
 
 
@@ -26,7 +26,7 @@ class _Lender:
     channel: Channel
     ready: bool = False
     listens: bool = False
-    looked: float = 0.0
+    polled_at: float = 0.0
 
 
 class Backup:
@@ -51,7 +51,7 @@ class Backup:
     def is_answering(self) -> bool:
         return any(lender.listens and lender.ready for lender in self._lenders.values())
 
-    def look(
+    def poll(
         self,
         name: str | None,
         *,
@@ -85,7 +85,7 @@ class Backup:
         )
 
     def _find(self, name: str, now: float) -> None:
-        if now - self._looked >= _LOOK_S:
+        if now - self._looked >= _POLL_S:
             self._looked = now
             for _, path in list_newest_attempts(self._home.service(name)):
                 if path not in self._lenders and (channel := Channel.connect(path / "control")) is not None:
@@ -93,8 +93,8 @@ class Backup:
                     channel.watch(self._selector, partial(self._receive, path))
         for lender in self._lenders.values():
             lender.channel.flush()
-            if now - lender.looked >= _LOOK_S and not lender.channel.is_awaiting("state"):
-                lender.looked = now
+            if now - lender.polled_at >= _POLL_S and not lender.channel.is_awaiting("state"):
+                lender.polled_at = now
                 lender.channel.ask("state")
 
     def lend(self, listener: socket.socket | None) -> None:

@@ -261,13 +261,13 @@ class ServiceController:
     def _measure(self, now: float) -> None:
         for instance in self.pool.alive:
             instance.measure(now)
-        self._window.look(self._metrics.totals, now, in_flight=sum(instance.in_flight for instance in self.pool.ready))
+        self._window.record(self._metrics.totals, now, in_flight=sum(instance.in_flight for instance in self.pool.ready))
         if self.autoscaler.count and not self.pool.ready:
             self._window.active = now  # the request that woke the service still waits
 
     def _fail_over(self, now: float) -> None:
         definition = self.desired.definition
-        message = self._backup.look(
+        message = self._backup.poll(
             None if self._stopping else definition.serving.backup,
             ready=len(self.pool.ready),
             wanted=self.autoscaler.count if self.desired.settled and not self._stopping else 0,

@@ -39,7 +39,7 @@ class Instance:
     pid: int | None = None
     channel: Channel | None = None
     state: dict[str, Any] = field(default_factory=dict)  # its last report
-    looked: float = 0.0  # time of the last state request
+    polled_at: float = 0.0  # time of the last state request
     metered: float = 0.0  # time of the last metrics request
     answered: float = 0.0  # time of the last answer
     serves: int = 0  # the generation it serves; 0: none yet

@@ -24,10 +24,10 @@ from scanflow.placement.topology import Topology
 from scanflow.processes.shims import Exit, Shims, stop_attempt
 from scanflow.wire import ControlMessage, encode
 
-LOOK_S = 1.0  # polling interval of ready instances ...
+POLL_S = 1.0  # polling interval of ready instances ...
 EAGER_S = 0.05  # ... and of those that are changing
 METRICS_S = 0.25  # shortest interval between two metrics requests to an instance
-BEHIND_S = 20.0  # longest time that a starting instance runs with lowered CPU priority
+LOW_PRIORITY_S = 20.0  # longest time that a starting instance runs with lowered CPU priority
 LogEvent = Callable[[str], None]
 
 
@@ -164,7 +164,7 @@ class InstancePool:
         """
         for instance in self.alive:
             instance.find_process()
-            instance.yield_cpu(serving and instance.phase == "starting" and now - instance.began < BEHIND_S)
+            instance.yield_cpu(serving and instance.phase == "starting" and now - instance.began < LOW_PRIORITY_S)
             if instance.channel is None:
                 self._connect(instance, now)
             if instance.channel is None:
@@ -173,8 +173,8 @@ class InstancePool:
             if instance.channel.is_awaiting("state"):
                 continue
             often = eager or instance.phase in {"starting", "draining"}
-            if now - instance.looked >= (EAGER_S if often else LOOK_S) - 0.001:
-                instance.looked = now
+            if now - instance.polled_at >= (EAGER_S if often else POLL_S) - 0.001:
+                instance.polled_at = now
                 instance.channel.ask(
                     "state", self._build_metrics_request(instance, now) | self._compute_fair_share(instance)
                 )
