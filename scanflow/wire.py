@@ -123,7 +123,7 @@ class InstanceSpec:
     """Its own folder: ``instance.json``, the control socket ``control``, its logs."""
 
     desired: str
-    """The file that holds the newest :class:`Desired`."""
+    """The file that holds the newest :class:`DesiredInstanceState`."""
 
     address: str
     """``host:port`` of HTTP as clients see it; for messages only."""
@@ -176,7 +176,7 @@ class InstanceSpec:
 class ControlMessage:
     """One message on an instance's control socket (``SOCK_SEQPACKET``); open files travel with it (``SCM_RIGHTS``).
 
-    ``apply``    ``body`` is a :class:`Desired`: load and warm what is new, switch, unload the rest
+    ``apply``    ``body`` is a :class:`DesiredInstanceState`: load and warm what is new, switch, unload the rest
     ``state``    see :meth:`scanflow_serving.routes.ServingApplication.state`; ``body["metrics"]``: with samples;
                  ``body["others"]``: the samples of the service's other instances, for ``/metrics``
     ``listen``   accept on this listening socket too (one fd), until ``ignore`` with the same ``key``, or until the

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from scanflow import transport
-from scanflow.agent.records import Action, ActionState, AgentView, Event, Verdict, ActionExplanation
+from scanflow.agent.records import Action, ActionExplanation, ActionState, AgentView, Event, Verdict
 from scanflow.app.quantities import parse_duration
 from scanflow.errors import NotFoundError, UnavailableError
 from scanflow_client.program import resolve_application

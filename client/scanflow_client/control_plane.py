@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from scanflow.deployer.remote_home import UpResponse, UpProcess, forget_up, read_up, up_file, write_up
+from scanflow.deployer.remote_home import UpProcess, UpResponse, forget_up, read_up, up_file, write_up
 from scanflow.errors import MissingExtraError, ScanflowError, UnavailableError, UsageError
 from scanflow.files.private import open_home, open_private, private_folder
 from scanflow.http.home_token import ensure_home_token, home_token
@@ -200,7 +200,10 @@ def _start_server_to_stop_agents(
     process: UpProcess | None = None
     try:
         process = _start_process(home, "server", ["scanflow_server"], _choose_port(home, None, recorded, []))
-        write_up(home, UpResponse(server=process, tracker=None if recorded is None else recorded.tracker, started=time.time()))
+        write_up(
+            home,
+            UpResponse(server=process, tracker=None if recorded is None else recorded.tracker, started=time.time()),
+        )
         _wait_until_ready(process, settings)
     except ScanflowError as error:
         agents.record_failure(error)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from scanflow.agent.actuators.actuator import Actuator, actuator
     from scanflow.agent.context import Context, current
     from scanflow.agent.records import Guard
-    from scanflow.agent.registry import Declarations, load_agent
+    from scanflow.agent.registry import Declared, load_agent
     from scanflow.agent.rules import Rule, rule
     from scanflow.agent.sensors.sensor import SensorFunction, sensor
     from scanflow.agent.strategy import Strategy
@@ -24,7 +24,7 @@ __all__ = [
     "Actuator",
     "Call",
     "Context",
-    "Declarations",
+    "Declared",
     "Guard",
     "Rule",
     "SensorFunction",

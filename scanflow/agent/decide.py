@@ -168,7 +168,9 @@ def _format_name(rule: Rule) -> str:
     return f" {rule.name!r}" if rule.name else ""
 
 
-def _build_wants(strategy: Strategy, sample: Sample, situation: DecisionContext, rule_text: str) -> Iterator[Intent | Call]:
+def _build_wants(
+    strategy: Strategy, sample: Sample, situation: DecisionContext, rule_text: str
+) -> Iterator[Intent | Call]:
     key = f"{sample.agent}/{strategy.name}/{sample.cause}"
     for index, doing in enumerate(_iterate_actions(strategy, sample, situation), 1):
         intent_key = key if index == 1 else f"{key}/{index}"  # one cause may want several things: each is done once

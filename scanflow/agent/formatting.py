@@ -9,7 +9,7 @@ from typing import Any
 from scanflow.agent.actions import Act, Call
 from scanflow.agent.actuators.actuator import Actuator
 from scanflow.agent.records import JSON, Intent
-from scanflow.agent.registry import Declarations
+from scanflow.agent.registry import Declared
 from scanflow.agent.rules import explain, make_rule
 from scanflow.agent.strategy import Strategy
 
@@ -29,11 +29,11 @@ def describe_intent(want: Intent | Call) -> str:
     return format_call(want.primitive, want.arguments) + ("" if want.autonomy == "auto" else f" [{want.autonomy}]")
 
 
-def build_strategy_documents(app: str, agent: str, declared: Declarations) -> list[dict[str, JSON]]:
+def build_strategy_documents(app: str, agent: str, declared: Declared) -> list[dict[str, JSON]]:
     return [_strategy_row(app, agent, declared, strategy) for strategy in declared.strategies]
 
 
-def _strategy_row(app: str, agent: str, declared: Declarations, strategy: Strategy) -> dict[str, JSON]:
+def _strategy_row(app: str, agent: str, declared: Declared, strategy: Strategy) -> dict[str, JSON]:
     return {
         "app": app,
         "agent": agent,

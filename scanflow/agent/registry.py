@@ -26,7 +26,7 @@ from scanflow.loading import find_file
 from scanflow.modules import load_function, mark_loading
 from scanflow.text.failures import failure_from_text
 
-__all__ = ["Declarations", "collect_declarations", "load_agent", "load_template"]
+__all__ = ["Declared", "collect_declarations", "load_agent", "load_template"]
 
 _ROOT = "_Root"  # agents' names have no capitals, so none collides with another's second folder
 
@@ -35,7 +35,7 @@ Template = Callable[[Application, Agent], object]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Declarations:
+class Declared:
     sensors: tuple[SensorFunction[..., Any], ...]
     """With their effective triggers, nodes and parameters. Names are unique."""
 
@@ -52,7 +52,7 @@ class Declarations:
         return tuple(strategy for strategy in self.strategies if strategy.sensor == sensor)
 
 
-def load_agent(app: Application, agent: Agent | str, *, template: Template | None = None) -> Declarations:
+def load_agent(app: Application, agent: Agent | str, *, template: Template | None = None) -> Declared:
     """Load an agent's modules, again on each call, and return its sensors and strategies.
 
     A sensor or strategy of the modules replaces the template's of the same name. An ``sf.Sensor`` of the application
@@ -81,7 +81,7 @@ def load_agent(app: Application, agent: Agent | str, *, template: Template | Non
     )
 
 
-def load_template(app: Application, agent: Agent, declare: Template) -> Declarations:
+def load_template(app: Application, agent: Agent, declare: Template) -> Declared:
     """Return the sensors and strategies that a template declares, as :func:`load_agent` does for modules."""
     with collect_declarations() as declared:
         declare(app, agent)
@@ -108,7 +108,7 @@ def _assemble(
     declared: Sequence[Any],
     built_in: Sequence[Any],
     functions: Mapping[str, SensorFunction[..., Any] | Callable[..., Any]],
-) -> Declarations:
+) -> Declared:
     who = f"Agent {agent.name!r}"
     strategies = _index_by_name(built_in, Strategy, who) | _index_by_name(declared, Strategy, who)
     in_code = _index_by_name(built_in, SensorFunction, who) | _index_by_name(declared, SensorFunction, who)
@@ -122,7 +122,7 @@ def _assemble(
     if not sensors:
         raise InvalidError(f"{who} has no sensor: none of its modules declares one. Decorate a function: @sensor(...).")
     complete = (_with_parameters(sensor, agent) for sensor in sensors.values())
-    return Declarations(sensors=tuple(complete), strategies=tuple(strategies.values()))
+    return Declared(sensors=tuple(complete), strategies=tuple(strategies.values()))
 
 
 def _index_by_name(declarations: Iterable[Any], kind: type[Any], who: str) -> dict[str, Any]:

@@ -75,7 +75,13 @@ def split_by_window(windows: Sequence[str], learnt: Collection[str], newest: str
 
 
 def compare_models(
-    name: str, x: Samples, y: NDArray[Any], *, champion: SupportsPredict, challenger: SupportsPredict, tolerance: float | None
+    name: str,
+    x: Samples,
+    y: NDArray[Any],
+    *,
+    champion: SupportsPredict,
+    challenger: SupportsPredict,
+    tolerance: float | None,
 ) -> Slice:
     """Evaluate both models on the same points."""
     if len(y) == 0:

@@ -17,7 +17,7 @@ from scanflow.agent.records import Event
 from scanflow.drift.performance import measure_accuracy
 from scanflow.drift.slices import CURRENT
 from scanflow.errors import InvalidError
-from scanflow.reports.records import ScoredAnswers, Kind, LoopEvent, RequestCounts, ModelUse, Version
+from scanflow.reports.records import Kind, LoopEvent, ModelUse, RequestCounts, ScoredAnswers, Version
 
 MEASURED = "service.measured"
 LABELS = "labels"

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from scanflow.transport.server_client import ServerClient, build_path, fetch_json, is_reachable
-    from scanflow.transport.service_client import PredictionResponse, HttpServiceClient, Reply
+    from scanflow.transport.service_client import HttpServiceClient, PredictionResponse, Reply
     from scanflow.transport.sse import Message
 
 _HOMES = {
-    "Answer": "service_client",
+    "PredictionResponse": "service_client",
     "HttpServiceClient": "service_client",
     "Message": "sse",
     "Reply": "service_client",
@@ -28,9 +28,9 @@ if "httpx" not in sys.modules:
     sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
 
 __all__ = [
-    "PredictionResponse",
     "HttpServiceClient",
     "Message",
+    "PredictionResponse",
     "Reply",
     "ServerClient",
     "build_path",

@@ -32,7 +32,7 @@ FINAL = frozenset({"succeeded", "failed", "stopped"})
 WAITS_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 """Pauses between attempts while something outside (the tracker) does not answer; after the last the job fails."""
 
-_LOOK_S = 0.5
+_POLL_S = 0.5
 
 
 def main(folder: Path) -> int:
@@ -76,7 +76,7 @@ def drive(job: Job, order: Mapping[str, Any], deployer: EmbeddedDeployer) -> Non
         except AlreadyRunningError as error:
             if action == "resume":
                 return fail(record, error)
-            time.sleep(_LOOK_S)  # another process drives it: wait for its end
+            time.sleep(_POLL_S)  # another process drives it: wait for its end
         except UnavailableError as error:
             pause_s = next(waits, None)
             if pause_s is None:

@@ -59,10 +59,14 @@ def read_configuration(folder: Path, instance: str) -> tuple[InstanceSpec, Desir
     """
     spec = decode(InstanceSpec, (folder / "instance.json").read_bytes())
     cpus = tuple(sorted(os.sched_getaffinity(0))) if spec.pin_threads else ()
-    return replace(spec, instance=instance, cpus=cpus), decode(DesiredInstanceState, (folder / "desired.json").read_bytes())
+    return replace(spec, instance=instance, cpus=cpus), decode(
+        DesiredInstanceState, (folder / "desired.json").read_bytes()
+    )
 
 
-def fetch_models(desired: DesiredInstanceState, open_fetcher: Callable[[], Callable[[str], ModelFiles]]) -> DesiredInstanceState:
+def fetch_models(
+    desired: DesiredInstanceState, open_fetcher: Callable[[], Callable[[str], ModelFiles]]
+) -> DesiredInstanceState:
     """Fetch the registered models, and return the revisions with their local files."""
     if not any(node.model for revision in desired.revisions for node in revision.nodes):
         return desired

@@ -18,7 +18,7 @@ from scanflow.wire import DesiredInstanceState, Node, Revision, encode
 from scanflow_serving.batching import Batcher
 from scanflow_serving.components import Component, load_component, make_component_problem
 from scanflow_serving.engine import Engine
-from scanflow_serving.graph import Graph, GraphStep, Invoke, GraphTraversal, call_now, sort_levels, take_extras
+from scanflow_serving.graph import Graph, GraphStep, GraphTraversal, Invoke, call_now, sort_levels, take_extras
 from scanflow_serving.metrics import Metrics, RevisionMetrics
 
 LOAD_S: Final = 600.0

@@ -26,7 +26,7 @@ from scanflow_serving.metrics import Metrics, RevisionMetrics, Samples
 from scanflow_serving.pinning import Pinning
 from scanflow_serving.problems import ProblemError, make_not_found
 from scanflow_serving.recorder import Recorder
-from scanflow_serving.revisions import WeightedChooser, LoadedRevision, Revisions
+from scanflow_serving.revisions import LoadedRevision, Revisions, WeightedChooser
 from scanflow_serving.shadows import Shadows
 
 _MODELS: Final = "/v2/models/"

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanflow_serving import tftensor
-from scanflow_serving.graph import Graph, Outcome, GraphTraversal
+from scanflow_serving.graph import Graph, GraphTraversal, Outcome
 from scanflow_serving.messages import Body
 from scanflow_serving.problems import ProblemError, invalid
 from scanflow_serving.results import to_array

@@ -8,7 +8,7 @@ from typing import Final
 
 from scanflow_serving.calls import ServingCall, are_equal, to_outputs
 from scanflow_serving.engine import Engine
-from scanflow_serving.graph import Outcome, GraphTraversal, finish
+from scanflow_serving.graph import GraphTraversal, Outcome, finish
 from scanflow_serving.metrics import Metrics
 from scanflow_serving.problems import ProblemError
 from scanflow_serving.revisions import LoadedRevision, Revisions

@@ -108,9 +108,9 @@ def test_without_a_build_the_base_image_runs_the_code_of_a_config_map(
     step = sf.Executor(name="step", mainfile="where.py")
     workflow = sf.Workflow(name="batch", nodes=[step])
     settings = KubernetesSettings(image=images.base, registry=images.registry)
-    found = PodImages.open(app, workflow, settings, BuiltImageFinder(settings, tmp_path / "home"), NoModels(tmp_path)).select(
-        step
-    )
+    found = PodImages.open(
+        app, workflow, settings, BuiltImageFinder(settings, tmp_path / "home"), NoModels(tmp_path)
+    ).select(step)
     assert found.code is not None
     assert printed(cluster, app, found, STEP) == "in the code 10001 /app 0\n"
 
@@ -128,9 +128,9 @@ def test_a_step_with_requirements_runs_in_an_image_that_is_built_once(
     settings = KubernetesSettings(image=images.base, registry=images.registry)
 
     def found(home: str) -> PodImage:
-        return PodImages.open(app, workflow, settings, BuiltImageFinder(settings, tmp_path / home), NoModels(tmp_path)).select(
-            step
-        )
+        return PodImages.open(
+            app, workflow, settings, BuiltImageFinder(settings, tmp_path / home), NoModels(tmp_path)
+        ).select(step)
 
     with pytest.raises(UsageError, match="scanflow build --push"):
         found("home")
@@ -157,9 +157,9 @@ def test_a_registered_model_gets_what_it_was_saved_with(
     (built,) = build(app, images, tmp_path / "home")
     assert built.nodes == ("service",)
     settings = KubernetesSettings(image=images.base, registry=images.registry)
-    found = PodImages.open(app, workflow, settings, BuiltImageFinder(settings, tmp_path / "home"), NoModels(model)).select(
-        *workflow.services
-    )
+    found = PodImages.open(
+        app, workflow, settings, BuiltImageFinder(settings, tmp_path / "home"), NoModels(model)
+    ).select(*workflow.services)
     assert printed(cluster, app, found, STEP) == "a service 10001 /app 4.10.0\n"
 
 

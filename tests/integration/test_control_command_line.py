@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 import scanflow as sf
-from scanflow.deployer.remote_home import UpResponse, UpProcess, read_up
+from scanflow.deployer.remote_home import UpProcess, UpResponse, read_up
 from scanflow.errors import UnavailableError
 from scanflow.processes.daemon import Daemon
 from scanflow.processes.identity import read_start_time

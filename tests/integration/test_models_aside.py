@@ -35,7 +35,7 @@ def test_it_answers_as_one_in_this_process_does(models: RegistrySubprocess, home
 def test_it_comes_last_for_a_while_only(models: RegistrySubprocess, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
     monkeypatch.setattr(registry_subprocess, "yield_cpu", lambda _pid, behind: asked.append(behind))
-    monkeypatch.setattr(registry_subprocess, "BEHIND_S", 0.01)  # importing MLflow takes longer
+    monkeypatch.setattr(registry_subprocess, "LOW_PRIORITY_S", 0.01)  # importing MLflow takes longer
     with pytest.raises(NotFoundError):
         models.recall("cnn", 1)
     assert asked == [True, False]

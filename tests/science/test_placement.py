@@ -41,7 +41,8 @@ def first(seed: int, effect: float, **known: float) -> tuple[int, Disturbance] |
     """Return at which look it is moved, and why; None: it is not."""
     watch = Watch()
     return next(
-        ((look, found) for look, window in enumerate(day(seed, effect, **known)) if (found := watch.observe(window))), None
+        ((look, found) for look, window in enumerate(day(seed, effect, **known)) if (found := watch.observe(window))),
+        None,
     )
 
 

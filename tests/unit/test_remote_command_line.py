@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from scanflow.agent.records import Event
 from scanflow.deployer import EmbeddedDeployer, RemoteDeployer
-from scanflow.deployer.remote_home import UpResponse, UpProcess, write_up
+from scanflow.deployer.remote_home import UpProcess, UpResponse, write_up
 from scanflow.errors import UnavailableError
 from scanflow.knowledge.step_environment import tracker_place
 from scanflow.settings import Settings

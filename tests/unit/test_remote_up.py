@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import typer
 
-from scanflow.deployer.remote_home import UpResponse, UpProcess, forget_up, read_up, up_file, write_up
+from scanflow.deployer.remote_home import UpProcess, UpResponse, forget_up, read_up, up_file, write_up
 from scanflow.errors import MissingExtraError, UnavailableError, UsageError
 from scanflow.processes import ports
 from scanflow.processes.daemon import Daemon

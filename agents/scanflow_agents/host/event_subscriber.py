@@ -28,7 +28,7 @@ CROWDED_S = 5.0
 """How long a backlog waits for slow sensors; after that, events for full queues count as missed."""
 
 LONGEST_PAUSE_S = 5.0
-_LOOK_S = 0.05
+_POLL_S = 0.05
 _MOST_TYPES = 50
 """The most types in the server's filter; with more, all events are received and filtered here."""
 
@@ -196,10 +196,10 @@ class EventSubscriber:
         self._note("missed", {"reason": "gone", "cause": f"event:{number + 1}", "count": count})
 
     async def _wait_while_behind(self) -> None:
-        for _ in range(round(CROWDED_S / _LOOK_S)):
+        for _ in range(round(CROWDED_S / _POLL_S)):
             if not self._is_behind():
                 return
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
     def _note(self, kind: str, body: dict[str, object]) -> None:
         self._state.note(kind, "events", self._clock(), json.dumps(body))

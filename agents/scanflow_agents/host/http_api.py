@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from scanflow.agent.records import SampleAccepted, Event, SensorCall
+from scanflow.agent.records import Event, SampleAccepted, SensorCall
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError
 from scanflow.http.problems import PROBLEM_JSON, build_problem
 from scanflow.http.security import RequestGuard

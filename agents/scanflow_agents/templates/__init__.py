@@ -7,13 +7,13 @@ labelled, and the model is retrained and, if it is better, deployed. Every thres
 
 from __future__ import annotations
 
-from scanflow.agent.registry import Declarations, load_agent
+from scanflow.agent.registry import Declared, load_agent
 from scanflow.app.agents import Agent
 from scanflow.app.application import Application
 from scanflow.plugins import load_plugin
 
 
-def load_declared(app: Application, agent: Agent) -> Declarations:
+def load_declared(app: Application, agent: Agent) -> Declared:
     """Return the sensors and strategies of an agent: its template's, overridden by its own."""
     template = None if agent.template is None else load_plugin("templates", agent.template)
     return load_agent(app, agent, template=template)

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar, cast
 T = TypeVar("T")
 
 
-class AwaitableValue(Generic[T]):
+class Awaited(Generic[T]):
     """An available value that may also be awaited, as in the thesis' listings."""
 
     def __init__(self, value: T) -> None:
@@ -33,7 +33,7 @@ class AwaitableValue(Generic[T]):
         return cast(Any, self.value)[key]
 
     def __eq__(self, other: object) -> bool:
-        return bool(self.value == (other.value if isinstance(other, AwaitableValue) else other))
+        return bool(self.value == (other.value if isinstance(other, Awaited) else other))
 
     def __hash__(self) -> int:
         return hash(self.value)

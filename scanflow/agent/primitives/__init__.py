@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from scanflow.agent.primitive_model import Act, AsWritten, Primitive, PrimitiveModel, load_primitive
+from scanflow.agent.primitive_model import Act, JsonArguments, Primitive, PrimitiveModel, load_primitive
 from scanflow.agent.primitives import batch, jobs, online, tuning, workflows
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.plugins import plugin_names
@@ -56,7 +56,7 @@ def parse_act(primitive: str, arguments: Mapping[str, Any], *, inverse: bool = F
             f"There is no primitive {primitive!r}.{did_you_mean(primitive, _BUILT_IN)} See: scanflow strategies "
             "primitives"
         )
-    act: PrimitiveModel = model(AsWritten(arguments))
+    act: PrimitiveModel = model(JsonArguments(arguments))
     if act.inverse_arguments and not inverse:
         raise InvalidError(f"The primitive {primitive!r} has no argument {act.inverse_arguments[0]!r}.")
     return act

@@ -240,7 +240,10 @@ def upgrade_steps(context: PrimitiveContext, name: str, parameters: Mapping[str,
 
 
 def update_steps(
-    context: PrimitiveContext, act: BuiltInPrimitive, changes: Mapping[str, Change], get_before: Callable[[Executor], Any]
+    context: PrimitiveContext,
+    act: BuiltInPrimitive,
+    changes: Mapping[str, Change],
+    get_before: Callable[[Executor], Any],
 ) -> PrimitiveResult:
     """Change several steps of a batch workflow; ``get_before`` returns the value that the inverse restores."""
     workflow = context.workflow(act.workflow)[1]

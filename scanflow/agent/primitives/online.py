@@ -320,7 +320,7 @@ class DeleteWorkflowInstance(BuiltInPrimitive):
         if self.instance is not None:
             raise UnsupportedError(
                 "delete_workflow_instance: the backend chooses the instance, so it does not support 'instance': "
-                "{self.instance!r}. Use 'count'."
+                f"{self.instance!r}. Use 'count'."
             )
         before = get_own_service(context, self.workflow)
         there = _count_instances_before(context, before)

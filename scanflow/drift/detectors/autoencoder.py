@@ -90,7 +90,9 @@ class FittedAutoencoder:
         if not (folder / NETWORK).is_file():
             raise NotFoundError(f"{folder} has no {NETWORK}. Fit the detector again and save it.")
         network = keras().models.load_model(folder / NETWORK, compile=False)
-        pictures = TrainedAutoencoder(network=network, shape=tuple(options["shape"]), low=options["low"], high=options["high"])
+        pictures = TrainedAutoencoder(
+            network=network, shape=tuple(options["shape"]), low=options["low"], high=options["high"]
+        )
         return cls(pictures=pictures, held_out=FittedTable.load(folder / FEATURES))
 
 
@@ -131,7 +133,7 @@ class Autoencoder:
         if isinstance(reference, Mapping) or np.ndim(reference) not in (3, 4) or min(np.shape(reference)[1:3]) < 8:
             raise InvalidError(
                 "The autoencoder takes pictures (n, height, width) or (n, height, width, channels) with sides of at "
-                "least 8, but the reference is {_describe_form(reference)}. Use the detector 'table'."
+                f"least 8, but the reference is {_describe_form(reference)}. Use the detector 'table'."
             )
         pictures = check_samples("reference", reference, least=LEAST_PICTURES)
         low, high = float(pictures.min()), float(pictures.max())

@@ -62,7 +62,11 @@ def supersede(newer: Intent, waiting: Intent, now: float) -> Decision | None:
 
 
 def _decide(
-    intent: Intent, world: ArbitrationContext, taken: Sequence[Action], seen: Sequence[Action], wanted: Collection[Intent]
+    intent: Intent,
+    world: ArbitrationContext,
+    taken: Sequence[Action],
+    seen: Sequence[Action],
+    wanted: Collection[Intent],
 ) -> Decision:
     approved = intent.id in world.approved
     reason = "Approved by a person; no conflict." if approved else "Allowed: no conflict."
@@ -87,7 +91,9 @@ def _decide(
     return objection or act
 
 
-def _withhold(intent: Intent, world: ArbitrationContext, objection: Decision | None, verdict: Verdict, why: str) -> Decision:
+def _withhold(
+    intent: Intent, world: ArbitrationContext, objection: Decision | None, verdict: Verdict, why: str
+) -> Decision:
     would = (
         "The action would start now." if objection is None else f"The action would not start now: {objection.reason}"
     )
@@ -121,7 +127,9 @@ def _is_newer_command(intent: Intent, other: Intent) -> bool:
     return same and (intent.at, intent.id) > (other.at, other.id) and set(other.fields) <= set(intent.fields)
 
 
-def _find_objection(intent: Intent, world: ArbitrationContext, taken: Sequence[Action], seen: Sequence[Action]) -> Decision | None:
+def _find_objection(
+    intent: Intent, world: ArbitrationContext, taken: Sequence[Action], seen: Sequence[Action]
+) -> Decision | None:
     now = world.now
     past = [*(action for action in world.history if action.id != intent.id), *taken]
     checks: tuple[Callable[[], Decision | None], ...] = (

@@ -34,7 +34,7 @@ POLL_S = 1.0
 """How often the engine polls for due actions, and guards poll their metrics, in seconds, while there are any."""
 
 LONGEST_PAUSE_S = 60.0
-"""The longest pause before the engine retries an action it failed to process, in seconds; the first is ``LOOK_S``."""
+"""The longest pause before the engine retries an action it failed to process, in seconds; the first is ``POLL_S``."""
 
 
 def describe_regression(guard: Guard, before: float | None, after: float | None) -> str | None:

@@ -17,7 +17,7 @@ from scanflow.errors import InvalidError, UsageError
 from scanflow.http.problems import build_problem
 from scanflow_server.arbiter.arbitrate import arbitrate_all, decide_duplicate, supersede
 from scanflow_server.arbiter.identity import compute_lookback_s, get_place, is_lasting
-from scanflow_server.arbiter.objections import FOREIGN_S, Owner, ArbitrationContext, are_equal, find_foreign_fields
+from scanflow_server.arbiter.objections import FOREIGN_S, ArbitrationContext, Owner, are_equal, find_foreign_fields
 from scanflow_server.store import events, operations
 from scanflow_server.store import intents as intent_store
 from scanflow_server.store.base import Store

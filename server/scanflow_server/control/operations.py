@@ -14,7 +14,7 @@ from scanflow.processes.jobs import Job, Lines
 from scanflow.processes.starts import MOST_STARTS, Processes
 from scanflow_server.arbiter.engine import ArbiterEngine
 from scanflow_server.context import ServerContext, make_driver_command
-from scanflow_server.control.loop import IDLE_S, POLL_S, OUTSIDE_S, ErrorIsolation
+from scanflow_server.control.loop import IDLE_S, OUTSIDE_S, POLL_S, ErrorIsolation
 from scanflow_server.requests import request_operation
 from scanflow_server.store import events, operations
 from scanflow_server.store.operations import OperationRow

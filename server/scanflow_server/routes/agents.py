@@ -101,7 +101,9 @@ def journal(
 
 
 @router.post("/{app}/{agent}/here", name="here", status_code=204)
-async def record_heartbeat(context: ContextDep, caller: Proposer, app: Name, agent: Name, body: HeartbeatBody) -> Response:
+async def record_heartbeat(
+    context: ContextDep, caller: Proposer, app: Name, agent: Name, body: HeartbeatBody
+) -> Response:
     """Record an agent's address and the state of its sensors. It reports them every 5 s while they fire, else every
     20."""
     row = context.heartbeats.get(app, agent)
@@ -111,7 +113,9 @@ async def record_heartbeat(context: ContextDep, caller: Proposer, app: Name, age
     return Response(status_code=204)
 
 
-def _register_address(context: ServerContext, caller: TokenHolder, app: str, agent: str, body: HeartbeatBody) -> AgentRow:
+def _register_address(
+    context: ServerContext, caller: TokenHolder, app: str, agent: str, body: HeartbeatBody
+) -> AgentRow:
     """Record an agent's address, with an event if it has changed, and return the agent."""
     at = context.clock()
     with context.store.write() as connection:

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Connection
 
-from scanflow.agent.records import Action, ActionState, Decision, Intent, Verdict, ActionExplanation
+from scanflow.agent.records import Action, ActionExplanation, ActionState, Decision, Intent, Verdict
 from scanflow.drift.promotion import format_decision
 from scanflow.errors import InvalidError
 from scanflow_server.arbiter.why import explain_action

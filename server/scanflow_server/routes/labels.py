@@ -20,7 +20,7 @@ from scanflow_server.problems import PROBLEMS
 from scanflow_server.scope import restrict_team
 from scanflow_server.store import events
 from scanflow_server.store import labels as label_store
-from scanflow_server.store.labels import Label, LabelState, LabelCandidate
+from scanflow_server.store.labels import Label, LabelCandidate, LabelState
 
 router = APIRouter(prefix="/labels", tags=["labels"], responses=PROBLEMS)
 

@@ -22,7 +22,7 @@ from scanflow_server import requests
 from scanflow_server.access import TokenHolder
 from scanflow_server.arbiter.engine import ArbiterEngine
 from scanflow_server.auth import Editor, Reader
-from scanflow_server.bodies import OperationAccepted, DeployBody, Key, Name, Operation, Text
+from scanflow_server.bodies import DeployBody, Key, Name, Operation, OperationAccepted, Text
 from scanflow_server.commands import check_service_exists, make_name_conflict
 from scanflow_server.context import ContextDep, ServerContext
 from scanflow_server.limits import LimitedStream
@@ -47,7 +47,9 @@ def services(context: ContextDep, caller: Reader) -> list[ServiceRecord]:
 
 
 @router.post("/services", status_code=202)
-def deploy(context: ContextDep, engine: EngineDep, caller: Editor, body: DeployBody, key: Key = None) -> OperationAccepted:
+def deploy(
+    context: ContextDep, engine: EngineDep, caller: Editor, body: DeployBody, key: Key = None
+) -> OperationAccepted:
     """Deploy an online workflow as a service; change a deployed one without downtime."""
     app = read_own_application(context, caller, body.application, body.source)
     context.check_backend(app)

@@ -113,7 +113,13 @@ CRITICAL = (labels.c.score.is_(None), labels.c.score.desc(), labels.c.number)
 
 
 def enqueue(
-    connection: Connection, app: str, items: Iterable[LabelCandidate], *, at: float, team: str = "", own: str | None = None
+    connection: Connection,
+    app: str,
+    items: Iterable[LabelCandidate],
+    *,
+    at: float,
+    team: str = "",
+    own: str | None = None,
 ) -> list[Label]:
     """Add samples to a team's queue. ``own``, here and below: the only team whose labels are visible; None: all."""
     queued: list[Label] = []

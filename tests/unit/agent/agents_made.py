@@ -10,7 +10,7 @@ from typing import Any
 import scanflow as sf
 from scanflow.agent.actions import Act, Call, Doing
 from scanflow.agent.context import Context
-from scanflow.agent.decide import Situation
+from scanflow.agent.decide import DecisionContext
 from scanflow.agent.records import JSON, Sample
 
 
@@ -39,8 +39,8 @@ def sample(value: JSON, **fields: Any) -> Sample:
     return Sample(value=value, **{**given, **fields})
 
 
-def situation(**parameters: JSON) -> Situation:
-    return Situation(app="shop", team="data", at=101.0, parameters=parameters)
+def situation(**parameters: JSON) -> DecisionContext:
+    return DecisionContext(app="shop", team="data", at=101.0, parameters=parameters)
 
 
 def shop(folder: Path, *, modules: dict[str, str], **fields: Any) -> sf.Application:

@@ -15,7 +15,7 @@ from scanflow.agent import primitives as do
 from scanflow.agent.actions import call
 from scanflow.agent.decide import decide
 from scanflow.agent.records import Event
-from scanflow.agent.registry import Declarations, load_agent, load_template
+from scanflow.agent.registry import Declared, load_agent, load_template
 from scanflow.agent.sensors.firing import Firing, fire
 from scanflow.agent.sensors.sensor import sensor
 from scanflow.app.agents import Agent, collect_declarations
@@ -47,7 +47,7 @@ def path_as_it_was() -> Iterator[None]:
             del sys.modules[name]
 
 
-def names(declared: Declarations) -> tuple[list[str], list[str]]:
+def names(declared: Declared) -> tuple[list[str], list[str]]:
     return [one.name for one in declared.sensors], [one.name for one in declared.strategies]
 
 

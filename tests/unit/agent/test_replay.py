@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from scanflow.agent import Strategy, call
 from scanflow.agent import primitives as do
-from scanflow.agent.decide import Evaluator, Situation
+from scanflow.agent.decide import DecisionContext, Evaluator
 from scanflow.agent.records import JSON, Intent, Sample
 from scanflow.agent.replay import StrategyEvaluation, Trace, build_trace, compare_moments, replay
 from scanflow.errors import InvalidError
@@ -144,7 +144,7 @@ def test_a_new_strategy_and_one_that_is_gone_are_differences_where_they_want_som
 
 
 def test_a_rule_that_reads_the_time_is_given_that_of_the_sample() -> None:
-    def late(n: int, situation: Situation) -> bool:
+    def late(n: int, situation: DecisionContext) -> bool:
         return n > 0 and situation.at >= 1002.0
 
     judges = Evaluator(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scanflow.wire import Node
 from scanflow_serving import seldon
 from scanflow_serving.components import Component
-from scanflow_serving.graph import Graph, GraphStep, Outcome, GraphTraversal
+from scanflow_serving.graph import Graph, GraphStep, GraphTraversal, Outcome
 from scanflow_serving.problems import ProblemError
 from scanflow_serving.seldon import Prediction
 from tests.unit.serving.harness import attempt, refused

@@ -119,7 +119,8 @@ def _derive_phase(manifest: Manifest) -> str:
         condition["type"] for condition in status.get("conditions") or () if condition.get("status") == "True"
     ]
     return next(
-        (name for name in true_conditions if name in _FINISHED_PHASES), str(true_conditions[-1]) if true_conditions else ""
+        (name for name in true_conditions if name in _FINISHED_PHASES),
+        str(true_conditions[-1]) if true_conditions else "",
     )
 
 

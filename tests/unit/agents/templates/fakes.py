@@ -13,9 +13,9 @@ from typing import Any
 import scanflow as sf
 from scanflow.agent.actions import Call
 from scanflow.agent.context import Context
-from scanflow.agent.decide import Evaluation, Situation, evaluate
+from scanflow.agent.decide import DecisionContext, Evaluation, evaluate
 from scanflow.agent.records import JSON, Action, Decision, Event, Intent, Sample
-from scanflow.agent.registry import Declarations
+from scanflow.agent.registry import Declared
 from scanflow.agent.sensors.firing import Firing, fire
 from scanflow.app.executor import Executor
 from scanflow.app.scaling import Scaling
@@ -202,7 +202,7 @@ class World:
     def app(self) -> sf.Application:
         return application(self.folder, self.parameters)
 
-    def load(self, agent: str) -> Declarations:
+    def load(self, agent: str) -> Declared:
         app = self.app
         return load_declared(app, next(one for one in app.agents if one.name == agent))
 
@@ -221,7 +221,7 @@ class World:
     def fire(self, agent: str, sensor: str, **kwargs: Any) -> Any:
         return self.look(self.load(agent), agent, sensor, **kwargs)
 
-    def look(self, declared: Declarations, agent: str, sensor: str, *, event: Event | None = None, **kwargs: Any) -> Any:
+    def look(self, declared: Declared, agent: str, sensor: str, *, event: Event | None = None, **kwargs: Any) -> Any:
         given = Firing(context=self.context(agent), event=event, kwargs=kwargs)
         return asyncio.run(fire(declared.sensor(sensor), given))
 
@@ -231,7 +231,7 @@ class World:
         sample = Sample(
             id="s", agent=agent, sensor=sensor, at=self.control_plane.now, value=value, cause=f"c:{self.fired}"
         )
-        situation = Situation(app="mnist", team="data", at=self.control_plane.now)
+        situation = DecisionContext(app="mnist", team="data", at=self.control_plane.now)
         found = [evaluate(one, sample, situation) for one in self.load(agent).select_strategies(sensor)]
         assert [one.error for one in found] == [None] * len(found)
         return found

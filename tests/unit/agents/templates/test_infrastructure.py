@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import scanflow as sf
-from scanflow.agent.decide import Situation, evaluate
+from scanflow.agent.decide import DecisionContext, evaluate
 from scanflow.agent.records import Action, Intent, Sample
 from scanflow.backends.records import RunRecord
 from scanflow.backends.service_records import InstanceRecord, RevisionRecord, ServiceRecord, Shape
 from scanflow.names import RunName
 from scanflow_agents.templates.infrastructure import compute_keep_s
-from scanflow_agents.templates.spreading import Look, build_window, compute_p95_between
+from scanflow_agents.templates.spreading import ServiceSample, build_window, compute_p95_between
 from tests.unit.agents.templates.fakes import FakeControlPlane, World, application, told
 
 
@@ -33,7 +33,7 @@ class Agent:
         self.value, self.fired = self.world.look(self.declared, "planner", self.name), self.fired + 1
         at = self.world.control_plane.now
         sample = Sample(id="s", agent="planner", sensor=self.name, at=at, value=self.value, cause=f"c:{self.fired}")
-        situation = Situation(app="mnist", team="data", at=at)
+        situation = DecisionContext(app="mnist", team="data", at=at)
         found = [evaluate(one, sample, situation) for one in self.declared.select_strategies(self.name)]
         assert [one.error for one in found] == [None] * len(found)
         return [want for one in found for want in one.wants if isinstance(want, Intent)]
@@ -313,8 +313,8 @@ def test_a_window_in_which_the_service_changed_or_a_neighbour_came_or_went_says_
             )
             for at, took in ran
         ]
-        earlier = Look(0.0, {"s": service("s")})
-        return build_window("s", earlier, Look(60.0, {"s": after}), runs, more.get("avoiding", {}))
+        earlier = ServiceSample(0.0, {"s": service("s")})
+        return build_window("s", earlier, ServiceSample(60.0, {"s": after}), runs, more.get("avoiding", {}))
 
     whole = service("s", requests=600)
     assert window(whole).point.load == 10

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scanflow.agent.decide import Situation, decide
+from scanflow.agent.decide import DecisionContext, decide
 from scanflow.agent.records import Event, Intent, Sample
 from scanflow.app.scaling import Scaling
 from scanflow.app.triggers import Cron, EventTrigger, Interval
@@ -43,7 +43,7 @@ class Planner:
         self.value = self.world.look(self.declared, "planner", sensor, event=event)
         cause = f"c:{self.fired}"
         sample = Sample(id="s", agent="planner", sensor=sensor, at=plane.now, value=self.value, cause=cause)
-        situation = Situation(app="mnist", team="data", at=plane.now)
+        situation = DecisionContext(app="mnist", team="data", at=plane.now)
         wants = [want for one in self.declared.select_strategies(sensor) for want in decide(one, sample, situation)]
         return [one for one in wants if isinstance(one, Intent)]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow.agent.decide import Situation, decide
+from scanflow.agent.decide import DecisionContext, decide
 from scanflow.agent.records import Intent, Sample
 from scanflow.app.scaling import Scaling
 from scanflow.placement.scaling import Load, Recommendation
@@ -32,7 +32,7 @@ def looks(world: World, times: int, **served: Any) -> list[dict[str, Any]]:
         world.control_plane.now += 60
         at, found = world.control_plane.now, world.look(declared, "planner", "service_latency")
         sample = Sample(id="s", agent="planner", sensor="service_latency", at=at, value=found, cause=f"c:{at}")
-        wanted += decide(strategy, sample, Situation(app="mnist", team="data", at=at))
+        wanted += decide(strategy, sample, DecisionContext(app="mnist", team="data", at=at))
     return [dict(one.arguments) for one in wanted if isinstance(one, Intent)]
 
 

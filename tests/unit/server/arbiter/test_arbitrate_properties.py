@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scanflow.agent.records import Action, Intent
 from scanflow_server.arbiter.arbitrate import arbitrate_all
 from scanflow_server.arbiter.identity import find_overlap
-from scanflow_server.arbiter.objections import Owner, ArbitrationContext
+from scanflow_server.arbiter.objections import ArbitrationContext, Owner
 from tests.unit.server.arbiter.making import action, arbitrate, intent
 
 FIELDS = ("model", "replicas", "traffic")
@@ -67,7 +67,9 @@ def test_the_order_of_arrival_decides_nothing(
 def test_every_intent_is_decided_on_and_told_why(
     wanted: list[Intent], owned: dict[str, Owner], observed: dict[str, int], written: dict[str, int]
 ) -> None:
-    decided = arbitrate_all(wanted, ArbitrationContext(now=102.0, owners=owned, observed=observed, last_written=written))
+    decided = arbitrate_all(
+        wanted, ArbitrationContext(now=102.0, owners=owned, observed=observed, last_written=written)
+    )
     assert decided.keys() == {one.id for one in wanted}
     known = {one.id for one in wanted} | {"before"}
     for id, decision in decided.items():

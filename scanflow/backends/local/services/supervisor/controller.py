@@ -261,7 +261,9 @@ class ServiceController:
     def _measure(self, now: float) -> None:
         for instance in self.pool.alive:
             instance.measure(now)
-        self._window.record(self._metrics.totals, now, in_flight=sum(instance.in_flight for instance in self.pool.ready))
+        self._window.record(
+            self._metrics.totals, now, in_flight=sum(instance.in_flight for instance in self.pool.ready)
+        )
         if self.autoscaler.count and not self.pool.ready:
             self._window.active = now  # the request that woke the service still waits
 
