@@ -16,12 +16,12 @@ from scanflow.errors import InvalidError
 from scanflow.names import check_name
 
 MPIProfile = Literal["cpu", "memory", "network"]
-"""What bounds the program (thesis 6.3.1); it decides into how many workers the job is cut."""
+"""The resource that limits the program's speed (thesis 6.3.1); it decides into how many workers the job is cut."""
 
 MPIPolicy = Literal["scale", "granularity", "none"]
 MPIFlavor = Literal["openmpi", "mpich"]
 MPIRuntime = Literal["podman", "apptainer", "singularity"]
-"""What runs containers on one machine (thesis 3.3)."""
+"""The container runtime on one machine (thesis 3.3)."""
 
 
 class MPIWorkload(Linkable):
@@ -42,19 +42,19 @@ class MPIWorkload(Linkable):
     """MPI processes (N_t of thesis Table 6.1), as ``mpirun -np``."""
 
     n_nodes: Whole = Field(default=1, ge=1)
-    """Machines at most (N_n)."""
+    """The maximum number of machines (N_n)."""
 
     n_workers: Whole | None = Field(default=None, ge=1)
-    """Workers the tasks are spread over (N_w). Unset: chosen by ``policy`` from the profile (thesis Algorithm 2)."""
+    """The number of workers that the tasks are divided among (N_w). Unset: chosen by ``policy`` from the profile (thesis Algorithm 2)."""
 
     policy: MPIPolicy = "scale"
-    """How Algorithm 2 cuts a job whose workers are not given: one worker a node (``scale``), one a task
-    (``granularity``), or one in all (``none``). A job that the network bounds is never cut."""
+    """How Algorithm 2 splits a job without ``n_workers``: one worker per node (``scale``), one per task
+    (``granularity``), or a single one (``none``). A network-bound job is never split."""
 
     resources_per_task: Resources = Resources(cpu=1)
     profile: Literal["cpu", "memory", "network", "auto"] | None = None
-    """What bounds the program. ``auto``: on one machine it is found by a short run before the job, of 30 s at most.
-    Unset: it is not known, and the job is not cut."""
+    """The resource that limits the program's speed. ``auto``: on one machine, a run of at most 30 s before the job
+    determines it. Unset: unknown, and the job is not split."""
 
     flavor: MPIFlavor | None = None
     """The MPI implementation. Unset: the installed one; Open MPI if both are installed."""

@@ -43,8 +43,8 @@ class Webhook(Model):
     """``env:NAME`` or ``file:PATH``: the key that signs messages. Unset: they are not signed."""
 
     on: Annotated[Sequence[News], AfterValidator(as_tuple)] = get_args(News)
-    """Of what it tells: an approval that is waited for, drift, a run that failed, a model that was promoted, or
-    one that was rejected, or an action that was taken back."""
+    """The events that are sent: a pending approval, drift, a failed run, a promoted model, or a rejected model version
+    or reverted action."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -50,7 +50,7 @@ class EnsuredEnvironment:
     """The tracker of its runs. None: MLflow's default."""
 
     changed: tuple[str, ...] = ()
-    """The objects created or repaired: ``Role scanflow-step: made``."""
+    """The objects created or repaired: ``Role scanflow-step: created``."""
 
     kept: tuple[str, ...] = ()
     """The fields that another manager set and that are left as they are, with that manager."""

@@ -68,7 +68,7 @@ def subtract_stats(before: RevisionStats, after: RevisionStats) -> RevisionStats
 class Verdict:
     """A canary decision and its reason, for people."""
 
-    decision: Literal["promote", "take back", "wait"]
+    decision: Literal["promote", "revert", "wait"]
     reason: str
 
 
@@ -81,13 +81,13 @@ def analyse(policy: CanaryPolicy, *, current: RevisionStats, canary: RevisionSta
     if canary.requests < policy.after_requests:
         seen = f"{canary.requests:.0f} of {policy.after_requests} requests"
         if elapsed_s >= policy.within_s:
-            return Verdict("take back", f"it answered {seen} within {policy.within_s:g} s")
+            return Verdict("revert", f"it answered {seen} within {policy.within_s:g} s")
         return Verdict("wait", f"it has answered {seen}")
     value, baseline = _value(policy, canary), _value(policy, current)
     limit = policy.ratio * baseline + policy.slack
     formula = f"{policy.ratio:g} x {baseline:.4g} + {policy.slack:g} = {limit:.4g}"
     reason = f"{policy.metric} {value:.4g}, limit {formula}"
-    return Verdict("promote" if value <= limit else "take back", reason)
+    return Verdict("promote" if value <= limit else "revert", reason)
 
 
 def _value(policy: CanaryPolicy, stats: RevisionStats) -> float:

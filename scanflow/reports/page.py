@@ -96,7 +96,7 @@ def loop_report(
 </head>
 <body>
 <h1>{escape(title)}</h1>
-<p>{escape(f"{when} {lead}".strip() if times else "Nothing has happened yet.")}</p>
+<p>{escape(f"{when} {lead}".strip() if times else "No activity yet.")}</p>
 <dl>
 {"".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>{chr(10)}" for name, value in shown.items())}</dl>
 <h2>Accuracy of the served versions</h2>
@@ -111,7 +111,7 @@ def loop_report(
 {sections.render_versions(asked, answers, versions, tracker)}
 {_render_plot(POINTS, sections.draw_history, versions) if versions else _NOT_COMPARED}
 <h2>Agent activity</h2>
-{_render_plot(LANES, timeline, events) if events else "<p>Nothing has happened yet.</p>"}
+{_render_plot(LANES, timeline, events) if events else "<p>No activity yet.</p>"}
 {render_events(events)}
 <h2>Outcome of each drift</h2>
 {"".join(render_outcome(outcome, tracker) for outcome in outcomes) or "<p>No drift was found.</p>"}

@@ -14,7 +14,7 @@ _MOST_TEXT = 500
 
 
 def render_empty(caller: str) -> str:
-    return render_page("Labels", f"{_render_header(caller)}<main><p>No sample waits for a label.</p></main>")
+    return render_page("Labels", f"{_render_header(caller)}<main><p>No sample is waiting for a label.</p></main>")
 
 
 def render_sample(

@@ -190,7 +190,7 @@ def _parse_entries(declaration: Any, where: str) -> list[dict[str, Any]]:
     try:
         entries = json.loads(declaration) if isinstance(declaration, str) else declaration
     except ValueError as error:
-        raise InvalidError(f"{where} is no JSON: {error}.") from error
+        raise InvalidError(f"{where} is not JSON: {error}.") from error
     if entries is None:
         return []
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):

@@ -154,7 +154,7 @@ def _check_node(node: Node, nodes: Sequence[Node]) -> None:
     if len(set(node.parents)) < len(node.parents):
         raise InvalidError(f"The node {node.name!r} names a parent twice.")
     if node.role == "COMBINER" and not node.parents:
-        raise InvalidError(f"The COMBINER {node.name!r} has nothing to combine.")
+        raise InvalidError(f"The COMBINER {node.name!r} has no inputs to combine.")
     if len(node.parents) > 1 and node.role != "COMBINER":
         raise InvalidError(
             f"The node {node.name!r} would take {len(node.parents)} results, but a {node.role} takes one. "

@@ -238,11 +238,11 @@ def _make_unreadable_problem(body: Body, error: Exception) -> ProblemError:
         return invalid(f"The request should be an object with 'inputs': {_format_reason(text)}.")
     if _has_nan(body):
         return invalid(
-            f"The body is no JSON: {error}. JSON has neither NaN nor Infinity; this service takes finite numbers only."
+            f"The body is not JSON: {error}. JSON has neither NaN nor Infinity; this service takes finite numbers only."
         )
     if isinstance(error, RecursionError):
         return invalid("The body is nested too deeply.")
-    return invalid(f"The body is no JSON: {str(error).removeprefix('JSON is malformed: ')[:200]}.")
+    return invalid(f"The body is not JSON: {str(error).removeprefix('JSON is malformed: ')[:200]}.")
 
 
 def _format_reason(text: str) -> str:

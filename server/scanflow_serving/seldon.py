@@ -161,7 +161,7 @@ def _parse(body: Body, media: str, *, allow_nan: bool) -> dict[str, Any]:
         if isinstance(error, RecursionError):
             raise invalid("The body is nested too deeply.") from None
         nan = " JSON has neither NaN nor Infinity." if b"NaN" in bytes(body) or b"Infinity" in bytes(body) else ""
-        raise invalid(f"The body is no JSON: {str(error).removeprefix('JSON is malformed: ')[:200]}.{nan}") from None
+        raise invalid(f"The body is not JSON: {str(error).removeprefix('JSON is malformed: ')[:200]}.{nan}") from None
     if not isinstance(document, dict):
         raise invalid(f"The body should be a JSON object with one of {', '.join(_KINDS)}.")
     return document

@@ -94,7 +94,7 @@ def test_no_page_on_which_people_label_scrolls_sideways(browser: Browser, server
     assert browser.measure("refused") == (width, [])
     assert ["401" in message for message in browser.read_console()] == [True]
     log_in(browser, server)
-    browser.wait_for("No sample waits")
+    browser.wait_for("No sample is waiting")
     assert browser.measure("nothing") == (width, [])
     samples: dict[str, dict[str, Any]] = {
         "x" * 250: {"guess": "w" * 300, "row": ROW},
@@ -109,7 +109,7 @@ def test_no_page_on_which_people_label_scrolls_sideways(browser: Browser, server
             assert measured == width
             assert [one.loaded and one.width > 0 < one.height for one in drawings] == [True] * (id == "picture")
             browser.press(label, ENTER)
-            browser.wait_for("No sample waits")
+            browser.wait_for("No sample is waiting")
     assert browser.list_hosts() == {server.url}
     assert browser.read_console() == []
 

@@ -45,14 +45,14 @@ def allowed(cluster: Cluster, account: str, namespace: str, verb: str, resource:
 
 def test_it_is_made_once_put_right_and_leaves_nothing(cluster: Cluster, app: sf.Application) -> None:
     first = Environments(cluster, SETTINGS).ensure(app)
-    assert first.changed[0] == f"Namespace {first.namespace}: made"
+    assert first.changed[0] == f"Namespace {first.namespace}: created"
     before = {one["kind"]: one["metadata"]["resourceVersion"] for one in _made(cluster, app)}
     again = Environments(cluster, SETTINGS).ensure(app)
     assert (again.changed, again.kept) == ((), ())
     assert {one["kind"]: one["metadata"]["resourceVersion"] for one in _made(cluster, app)} == before
 
     cluster.delete("Role", "scanflow-step", first.namespace)
-    assert Environments(cluster, SETTINGS).ensure(app).changed == ("Role scanflow-step: made",)
+    assert Environments(cluster, SETTINGS).ensure(app).changed == ("Role scanflow-step: created",)
 
     deleted = delete_environment(cluster, app.name, app.team, SETTINGS, within_s=120)
     assert (deleted.namespace_removed, deleted.left) == (True, ())

@@ -168,7 +168,7 @@ def test_agents_from_python_run_the_functions_of_the_notebook_that_is_gone(
 
 
 def test_labels_are_given_from_the_queue(quick_cli: Cli, server: ServerProcess, tmp_path: Path) -> None:
-    assert quick_cli("labels").stdout == "No sample waits for a label.\n"
+    assert quick_cli("labels").stdout == "No sample is waiting for a label.\n"
     items = [{"id": f"img/{one}", "data": {"index": one}, "guess": one, "score": one / 10} for one in range(4)]
     server.api.post("/labels", json={"app": "mnist", "items": items}).raise_for_status()
     assert [one["id"] for one in told(quick_cli, "labels", "--app", "mnist")] == ["img/3", "img/2", "img/1", "img/0"]

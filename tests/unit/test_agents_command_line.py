@@ -284,7 +284,7 @@ def test_the_label_queue_is_listed(run: Run) -> None:
     assert server.asked == [("GET /labels", asked, None)]
     assert "These are the first 1." in run(server, "labels", "-n", "1").stdout
     assert json.loads(run(server, "labels", "--json").stdout) == [wanted]
-    assert run({"GET /labels": []}, "labels").stdout == "No sample waits for a label.\n"
+    assert run({"GET /labels": []}, "labels").stdout == "No sample is waiting for a label.\n"
 
 
 def test_what_people_disagree_on_is_listed_with_who_said_what(run: Run) -> None:

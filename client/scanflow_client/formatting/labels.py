@@ -17,7 +17,7 @@ def format_labels(labels: Sequence[Mapping[str, Any]], *, limit: int, page: str)
     Where all samples are rows with the same few columns, each has a column of the table.
     """
     if not labels:
-        return ["No sample waits for a label."]
+        return ["No sample is waiting for a label."]
     names = list(dict.fromkeys(name for sample in labels for name in sample.get("row") or {}))
     wide = all(sample.get("row") for sample in labels) and len(names) <= MOST_COLUMNS
     heads = ("id", "application", "prediction", "score", "purpose", "run", *(names if wide else ["sample"]))

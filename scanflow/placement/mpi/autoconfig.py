@@ -26,7 +26,7 @@ def autoconfigure(
         workload: The job as it was written.
         nodes: Those that it may be put on.
         policy: The administrator's; None: the workload's own.
-        profile: What bounds the program; None: what the workload says.
+        profile: The resource that limits the program; None: what the workload says.
         most_nodes: Nodes at most.
         measurable: Whether an unknown profile can be measured before the job.
 

@@ -27,7 +27,7 @@ def select_granularity(
         n_tasks: N_t, the MPI processes.
         nodes: N_n, the nodes that there are for the job.
         workers: N_w, what the user asked for; it counts under the policy ``none`` only.
-        profile: What bounds the program.
+        profile: The resource that limits the program.
         policy: What the administrator chose.
 
     Raises:

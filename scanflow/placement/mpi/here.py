@@ -28,10 +28,10 @@ def build_local_node(topology: Topology) -> ClusterNode:
 def plan_here(
     workload: MPIWorkload, topology: Topology | None = None, *, neighbours: Iterable[Neighbour] = ()
 ) -> MPIPlan:
-    """Plan a job on this machine; ``topology`` is read if it is not given.
+    """Plan a job on this machine; an omitted ``topology`` is read.
 
-    With ``profile="auto"`` it is that of a program of which nothing is known. With ``neighbours`` it has the CPUs that
-    suit what bounds it beside them (:func:`~scanflow.placement.mpi.beside.choose_cpus_beside`).
+    ``profile="auto"`` is planned as an unknown profile. With ``neighbours``, the CPUs suit the job's profile beside
+    them (:func:`~scanflow.placement.mpi.beside.choose_cpus_beside`).
     """
     here = topology or read_topology()
     planned = workload.replace(profile=None) if workload.profile == "auto" else workload

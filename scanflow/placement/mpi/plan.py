@@ -84,7 +84,7 @@ def plan_job(
         placing: Chooses nodes: Algorithms 4 and 5, or a model of another scheduler.
 
     Raises:
-        InvalidError: it does not fit, or what bounds it has still to be measured.
+        InvalidError: it does not fit, or its profile is still to be measured.
     """
     if workload.profile == "auto":
         raise InvalidError(

@@ -543,7 +543,7 @@ async def test_calls_beyond_what_may_wait_are_refused_and_counted(tmp_path: Path
     async with Agent(tmp_path, clock, sensor("check", sf.on_call(), gate, most_waiting=2)) as agent:
         for n in range(3):
             await agent.host.call("check", SensorCall(), key=f"k{n}")
-        with pytest.raises(UnavailableError, match="2 firings of the sensor 'check' wait already"):
+        with pytest.raises(UnavailableError, match="2 firings of the sensor 'check' are already queued"):
             await agent.host.call("check", SensorCall(), key="k3")
         assert agent.sensor_state("check").missed["full"] == 1
 

@@ -322,7 +322,7 @@ async def test_a_sensor_that_fails_again_and_again_is_told_until_it_does_not(tmp
         await clock.advance(2)
         assert told == []
         await clock.advance(3)
-    why = "The sensor 'look' fails again and again since 2026-09-21T14:13:21Z: ValueError: the camera is off"
+    why = "The sensor 'look' fails repeatedly since 2026-09-21T14:13:21Z: ValueError: the camera is off"
     assert told == [why]
     async with Agent(tmp_path, clock, every, report_trouble=told.append) as agent:
         wrong = False

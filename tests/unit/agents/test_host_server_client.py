@@ -89,7 +89,7 @@ def test_a_stream_that_breaks_and_an_event_that_cannot_be_read_are_unavailable_a
     found, error = told(httpx.Response(200, stream=Blocks(message(FIRST, "made") + new)))
     assert found == [EventBatch(), EventBatch(events=(FIRST,))], "what came before it is heard"
     assert isinstance(error, UnavailableError)
-    assert "of another version" in str(error)
+    assert "If the server has another version" in str(error)
     problem = {"type": "urn:scanflow:error:NotFoundError", "detail": "no such route", "status": 404, "title": "x"}
     _, error = told(httpx.Response(404, json=problem))
     assert isinstance(error, NotFoundError)

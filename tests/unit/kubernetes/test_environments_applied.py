@@ -43,8 +43,8 @@ def test_an_environment_is_made_once(cluster: MemoryCluster) -> None:
     first = ensured(cluster)
     assert first.namespace == HOME
     assert first.tracker_uri == "http://tracker.scanflow-shop-data.svc:5000"
-    assert first.changed[0] == f"Namespace {HOME}: made"
-    assert "Role scanflow-step: made" in first.changed
+    assert first.changed[0] == f"Namespace {HOME}: created"
+    assert "Role scanflow-step: created" in first.changed
     version = cluster.find("Pod")[1]
     again = ensured(cluster)
     assert (again.changed, again.kept) == ((), ())
@@ -62,7 +62,7 @@ def test_one_request_tells_that_nothing_changed_and_once_a_minute_each_object_is
     assert [(call.verb, call.kind) for call in cluster.calls] == [("get", "ServiceAccount")]
     cluster.delete("Role", "scanflow-step", HOME)
     clock.now += CHECKED_FOR_S
-    assert environments.ensure(SHOP).changed == ("Role scanflow-step: made",)
+    assert environments.ensure(SHOP).changed == ("Role scanflow-step: created",)
 
 
 def test_one_that_another_process_removed_and_made_again_within_a_minute_is_told_apart(cluster: MemoryCluster) -> None:
@@ -75,7 +75,7 @@ def test_one_that_another_process_removed_and_made_again_within_a_minute_is_told
     cluster.delete("Role", "scanflow-step", HOME)
     after = ours.ensure(SHOP)
     assert after.uid == made.uid != before.uid
-    assert after.changed == ("Role scanflow-step: made",), "what was looked at is gone with the one that was"
+    assert after.changed == ("Role scanflow-step: created",), "what was looked at is gone with the one that was"
 
 
 def test_what_a_person_deleted_is_made_again_and_said(cluster: MemoryCluster) -> None:
@@ -83,8 +83,8 @@ def test_what_a_person_deleted_is_made_again_and_said(cluster: MemoryCluster) ->
     cluster.delete("PersistentVolumeClaim", "scanflow-outputs", HOME)
     cluster.delete("RoleBinding", "scanflow-step", HOME)
     assert set(ensured(cluster).changed) == {
-        "PersistentVolumeClaim scanflow-outputs: made",
-        "RoleBinding scanflow-step: made",
+        "PersistentVolumeClaim scanflow-outputs: created",
+        "RoleBinding scanflow-step: created",
     }
 
 
@@ -137,7 +137,7 @@ def test_what_was_interrupted_is_done_at_the_next_time(cluster: MemoryCluster) -
     with pytest.raises(UnavailableError):
         ensured(cluster)
     broken.clear()
-    assert "PersistentVolumeClaim scanflow-outputs: made" in ensured(cluster).changed
+    assert "PersistentVolumeClaim scanflow-outputs: created" in ensured(cluster).changed
 
 
 def test_a_namespace_of_another_application_is_refused(cluster: MemoryCluster) -> None:
@@ -153,7 +153,7 @@ def test_who_may_not_make_namespaces_is_told_the_command(cluster: MemoryCluster)
     with pytest.raises(AccessDeniedError, match=f"kubectl create namespace {HOME}"):
         ensured(cluster)
     cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
-    assert "Role scanflow-step: made" in ensured(cluster).changed
+    assert "Role scanflow-step: created" in ensured(cluster).changed
 
 
 def test_a_namespace_that_is_being_deleted_is_to_be_waited_for(cluster: MemoryCluster) -> None:
@@ -218,7 +218,7 @@ class TestDeletion:
         found = delete_environment(cluster, "shop", "data", KubernetesSettings(keep_claims=True))
         assert not found.namespace_removed
         assert set(found.left) == {"PersistentVolumeClaim scanflow-outputs", "PersistentVolumeClaim scanflow-tracker"}
-        assert set(ensured(cluster).changed).isdisjoint({"PersistentVolumeClaim scanflow-outputs: made"})
+        assert set(ensured(cluster).changed).isdisjoint({"PersistentVolumeClaim scanflow-outputs: created"})
 
     def test_a_namespace_that_was_given_stays(self, cluster: MemoryCluster) -> None:
         cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})

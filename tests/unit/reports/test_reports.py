@@ -262,7 +262,7 @@ def test_a_page_counts_when_it_is_given_no_figures() -> None:
 def test_a_page_of_nothing_says_so() -> None:
     page = loop_report(title="Loop", events=[], versions=[])
 
-    assert "Nothing has happened yet." in page
+    assert "No activity yet." in page
     assert "No drift was found." in page
     assert "<svg" not in page  # no empty frames
     assert "No versions were compared yet." in page

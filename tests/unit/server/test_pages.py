@@ -245,9 +245,9 @@ def test_samples_are_labelled_one_after_the_other_by_whose_token_it_is(api: Api,
         assert ada.post("/labels", data={"app": app, "team": "", "id": "none", "label": "1"}).status_code == 404
     assert ada.get("/labels", params={"app": "\0", "id": "r/1"}).status_code == 422
     assert ada.post("/labels", data={**by_text, "label": '"\\ud800"'}).status_code == 422
-    assert "No sample waits" in ada.get("/labels", params={"app": "other"}).text
+    assert "No sample is waiting" in ada.get("/labels", params={"app": "other"}).text
     last = ada.post("/labels", data={"app": "mnist", "team": "", "id": "r/0", "label": "cat"})
-    assert "No sample waits for a label." in last.text
+    assert "No sample is waiting for a label." in last.text
 
 
 def test_who_labels_is_not_led_and_sees_who_said_what_when_they_ask(api: Api, ada: httpx.Client) -> None:

@@ -74,12 +74,12 @@ def test_a_canary_is_watched_until_it_answered_enough() -> None:
     policy = CanaryPolicy(after_requests=100)
     assert verdict(policy, stats(1000), stats(99)) == "wait"
     assert verdict(policy, stats(1000), stats(100)) == "promote"
-    assert verdict(policy, stats(1000), stats(99), elapsed_s=600) == "take back"
+    assert verdict(policy, stats(1000), stats(99), elapsed_s=600) == "revert"
 
 
 def test_a_canary_that_fails_more_is_taken_back() -> None:
     policy = CanaryPolicy(after_requests=10)
-    assert verdict(policy, stats(100), stats(10, errors=1)) == "take back"
+    assert verdict(policy, stats(100), stats(10, errors=1)) == "revert"
     assert verdict(policy, stats(100, errors=10), stats(10, errors=1)) == "promote"
 
 
@@ -87,7 +87,7 @@ def test_slack_and_ratio_say_how_much_worse_a_canary_may_be() -> None:
     policy = CanaryPolicy(metric="p95", ratio=1.2, slack=0.01, after_requests=1)
     current = stats(100, p95_s=0.1)
     assert verdict(policy, current, stats(1, p95_s=0.1299)) == "promote"
-    assert verdict(policy, current, stats(1, p95_s=0.131)) == "take back"
+    assert verdict(policy, current, stats(1, p95_s=0.131)) == "revert"
     reason = analyse(policy, current=current, canary=stats(1, p95_s=0.131), elapsed_s=1).reason
     assert "0.131, limit 1.2 x 0.1 + 0.01 = 0.13" in reason
 

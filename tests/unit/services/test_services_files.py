@@ -95,7 +95,7 @@ def test_an_analysis_counts_from_its_beginning_whoever_looks(tmp_path: Path) -> 
     after = Totals({"r1": RevisionStats(requests=1010, errors=900), "r2": RevisionStats(requests=15, errors=1)})
     verdict = CanaryAnalysis(path).verdict(definition(), after, wall=101)
     assert verdict is not None
-    assert (verdict.decision, verdict.reason[:10]) == ("take back", "errors 0.1")
+    assert (verdict.decision, verdict.reason[:10]) == ("revert", "errors 0.1")
     assert CanaryAnalysis(path).verdict(definition().with_changes(policy=None), after, wall=101) is None
 
 

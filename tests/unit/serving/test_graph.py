@@ -56,7 +56,7 @@ def choose(branch: Any) -> Any:
         ([node("a", "b"), node("b", "a")], "a, b depend on each other in a cycle"),
         ([node("a", "a")], "depend on each other in a cycle"),
         ([node("a"), node("b", "a", "a", role="COMBINER")], "names a parent twice"),
-        ([node("a", role="COMBINER")], "has nothing to combine"),
+        ([node("a", role="COMBINER")], "has no inputs to combine"),
         ([node("a"), node("b"), node("c", "a", "b")], "a MODEL takes one"),
         ([node("a", role="ROUTER")], "has nothing to choose from"),
     ],

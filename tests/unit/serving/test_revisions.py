@@ -139,7 +139,7 @@ async def test_a_swap_loses_no_request_and_unloads_after_the_last(path: Path) ->
         (lambda path: [revision("new", adder(path, 2), shadow=True)], "shadows"),
         (lambda path: [revision("a", adder(path, 2)), revision("a", adder(path, 3))], "same id"),
         (lambda path: [revision("new")], "no nodes"),
-        (lambda path: [revision("new", node("a", path, "Adder", parents=("b",)))], "no node"),
+        (lambda path: [revision("new", node("a", path, "Adder", parents=("b",)))], "which is not a node"),
         (lambda path: [revision("new", node("a", path.with_name("gone.py"), "Adder"))], ""),
     ],
 )

@@ -84,7 +84,7 @@ def test_a_form_holds_a_message() -> None:
     ("content", "words"),
     [
         (b"", "The body is empty"),
-        (b"{", "no JSON"),
+        (b"{", "not JSON"),
         (b"[]", "should be a JSON object"),
         (b"[" * 100_000, "nested too deeply"),
         (b'{"data": {"ndarray": [NaN]}}', "neither NaN"),

@@ -149,7 +149,7 @@ class Environments:
                     f"The namespace {name!r} does not exist, and you have no permission to create it. Have somebody "
                     f"with that permission run: kubectl create namespace {name} ({error})"
                 ) from error
-            yield f"Namespace {name}: made"
+            yield f"Namespace {name}: created"
             return
         if "deletionTimestamp" in live["metadata"]:
             raise UnavailableError(f"The namespace {name!r} is being deleted. Try again once it is gone.")
@@ -179,7 +179,7 @@ class Environments:
                 f"{error}. Restore the old settings, or delete the environment, with its data, and create it again."
             ) from error
         if live is None:
-            yield f"{_format_name(manifest)}: made"
+            yield f"{_format_name(manifest)}: created"
         elif after["metadata"]["resourceVersion"] != live["metadata"]["resourceVersion"]:
             fields = ", ".join(change.path for change in find_changed_fields(live, after))
             yield f"{_format_name(manifest)}: {fields} changed"

@@ -18,7 +18,7 @@ from scanflow.backends.kubernetes.mpi.job import ROLE, ClusterJob
 from scanflow.backends.kubernetes.placement import NODE
 
 PROFILE: Final = "scanflow.dev/mpi-profile"
-"""A label of pods with ranks: their profile, what bounds them."""
+"""A label of pods with ranks: the profile of the job."""
 
 _GROUP: Final = "scanflow.dev/mpi-group"
 _UNKNOWN: Final = "unknown"

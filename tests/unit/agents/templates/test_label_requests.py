@@ -133,5 +133,5 @@ def test_what_was_found_of_a_version_that_is_not_in_use_any_more_is_asked_about_
     label(world, "a")
     world.tracker.set_model_alias("mnist_cnn", "champion", world.version())
     assert drifts(world, "b", **of)["picked"] == 0, "it began before the promotion and has ended after it"
-    assert told(world, "drift.continues")[0].data["why"] == "version 2 is in use since"
+    assert told(world, "drift.continues")[0].data["why"] == "version 2 came into use since then"
     assert drifts(world, "c", **{**of, "model_version": 2})["picked"] == 10

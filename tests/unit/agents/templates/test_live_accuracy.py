@@ -70,7 +70,7 @@ def test_a_detection_that_estimates_nothing_is_told(drift: World) -> None:
     drift.parameters["planner"] = {"retrain_when": "estimated_loss"}
     drift.detected("calm-otter-1", ["p:1"])
     drift.fire("checker", "detection_ended")
-    with pytest.raises(InvalidError, match=r"calm-otter-1 left no 'estimated_accuracy'.*docs/own-data.md"):
+    with pytest.raises(InvalidError, match=r"calm-otter-1 has no output 'estimated_accuracy'.*docs/own-data.md"):
         drift.fire("planner", "count_number_of_pickeddata")
 
 

@@ -162,7 +162,7 @@ def test_the_step_leaves_what_the_program_found(programs: list[tuple[Any, ...]],
         step.tune(**tuning_workflow("serve", inputs=[[1, 2]]).steps[0].parameters)
     assert (outputs["service"], outputs["winner"], outputs["trials"]) == ("serve", None, 2)
     assert Path(programs[0][1]).read_text() == "[[1, 2]]"
-    with use_output_dir(tmp_path), keep_outputs(outputs), pytest.raises(StepFailedError, match="exit status 3"):
+    with use_output_dir(tmp_path), keep_outputs(outputs), pytest.raises(StepFailedError, match="exited with code 3"):
         step.tune("serve", file="x.npy", trials=13)
 
 
