@@ -45,7 +45,8 @@ class MPIWorkload(Linkable):
     """The maximum number of machines (N_n)."""
 
     n_workers: Whole | None = Field(default=None, ge=1)
-    """The number of workers that the tasks are divided among (N_w). Unset: chosen by ``policy`` from the profile (thesis Algorithm 2)."""
+    """The number of workers that the tasks are divided among (N_w). Unset: ``policy`` and ``profile`` decide (thesis
+    Algorithm 2)."""
 
     policy: MPIPolicy = "scale"
     """How Algorithm 2 splits a job without ``n_workers``: one worker per node (``scale``), one per task

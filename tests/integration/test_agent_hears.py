@@ -105,7 +105,7 @@ def test_the_server_says_why_an_agent_does_not_come_up_and_what_fails_in_it(
         until(lambda: "the camera is off" in str(told()["error"]), "it says what fails")
         now = told()
         assert now["state"] == "running"
-        assert now["error"].startswith("The sensor 'look' fails again and again since ")
+        assert now["error"].startswith("The sensor 'look' fails repeatedly since ")
         assert json.dumps(server.api.get("/agents").json()[0]["error"]) == json.dumps(told()["error"])
     finally:
         server.api.delete("/agents/mnist/tracker")

@@ -182,7 +182,7 @@ def test_labels_are_given_from_the_queue(quick_cli: Cli, server: ServerProcess, 
     known = server.api.get("/labels", params={"state": "given"}).json()
     assert {one["id"]: one["label"] for one in known} == {"img/2": 7, "img/3": "cat"}
     other = quick_cli("labels", "--give", "img/2=8")
-    assert (other.returncode, "is labelled 7 already" in other.stderr) == (2, True)
+    assert (other.returncode, "already labelled 'img/2' as 7" in other.stderr) == (2, True)
     assert "scanflow labels --give img/2=8 --replace" in other.stderr
     assert quick_cli("labels", "--give", "img/2=8", "--replace").returncode == 0
     known = server.api.get("/labels", params={"state": "given"}).json()

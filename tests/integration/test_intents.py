@@ -160,7 +160,7 @@ def test_what_is_wrong_with_a_request_is_said_in_a_problem_document(client: http
         ("GET", "/intents/nobody/why", None, 404, "There is no intent 'nobody'"),
         ("POST", "/intents/nobody/approve", {}, 404, "There is no intent 'nobody'"),
         ("POST", "/intents", epochs("i1", 2, primitive="walk"), 404, "There is no primitive 'walk'"),
-        ("POST", "/intents", epochs("i1", 2, fields=["model"]), 422, "does not say that it writes 'parameters'"),
+        ("POST", "/intents", epochs("i1", 2, fields=["model"]), 422, "does not list 'parameters', which"),
         ("POST", "/intents", epochs("i1", 2, key=""), 422, "The key '' must have 1 to"),
         ("POST", "/intents", {"id": "i1"}, 422, "app: Field required"),
         ("POST", "/labels/nobody", {"label": 1}, 404, "The label queue has no sample 'nobody'"),

@@ -292,7 +292,7 @@ def test_a_step_or_one_of_its_tasks_is_spun_on_the_inputs_of_a_past_run(client: 
     assert states(one)["double.2"] == "succeeded"
     assert "double.1" not in states(one)
     assert client.output("double.2", run=one.name) == 4
-    with pytest.raises(StepFailedError, match=r"has 3 tasks, from double\.0"):
+    with pytest.raises(StepFailedError, match=r"has 3 tasks, numbered from double\.0"):
         client.spin("double.3", run=past.name, app=app)
     with pytest.raises(UsageError, match=r"runs once, so it has no task 'numbers\.1'"):
         client.spin("numbers.1", run=past.name)

@@ -146,7 +146,9 @@ def labels(
         count = label_files.write(export, waiting) if waiting else 0
         after = f"Fill in its column 'label', then: scanflow labels --from {export}"
         summary = f"{export}: {format_count(count, 'sample')}. {after}"
-        respond(count, as_json, lambda: [summary if count else "No sample is waiting for a label, so no file was written."])
+        respond(
+            count, as_json, lambda: [summary if count else "No sample is waiting for a label, so no file was written."]
+        )
     elif labelled or disagreements:
         among = True if disagreements else None
         samples = client.labels(app=application, team=team, state="given", disputed=among, limit=limit)
