@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from scanflow.knowledge.mlflow.served import hold_served
+from scanflow.knowledge.mlflow.server_address import hold_served
 from scanflow.knowledge.step_environment import TrackerPlace, sqlite_path, tracker_place
 from scanflow.settings import Settings
 

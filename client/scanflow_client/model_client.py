@@ -12,7 +12,7 @@ from scanflow.backends.service_change import ServiceChange
 from scanflow.backends.service_records import ServiceObserver, ServiceRecord
 from scanflow.errors import UsageError
 from scanflow.knowledge import open_knowledge
-from scanflow.knowledge.mlflow.served import served_url
+from scanflow.knowledge.mlflow.server_address import served_url
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow.knowledge.records import ModelVersion
 from scanflow.knowledge.step_environment import tracker_place

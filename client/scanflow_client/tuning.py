@@ -21,8 +21,8 @@ from scanflow.tuning.goals import Goal
 from scanflow.tuning.result import Trial, TuningResult
 from scanflow.tuning.study import SearchStep, Study
 from scanflow.tuning.warm_start import TuningHistory
+from scanflow_client.exclusive_cpus import list_bound_grants
 from scanflow_client.formatting.tune import format_candidate
-from scanflow_client.placed import list_bound_grants
 from scanflow_client.service_load import build_load_plan
 from scanflow_client.tuning_history import TuningHistories, iterate_served_versions
 

@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 
 from scanflow.errors import InternalError
 from scanflow.http.security import RequestGuard
-from scanflow_server.arbiter.make import make_engine
+from scanflow_server.arbiter.assembly import make_engine
 from scanflow_server.auth import Callers, Needs
 from scanflow_server.context import ServerContext
 from scanflow_server.control.agents import AgentsController

@@ -17,7 +17,7 @@ from pathlib import Path
 from scanflow.errors import AlreadyRunningError, ScanflowError, UsageError
 from scanflow.files.private import open_home, open_private, private_folder
 from scanflow.processes.files import try_lock
-from scanflow_server.leading import EndedError, hold_lease, make_http_options
+from scanflow_server.leader_election import EndedError, hold_lease, make_http_options
 from scanflow_server.settings import ServerSettings
 
 _log = logging.getLogger("scanflow_server")

@@ -12,13 +12,13 @@ import msgspec
 import numpy as np
 
 from scanflow_serving import oip, seldon
-from scanflow_serving.declared import TensorSpec
 from scanflow_serving.graph import Graph, GraphTraversal, Outcome, finish
 from scanflow_serving.messages import Headers, InferRequest, InferResponse, Request, Response, Tensor
 from scanflow_serving.problems import ProblemError
 from scanflow_serving.results import to_raw_bytes, to_tensors
 from scanflow_serving.revisions import LoadedRevision, WeightedChooser
 from scanflow_serving.seldon import Prediction
+from scanflow_serving.signature import TensorSpec
 
 if TYPE_CHECKING:
     from scanflow_serving.routes import ServingApplication

@@ -13,8 +13,8 @@ from scanflow.errors import InvalidError, ScanflowError, UsageError, did_you_mea
 from scanflow.modules import load_function
 from scanflow.text.tracebacks import read_text
 from scanflow.wire import Node
-from scanflow_serving.declared import UNDECLARED, NodeSignature, read_declaration
 from scanflow_serving.problems import ProblemError
+from scanflow_serving.signature import UNDECLARED, NodeSignature, read_declaration
 
 Call = Callable[[Any, Any, dict[str, Any]], Any]
 """A component's method, called with the value, its column names and the request's metadata; a COMBINER's with lists of

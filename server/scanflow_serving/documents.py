@@ -12,10 +12,10 @@ import msgspec
 
 from scanflow import __version__
 from scanflow.wire import InstanceSpec
-from scanflow_serving.declared import TensorSpec
 from scanflow_serving.graph import Graph
 from scanflow_serving.messages import Headers, Response
 from scanflow_serving.revisions import LoadedRevision
+from scanflow_serving.signature import TensorSpec
 
 _EXTENSIONS: Final = ("binary_tensor_data", "model_repository")
 _encoder: Final = msgspec.json.Encoder()

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, UnsupportedError, did_you_mean
 from scanflow.wire import ModelFiles
 from scanflow_serving.components import Predictor
-from scanflow_serving.declared import NodeSignature, TensorSpec, parse_dtype, read_mlmodel_signature
 from scanflow_serving.results import to_tensors
+from scanflow_serving.signature import NodeSignature, TensorSpec, parse_dtype, read_mlmodel_signature
 from scanflow_serving.tensors import DATATYPES
 
 _PARAMETERS: Final = {"sklearn": ("predict_proba",)}

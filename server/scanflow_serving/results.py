@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scanflow_serving.declared import TensorSpec
 from scanflow_serving.messages import Tensor
 from scanflow_serving.problems import ProblemError
+from scanflow_serving.signature import TensorSpec
 from scanflow_serving.tensors import get_datatype
 
 _COPIED = 64 * 1024

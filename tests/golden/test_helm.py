@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from scanflow.backends.kubernetes import rights
+from scanflow.backends.kubernetes import permissions
 from scanflow.backends.kubernetes.kinds import KINDS
 from tests.manifests import as_yaml
 from tests.waiting import patient
@@ -142,10 +142,10 @@ def test_the_server_may_do_all_that_the_backend_does() -> None:
             granted |= set(itertools.product(rule["apiGroups"], rule["resources"], rule["verbs"]))
     used = {
         (api_version.rpartition("/")[0], plural, verb)
-        for kind, verbs in rights.USED.items()
+        for kind, verbs in permissions.USED.items()
         for api_version, plural in [KINDS[kind][:2]]
         for verb in verbs
     }
-    used |= {(group, resource, verb) for resource, (group, verb) in rights.SUBRESOURCES.items()}
+    used |= {(group, resource, verb) for resource, (group, verb) in permissions.SUBRESOURCES.items()}
     # Whoever may read through a node's proxy may run commands in its pods: the server does without kubelets' settings.
     assert used - granted == {("", "nodes/proxy", "get")}

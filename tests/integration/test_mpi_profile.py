@@ -22,7 +22,7 @@ from scanflow.backends.local.mpi.profiling.calls import Calls
 from scanflow.backends.local.mpi.profiling.perf import record_command
 from scanflow.backends.local.mpi.profiling.profile import ProfileSamples, compute_profile, observe
 from scanflow.errors import StepFailedError
-from scanflow.placement.mpi.here import plan_here
+from scanflow.placement.mpi.local_plan import plan_here
 from scanflow.placement.sysfs import read_topology
 from tests.waiting import patient
 

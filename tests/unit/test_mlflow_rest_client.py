@@ -19,7 +19,7 @@ from scanflow.knowledge.mlflow.artifacts import append_path
 from scanflow.knowledge.mlflow.connection import MlflowConnection
 from scanflow.knowledge.mlflow.experiments import items
 from scanflow.knowledge.mlflow.rest_client import LocalFiles, RestClient
-from scanflow.knowledge.mlflow.served import hold_served, served_url
+from scanflow.knowledge.mlflow.server_address import hold_served, served_url
 from scanflow.knowledge.step_environment import tracker_place
 from scanflow.transport.mlflow_api import MlflowApi, MlflowApiError
 from tests.waiting import PATIENCE_S, until
@@ -117,7 +117,7 @@ def test_artifacts_are_files_here(tmp_path: Path, name: str) -> None:
 _HOLD = """
 import sys, time
 from pathlib import Path
-from scanflow.knowledge.mlflow.served import hold_served
+from scanflow.knowledge.mlflow.server_address import hold_served
 from scanflow.knowledge.step_environment import tracker_place
 print(hold_served(tracker_place(Path(sys.argv[1])), "http://127.0.0.1:5000"), flush=True)
 sys.stdin.read()

@@ -54,7 +54,7 @@ def topology(
     from scanflow.placement.sysfs import another_machine, read_topology
     from scanflow.placement.topology import load
     from scanflow.placement.topology import save as write
-    from scanflow_client.placed import list_bound_grants
+    from scanflow_client.exclusive_cpus import list_bound_grants
 
     if from_ is not None and sysfs is not None:
         raise InvalidError("--from and --sysfs both name a machine to show. Leave one out.")
@@ -130,8 +130,8 @@ def _to_json(
 
 def _list_occupants(services: Sequence[ServiceRecord], grants: Sequence[Grant]) -> list[Occupant]:
     """Return the instances and their CPUs; instances on the same CPUs are merged."""
+    from scanflow_client.exclusive_cpus import iterate_placed_instances
     from scanflow_client.formatting.topology import Occupant, generate_labels
-    from scanflow_client.placed import iterate_placed_instances
 
     names_by_cpus: dict[tuple[int, ...], list[str]] = {}
     for service, instance in iterate_placed_instances(services):

@@ -189,7 +189,7 @@ def _plan_job(
     from scanflow.app.mpi import MPIWorkload
     from scanflow.loading import load_application
     from scanflow.placement.mpi.groups import ClusterNode
-    from scanflow.placement.mpi.here import plan_here
+    from scanflow.placement.mpi.local_plan import plan_here
     from scanflow.placement.mpi.plan import plan_job
 
     application, _, name = load_application(target)

@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from scanflow.characterization.study import rotate
 from scanflow_client.reproduction.experiment import Experiment, MeasureRound, Observe, find_core_problem
+from scanflow_client.reproduction.experiment_service import (
+    MeasuredService,
+    build_application,
+    find_serving_problem,
+    open_deployer,
+)
 from scanflow_client.reproduction.figure import Claim, Figure, FigurePanel, Round
-from scanflow_client.reproduction.served import MeasuredService, build_application, find_serving_problem, open_deployer
 
 if TYPE_CHECKING:
     from scanflow.load.load import LoadResult

@@ -20,14 +20,14 @@ from scanflow.app.serving import Serving
 from scanflow.characterization.study import rotate
 from scanflow.errors import StepFailedError
 from scanflow_client.reproduction.experiment import Experiment, MeasureRound, Observe, find_core_problem
-from scanflow_client.reproduction.figure import Claim, Figure, FigurePanel, Round
-from scanflow_client.reproduction.served import (
+from scanflow_client.reproduction.experiment_service import (
     PROGRAMS,
     MeasuredService,
     build_application,
     find_serving_problem,
     open_deployer,
 )
+from scanflow_client.reproduction.figure import Claim, Figure, FigurePanel, Round
 
 SECONDS = 4.0
 BATCH_MEBIBYTES = 1536

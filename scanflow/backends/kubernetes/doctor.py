@@ -15,8 +15,8 @@ from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 from scanflow.backends.kubernetes.labels import MANAGER
 from scanflow.backends.kubernetes.nodes import KubeletPolicy, read_kubelet_policies
+from scanflow.backends.kubernetes.permissions import USED, find_missing_rights
 from scanflow.backends.kubernetes.pods import explain_pending
-from scanflow.backends.kubernetes.rights import USED, find_missing_rights
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import NotFoundError, ScanflowError, UnavailableError
 

@@ -11,7 +11,7 @@ from typing import NamedTuple, Self, TypeAlias
 from scanflow.app.application import Application
 from scanflow.app.executor import Executor
 from scanflow.app.workflow import Workflow
-from scanflow.backends.kubernetes.code import Code, build_code
+from scanflow.backends.kubernetes.code_configmap import Code, build_code
 from scanflow.backends.kubernetes.expiring_set import ExpiringSet
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import derive_namespace

@@ -10,8 +10,8 @@ from typing import Final
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 from scanflow.backends.kubernetes.labels import MANAGER
+from scanflow.backends.kubernetes.permissions import SUBRESOURCES, USED, read_group
 from scanflow.backends.kubernetes.pods import explain_pending
-from scanflow.backends.kubernetes.rights import SUBRESOURCES, USED, read_group
 from scanflow.backends.kubernetes.security import container_security, pod_security
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import UnavailableError

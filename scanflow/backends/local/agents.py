@@ -15,7 +15,7 @@ from scanflow.backends.log_files import FileLogs
 from scanflow.errors import NotFoundError
 from scanflow.files.private import private_folder
 from scanflow.processes.jobs import GRACE_S, Job, write_whole
-from scanflow.processes.starts import Processes
+from scanflow.processes.restart_backoff import Processes
 
 _LAST_WORDS = 8192
 """Bytes at the end of a log that are searched for the reason why its process ended."""

@@ -22,7 +22,7 @@ from urllib.parse import SplitResult, urlsplit
 from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, ScanflowError, UnavailableError, UsageError
 from scanflow.knowledge.mlflow.database import check_database, make_database
 from scanflow.knowledge.mlflow.rest_client import Client, RestClient
-from scanflow.knowledge.mlflow.served import served_url
+from scanflow.knowledge.mlflow.server_address import served_url
 from scanflow.knowledge.step_environment import TrackerPlace, sqlite_path
 from scanflow.transport.mlflow_api import MlflowApiError
 

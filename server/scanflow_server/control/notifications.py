@@ -23,7 +23,7 @@ from scanflow.wire import read_token
 from scanflow_server.context import ServerContext
 from scanflow_server.control.loop import IDLE_S
 from scanflow_server.notices import TYPES, build_body, is_news
-from scanflow_server.store import applications, events, intents, notified
+from scanflow_server.store import applications, events, intents, webhook_positions
 from scanflow_server.store.applications import ApplicationRow
 
 _log = logging.getLogger(__name__)
@@ -86,10 +86,10 @@ class NotificationsController:
     def _notify(self, target: _Target, newest: int) -> None:
         if target.seen < 0:
             with self._context.store.write() as connection:
-                position = notified.get_position(connection, target.key)
+                position = webhook_positions.get_position(connection, target.key)
                 if position is None:  # events from before the webhook was configured are not sent
                     position = events.get_newest_id_before(connection, target.since)
-                    notified.put_position(connection, target.key, position)
+                    webhook_positions.put_position(connection, target.key, position)
                 target.seen = position
         with self._context.store.read() as connection:
             batch = events.list_after(
@@ -113,7 +113,7 @@ class NotificationsController:
             else:
                 target.failures = 0
             with self._context.store.write() as connection:
-                notified.put_position(connection, target.key, event.id)
+                webhook_positions.put_position(connection, target.key, event.id)
             target.seen = event.id
         target.seen = batch[-1].id if len(batch) == _AT_ONCE else max(newest, target.seen)
 

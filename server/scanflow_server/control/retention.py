@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scanflow.agent.primitive_context import REVERT
-from scanflow.backends.kept_functions import find_function_names
+from scanflow.backends.function_store import find_function_names
 from scanflow.errors import NotFoundError
 from scanflow.processes.jobs import GONE, Job
 from scanflow_server.arbiter.identity import compute_lookback_s, get_start_time, is_accepted

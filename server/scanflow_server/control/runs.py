@@ -17,7 +17,7 @@ from scanflow.files.private import private_folder
 from scanflow.http.problems import build_problem
 from scanflow.names import RunName
 from scanflow.processes.jobs import Job, Lines
-from scanflow.processes.starts import MOST_STARTS, Processes
+from scanflow.processes.restart_backoff import MOST_STARTS, Processes
 from scanflow_server.context import ServerContext, make_driver_command
 from scanflow_server.control.job_queue import JobQueue
 from scanflow_server.control.loop import IDLE_S, POLL_S, ErrorIsolation

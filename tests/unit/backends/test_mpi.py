@@ -22,7 +22,7 @@ from scanflow.backends.records import TaskRecord
 from scanflow.errors import InvalidError, NotFoundError, UnsupportedError
 from scanflow.names import StepName
 from scanflow.placement.cpulist import format_cpus
-from scanflow.placement.mpi.here import plan_here
+from scanflow.placement.mpi.local_plan import plan_here
 from scanflow.placement.topology import Core, NumaNode, Topology
 
 

@@ -16,7 +16,7 @@ from scanflow.backends.local.mpi.profiling.perf import parse_share, record_comma
 from scanflow.backends.local.mpi.profiling.profile import LONGEST_S, START_S, _long_enough
 from scanflow.errors import InvalidError
 from scanflow.placement.mpi.groups import ClusterNode
-from scanflow.placement.mpi.here import plan_here
+from scanflow.placement.mpi.local_plan import plan_here
 from scanflow.placement.mpi.plan import plan_job
 from scanflow.placement.topology import uniform
 

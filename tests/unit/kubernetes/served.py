@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.backends.kubernetes.code import Code, build_code
+from scanflow.backends.kubernetes.code_configmap import Code, build_code
 from scanflow.backends.kubernetes.environment.apply import Environments
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import build_selector, derive_namespace

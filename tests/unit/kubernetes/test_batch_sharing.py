@@ -16,7 +16,7 @@ from scanflow.backends.definition import SavedDefinition
 from scanflow.backends.kubernetes.batch.document import LARGEST, RunDocument
 from scanflow.backends.kubernetes.batch.layout import DOCUMENT, PACKED
 from scanflow.backends.kubernetes.batch.records import observe_workflow
-from scanflow.backends.kubernetes.batch.sharing import share_templates
+from scanflow.backends.kubernetes.batch.shared_templates import share_templates
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.port import RunDefinition
 from scanflow.errors import UsageError

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import scanflow as sf
-from scanflow.backends.kubernetes import code
-from scanflow.backends.kubernetes.code import build_code
+from scanflow.backends.kubernetes import code_configmap
+from scanflow.backends.kubernetes.code_configmap import build_code
 from scanflow.backends.kubernetes.pod_image import PodImages
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import NotFoundError, UsageError
@@ -61,7 +61,7 @@ def test_keys_tell_apart_files_that_would_be_spelled_alike(tmp_path: Path) -> No
 def test_a_folder_too_large_for_a_config_map_says_what_is_large_and_what_to_do(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(code, "LARGEST", 1000)
+    monkeypatch.setattr(code_configmap, "LARGEST", 1000)
     (folder / "data.csv").write_text("1,2\n" * 500_000)
     with pytest.raises(UsageError, match=r"has 2\.0 MB.*scanflow build --push.*ignore.*data\.csv \(2\.0 MB\)"):
         build_code("shop", "data", "ns", folder)

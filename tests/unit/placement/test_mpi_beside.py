@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import scanflow as sf
-from scanflow.placement.mpi.beside import Neighbour, choose_cpus_beside
-from scanflow.placement.mpi.here import plan_here
+from scanflow.placement.mpi.colocation import Neighbour, choose_cpus_beside
+from scanflow.placement.mpi.local_plan import plan_here
 from scanflow.placement.topology import uniform
 
 TWO = uniform(sockets=2, cores_per_socket=4)  # CPUs 0-3 and 4-7

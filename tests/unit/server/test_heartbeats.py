@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scanflow_server.arbiter.make import make_engine
+from scanflow_server.arbiter.assembly import make_engine
 from scanflow_server.heartbeats import SILENT_S, Heartbeats
 from scanflow_server.store import agents
 from scanflow_server.store import intents as kept

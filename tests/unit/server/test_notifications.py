@@ -20,7 +20,7 @@ from scanflow.errors import InvalidError, UnavailableError
 from scanflow.transport import webhook
 from scanflow_server.context import ServerContext
 from scanflow_server.control.notifications import GIVE_UP_S, NotificationsController, build_targets
-from scanflow_server.store import applications, events, intents, notified
+from scanflow_server.store import applications, events, intents, webhook_positions
 from tests.unit.server.answering import answering
 from tests.unit.server.keeping import stored
 from tests.waiting import PATIENCE_S, until
@@ -335,4 +335,4 @@ def _begun(context: ServerContext) -> bool:
     with context.store.read() as connection:
         row = applications.get(connection, "mnist")
         assert row is not None
-        return notified.get_position(connection, build_targets(row)[0].key) is not None
+        return webhook_positions.get_position(connection, build_targets(row)[0].key) is not None

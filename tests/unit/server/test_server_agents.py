@@ -17,7 +17,7 @@ from scanflow.backends.local.agents import LocalAgents
 from scanflow.errors import UnavailableError
 from scanflow.http.home_token import agents_token, home_token
 from scanflow.processes.jobs import Job
-from scanflow.processes.starts import WELL_S
+from scanflow.processes.restart_backoff import WELL_S
 from scanflow_server.context import ServerContext
 from scanflow_server.control.agents import (
     AgentsController,

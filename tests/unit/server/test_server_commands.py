@@ -12,7 +12,7 @@ from scanflow.backends.service_change import ServiceChange
 from scanflow.errors import UnavailableError, UsageError
 from scanflow_server import requests
 from scanflow_server.arbiter.arbitrate import QUEUE_S
-from scanflow_server.arbiter.make import make_engine
+from scanflow_server.arbiter.assembly import make_engine
 from scanflow_server.arbiter.why import explain_action
 from scanflow_server.commands import QueuedDeployer, carry_out
 from scanflow_server.context import ServerContext

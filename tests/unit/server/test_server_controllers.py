@@ -16,7 +16,7 @@ from scanflow.deployer import RunRequest
 from scanflow.errors import UnavailableError
 from scanflow.processes.files import is_locked
 from scanflow.processes.jobs import Job
-from scanflow_server.arbiter.make import make_engine
+from scanflow_server.arbiter.assembly import make_engine
 from scanflow_server.context import ServerContext
 from scanflow_server.control.operations import OperationsController, ServicesController
 from scanflow_server.control.retention import RetentionController

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from scanflow.processes.jobs import Job, Lines
-from scanflow.processes.starts import MOST_STARTS, WELL_S, Processes
+from scanflow.processes.restart_backoff import MOST_STARTS, WELL_S, Processes
 from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.processes

@@ -9,7 +9,7 @@ import pytest
 from scanflow.backends.memory import Memory
 from scanflow.backends.port import Lease
 from scanflow.errors import UnavailableError
-from scanflow_server.leading import DEADLINE_S, LeaseRenewal, acquire
+from scanflow_server.leader_election import DEADLINE_S, LeaseRenewal, acquire
 from tests.waiting import PATIENCE_S, until
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from scanflow.errors import InvalidError
-from scanflow_serving.declared import NodeSignature, TensorSpec, read_declaration, read_mlmodel_signature
 from scanflow_serving.messages import Tensor
 from scanflow_serving.problems import ProblemError
+from scanflow_serving.signature import NodeSignature, TensorSpec, read_declaration, read_mlmodel_signature
 from tests.unit.serving.harness import refused
 
 X = TensorSpec("x", "FP32", (-1, 4))

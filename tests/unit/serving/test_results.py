@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scanflow_serving.declared import TensorSpec
 from scanflow_serving.problems import ProblemError
 from scanflow_serving.results import to_raw_bytes, to_tensors
+from scanflow_serving.signature import TensorSpec
 
 WHO = "The node 'n'"
 

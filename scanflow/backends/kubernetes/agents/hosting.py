@@ -23,7 +23,7 @@ from scanflow.backends.kubernetes.agents.manifests import (
     format_object_name,
 )
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.code import CODE_VOLUME, Code, build_code
+from scanflow.backends.kubernetes.code_configmap import CODE_VOLUME, Code, build_code
 from scanflow.backends.kubernetes.differences import format_recreation
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import AGENT, APP, SELECTED, TEAM, derive_namespace

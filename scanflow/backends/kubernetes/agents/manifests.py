@@ -9,7 +9,7 @@ from typing import Any, Final
 from scanflow.app.agents import Agent
 from scanflow.app.application import Application
 from scanflow.backends.agents import HostedAgent
-from scanflow.backends.kubernetes.code import APP_DIR, Code
+from scanflow.backends.kubernetes.code_configmap import APP_DIR, Code
 from scanflow.backends.kubernetes.environment.manifests import PODS, build_env_from
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import AGENT, append_hash, build_labels, derive_namespace

@@ -12,8 +12,8 @@ from scanflow.app.application import Application
 from scanflow.app.plan import IMAGE_NOTE, Plan, plan_workflow
 from scanflow.app.workflow import Workflow
 from scanflow.backends.definition import SavedDefinition, enter_run, read_definition, redefine_run
+from scanflow.backends.function_store import forget_functions
 from scanflow.backends.journal import Journal, JournalRun
-from scanflow.backends.kept_functions import forget_functions
 from scanflow.backends.kubernetes.batch.checks import check_definition
 from scanflow.backends.kubernetes.batch.document import RunDocument
 from scanflow.backends.kubernetes.batch.driver import WorkflowDriver

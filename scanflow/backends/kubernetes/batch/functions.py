@@ -8,7 +8,7 @@ from pathlib import Path
 
 from scanflow.app.executor import Target
 from scanflow.app.workflow import Workflow
-from scanflow.backends.kept_functions import is_kept_function, keep_function
+from scanflow.backends.function_store import is_kept_function, keep_function
 from scanflow.backends.kubernetes.batch.home import BatchHome, RunHome
 from scanflow.backends.kubernetes.batch.layout import KEY, KEY_SECRET, format_function_key
 from scanflow.backends.kubernetes.cluster import Cluster, ConflictError

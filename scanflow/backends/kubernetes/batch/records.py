@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from scanflow.app.quantities import format_duration
 from scanflow.backends.kubernetes.batch import layout
 from scanflow.backends.kubernetes.batch.report import TaskReport, read_report
-from scanflow.backends.kubernetes.batch.sharing import STEP_INPUT
+from scanflow.backends.kubernetes.batch.shared_templates import STEP_INPUT
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.times import parse_epoch_s
 from scanflow.backends.records import TaskRecord, TaskState

@@ -23,7 +23,7 @@ from scanflow.backends.kubernetes.batch.document import LARGEST, RunDocument, ch
 from scanflow.backends.kubernetes.batch.finished_steps import FinishedSteps, add_skipped
 from scanflow.backends.kubernetes.batch.pod_settings import PodSettings
 from scanflow.backends.kubernetes.batch.retries import has_own_backoff
-from scanflow.backends.kubernetes.batch.sharing import share_templates
+from scanflow.backends.kubernetes.batch.shared_templates import share_templates
 from scanflow.backends.kubernetes.batch.signals import Signal, find_root, format_static_items, list_signals
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 from scanflow.backends.kubernetes.labels import build_labels

@@ -9,7 +9,7 @@ from scanflow.app.application import Application
 from scanflow.app.mpi import MPIWorkload
 from scanflow.app.workflow import Workflow
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.code import APP_DIR, Code, build_code
+from scanflow.backends.kubernetes.code_configmap import APP_DIR, Code, build_code
 from scanflow.backends.kubernetes.labels import derive_namespace
 from scanflow.backends.kubernetes.mpi.affinity import read_node_selector
 from scanflow.backends.kubernetes.nodes import is_schedulable, read_allocatable

@@ -13,7 +13,7 @@ from scanflow.app.application import Application
 from scanflow.app.plan import Plan, PlannedInstance, plan_graph
 from scanflow.app.workflow import Workflow
 from scanflow.backends import service_transitions
-from scanflow.backends.kept_shapes import keep_shapes, suppress_registry_errors
+from scanflow.backends.instance_shapes import keep_shapes, suppress_registry_errors
 from scanflow.backends.kubernetes.cluster import Cluster, build_missing_kind_error
 from scanflow.backends.kubernetes.environment.apply import Environments
 from scanflow.backends.kubernetes.environment.tracker import resolve_tracker_uri
@@ -35,7 +35,7 @@ from scanflow.backends.kubernetes.online.drift import Drift, LiveObjects
 from scanflow.backends.kubernetes.online.engines import has_kind
 from scanflow.backends.kubernetes.online.instance_status import ServiceStatusCache, query_instances
 from scanflow.backends.kubernetes.online.logs import ServiceLogs
-from scanflow.backends.kubernetes.online.mounted import build_mounted_objects, read_service_token
+from scanflow.backends.kubernetes.online.mounts import build_mounted_objects, read_service_token
 from scanflow.backends.kubernetes.online.reconciler import ServiceReconciler
 from scanflow.backends.kubernetes.online.records import build_service_record
 from scanflow.backends.kubernetes.online.rollout import Rollout

@@ -20,7 +20,7 @@ from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import SERVICE
 from scanflow.backends.kubernetes.list_cache import ListCache
 from scanflow.backends.kubernetes.online.engines import ENGINES
-from scanflow.backends.kubernetes.online.mounted import list_mounted_objects, rebuild_mounted_object
+from scanflow.backends.kubernetes.online.mounts import list_mounted_objects, rebuild_mounted_object
 from scanflow.backends.kubernetes.online.objects import STATE, compute_hashes, get_kind_and_name
 from scanflow.backends.kubernetes.online.rollout import Rollout
 from scanflow.backends.kubernetes.online.scaling import ScalingTarget

@@ -16,9 +16,9 @@ from scanflow.app.mpi import MPIProfile
 from scanflow.app.plan import Plan, plan_workflow
 from scanflow.app.workflow import Workflow
 from scanflow.backends.definition import enter_run, read_definition, redefine_run
+from scanflow.backends.function_store import forget_functions, keep_function
 from scanflow.backends.job_times import MPI
 from scanflow.backends.journal import Journal, JournalRun
-from scanflow.backends.kept_functions import forget_functions, keep_function
 from scanflow.backends.local.batch.definition import check_supported, ignored_fields
 from scanflow.backends.local.batch.engine import RunEngine
 from scanflow.backends.local.batch.launch import Launcher
@@ -47,7 +47,7 @@ from scanflow.files.private import open_home, private_folder
 from scanflow.names import RunName, StepName
 from scanflow.placement.available_cpus import this_machine
 from scanflow.placement.mpi.groups import ClusterNode
-from scanflow.placement.mpi.here import build_local_node, plan_here
+from scanflow.placement.mpi.local_plan import build_local_node, plan_here
 from scanflow.placement.mpi.plan import MPIPlan
 from scanflow.placement.sysfs import read_topology
 from scanflow.processes.files import hold_driver_lock, is_locked

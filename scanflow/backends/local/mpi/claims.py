@@ -16,7 +16,7 @@ from scanflow.backends.local.services.grants import read_service_cpus
 from scanflow.backends.local.services.layout import ServicesHome
 from scanflow.errors import InvalidError
 from scanflow.files.private import private_folder
-from scanflow.placement.mpi.beside import Neighbour
+from scanflow.placement.mpi.colocation import Neighbour
 from scanflow.placement.mpi.plan import MPIPlan
 from scanflow.processes.files import hold_driver_lock, hold_lock, is_locked, write_atomically
 from scanflow.wire import decode, encode

@@ -20,7 +20,7 @@ from scanflow.backends.local.mpi.flavors import find_launcher
 from scanflow.backends.mpi_program import check_affinity, load_mpi_program, one_step_plan
 from scanflow.backends.port import RunDefinition
 from scanflow.errors import InvalidError, UnsupportedError
-from scanflow.placement.mpi.here import plan_here
+from scanflow.placement.mpi.local_plan import plan_here
 from scanflow.placement.sysfs import read_topology
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from scanflow.backends.local.mpi.processes import (
 from scanflow.backends.rank_files import RANKS, describe_running_ranks
 from scanflow.errors import StepFailedError
 from scanflow.outputs import output_dir
-from scanflow.placement.mpi.here import plan_here
+from scanflow.placement.mpi.local_plan import plan_here
 from scanflow.placement.mpi.plan import MPIPlan
 from scanflow.placement.sysfs import read_topology
 

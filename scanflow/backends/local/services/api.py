@@ -16,7 +16,7 @@ from scanflow.app.plan import Plan
 from scanflow.app.serving import Serving
 from scanflow.app.workflow import Workflow
 from scanflow.backends import service_transitions
-from scanflow.backends.kept_shapes import keep_shapes, suppress_registry_errors
+from scanflow.backends.instance_shapes import keep_shapes, suppress_registry_errors
 from scanflow.backends.local.layout import Home
 from scanflow.backends.local.services.control import rollout
 from scanflow.backends.local.services.layout import ServiceFolder, ServicesHome

@@ -9,7 +9,7 @@ import pytest
 
 from scanflow.agent.records import Event, Guard
 from scanflow.errors import UsageError
-from scanflow_server.arbiter.make import read_posted_metric
+from scanflow_server.arbiter.assembly import read_posted_metric
 from scanflow_server.store import events
 from scanflow_server.store.base import Store
 from tests.unit.server.arbiter.standin import World

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from scanflow.app.mpi import MPIWorkload
-from scanflow.placement.mpi.beside import Neighbour, choose_cpus_beside
+from scanflow.placement.mpi.colocation import Neighbour, choose_cpus_beside
 from scanflow.placement.mpi.groups import ClusterNode
 from scanflow.placement.mpi.plan import MPIPlan, plan_job
 from scanflow.placement.sysfs import read_topology
@@ -31,7 +31,7 @@ def plan_here(
     """Plan a job on this machine; an omitted ``topology`` is read.
 
     ``profile="auto"`` is planned as an unknown profile. With ``neighbours``, the CPUs suit the job's profile beside
-    them (:func:`~scanflow.placement.mpi.beside.choose_cpus_beside`).
+    them (:func:`~scanflow.placement.mpi.colocation.choose_cpus_beside`).
     """
     here = topology or read_topology()
     planned = workload.replace(profile=None) if workload.profile == "auto" else workload

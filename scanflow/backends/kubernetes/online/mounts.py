@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from scanflow.app.serving import Serving
-from scanflow.backends.kubernetes.code import build_code
+from scanflow.backends.kubernetes.code_configmap import build_code
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import derive_namespace
 from scanflow.backends.kubernetes.online.objects import build_token_secret, format_token_secret_name
