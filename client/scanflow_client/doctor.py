@@ -16,7 +16,7 @@ from scanflow.placement.available_cpus import this_machine
 from scanflow.settings import Settings
 from scanflow_client.formatting.text import format_bytes
 
-LEAST_DISK_BYTES = 2 * 2**30
+MIN_DISK_BYTES = 2 * 2**30
 _SERVING = ("grpc", "httptools", "msgspec", "numpy", "prometheus_client", "uvloop")
 
 
@@ -52,7 +52,7 @@ def _check_home(home: Path) -> list[Finding]:
     if not os.access(existing, os.W_OK):
         return [Finding("✗", "home folder", f"{home} is not writable", "export SCANFLOW_HOME=a/folder/of/yours")]
     free = shutil.disk_usage(existing).free
-    enough = free >= LEAST_DISK_BYTES
+    enough = free >= MIN_DISK_BYTES
     return [
         Finding("✓", "home folder", str(home) + ("" if home.exists() else " (created by the first run)")),
         Finding("✓" if enough else "✗", "disk", f"{format_bytes(free)} free", "" if enough else "free at least 2 GiB"),

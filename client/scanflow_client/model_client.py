@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from scanflow.deployer import Deployer
     from scanflow_client.control_client import ControlClient
 
-_MOST_APPROVALS = 1000
+_MAX_APPROVALS = 1000
 
 
 def open_server_knowledge(settings: Settings, control: ControlClient | None) -> KnowledgeBase:
@@ -220,7 +220,7 @@ class ModelClient:
         """Return the agents' pending actions that would serve a version."""
         if self._control is None:
             return []
-        actions = self._control.approvals(limit=_MOST_APPROVALS)
+        actions = self._control.approvals(limit=_MAX_APPROVALS)
         return [action for action in actions if action.intent.arguments.get("model") == version.uri]
 
     def _refuse_actions(self, version: ModelVersion, why: str) -> tuple[str, ...]:

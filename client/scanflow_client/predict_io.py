@@ -22,7 +22,7 @@ _NUMPY = b"\x93NUMPY"
 _ZIP = b"PK\x03\x04"
 _FLOATS = frozenset({"FP16", "FP32", "FP64"})
 _JSON = {"content-type": "application/json"}
-_MOST_SHOWN = 1000  # numbers of one output that are written out for a person
+_MAX_SHOWN = 1000  # numbers of one output that are written out for a person
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +200,7 @@ def format_response(answer: PredictionResponse | Mapping[str, Any], *, as_json: 
     lines = []
     for name, array in answer.outputs.items():
         lines.append(f"{name}  {array.dtype} {array.shape}")
-        lines.append(str(array) if array.size > _MOST_SHOWN else json.dumps(outputs[name]))
+        lines.append(str(array) if array.size > _MAX_SHOWN else json.dumps(outputs[name]))
     return [*lines, f"from instance {answer.instance}, revision {answer.revision}"]
 
 

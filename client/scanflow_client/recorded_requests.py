@@ -10,8 +10,8 @@ from scanflow_client.predict_io import PredictRequest
 if TYPE_CHECKING:
     from scanflow.knowledge.port import KnowledgeBase
 
-MOST_FILES = 10
-MOST_REQUESTS = 64
+MAX_FILES = 10
+MAX_REQUESTS = 64
 
 
 def read_recorded_requests(knowledge: KnowledgeBase, app: str, team: str, service: str) -> list[PredictRequest]:
@@ -25,7 +25,7 @@ def read_recorded_requests(knowledge: KnowledgeBase, app: str, team: str, servic
 
     query = f"tags.`scanflow.kind` = 'predictions' and tags.`scanflow.service` = '{service}'"
     requests: list[PredictRequest] = []
-    for run in knowledge.search_runs(app, team, query, limit=MOST_FILES):
+    for run in knowledge.search_runs(app, team, query, limit=MAX_FILES):
         arrays = arrays_of(knowledge, run.run_id)
         inputs = {name.removeprefix(INPUT): values for name, values in arrays.items() if name.startswith(INPUT)}
         count = min((len(values) for values in inputs.values()), default=0)
@@ -38,5 +38,5 @@ def read_recorded_requests(knowledge: KnowledgeBase, app: str, team: str, servic
             f"No predictions of {service!r} are recorded, so there is no request to send. Record some, with "
             "serving=sf.Serving(record=0.1), or give a request: --data or --npy."
         )
-    step = max(1, len(requests) // MOST_REQUESTS)
-    return requests[::step][:MOST_REQUESTS]
+    step = max(1, len(requests) // MAX_REQUESTS)
+    return requests[::step][:MAX_REQUESTS]

@@ -20,7 +20,7 @@ from scanflow.transport import fetch_json
 if TYPE_CHECKING:
     from scanflow_client.control_client import ControlClient
 
-_MOST_LABELS, _MOST_DETAILED = 10_000, 200
+_MAX_LABELS, _MAX_DETAILED = 10_000, 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +69,9 @@ def write_report(client: ControlClient, app: str | None, folder: Path) -> Path:
 
 def fetch_labels(client: ControlClient, app: str) -> list[dict[str, Any]]:
     """Return the labelled samples of an application and some unlabelled ones; the newest of both with details."""
-    samples = client.labels(app=app, state="given", details=False, limit=_MOST_LABELS)
-    samples += client.labels(app=app, state="given", limit=_MOST_DETAILED)
-    samples += client.labels(app=app, limit=_MOST_DETAILED)
+    samples = client.labels(app=app, state="given", details=False, limit=_MAX_LABELS)
+    samples += client.labels(app=app, state="given", limit=_MAX_DETAILED)
+    samples += client.labels(app=app, limit=_MAX_DETAILED)
     return list({(sample.get("team"), sample["id"]): sample for sample in samples}.values())
 
 

@@ -34,7 +34,7 @@ POLL_S = 0.2
 DEFAULT_S = 10.0
 """Default duration of a load."""
 
-LONGEST_S = 24 * 3600.0
+MAX_DURATION_S = 24 * 3600.0
 """Limit of the duration of a load."""
 
 OnProgress = Callable[[int, int], None]
@@ -170,7 +170,7 @@ def load_service(
         raise MissingExtraError("Load needs the serving extra. Install it: pip install 'scanflow[serving]'") from error
     if not 1 <= spec.connections <= 10_000:
         raise InvalidError(f"{spec.connections} connections cannot be opened. Give 1 to 10000: --connections 16")
-    if spec.duration_s is not None and not 0 < spec.duration_s <= LONGEST_S:
+    if spec.duration_s is not None and not 0 < spec.duration_s <= MAX_DURATION_S:
         raise InvalidError("A load lasts more than 0 s and at most a day: --seconds 10")
     if spec.trace is None and spec.poisson is not None:
         raise InvalidError("In a closed loop a request is due when another has completed. Add a rate: --rate 50")
@@ -179,7 +179,7 @@ def load_service(
         request,
         connections=spec.connections,
         timeout_s=spec.timeout_s,
-        queue_s=spec.timeout_s if spec.mlperf is None else LONGEST_S,  # an offline query is due at once as a whole
+        queue_s=spec.timeout_s if spec.mlperf is None else MAX_DURATION_S,  # an offline query is due at once as a whole
     )
     if spec.trace is None and spec.mlperf is None:
         plan = replace(plan, duration_s=spec.seconds)

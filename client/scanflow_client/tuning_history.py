@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 HISTORY_TAG = "scanflow.tuning."
 """Tag of a model's version, followed by the goal's name: the result of the newest search for that goal, as JSON."""
 
-MOST_MODELS = 200
+MAX_MODELS = 200
 """Limit of the registered models that are searched for a similar one."""
 
 LIKE_SIZE = 2.0
@@ -122,7 +122,7 @@ class TuningHistories:
 
     def _find_alike(self, name: str, traits: ModelTraits, goal: Goal) -> TuningHistory | None:
         nearest: tuple[float, TuningHistory] | None = None
-        for other in self._knowledge.list_models()[:MOST_MODELS]:
+        for other in self._knowledge.list_models()[:MAX_MODELS]:
             if other == name:
                 continue
             for version in self._knowledge.list_model_versions(other):

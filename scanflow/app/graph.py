@@ -7,7 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 
 from scanflow.errors import InvalidError
 
-_MOST_SHOWN = 20
+_MAX_SHOWN = 20
 
 
 def collect_parents(names: Iterable[str], edges: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
@@ -27,8 +27,8 @@ def levels(parents: Mapping[str, Sequence[str]]) -> tuple[tuple[str, ...], ...]:
         cycle: list[str] = error.args[1]  # each comes right before the next; the last is the first again
         shown = (
             cycle
-            if len(cycle) <= _MOST_SHOWN
-            else [*cycle[: _MOST_SHOWN - 2], f"({len(cycle) - _MOST_SHOWN + 1} more)", cycle[-1]]
+            if len(cycle) <= _MAX_SHOWN
+            else [*cycle[: _MAX_SHOWN - 2], f"({len(cycle) - _MAX_SHOWN + 1} more)", cycle[-1]]
         )
         raise InvalidError(
             f"The nodes depend on each other in a cycle: {' >> '.join(shown)}. Remove one of these edges."

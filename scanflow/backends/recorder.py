@@ -28,7 +28,7 @@ LOG_PREDICTIONS: Final = "scanflow.deployer.recording:log_predictions"
 
 IDLE_S = 10.0
 POLL_S = 0.5
-LONGEST_PAUSE_S = 30.0
+MAX_PAUSE_S = 30.0
 
 Log = Callable[..., object]
 
@@ -56,7 +56,7 @@ def upload_until_exit(
     ended: threading.Event,
     tell: Callable[[str], None],
     poll_s: float = POLL_S,
-    longest_s: float = LONGEST_PAUSE_S,
+    longest_s: float = MAX_PAUSE_S,
 ) -> None:
     """Upload files until ``ended`` is set and no file is left or will appear.
 

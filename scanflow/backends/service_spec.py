@@ -32,7 +32,7 @@ _UNSEEN = ("source", "scaling")
 _UNSEEN_SERVING = ("backup", "hand_back_after", "keep_shape")
 """Fields that instances do not see, beside the number of instances."""
 
-_MOST_FILES = 10_000
+_MAX_FILES = 10_000
 
 
 class ServiceSpec(BaseModel):
@@ -131,7 +131,7 @@ def fingerprint(folder: Path) -> str:
                 continue
             seen.update(repr((place, name, stat.st_size, stat.st_mtime_ns)).encode())
             count += 1
-            if count >= _MOST_FILES:
+            if count >= _MAX_FILES:
                 return seen.hexdigest()[:16]
     return seen.hexdigest()[:16]
 

@@ -23,7 +23,7 @@ from scanflow.errors import InvalidError
 from scanflow.files.disk import disk_error
 from scanflow.outputs import OUTPUTS_FOLDER, write_output
 
-LONGEST_ARGUMENT = 120_000  # Linux takes 131,072 bytes in one argument
+MAX_ARGUMENT_LENGTH = 120_000  # Linux takes 131,072 bytes in one argument
 _PICKLE = re.compile(r"\.\d{1,9}\.pickle")
 
 
@@ -122,9 +122,9 @@ def format_argument(value: Any, *, who: str) -> str:
             raise InvalidError(
                 f"{who} is a {type(value).__name__}, which cannot be passed to a script. Pass it as a file."
             ) from error
-    if len(text.encode()) > LONGEST_ARGUMENT:
+    if len(text.encode()) > MAX_ARGUMENT_LENGTH:
         raise InvalidError(
-            f"{who} is {len(text):,} characters long; a command-line argument can have {LONGEST_ARGUMENT:,}. Pass the "
+            f"{who} is {len(text):,} characters long; a command-line argument can have {MAX_ARGUMENT_LENGTH:,}. Pass the "
             "path of a file."
         )
     return text

@@ -19,7 +19,7 @@ EFFICIENT = 0.75
 PRECISION = 1.06
 """The search for the knee ends when the upper bound is at most this multiple of the lower one."""
 
-MOST_LIMITS = 10
+MAX_LIMITS = 10
 """Maximum number of memory limits that are tried."""
 
 SPARE = 1.2
@@ -74,7 +74,7 @@ def choose_next_limit(peak_bytes: int, tried: Mapping[int, bool]) -> int | None:
     ``tried``: of each limit whether the program succeeded with it. First what it used at its peak, then halves of that,
     until it is killed; then between.
     """
-    if len(tried) >= MOST_LIMITS:
+    if len(tried) >= MAX_LIMITS:
         return None
     good = [limit for limit, fine in tried.items() if fine]
     bad = [limit for limit, fine in tried.items() if not fine]

@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 RARE = 5
 """Categories with fewer rows than this in both tables together are merged into one."""
 
-MOST_CUTS = 256
+MAX_CUTS = 256
 """Number of values at which distribution functions are compared, evenly drawn from the existing ones."""
 
 NEAR = 1e-9
@@ -68,14 +68,14 @@ class ColumnTest:
 
 
 def ks(numbers: NDArray[Any], missing: NDArray[np.bool_], divisions: Divisions) -> ColumnTest:
-    """Kolmogorov and Smirnov's distance at ``MOST_CUTS`` values, with Stephens' approximation of its p-value."""
+    """Kolmogorov and Smirnov's distance at ``MAX_CUTS`` values, with Stephens' approximation of its p-value."""
     rows = np.flatnonzero(~missing)
     order = rows[np.argsort(numbers[rows], kind="stable")]
     if len(order) == 0:
         return ColumnTest(np.ones(divisions.members.shape[1]))
     last = np.flatnonzero(np.append(np.diff(numbers[order]) != 0, True)) + 1
-    if len(last) > MOST_CUTS:
-        last = last[np.linspace(0, len(last) - 1, MOST_CUTS).round().astype(np.intp)]
+    if len(last) > MAX_CUTS:
+        last = last[np.linspace(0, len(last) - 1, MAX_CUTS).round().astype(np.intp)]
     starts = np.concatenate([[0], last])
     between = sparse.csr_array(
         (np.ones(len(order), np.float32), order, starts), shape=(len(last), len(divisions.members))

@@ -13,7 +13,7 @@ from scanflow.errors import InvalidError
 Purpose: TypeAlias = Literal["train", "evaluate"]
 PURPOSES: tuple[Purpose, ...] = ("train", "evaluate")
 
-MOST_COLUMNS = 10
+MAX_COLUMNS = 10
 _PAGE = "The outputs that such a run must write: docs/own-data.md"
 
 
@@ -91,7 +91,7 @@ def parse_detection_outputs(outputs: Mapping[str, Any]) -> DetectionOutputs:
         statistic=_parse_number(outputs, "statistic", who),
         threshold=_parse_number(outputs, "threshold", who),
         p_value=_parse_number(outputs, "p_value", who),
-        columns=tuple(columns)[:MOST_COLUMNS],
+        columns=tuple(columns)[:MAX_COLUMNS],
         model_uri=str(outputs.get("model_uri") or ""),
         model_version=_parse_count(outputs, "model_version", who, default=None),
         same_drift=bool(outputs.get("same_drift")),

@@ -12,12 +12,12 @@ from typing import Any, cast
 
 import numpy as np
 
-from scanflow.drift.contract import MOST_COLUMNS
+from scanflow.drift.contract import MAX_COLUMNS
 from scanflow.drift.detectors import catalogue
 from scanflow.drift.detectors.critical import CriticalPoint, compute_uncertainty
 from scanflow.drift.detectors.port import Floats, Scores
 from scanflow.drift.evaluation import compare_answers
-from scanflow.drift.performance import LEAST, Calibration
+from scanflow.drift.performance import MIN_SAMPLES, Calibration
 from scanflow.drift.prediction_data import PredictionData, Prepare, collect, step_tracker
 from scanflow.drift.samples import (
     Samples,
@@ -41,7 +41,7 @@ from scanflow.modules import load_function
 from scanflow.outputs import output, output_dir
 
 DIRECTIONS = 16  # in which samples are told apart, so that those picked are of many kinds
-MOST_LISTED = 20
+MAX_LISTED = 20
 
 
 def detect(
@@ -121,20 +121,20 @@ def detect(
     output("model_version", models.resolve_version(model_uri))
     output("same_drift", int(same))
     output("regimes", {} if scores.drifted else dict(zip(known_regimes, scores.regimes, strict=False)))
-    output("columns", [asdict(column) for column in scores.columns[:MOST_COLUMNS]])
+    output("columns", [asdict(column) for column in scores.columns[:MAX_COLUMNS]])
     output("run_ids", run_ids)  # those that were left out too: they were looked at
     output("picked_path", (folder / "picked.npz").absolute())
     verdict = "drifted as before" if same else "drifted" if scores.drifted else "no drift"
     print(f"{detector}: {verdict} ({scores.statistic:.4g}, alarm above {scores.threshold:.4g})")
     print(f"{len(scores.outliers)} of {len(new.x)} samples are outliers; {len(points)} samples selected for labelling")
     if new.left_out:
-        rest = [f"and {len(new.left_out) - MOST_LISTED} more files"] if len(new.left_out) > MOST_LISTED else []
-        print(f"Skipped, because they do not fit: {new.n_left_out:,}", *new.left_out[:MOST_LISTED], *rest, sep="\n  ")
+        rest = [f"and {len(new.left_out) - MAX_LISTED} more files"] if len(new.left_out) > MAX_LISTED else []
+        print(f"Skipped, because they do not fit: {new.n_left_out:,}", *new.left_out[:MAX_LISTED], *rest, sep="\n  ")
 
 
 def _estimate_accuracy(model: models.FittedModel, data: TrainingData, probabilities: Any) -> dict[str, float]:
     """Estimate the accuracy on new predictions from the model's scores, and return that on clean data with it."""
-    if probabilities is None or len(data.y_clean) < LEAST:
+    if probabilities is None or len(data.y_clean) < MIN_SAMPLES:
         return {}
     answers = compare_answers(model.predict(data.x_clean), data.y_clean, None)
     accuracy = Calibration.fit(model.probabilities(data.x_clean), answers).estimate(probabilities)

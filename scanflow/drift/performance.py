@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-LEAST = 50
+MIN_SAMPLES = 50
 """Minimum number of labelled points for a calibration."""
 
 
@@ -67,9 +67,9 @@ class Calibration:
             raise InvalidError(
                 f"There are {answers.shape} labels for {confidence.shape} points. Give one label for each point."
             )
-        if len(answers) < LEAST:
+        if len(answers) < MIN_SAMPLES:
             raise InvalidError(
-                f"There are {len(answers)} labelled points, but a calibration needs {LEAST}. Label more."
+                f"There are {len(answers)} labelled points, but a calibration needs {MIN_SAMPLES}. Label more."
             )
         order = np.argsort(confidence, kind="stable")
         fitted = optimize.isotonic_regression(answers[order])

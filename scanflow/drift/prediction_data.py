@@ -31,7 +31,7 @@ Prepare: TypeAlias = Callable[[NDArray[Any]], NDArray[Any]]
 """Converts one recorded input of a file, (n, ...), to samples (m, ...) of one shape. What cannot be converted
 becomes NaN, or a ``ValueError`` for the whole file."""
 
-_MOST_NAMED = 3
+_MAX_NAMED = 3
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -238,8 +238,8 @@ def _find_finite_rows(part: Samples) -> NDArray[np.bool_]:
 def _explain_nothing_usable(left_out: Sequence[str]) -> str:
     if not left_out:
         return "There are no predictions to examine: the list of runs is empty, or their files are empty."
-    rest = f"\n- and {len(left_out) - _MOST_NAMED} more" if len(left_out) > _MOST_NAMED else ""
-    named = "\n".join(f"- {line}" for line in left_out[:_MOST_NAMED])
+    rest = f"\n- and {len(left_out) - _MAX_NAMED} more" if len(left_out) > _MAX_NAMED else ""
+    named = "\n".join(f"- {line}" for line in left_out[:_MAX_NAMED])
     return (
         f"None of the predictions in {len(left_out)} files can be examined. Recorded predictions contain the requests "
         f"as they were sent: if these have several forms, convert them with collect(prepare=...).\n{named}{rest}"

@@ -27,7 +27,7 @@ from scanflow.errors import InvalidError
 
 FIRST_LOOK = 0.8
 
-LEAST_TRAFFIC = 0.02
+MIN_TRAFFIC = 0.02
 """A slice with at least this share of the recent predictions still receives requests."""
 
 SURER = 50
@@ -244,7 +244,7 @@ def _set_limits(
 
     def with_limit(part: Slice, share: float, now: float = 0.0) -> _OtherSlice:
         allowed = worst if share == 0 else min(worst, margin / share)
-        return _OtherSlice(part=part, allowed=allowed, large_loss=2 * worst, has_traffic=now >= LEAST_TRAFFIC)
+        return _OtherSlice(part=part, allowed=allowed, large_loss=2 * worst, has_traffic=now >= MIN_TRAFFIC)
 
     limited = [with_limit(part, traffic[part.name], recent.get(part.name, 0.0)) for part in others]
     small = [

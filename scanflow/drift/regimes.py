@@ -17,7 +17,7 @@ FEATURES = 512
 """Number of random Fourier features (Rahimi and Recht, 2007) that approximate the kernel: time is linear in the
 rows."""
 
-LEAST_SHARE = 0.02
+MIN_SHARE = 0.02
 """A regime with a smaller share of the mixture is left out."""
 
 
@@ -45,7 +45,7 @@ def draw_mixture(
     fourier = _compute_fourier_features(white.astype(np.float64))
     means = np.stack([fourier[: reference.rows][numbers == at].mean(axis=0) for at in range(len(names))])
     shares = _fit_shares(means, fourier[reference.rows :].mean(axis=0))
-    shares = np.where(shares < LEAST_SHARE, 0.0, shares)
+    shares = np.where(shares < MIN_SHARE, 0.0, shares)
     shares /= shares.sum()
     sizes = np.bincount(numbers)
     most = min(size / share for size, share in zip(sizes, shares, strict=True) if share > 0)

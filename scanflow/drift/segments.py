@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scanflow.drift.table import FEW_VALUES, LEAST_ROWS, DataTable
+from scanflow.drift.table import FEW_VALUES, MIN_ROWS, DataTable
 from scanflow.drift.two_sample import Comparison, compare
 from scanflow.errors import InvalidError
 
-MOST_SEGMENTS = 20
+MAX_SEGMENTS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +43,10 @@ def compare_by(
         for table in (reference, current)
     ]
     parts: list[tuple[str, DataTable, DataTable]] = []
-    for at in np.argsort(counts, kind="stable")[::-1][:MOST_SEGMENTS]:
+    for at in np.argsort(counts, kind="stable")[::-1][:MAX_SEGMENTS]:
         old, new = np.flatnonzero(codes[: reference.rows] == at), np.flatnonzero(codes[reference.rows :] == at)
         parts.append((f"{levels[at]:g}" if both.is_numeric else str(levels[at]), rest[0].take(old), rest[1].take(new)))
-    enough = [min(old.rows, new.rows) >= LEAST_ROWS for _, old, new in parts]
+    enough = [min(old.rows, new.rows) >= MIN_ROWS for _, old, new in parts]
     shared = level / (1 + sum(enough))
     options = {"level": shared, "least_effect": least_effect, "permutations": max(999, math.ceil(5 / shared))}
     whole = compare(reference, current, **options)  # type: ignore[arg-type]  # level and least_effect are floats

@@ -132,7 +132,7 @@ class KSWIN:
     numbers show a large change soon, many show a small one at all.
     """
 
-    LEAST = 100
+    MIN_VALUES = 100
 
     def __init__(
         self, *, level: float = 1e-5, window: int = 600, newest: Sequence[int] = (30, 150), every: int = 5
@@ -156,7 +156,7 @@ class KSWIN:
     def update(self, value: float) -> bool:
         self._values.append(value)
         self._seen += 1
-        if self._seen % self._every or len(self._values) < max(self.LEAST, 3 * self._newest[0]):
+        if self._seen % self._every or len(self._values) < max(self.MIN_VALUES, 3 * self._newest[0]):
             return False
         values = np.array(self._values)
         sizes = [size for size in self._newest if 3 * size <= len(values)]

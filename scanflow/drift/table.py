@@ -18,16 +18,16 @@ from scanflow.errors import InvalidError
 FEW_VALUES = 10
 """A column of numbers with at most this many different ones is compared by their shares."""
 
-FLOAT32_MOST = float(np.finfo(np.float32).max)
+FLOAT32_MAX = float(np.finfo(np.float32).max)
 
-LEAST_ROWS = 10
+MIN_ROWS = 10
 """Minimum number of rows of either table for a comparison."""
 
-MOST_LEVELS = 10
+MAX_LEVELS = 10
 """Number of the most common categories of a column that count separately in joint tests."""
 
 
-MOST_WIDE = 256
+MAX_WIDE = 256
 """A column of arrays with more numbers per row (pictures) is compared along its main directions."""
 
 DIRECTIONS = 32
@@ -57,7 +57,7 @@ class Column:
             raise InvalidError(f"The column {name!r} has the shape {array.shape}. Give one value per row.")
         if array.dtype.kind in "biuf":
             numbers = array.astype(np.float32 if array.dtype == np.float32 else np.float64)
-            return cls(np.clip(numbers, -FLOAT32_MOST, FLOAT32_MOST))
+            return cls(np.clip(numbers, -FLOAT32_MAX, FLOAT32_MAX))
         if array.dtype.kind in "mM":
             return cls(_convert_to_seconds(array))
         missing = np.array([is_missing(value) for value in array], bool)
@@ -135,8 +135,8 @@ class Column:
             features.append(scores)
         elif codes is not None:
             counts = np.bincount(codes[codes >= 0])
-            commonest = np.argsort(counts, kind="stable")[::-1][:MOST_LEVELS]
-            dropped = commonest[1:] if len(counts) <= MOST_LEVELS else commonest  # the shares add up to 1
+            commonest = np.argsort(counts, kind="stable")[::-1][:MAX_LEVELS]
+            dropped = commonest[1:] if len(counts) <= MAX_LEVELS else commonest  # the shares add up to 1
             features.extend((codes == level).astype(np.float64) for level in dropped)
         if missing.any():
             features.append(missing.astype(np.float64))
@@ -158,7 +158,7 @@ class Column:
         else:
             levels, codes, counts = self.levels
             own = np.bincount(codes[rows][~missing], minlength=len(levels)) / int((~missing).sum())
-            commonest = np.argsort(counts, kind="stable")[::-1][:MOST_LEVELS]
+            commonest = np.argsort(counts, kind="stable")[::-1][:MAX_LEVELS]
             statistics = {str(levels[at]): float(own[at]) for at in commonest}
         if self.missing.any():
             statistics["missing"] = float(missing.mean())
@@ -201,7 +201,7 @@ class DataTable:
                 columns[name] = Column.from_values(name, values)
                 continue
             flat = part.reshape(len(part), -1) if len(part) else part.reshape(0, int(np.prod(part.shape[1:])))
-            if flat.shape[1] > MOST_WIDE and flat.dtype.kind in "biuf":
+            if flat.shape[1] > MAX_WIDE and flat.dtype.kind in "biuf":
                 columns[name] = Column(flat)
                 continue
             numbered = [f"{name}[{at}]" if name else str(at) for at in range(flat.shape[1])]
@@ -221,7 +221,7 @@ class DataTable:
         """The number of rows."""
         return len(next(iter(self.columns.values())).values)
 
-    def check(self, what: str, *, least: int = LEAST_ROWS) -> None:
+    def check(self, what: str, *, least: int = MIN_ROWS) -> None:
         if self.rows < least:
             raise InvalidError(
                 f"The {what} has {self.rows} rows, but at least {least} are needed. "

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-LEAST = 4  # pixels a side
+MIN_SIDE = 4  # pixels a side
 
 
 def thumbnail(values: Any, *, most: int = 64) -> bytes | None:
@@ -25,7 +25,7 @@ def thumbnail(values: Any, *, most: int = 64) -> bytes | None:
         picture = np.moveaxis(picture, 0, 2)
     if picture.ndim == 2:
         picture = picture[..., np.newaxis]
-    if picture.ndim != 3 or picture.shape[2] not in {1, 3, 4} or min(picture.shape[:2]) < LEAST:
+    if picture.ndim != 3 or picture.shape[2] not in {1, 3, 4} or min(picture.shape[:2]) < MIN_SIDE:
         return None
     step = -(-max(picture.shape[:2]) // most)
     pixels = _scale_to_bytes(picture[::step, ::step, : 1 if picture.shape[2] == 1 else 3])

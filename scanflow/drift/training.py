@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanflow.drift.contract import Purpose, read_purpose
-from scanflow.drift.detecting import MOST_LISTED, load_learnt_points, load_user_function
+from scanflow.drift.detecting import MAX_LISTED, load_learnt_points, load_user_function
 from scanflow.drift.evaluation import (
     check_target,
     compare_answers,
@@ -31,7 +31,7 @@ from scanflow.knowledge.mlflow import models
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow.outputs import output
 
-_MOST_BATCHES = 1000
+_MAX_BATCHES = 1000
 
 
 def retrain(
@@ -224,7 +224,7 @@ def _load_labelled_points(
     if not batch:
         raise InvalidError(f"The tracked run {labels!r} has no labelled points.")
     points: dict[str, dict[str, Any]] = {}
-    for run in reversed(tracker.search_runs(app, team, "tags.`scanflow.kind` = 'labels'", limit=_MOST_BATCHES)):
+    for run in reversed(tracker.search_runs(app, team, "tags.`scanflow.kind` = 'labels'", limit=_MAX_BATCHES)):
         if run.run_id != labels:
             points |= {str(point["id"]): point for point in read_json(tracker, run.run_id, LABELS_FILE)}
     points |= {str(point["id"]): point for point in batch}
@@ -258,7 +258,7 @@ def _print_wrong_labels(points: Sequence[Mapping[str, Any]], wrong: Sequence[int
     if not wrong:
         return
     print(f"Left out {len(wrong)} of {len(points)} points, because the model does not know their labels:")
-    for at in wrong[:MOST_LISTED]:
+    for at in wrong[:MAX_LISTED]:
         print(f"  {points[at]['id']} is labelled {points[at]['label']!r}")
     print("Correct a label: scanflow labels --give ID=LABEL --replace")
 

@@ -23,7 +23,7 @@ from scanflow.knowledge.port import KnowledgeBase
 
 DATASET, OF_MODEL = "dataset", "scanflow.model"
 
-_LEAST_ROWS = 20
+_MIN_ROWS = 20
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -44,10 +44,10 @@ class TrainingData:
         x = x.reset_index(drop=True) if is_table(x) else np.asarray(x)
         labels = np.asarray(y)
         labels = np.array([str(label) for label in labels]) if labels.dtype.kind == "O" else labels
-        if labels.shape != (len(x),) or len(x) < _LEAST_ROWS:
+        if labels.shape != (len(x),) or len(x) < _MIN_ROWS:
             raise InvalidError(
                 f"There are {len(x)} samples and labels of the shape {labels.shape}. Give a label for each of at least "
-                f"{_LEAST_ROWS} samples: (x, y)."
+                f"{_MIN_ROWS} samples: (x, y)."
             )
         for_evaluation = are_for_evaluation(compute_digests(x), evaluation_share)
         x_train = take_rows(x, ~for_evaluation)

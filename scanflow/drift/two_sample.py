@@ -32,26 +32,18 @@ from scanflow.drift.column_tests import (
     repeated_value,
     standardise,
 )
-from scanflow.drift.table import (
-    LEAST_ROWS,
-    Column,
-    DataTable,
-    Shares,
-    align,
-    compute_shares,
-    project_on_main_directions,
-)
+from scanflow.drift.table import MIN_ROWS, Column, DataTable, Shares, align, compute_shares, project_on_main_directions
 from scanflow.errors import InvalidError
 
-MOST_ROWS = 2000
+MAX_ROWS = 2000
 """Maximum number of compared rows of either table; larger tables are sampled at random. The discrepancy's time grows
 as its square."""
 
-MOST_FEATURES = 64
+MAX_FEATURES = 64
 """Maximum number of features in joint tests; more are projected on this many main directions. Each column is still
 tested separately."""
 
-LEAST_P = 1e-12
+MIN_P = 1e-12
 """The smallest p-value that is reported."""
 
 _JOINT = ("means", "products", "mmd")
@@ -165,16 +157,16 @@ def compare(
         level: How often tables drawn alike are said to differ: 0 to 0.1.
         least_effect: A column that differs by less has not drifted: 0 to 1. Above 0, columns count one by one alone.
         permutations: How many random divisions; ``1 / level`` times the number of families at least.
-        seed: Of the divisions, and of the rows that are drawn from more than ``MOST_ROWS``. The same gives the same.
+        seed: Of the divisions, and of the rows that are drawn from more than ``MAX_ROWS``. The same gives the same.
 
     Raises:
         InvalidError: other columns than the reference's, too few rows or permutations.
     """
     check_options(level, permutations, least_effect)
-    reference.check("reference", least=LEAST_ROWS)
+    reference.check("reference", least=MIN_ROWS)
     current.check("batch")
     generator = np.random.default_rng(seed)
-    before, after = align(reference.sample(MOST_ROWS, generator), current.sample(MOST_ROWS, generator))
+    before, after = align(reference.sample(MAX_ROWS, generator), current.sample(MAX_ROWS, generator))
     divisions = Divisions.draw(before.rows, after.rows, permutations, generator)
     column_tests = [
         _test_column(name, column.then(after.columns[name]), divisions) for name, column in before.columns.items()
@@ -203,8 +195,8 @@ def compare(
         columns=tuple(sorted(columns, key=lambda column: (column.p, -column.effect))),
         joint=tuple(joint),
         rows=(reference.rows, current.rows),
-        statistic=-math.log10(max(float(least[0]), LEAST_P)),
-        threshold=-math.log10(max(float(strict) * (1 - 1e-9), LEAST_P)),
+        statistic=-math.log10(max(float(least[0]), MIN_P)),
+        threshold=-math.log10(max(float(strict) * (1 - 1e-9), MIN_P)),
         least_effect=least_effect,
     )
 
@@ -327,8 +319,8 @@ def _compute_families(features: NDArray[np.float32], divisions: Divisions) -> li
     if features.shape[1] < 2:
         return []
     few = features
-    if features.shape[1] > MOST_FEATURES:
-        few = standardise(project_on_main_directions(features, MOST_FEATURES - 1))
+    if features.shape[1] > MAX_FEATURES:
+        few = standardise(project_on_main_directions(features, MAX_FEATURES - 1))
     white = whiten(few)
     weight = divisions.weight
     means = weight * (divisions.difference(white) ** 2).sum(axis=1)
@@ -393,6 +385,6 @@ def _build_adjustment(least: Floats) -> Callable[[float], float]:
     def adjust(p: float) -> float:
         as_small = 1 + int(np.searchsorted(ascending, p * (1 + 1e-9), side="right"))
         further = p / ascending[0] if as_small == 1 and ascending[0] > 0 else 1.0
-        return max(as_small / len(least) * float(further), LEAST_P)
+        return max(as_small / len(least) * float(further), MIN_P)
 
     return adjust

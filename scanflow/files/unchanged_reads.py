@@ -16,7 +16,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-MOST_KEPT = 64
+MAX_ENTRIES = 64
 """Number of cached results; when it is exceeded, the cache is cleared."""
 
 _Version = tuple[int, int]
@@ -40,7 +40,7 @@ class UnchangedReads:
         """Return the cached result of ``read`` for ``key`` if the database is unchanged, else call it."""
         with self._lock:
             version = self._version_now()
-            if version != self._version or len(self._kept) >= MOST_KEPT:
+            if version != self._version or len(self._kept) >= MAX_ENTRIES:
                 self._kept.clear()
                 self._version = version
             if version is not None and key in self._kept:

@@ -44,7 +44,7 @@ _STATUSES_BY_KIND: Mapping[type[ScanflowError], tuple[int, ...]] = {
 }
 _REFUSALS = {status: kind for kind, statuses in _STATUSES_BY_KIND.items() for status in statuses}
 _PASSING = frozenset({408, 425, 429, 502, 503, 504})
-_MOST_SHOWN = 500
+_MAX_SHOWN = 500
 
 
 def build_problem(error: Exception) -> tuple[int, dict[str, Any]]:
@@ -106,4 +106,4 @@ def _extract_message(body: bytes) -> str:
         detail = document.get("detail") or document.get("error") or (isinstance(status, dict) and status.get("info"))
         text = detail if isinstance(detail, str) else text
     text = text or "no message."
-    return text if len(text) <= _MOST_SHOWN else text[: _MOST_SHOWN - 1] + "…"
+    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 1] + "…"

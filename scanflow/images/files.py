@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from scanflow.errors import InvalidError, NotFoundError
 
 IGNORE_FILE: Final = ".scanflowignore"
-MOST_FILES: Final = 20_000
+MAX_FILES: Final = 20_000
 _NOT_CODE: Final = ("__pycache__", "node_modules", "mlruns", "mlartifacts", "*.egg-info", "*.py[co]")
 
 
@@ -47,9 +47,9 @@ def list_code_files(folder: Path) -> tuple[CodeFile, ...]:
         except OSError:  # a link to nowhere, or gone since
             continue
         files.append(CodeFile(path.relative_to(folder).as_posix(), path, stat.st_size, bool(stat.st_mode & 0o100)))
-        if len(files) > MOST_FILES:
+        if len(files) > MAX_FILES:
             raise InvalidError(
-                f"The application's folder {str(folder)!r} has more than {MOST_FILES:,} files. Move files that are "
+                f"The application's folder {str(folder)!r} has more than {MAX_FILES:,} files. Move files that are "
                 f"not code out of it, or list them in {IGNORE_FILE}: data"
             )
     return tuple(sorted(files))

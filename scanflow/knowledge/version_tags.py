@@ -34,7 +34,7 @@ CHAMPION: Final = "champion"
 """The default alias of the version in use."""
 
 _REJECTED = "rejected: "
-_LONGEST = 1000
+_MAX_LENGTH = 1000
 
 
 def get_rejection(tags: Mapping[str, str]) -> str | None:
@@ -51,4 +51,4 @@ def version_before(tags: Mapping[str, str]) -> int | None:
 
 def rejection(why: str) -> str:
     """Format the tag of a rejected version."""
-    return _REJECTED + one_line(why, _LONGEST)
+    return _REJECTED + one_line(why, _MAX_LENGTH)

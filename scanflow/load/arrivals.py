@@ -17,7 +17,7 @@ from itertools import accumulate, count, pairwise
 
 from scanflow.errors import InvalidError
 
-MOST_REQUESTS = 5_000_000
+MAX_REQUESTS = 5_000_000
 """Largest number of requests of one load; 160 MB of results."""
 
 _SINE_KNOTS = 64
@@ -39,9 +39,9 @@ class RateTrace:
             raise InvalidError("A rate must be a number of requests per second, 0 or more.")
         if not self.requests:
             raise InvalidError("This rate is always 0: no request is due.")
-        if self.requests > MOST_REQUESTS:
+        if self.requests > MAX_REQUESTS:
             raise InvalidError(
-                f"{self.requests:,.0f} requests are too many for one load, which can have {MOST_REQUESTS:,}."
+                f"{self.requests:,.0f} requests are too many for one load, which can have {MAX_REQUESTS:,}."
             )
 
     @property

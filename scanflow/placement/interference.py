@@ -13,22 +13,22 @@ from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
-LEAST_REQUESTS = 20
+MIN_REQUESTS = 20
 """The 95th percentile of a window with fewer requests is not used."""
 
-LEAST_PAIRS = 8
+MIN_PAIRS = 8
 """Minimum number of pairs of windows for a decision. Eight pairs that all agree have p = 0.004."""
 
 LEVEL = 0.005
-LEAST_EFFECT = 1.2
+MIN_EFFECT = 1.2
 """Minimum ratio of latencies at which a neighbour counts as a disturbance."""
 
-LEAST_GAIN, LEVEL_OF_GAIN = 1.15, 0.05
+MIN_GAIN, LEVEL_OF_GAIN = 1.15, 0.05
 """Minimum factor by which the latency must fall for a move to count as helpful, and the maximum p-value of that
 fall: the move itself was based on evidence."""
 
 SAME_LOAD = 0.95
-MOST_LOAD = 3.0
+MAX_LOAD = 3.0
 """A quiet window may have 5 % less load than the disturbed one, and up to this many times as much: more load does
 not make it faster, and clients that wait for answers send fewer requests to a disturbed service."""
 
@@ -77,7 +77,7 @@ class Slowdown:
     def disturbs(self, neighbours: int = 1) -> bool:
         """Return whether the effect is significant and large, corrected for the number of neighbours tested
         (Bonferroni)."""
-        return self.p < LEVEL / max(1, neighbours) and self.ratio >= LEAST_EFFECT
+        return self.p < LEVEL / max(1, neighbours) and self.ratio >= MIN_EFFECT
 
 
 def compare_move(before: Sequence[LoadPoint], after: Sequence[LoadPoint]) -> tuple[Slowdown | None, bool | None]:
@@ -86,7 +86,7 @@ def compare_move(before: Sequence[LoadPoint], after: Sequence[LoadPoint]) -> tup
     slowdown = compare([(after, before)])
     if slowdown is None or (slowdown.pairs < len(before) and len(after) < 3 * len(before)):
         return slowdown, None
-    return slowdown, slowdown.ratio >= LEAST_GAIN and slowdown.p < LEVEL_OF_GAIN
+    return slowdown, slowdown.ratio >= MIN_GAIN and slowdown.p < LEVEL_OF_GAIN
 
 
 class Disturbance(NamedTuple):
@@ -149,7 +149,7 @@ def split(windows: Iterable[Window], neighbour: str) -> list[tuple[list[LoadPoin
 def compare(groups: Iterable[tuple[Sequence[LoadPoint], Sequence[LoadPoint]]]) -> Slowdown | None:
     """Compare quiet and disturbed windows, group by group; None: too few are comparable."""
     pairs = [pair for quiet, disturbed in groups for pair in fair_pairs(quiet, disturbed)]
-    if len(pairs) < LEAST_PAIRS:
+    if len(pairs) < MIN_PAIRS:
         return None
     effects = [math.log(disturbed.p95_s / quiet.p95_s) for quiet, disturbed in pairs]
     return Slowdown(
@@ -167,7 +167,7 @@ def fair_pairs(quiet: Iterable[LoadPoint], disturbed: Iterable[LoadPoint]) -> li
     for slow in sorted(disturbed):
         while unpaired and unpaired[0].load < SAME_LOAD * slow.load:
             unpaired.pop(0)
-        if unpaired and unpaired[0].load <= MOST_LOAD * slow.load:
+        if unpaired and unpaired[0].load <= MAX_LOAD * slow.load:
             pairs.append((unpaired.pop(0), slow))
     return pairs
 

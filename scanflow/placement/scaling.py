@@ -16,14 +16,14 @@ from scanflow.app.model import Model
 HEADROOM = 0.8
 """The planned latency as a share of the target: the load may grow before another instance is ready."""
 
-MOST_BUSY = 0.75
+MAX_UTILIZATION = 0.75
 """The largest planned utilization of instances, whatever their latency."""
 
-LEAST_WAIT = 1.25
+MIN_WAIT = 1.25
 """The planned latency is at least this multiple of an idle instance's latency: more instances do not make a request
 faster."""
 
-LEAST_FACTOR = 0.5
+MIN_FACTOR = 0.5
 """With constant service times, requests wait half as long as with the varying ones of M/M/c."""
 
 
@@ -73,14 +73,14 @@ def recommend(
     service_rate = _fit_service_rate(load.done, load.ready, load.mean_s)
     seen = load.p95_s / _compute_p95(load.done, load.ready, service_rate)
     factor = max(
-        LEAST_FACTOR,
+        MIN_FACTOR,
         median([seen, *(recommendation.factor for recommendation in past if recommendation.factor is not None)]),
     )
     idle_p95_s = factor * math.log(20) / service_rate
-    goal = math.inf if idle_p95_s > target_p95_s else max(HEADROOM * target_p95_s, LEAST_WAIT * idle_p95_s)
+    goal = math.inf if idle_p95_s > target_p95_s else max(HEADROOM * target_p95_s, MIN_WAIT * idle_p95_s)
 
     def count_needed(rate: float) -> int:
-        first = math.floor(rate / service_rate / MOST_BUSY) + 1
+        first = math.floor(rate / service_rate / MAX_UTILIZATION) + 1
         fitting = (n for n in range(first, most) if factor * _compute_p95(rate, n, service_rate) <= goal)
         return next(fitting, most)
 

@@ -9,13 +9,13 @@ from contextlib import suppress
 
 from scanflow.processes.jobs import GRACE_S, Job
 
-MOST_STARTS = 6
+MAX_STARTS = 6
 """Maximum number of starts of a job's process."""
 
 WELL_S = 300.0
 """A process that runs for this long counts as healthy: its number of starts is reset."""
 
-_LONGEST_PAUSE_S = 30.0
+_MAX_PAUSE_S = 30.0
 _DOUBLINGS = 5
 """After this many doublings, a pause of a second exceeds the longest pause."""
 
@@ -68,4 +68,4 @@ class Processes:
 
 
 def _pause_s(starts: int) -> float:
-    return min(_LONGEST_PAUSE_S, 2.0 ** min(starts - 1, _DOUBLINGS)) if starts else 0.2
+    return min(_MAX_PAUSE_S, 2.0 ** min(starts - 1, _DOUBLINGS)) if starts else 0.2

@@ -25,7 +25,7 @@ else:  # run as a file, it finds nothing of scanflow but what lies beside it
 
     del sys.path[0]
 
-_RESTART_S, _RESTART_MOST_S, _HEALTHY_S = 0.1, 30.0, 60.0
+_RESTART_S, _RESTART_MAX_S, _HEALTHY_S = 0.1, 30.0, 60.0
 
 
 class Restarter(Shim):
@@ -90,7 +90,7 @@ class Restarter(Shim):
         if now - self._began >= _HEALTHY_S:
             self._pause_s = 0.0
         self._restart = now + self._pause_s
-        self._pause_s = min(max(_RESTART_S, 2 * self._pause_s), _RESTART_MOST_S)
+        self._pause_s = min(max(_RESTART_S, 2 * self._pause_s), _RESTART_MAX_S)
 
     def _act(self, now: float) -> None:
         if self._stop:  # end the program first, so that it replaces nothing

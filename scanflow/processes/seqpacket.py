@@ -21,7 +21,7 @@ MAX_FILES = 16
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 _PACKET_BYTES = 64 * 1024
 _IN_MEMFD = b"@"  # no JSON begins so
-_LONGEST_PATH = 100
+_MAX_PATH_LENGTH = 100
 """Length in bytes of a path that fits a Unix address everywhere (108 on Linux, 104 on macOS, with the terminating
 zero)."""
 
@@ -149,7 +149,7 @@ def _same_user(sock: socket.socket) -> bool:
 
 def _with_address(path: Path, do: Callable[[str], None]) -> None:
     """Call ``bind`` or ``connect`` with an address for the path, however long it is."""
-    if len(os.fsencode(path)) <= _LONGEST_PATH:
+    if len(os.fsencode(path)) <= _MAX_PATH_LENGTH:
         do(str(path))
         return
     # A folder's descriptor names it in a few bytes: /proc/self/fd/9/control.

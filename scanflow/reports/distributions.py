@@ -11,12 +11,12 @@ from scanflow.reports import drawing as svg
 if TYPE_CHECKING:
     from scanflow.drift.two_sample import Comparison
 
-MOST_COLUMNS = 6
+MAX_COLUMNS = 6
 WIDTH, HEIGHT, TOP, FOOT, GAP = 340.0, 190.0, 44.0, 20.0, 24.0
 LETTERS = 44  # of the widest line over a column
 
 
-def draw_columns(comparison: Comparison, *, most: int = MOST_COLUMNS) -> str:
+def draw_columns(comparison: Comparison, *, most: int = MAX_COLUMNS) -> str:
     """Draw the ``most`` columns that changed most as SVG, two in a row."""
     shown = comparison.columns[:most]
     width, height = 2 * WIDTH + 3 * GAP, (len(shown) + 1) // 2 * (HEIGHT + GAP) + GAP

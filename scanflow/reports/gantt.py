@@ -11,7 +11,7 @@ from scanflow.reports import drawing as svg
 LEFT, RIGHT, TOP, BOTTOM = 150.0, 24.0, 34.0, 32.0
 ROW_PX, BAR_PX = 26.0, 16.0
 COLOURS = {"succeeded": "green", "failed": "red", "stopped": "amber", "running": "blue", "interrupted": "soft"}
-MOST_LETTERS = 19
+MAX_LETTERS = 19
 
 
 def gantt(jobs: Sequence[JobTimes], *, width: float = svg.WIDTH) -> str:
@@ -38,7 +38,7 @@ def _draw_heading(jobs: Sequence[JobTimes]) -> str:
 
 
 def _draw_row(job: JobTimes, top: float, begin: float, scale: float, right: float) -> str:
-    name = job.job if len(job.job) <= MOST_LETTERS else job.job[: MOST_LETTERS - 1] + "…"
+    name = job.job if len(job.job) <= MAX_LETTERS else job.job[: MAX_LETTERS - 1] + "…"
     submitted = LEFT + (job.submitted - begin) * scale
     began = submitted + job.waiting_s * scale
     y = top + (ROW_PX - BAR_PX) / 2

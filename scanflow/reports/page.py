@@ -13,7 +13,7 @@ from scanflow.reports.records import LoopEvent, RequestCounts, ScoredAnswers, Ve
 from scanflow.reports.timeline import timeline
 from scanflow.reports.tracker_links import TrackerLinks
 
-MOST_ROWS = 1000  # so many events are listed, the latest ones; the plot has all
+MAX_ROWS = 1000  # so many events are listed, the latest ones; the plot has all
 LANES = (
     "A lane for each agent. Dashed lines: predictions were counted (blue), drift was found (red), a detection found "
     "no drift (grey)."
@@ -141,10 +141,10 @@ def render_events(events: Sequence[LoopEvent]) -> str:
     rows = sorted(events, key=lambda event: event.at)
     if not rows:
         return ""
-    omitted = len(rows) - MOST_ROWS
+    omitted = len(rows) - MAX_ROWS
     note = f"<p>The first {omitted:,} events are not listed.</p>\n" if omitted > 0 else ""
     form = choose_time_format(rows[0].at, rows[-1].at)
-    body = [(moment(event.at, form), event.agent, event.text, event.detail) for event in rows[-MOST_ROWS:]]
+    body = [(moment(event.at, form), event.agent, event.text, event.detail) for event in rows[-MAX_ROWS:]]
     listed = sections.table(("time", "agent", "what", "more"), body)
     return f"<details><summary>All {len(rows):,} events</summary>\n{note}{listed}</details>"
 

@@ -10,14 +10,14 @@ from itertools import groupby
 from typing import Any
 
 from scanflow.reports import drawing as svg
-from scanflow.reports.distributions import MOST_COLUMNS, draw_column
+from scanflow.reports.distributions import MAX_COLUMNS, draw_column
 from scanflow.reports.loop_events import compute_interval
 from scanflow.reports.records import LoopEvent, RequestCounts, ScoredAnswers, Version
 from scanflow.reports.series import LINES, EventLine, Point, chart
 from scanflow.reports.tracker_links import Link, TrackerLinks
 
-MOST_POINTS = 40  # of a line over time; what is closer is added up
-MOST_SAMPLES, MOST_VALUES = 12, 8
+MAX_POINTS = 40  # of a line over time; what is closer is added up
+MAX_SAMPLES, MAX_VALUES = 12, 8
 PNG = b"\x89PNG\r\n\x1a\n"
 NO_ANSWERS = "No sample that was drawn at random from a drifted window is labelled yet. Label samples: scanflow labels"
 NOT_ASKED = "The requests to the service are unknown: the executor agent reports them while it is running."
@@ -46,16 +46,16 @@ def render_accuracy(answers: Sequence[ScoredAnswers], counted: str, marks: Seque
 def render_columns(drifted: Sequence[Mapping[str, Any]]) -> str:
     if not drifted:
         return render_missing("No detection reported columns.")
-    drawn = "".join(f"<figure>{draw_column(column)}</figure>" for column in drifted[:MOST_COLUMNS])
-    more = f" {len(drifted) - MOST_COLUMNS} more are not drawn." if len(drifted) > MOST_COLUMNS else ""
+    drawn = "".join(f"<figure>{draw_column(column)}</figure>" for column in drifted[:MAX_COLUMNS])
+    more = f" {len(drifted) - MAX_COLUMNS} more are not drawn." if len(drifted) > MAX_COLUMNS else ""
     caption = f"{draw_dot('blue')} before, {draw_dot('amber')} now; the worst first.{more}"
     return f'<p>{caption}</p><div class="grid">{drawn}</div>'
 
 
 def render_samples(labels: Sequence[Mapping[str, Any]], worst: Sequence[Mapping[str, Any]]) -> str:
     """Render some of the selected points: thumbnails, or rows with the ``worst`` columns first."""
-    pictures = [(label, picture) for label in labels if (picture := _encode_picture(label))][:MOST_SAMPLES]
-    rows = [label for label in labels if isinstance(label.get("row"), Mapping)][:MOST_SAMPLES]
+    pictures = [(label, picture) for label in labels if (picture := _encode_picture(label))][:MAX_SAMPLES]
+    rows = [label for label in labels if isinstance(label.get("row"), Mapping)][:MAX_SAMPLES]
     if not (pictures or rows):
         return render_missing(
             "The selected samples have no stored picture or row." if labels else "No sample was selected."
@@ -69,7 +69,7 @@ def render_samples(labels: Sequence[Mapping[str, Any]], worst: Sequence[Mapping[
     else:
         worst_names = [str(column.get("name")) for column in worst]
         names = sorted({name: 0 for label in rows for name in label["row"]}, key=lambda name: name not in worst_names)
-        names = names[:MOST_VALUES]
+        names = names[:MAX_VALUES]
         shown = table(
             [*names, "prediction"],
             [[*(_format_value(label["row"].get(name)) for name in names), _format_prediction(label)] for label in rows],
@@ -82,7 +82,7 @@ def render_requests(asked: Sequence[RequestCounts], marks: Sequence[EventLine], 
     """Render request rate, failed requests and latency over time."""
     if not asked:
         return render_missing(NOT_ASKED)
-    width = max((span[1] - span[0]) / MOST_POINTS, 1e-9)
+    width = max((span[1] - span[0]) / MAX_POINTS, 1e-9)
     plots: dict[str, dict[str, list[Point]]] = {"requests a second": {}, "failed requests": {}, "p95, ms": {}}
     rates, errors, slow = plots.values()
     ordered = sorted(asked, key=lambda counts: (counts.version, counts.at))

@@ -9,7 +9,7 @@ from scanflow.reports import drawing as svg
 from scanflow.reports.records import Kind, LoopEvent
 
 LEFT, RIGHT, TOP, BOTTOM = 84.0, 24.0, 12.0, 32.0
-ROW_PX, MARKER_PX, MOST_ROWS = 18.0, 5.0, 5
+ROW_PX, MARKER_PX, MAX_ROWS = 18.0, 5.0, 5
 LANE_PAD_PX = 16.0
 MERGE_PX = 14.0  # events of one kind in one lane that are closer than this to the first of them are drawn as one
 MERGE_PREDICTIONS_PX = 72.0  # the same for predictions: what counts is how many there were until somebody looked
@@ -101,7 +101,7 @@ def build_marker(group: list[LoopEvent], *, begin: float, scale: float) -> Marke
 
 def place_labels(markers: Sequence[Marker], width: float) -> list[svg.PlacedLabel | None]:
     labels = [(marker.x, svg.text_width(shorten(marker.text, width))) for marker in markers]
-    return svg.place(labels, left=LEFT - MARKER_PX, right=width - MARKER_PX, rows=MOST_ROWS)
+    return svg.place(labels, left=LEFT - MARKER_PX, right=width - MARKER_PX, rows=MAX_ROWS)
 
 
 def shorten(words: str, width: float) -> str:

@@ -8,7 +8,7 @@ from html import escape
 from scanflow.text.printable import one_line
 
 MAX_ROWS = 50
-_LONGEST = 200
+_MAX_LENGTH = 200
 _LEFT = ' style="text-align:left"'
 
 
@@ -24,4 +24,4 @@ def html_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[objec
 
 
 def _safe(value: object) -> str:
-    return escape(one_line(str(value), _LONGEST))
+    return escape(one_line(str(value), _MAX_LENGTH))

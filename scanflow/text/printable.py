@@ -20,7 +20,7 @@ _UNFINISHED = re.compile(
 _LINE_BREAK = re.compile(r"\r\n?")
 # C0 without tab and newline, DEL, C1, and the marks that reorder text (what is seen is then not what is there).
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-_LONGEST_SEQUENCE = 4096
+_MAX_SEQUENCE_LENGTH = 4096
 
 
 def printable(text: str) -> str:
@@ -46,7 +46,7 @@ class PrintableStream:
     def feed(self, block: bytes, *, last: bool = False) -> str:
         text = self._held + self._decoder.decode(block, last)
         self._held = ""
-        if not last and (cut := _UNFINISHED.search(text)) and len(text) - cut.start() <= _LONGEST_SEQUENCE:
+        if not last and (cut := _UNFINISHED.search(text)) and len(text) - cut.start() <= _MAX_SEQUENCE_LENGTH:
             text, self._held = text[: cut.start()], text[cut.start() :]
         elif not last and text.endswith("\r"):
             text, self._held = text[:-1], "\r"

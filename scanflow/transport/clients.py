@@ -20,7 +20,7 @@ from scanflow.http.security import is_loopback_host
 T = TypeVar("T")
 
 CONNECT_TIMEOUT_S = 5.0
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
+FIRST_WAIT_S, MAX_WAIT_S = 0.1, 2.0
 
 
 def client_options(url: str, token: str | None, timeout_s: float) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def retry(call: Callable[[], T], *, on: Callable[[Exception], bool | float], tim
     import stamina
 
     for attempt in stamina.retry_context(
-        on=on, attempts=None, timeout=timeout_s, wait_initial=FIRST_WAIT_S, wait_max=LONGEST_WAIT_S, wait_jitter=0.1
+        on=on, attempts=None, timeout=timeout_s, wait_initial=FIRST_WAIT_S, wait_max=MAX_WAIT_S, wait_jitter=0.1
     ):
         with attempt:
             if attempt.num == 1:

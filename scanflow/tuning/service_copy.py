@@ -36,7 +36,7 @@ SUFFIX = "-tune"
 WARM_UP_S = 0.5
 """Duration of the load after a change that is not counted."""
 
-LONGEST_WARM_UP = 200
+MAX_WARM_UP_REQUESTS = 200
 """Maximum number of requests of the warm-up."""
 
 START_S = 90.0
@@ -111,7 +111,7 @@ class ServiceCopy:
             else:
                 record = self.where.deploy(deployment, observe=self.observe)
             self._now = candidate
-            plan = replace(self.load(record), requests=LONGEST_WARM_UP, duration_s=WARM_UP_S)
+            plan = replace(self.load(record), requests=MAX_WARM_UP_REQUESTS, duration_s=WARM_UP_S)
             with LoadGenerator(plan) as load:
                 load.result()
         return self._measure_load(self.where.service(self.name))

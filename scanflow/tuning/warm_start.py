@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from scanflow.tuning.candidates import Candidate, SearchSpace
 from scanflow.tuning.search import Scores, choose_next_candidate, select_best
 
-MOST_RANKED = 4
+MAX_RANKED = 4
 """Number of candidates in a history: the best, and the runners-up."""
 
 SHARE_OF_TRIALS = 0.5
@@ -79,7 +79,7 @@ def rank_candidates(default: Candidate, winner: Candidate | None, scores: Scores
         if candidate != first and scores.get(candidate, 1.0) > 0
     ]
     others.sort(key=lambda candidate: scores.get(candidate, 1.0), reverse=True)
-    return (first, *others)[:MOST_RANKED]
+    return (first, *others)[:MAX_RANKED]
 
 
 def still_holds(space: SearchSpace, history: TuningHistory, scores: Scores) -> bool:

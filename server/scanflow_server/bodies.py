@@ -21,7 +21,7 @@ from scanflow_server.access import TEAM_KEYS
 from scanflow_server.store.keys import OWN
 
 _LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
-_DEEPEST = 100
+_MAX_DEPTH = 100
 
 
 def check_text(value: Any, depth: int = 0) -> Any:
@@ -38,8 +38,8 @@ def check_text(value: Any, depth: int = 0) -> Any:
     elif isinstance(value, float) and not math.isfinite(value):
         raise InvalidError(f"{value!r} is not a number in JSON. Write null.")
     elif isinstance(value, Mapping | list | tuple):
-        if depth > _DEEPEST:
-            raise InvalidError(f"The value is nested deeper than {_DEEPEST} levels. Check for an extra bracket.")
+        if depth > _MAX_DEPTH:
+            raise InvalidError(f"The value is nested deeper than {_MAX_DEPTH} levels. Check for an extra bracket.")
         for inner in value:
             check_text(inner, depth + 1)
             if isinstance(value, Mapping):

@@ -9,8 +9,8 @@ from scanflow.agent.records import JSON
 from scanflow_server.page_html import format_time, format_value, render_header, render_page, to_json
 from scanflow_server.store.labels import Label
 
-MOST_CHOICES = 12
-_MOST_TEXT = 500
+MAX_CHOICES = 12
+_MAX_TEXT_LENGTH = 500
 
 
 def render_empty(caller: str) -> str:
@@ -76,7 +76,7 @@ def _render_data(label: Label, picture: str | None) -> str:
         shape = label.data.get("shape")
         size = "×".join(map(str, shape)) if isinstance(shape, list) else ""
         return f'<img src="{escape(picture)}" alt="The picture to label"><p class="quiet">{escape(size)}</p>'
-    return f'<p class="quiet">{escape(to_json(label.data)[:_MOST_TEXT])}</p>'
+    return f'<p class="quiet">{escape(to_json(label.data)[:_MAX_TEXT_LENGTH])}</p>'
 
 
 def _render_votes(label: Label) -> str:

@@ -138,5 +138,5 @@ def _list_choices(batch: Sequence[Label]) -> list[JSON]:
         for label in (sample.label, sample.guess):
             if label is not None:
                 choices.setdefault(json.dumps(label, sort_keys=True), label)
-    texts = sorted(choices, key=lambda text: (len(text), text))[: html.MOST_CHOICES]
+    texts = sorted(choices, key=lambda text: (len(text), text))[: html.MAX_CHOICES]
     return [choices[text] for text in texts] if len(texts) > 1 else []

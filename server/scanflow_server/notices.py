@@ -10,9 +10,9 @@ from scanflow.agent.records import Action, Event
 from scanflow.app.webhook import News
 from scanflow.drift.promotion import format_decision
 
-_MOST_TEXT = 3000
-_MOST_DATA = 256 * 1024
-_MOST_NAMED = 5
+_MAX_TEXT_LENGTH = 3000
+_MAX_DATA_BYTES = 256 * 1024
+_MAX_NAMED = 5
 
 TYPES: Mapping[News, tuple[str, ...]] = {
     "approval": ("intent",),
@@ -39,9 +39,9 @@ def build_body(event: Event, action: Action | None, *, url: str) -> bytes:
     parts = [_format_line(event, url), format_decision(evidence) if evidence else "", command]
     text = ". ".join(part.rstrip(".") for part in parts if part)
     whole = event.model_dump(mode="json")
-    if len(json.dumps(whole)) > _MOST_DATA:
-        whole["data"] = {"left_out": f"more than {_MOST_DATA} bytes"}
-    about = {"text": _escape(f"[{event.app}] {text}"[:_MOST_TEXT]), "event": whole}
+    if len(json.dumps(whole)) > _MAX_DATA_BYTES:
+        whole["data"] = {"left_out": f"more than {_MAX_DATA_BYTES} bytes"}
+    about = {"text": _escape(f"[{event.app}] {text}"[:_MAX_TEXT_LENGTH]), "event": whole}
     return json.dumps(about | ({"evidence": evidence} if evidence else {})).encode()
 
 
@@ -78,8 +78,8 @@ def _format_columns(columns: Any) -> str:
         if isinstance(columns, list)
         else []
     )
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return ", ".join(f"`{name}`" for name in names[:_MOST_NAMED]) + more
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return ", ".join(f"`{name}`" for name in names[:_MAX_NAMED]) + more
 
 
 def _escape(text: str) -> str:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
-_MOST_TEXT = 500
+_MAX_TEXT_LENGTH = 500
 
 _STYLE = """
 :root { color-scheme: light dark; font: 1rem/1.4 system-ui, sans-serif }
@@ -94,7 +94,7 @@ def format_value(value: Any) -> str:
     """Return a value as text, escaped and shortened."""
     if value is None:
         return "<small>nothing</small>"
-    return escape((value if isinstance(value, str) else to_json(value))[:_MOST_TEXT])
+    return escape((value if isinstance(value, str) else to_json(value))[:_MAX_TEXT_LENGTH])
 
 
 def format_time(at: float) -> str:

@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from scanflow_server.page_html import HEADERS
 
-_MOST_FORM: Final = 64 * 1024
+_MAX_FORM_BYTES: Final = 64 * 1024
 
 
 def make_page_response(text: str, status: int = 200, headers: Mapping[str, str] = HEADERS) -> Response:
@@ -31,6 +31,6 @@ async def read_form(request: Request) -> dict[str, str]:
     body = bytearray()
     async for block in request.stream():
         body += block
-        if len(body) > _MOST_FORM:
-            raise HTTPException(413, f"The form has more than {_MOST_FORM} bytes. Send less.")
+        if len(body) > _MAX_FORM_BYTES:
+            raise HTTPException(413, f"The form has more than {_MAX_FORM_BYTES} bytes. Send less.")
     return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))

@@ -15,7 +15,7 @@ from scanflow_server.access import TokenHolder
 
 COOKIE: Final = "scanflow_session"
 SESSION_S: Final = 12 * 3600.0
-_MOST_SESSIONS = 1000
+_MAX_SESSIONS = 1000
 
 FindCaller: TypeAlias = Callable[[str], Awaitable[TokenHolder | None]]
 
@@ -35,7 +35,7 @@ class Sessions:
         """Return the id of a new session; None: the token is not valid."""
         if not token or await self._find(token) is None:
             return None
-        while len(self._began) >= _MOST_SESSIONS:
+        while len(self._began) >= _MAX_SESSIONS:
             del self._began[next(iter(self._began))]
         session = secrets.token_urlsafe(32)
         self._began[session] = token, self._clock()

@@ -38,7 +38,7 @@ _NEXT: Final = re.compile(r"/(labels|reports/[^/\\?#]{1,128})?")
 _STYLES: Final = re.compile(r"<style>(.*?)</style>", re.DOTALL)
 _SHOWN: Final = 20
 _ALL: Final = 2**31 - 1  # of the events that are kept
-_MOST_LABELS: Final = 2_000
+_MAX_LABELS: Final = 2_000
 
 
 class Pages:
@@ -126,7 +126,7 @@ class Pages:
         with self._context.store.read() as connection:
             shown_events = events.list_after(connection, 0, type=TYPES, app=app, team=caller.team, limit=_ALL)
             labels = label_store.list_labels(
-                connection, app=app, own=caller.team, state="given", details=True, limit=_MOST_LABELS
+                connection, app=app, own=caller.team, state="given", details=True, limit=_MAX_LABELS
             )
         if not shown_events:
             raise NotFoundError(f"No agent of {app!r} has reported anything yet.")

@@ -17,7 +17,7 @@ from scanflow.errors import InvalidError, ScanflowError
 from scanflow.http.problems import PROBLEM_JSON, build_problem, problem_document
 
 _log = logging.getLogger(__name__)
-_MOST_SHOWN = 5
+_MAX_SHOWN = 5
 
 
 class Problem(BaseModel):
@@ -96,7 +96,7 @@ async def _handle_defect(request: Request, error: Exception) -> Response:
 
 def _format_errors(errors: Sequence[Any]) -> str:
     lines = []
-    for error in errors[:_MOST_SHOWN]:
+    for error in errors[:_MAX_SHOWN]:
         where = ".".join(str(part) for part in error["loc"] if part != "body") or "the body"
         lines.append(f"{where}: {error['msg'].removeprefix('Value error, ')}")
     more = len(errors) - len(lines)

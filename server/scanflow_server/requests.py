@@ -23,7 +23,7 @@ from scanflow_server.store import applications, events, keys, operations, runs
 from scanflow_server.store.operations import Kind, OperationRow
 from scanflow_server.store.runs import DriveRequest, RequestedRun
 
-_FURTHEST_BACK = 10_000
+_MAX_BACKLOG = 10_000
 """How many runs of a team ``@latest-N`` can go back."""
 
 
@@ -210,7 +210,7 @@ def show_team_run(context: ServerContext, run: str, *, team: str) -> RunRecord:
     record: RunRecord | None = None
     if run.startswith("@latest"):
         back = run.removeprefix("@latest").removeprefix("-") or "0"
-        number = int(back) if back.isdecimal() and len(back) < 5 else _FURTHEST_BACK
+        number = int(back) if back.isdecimal() and len(back) < 5 else _MAX_BACKLOG
         newest = context.deployer.runs(limit=number + 1, team=team)
         record = show_run(context, newest[number].name) if number < len(newest) else None
     else:

@@ -27,7 +27,7 @@ BUCKETS: Final = (
 """Upper bounds of latencies, in seconds."""
 
 _ROWS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
-_MOST_CUSTOM: Final = 100
+_MAX_CUSTOM: Final = 100
 _NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_]")
 _CUSTOM: Final = "scanflow_custom_"
 _CUSTOM_KINDS: Final = {"COUNTER": "counter", "GAUGE": "gauge", "TIMER": "histogram"}
@@ -142,7 +142,7 @@ class Metrics:
                 continue
             name, value = f"{_CUSTOM}{key}" + ("_seconds" if kind == "histogram" else ""), float(metric["value"])
             if name not in self._families:
-                if len(self._families) >= len(_FAMILIES) + _MOST_CUSTOM:
+                if len(self._families) >= len(_FAMILIES) + _MAX_CUSTOM:
                     continue
                 self._families[name] = kind, "Reported by a component."
             if self._families[name][0] != kind:

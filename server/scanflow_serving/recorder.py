@@ -28,7 +28,7 @@ from scanflow.wire import Recording, Revision
 from scanflow_serving.messages import Tensor
 
 CLOSE_S = 5.0
-_MOST_WAITING_BYTES = 64 * 1024 * 1024
+_MAX_QUEUED_BYTES = 64 * 1024 * 1024
 
 
 class Sampler:
@@ -99,7 +99,7 @@ class Recorder:
         size = sum(tensor.data.nbytes for tensor in (*inputs, *outputs))
         with self._lock:
             late = bool(self._waiting) and (
-                self._rows + rows > 2 * self._recording.rows or self._bytes + size > _MOST_WAITING_BYTES
+                self._rows + rows > 2 * self._recording.rows or self._bytes + size > _MAX_QUEUED_BYTES
             )
             if not late:
                 named = itertools.chain(
@@ -109,7 +109,7 @@ class Recorder:
                 self._waiting.append(_Prediction(revision, self._clock(), rows, arrays))
                 self._rows += rows
                 self._bytes += size
-            enough = self._rows >= self._recording.rows or self._bytes >= _MOST_WAITING_BYTES // 2
+            enough = self._rows >= self._recording.rows or self._bytes >= _MAX_QUEUED_BYTES // 2
         if late:
             self._count("scanflow_dropped", rows)
         if enough:

@@ -28,7 +28,7 @@ REVISION_TAG: Final = "scanflow.revision"
 
 _DATA: Final = ("ndarray", "tensor", "tftensor")
 _FORM: Final = "application/x-www-form-urlencoded"
-_MOST_FIELDS: Final = 16
+_MAX_FIELDS: Final = 16
 _KINDS: Final = ("data", "binData", "strData", "jsonData")
 _writer: Final = msgspec.json.Encoder()
 
@@ -149,7 +149,7 @@ def _count_arguments(method: Callable[..., Any]) -> int:
 
 def _parse(body: Body, media: str, *, allow_nan: bool) -> dict[str, Any]:
     if media.startswith(_FORM):
-        fields = parse_qs(bytes(body).decode("utf-8", "replace"), max_num_fields=_MOST_FIELDS)
+        fields = parse_qs(bytes(body).decode("utf-8", "replace"), max_num_fields=_MAX_FIELDS)
         if len(fields.get("json", ())) != 1:
             raise invalid("A form should have one field 'json', which holds the message.")
         body = fields["json"][0].encode()

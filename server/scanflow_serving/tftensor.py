@@ -52,12 +52,12 @@ def decode(document: Any, where: str, *, allow_nan: bool) -> NDArray[Any]:
         except ValueError:
             raise invalid(f"{where}.{field} should hold whole numbers.") from None
     count = check_shape(shape, where)
-    if len(values) == 1 < count <= _MOST_FILLED:  # one value stands for all
+    if len(values) == 1 < count <= _MAX_FILLED:  # one value stands for all
         values = values * count
     return from_python("", datatype, shape, values, where=where).data
 
 
-_MOST_FILLED: Final = 1 << 20
+_MAX_FILLED: Final = 1 << 20
 
 
 def encode(array: NDArray[Any]) -> dict[str, Any] | None:

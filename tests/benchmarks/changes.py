@@ -29,7 +29,7 @@ LEAST_S = 1.0
 """A change that takes less counts as if it took as long, so that there is a 99th percentile to speak of."""
 
 CONNECTIONS = 8
-LONGEST_S = 300.0
+MAX_DURATION_S = 300.0
 WHOLE_S = 60.0
 
 
@@ -100,7 +100,9 @@ def _under_load(
     name: str, action: Callable[[], Any], url: str, body: bytes, *, requests: int, rate: float
 ) -> dict[str, float]:
     try:
-        with steady_load(url, body, connections=CONNECTIONS, duration_s=LONGEST_S, rate=rate, timeout_s=10) as load:
+        with steady_load(
+            url, body, connections=CONNECTIONS, duration_s=MAX_DURATION_S, rate=rate, timeout_s=10
+        ) as load:
             load.wait_for(requests // 3)
             began = load.mark("begin")
             action()

@@ -30,7 +30,7 @@ from scanflow.placement.mpi.groups import ClusterNode
 from scanflow.placement.mpi.plan import plan_job
 from tests.waiting import until
 
-LONGEST_S: Final = 240.0
+MAX_DURATION_S: Final = 240.0
 FAKE: Final = {"type": "kwok"}
 TOLERATION: Final = {"key": "kwok.x-k8s.io/node", "operator": "Exists", "effect": "NoSchedule"}
 
@@ -120,7 +120,7 @@ def namespace_of_own(cluster: Cluster) -> Iterator[str]:
         yield name
     finally:
         cluster.delete("Namespace", name)
-        until(lambda: cluster.get("Namespace", name) is None, f"{name} is gone", patience_s=LONGEST_S)
+        until(lambda: cluster.get("Namespace", name) is None, f"{name} is gone", patience_s=MAX_DURATION_S)
 
 
 def placed(
@@ -137,14 +137,14 @@ def placed(
         # Watched: asked for again and again, they would take half of what the API server can do on two cores.
         there: dict[str, Manifest] = {}
         created_s = 0.0
-        for event in cluster.watch("Pod", namespace, since=since, within_s=LONGEST_S):
+        for event in cluster.watch("Pod", namespace, since=since, within_s=MAX_DURATION_S):
             there[event.object["metadata"]["name"]] = event.object
             if not created_s and len(there) == wanted:
                 created_s = time.monotonic() - began
             if sum("nodeName" in pod["spec"] for pod in there.values()) == wanted:
                 break
         else:
-            raise TimeoutError(f"Not all of {wanted} pods have a node after {LONGEST_S:g} s.")
+            raise TimeoutError(f"Not all of {wanted} pods have a node after {MAX_DURATION_S:g} s.")
         seconds, pods = time.monotonic() - began, list(there.values())
         on_nodes: dict[str, Counter[str]] = {}
         for pod in pods:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scanflow_server.arbiter.acting import MOST_TRIES
+from scanflow_server.arbiter.acting import MAX_ATTEMPTS
 from scanflow_server.arbiter.intent_service import IntentService
 from scanflow_server.store import intents as kept
 from scanflow_server.store.base import Store, open_store
@@ -20,7 +20,7 @@ from tests.unit.server.arbiter.making import intent
 from tests.waiting import patient, until
 
 COUNT = 40
-KILLS = MOST_TRIES - 1  # an action that is cut off more often is given up
+KILLS = MAX_ATTEMPTS - 1  # an action that is cut off more often is given up
 
 PROGRAM = """
 import sys, time

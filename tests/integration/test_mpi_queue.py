@@ -65,7 +65,7 @@ app = sf.Application(
     agents=[sf.Agent(name="planner", modules=["planning.py"])],
 )
 """
-LONGEST_S = patient(540)
+MAX_DURATION_S = patient(540)
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_of_twenty_jobs_each_gets_its_turn_and_none_is_lost(server: ServerProces
     last = server.run_events(runs[-1])
     assert last[0][0] == "waiting", last
     assert "before it" in last[0][1]["what"]
-    until(lambda: all(record(server, run).state != "running" for run in runs), "all ended", patience_s=LONGEST_S)
+    until(lambda: all(record(server, run).state != "running" for run in runs), "all ended", patience_s=MAX_DURATION_S)
 
     jobs: list[JobTimes] = [job_times(record(server, run), time.time()) for run in runs]
     assert [(one.job, one.state) for one in jobs] == [(name, "succeeded") for name in names]

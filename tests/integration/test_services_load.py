@@ -74,14 +74,14 @@ def infer(
 
 
 CONNECTIONS = 6
-LONGEST_S = patient(600)
+MAX_DURATION_S = patient(600)
 """How long a load goes on that is not stopped before."""
 
 
 def under_load(url: str, *, connections: int, rate: float, expect: str | None = None) -> LoadGenerator:
     path = f"{url}/v2/models/w/infer"
     return steady_load(
-        path, BODY, connections=connections, duration_s=LONGEST_S, rate=rate, expect=expect, timeout_s=patient(60)
+        path, BODY, connections=connections, duration_s=MAX_DURATION_S, rate=rate, expect=expect, timeout_s=patient(60)
     )
 
 

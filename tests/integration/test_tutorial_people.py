@@ -22,7 +22,7 @@ from tests.integration.test_tutorial_tabular import TUTORIAL
 from tests.waiting import patient
 
 SEEDS = 10 if os.environ.get("SCANFLOW_SCIENCE") == "long" else 1
-LONGEST_S = patient(400)
+MAX_DURATION_S = patient(400)
 ENOUGH = 400
 """So many samples people are asked to label at most: the tutorial's budget twice."""
 
@@ -70,7 +70,7 @@ class Bank:
         after = self.client.newest_event()
         self.send((50, 90))
         types = ("run.succeeded", "drift.*", "model.*")
-        for event in self.client.events_after(after, type=types, timeout_s=LONGEST_S):
+        for event in self.client.events_after(after, type=types, timeout_s=MAX_DURATION_S):
             self.label()
             count -= event.type == until
             if count == 0:
@@ -90,7 +90,7 @@ def test_people_are_asked_for_what_it_takes_and_no_more(cli: Cli, home: Path, tm
     app.write_text(text.replace(labeller, "").replace("seed=0)", f"seed={seed})"), encoding="utf-8")
     try:
         for words in (("up",), ("run", "app.py:training"), ("deploy", "app.py:serve"), ("agents", "--start", "app.py")):
-            done = cli(*words, cwd=folder, timeout_s=LONGEST_S)
+            done = cli(*words, cwd=folder, timeout_s=MAX_DURATION_S)
             assert done.returncode == 0, done.stdout + done.stderr
         up = read_up(home)
         assert up is not None
@@ -102,4 +102,4 @@ def test_people_are_asked_for_what_it_takes_and_no_more(cli: Cli, home: Path, tm
         assert bank.labelled == before, "they are asked for what the model has learnt"
         print(f"seed {seed}: {bank.labelled} labels, {bank.sent} windows")
     finally:
-        assert cli("down", timeout_s=LONGEST_S).returncode == 0
+        assert cli("down", timeout_s=MAX_DURATION_S).returncode == 0

@@ -13,7 +13,7 @@ from scanflow.errors import NotFoundError, UsageError
 from scanflow.knowledge.memory import MemoryKnowledge
 from scanflow_client.cli.app import app
 from scanflow_client.predict_io import HttpRequest
-from scanflow_client.recorded_requests import MOST_REQUESTS, read_recorded_requests
+from scanflow_client.recorded_requests import MAX_REQUESTS, read_recorded_requests
 from scanflow_client.service_load import select_alike
 
 
@@ -33,7 +33,7 @@ def test_rows_that_were_recorded_are_requests_of_their_own(tmp_path: Path) -> No
     record(tracker, tmp_path / "b", 200, service="another")
     requests = read_recorded_requests(tracker, "shop", "default", "serve")
     assert [request.inputs["x"].tolist() for request in requests] == [[[0, 1]], [[2, 3]], [[4, 5]]]
-    assert len(read_recorded_requests(tracker, "shop", "default", "another")) == MOST_REQUESTS
+    assert len(read_recorded_requests(tracker, "shop", "default", "another")) == MAX_REQUESTS
 
 
 def test_a_service_that_records_nothing_says_how_to_have_it_recorded(tmp_path: Path) -> None:

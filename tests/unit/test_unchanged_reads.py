@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scanflow.files.unchanged_reads import MOST_KEPT, UnchangedReads
+from scanflow.files.unchanged_reads import MAX_ENTRIES, UnchangedReads
 
 
 def write(path: Path, text: str) -> None:
@@ -94,7 +94,7 @@ def test_what_cannot_be_read_is_tried_again(path: Path) -> None:
 
 def test_only_so_much_is_kept(path: Path) -> None:
     reader, unchanged = Reader(path), UnchangedReads(path)
-    for number in range(3 * MOST_KEPT):
+    for number in range(3 * MAX_ENTRIES):
         unchanged.get(number, lambda: 0)
-    assert len(unchanged._kept) <= MOST_KEPT
+    assert len(unchanged._kept) <= MAX_ENTRIES
     assert unchanged.get("lines", reader) == ["a"]

@@ -31,7 +31,7 @@ from scanflow.errors import ScanflowError
 from scanflow.transport import HttpServiceClient
 
 CALLERS = 4
-MOST_RATE = 1000.0
+MAX_RATE = 1000.0
 KINDS = ("clean", "drifted")
 SEED = 11
 
@@ -46,8 +46,8 @@ class Order:
 
     def take(self, line: str) -> None:
         kind, _, rate = line.strip().partition(" ")
-        if kind not in KINDS or not 0 < float(rate) <= MOST_RATE:
-            raise ValueError(f"{line!r}: write clean or drifted, and the digits a second, up to {MOST_RATE:.0f}")
+        if kind not in KINDS or not 0 < float(rate) <= MAX_RATE:
+            raise ValueError(f"{line!r}: write clean or drifted, and the digits a second, up to {MAX_RATE:.0f}")
         self.kind, self.rate = kind, float(rate)
 
 

@@ -30,13 +30,13 @@ TRIM_S = 60.0
 QUIET_S = 20.0
 """The heartbeat interval while no sensor fires."""
 
-MOST_FAILURES = 3
+MAX_FAILURES = 3
 """After so many consecutive failures of a sensor, the agent is reported as failing."""
 
 _Schedule = tuple[list[tuple[str, Path]], DueTimes, float]
 """Leaves with a common alarm, its due times, and its grace in seconds."""
 
-_LONGEST_REASON = 1000
+_MAX_REASON_LENGTH = 1000
 _log = logging.getLogger(__name__)
 
 
@@ -226,7 +226,7 @@ class AgentHost:
 
     def _report_failing(self) -> None:
         failing = [self.loop.sensor_states[name] for name in sorted(self._failing)]
-        text = format_trouble([sensor_state for sensor_state in failing if sensor_state.failures >= MOST_FAILURES])
+        text = format_trouble([sensor_state for sensor_state in failing if sensor_state.failures >= MAX_FAILURES])
         if text != self._reported_trouble:
             self._reported_trouble = text
             self._report_trouble(text or None)
@@ -280,7 +280,7 @@ def format_trouble(failing: list[SensorState]) -> str:
         return ""
     first = failing[0]
     since = "" if first.failing_since is None else f" since {format_time(round(first.failing_since))}"
-    reason = shorten(first.trouble, _LONGEST_REASON)
+    reason = shorten(first.trouble, _MAX_REASON_LENGTH)
     names = ", ".join(sensor_state.sensor for sensor_state in failing[1:6])
     others = "" if len(failing) == 1 else f" Other failing sensors: {names}."
     return f"The sensor {first.sensor!r} fails repeatedly{since}: {reason}{others}"

@@ -28,10 +28,10 @@ from scanflow_agents.host.outbox import Delivery
 from scanflow_agents.host.sensor_state import FiringRequest, SensorState
 from scanflow_agents.host.store import AgentStore
 
-MOST_HOPS = 8
+MAX_HOPS = 8
 """The longest chain of samples that trigger each other by their events; the next event of the chain fires nothing."""
 
-MOST_ATTEMPTS = 3
+MAX_ATTEMPTS = 3
 """The most attempts of a firing that the agent's end interrupts, so that one that kills its agent is not repeated
 forever."""
 
@@ -168,7 +168,7 @@ class ControlLoop:
 
     def _retry(self, runner: _Runner, firing: FiringRequest) -> bool:
         """Retry an interrupted firing, unless it had too many attempts; return whether it is retried."""
-        if firing.attempts < MOST_ATTEMPTS:
+        if firing.attempts < MAX_ATTEMPTS:
             self._begin(runner, replace(firing, attempts=firing.attempts + 1))
             return True
         self._record_missed(runner, firing, "interrupted")
@@ -255,7 +255,7 @@ class ControlLoop:
             if not paths:
                 continue
             firing = FiringRequest(cause=f"event:{key}", at=self._clock(), event=event)
-            if _count_hops(event) >= MOST_HOPS:
+            if _count_hops(event) >= MAX_HOPS:
                 self._record_missed(runner, firing, "looped")
                 continue
             try:

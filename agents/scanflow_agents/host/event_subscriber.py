@@ -21,15 +21,15 @@ from scanflow.app.triggers import EventTrigger as OnEvent
 from scanflow.errors import ScanflowError, UnavailableError
 from scanflow_agents.host.store import AgentStore, EventPosition
 
-MOST_AT_ONCE = 100
+MAX_BATCH = 100
 """The most events in one commit; more of a backlog is read only after it."""
 
 CROWDED_S = 5.0
 """How long a backlog waits for slow sensors; after that, events for full queues count as missed."""
 
-LONGEST_PAUSE_S = 5.0
+MAX_PAUSE_S = 5.0
 _POLL_S = 0.05
-_MOST_TYPES = 50
+_MAX_TYPES = 50
 """The most types in the server's filter; with more, all events are received and filtered here."""
 
 GONE = "events.gone"
@@ -58,7 +58,7 @@ class EventFilter:
     def types(self) -> tuple[str, ...]:
         """The types to request; empty: all."""
         types = sorted({type for _, type in self.kinds})
-        return tuple(types) if len(types) <= _MOST_TYPES else ()
+        return tuple(types) if len(types) <= _MAX_TYPES else ()
 
     @property
     def app(self) -> str | None:
@@ -112,7 +112,7 @@ class EventSubscriber:
         """Listen until cancelled, with retries."""
         while True:  # each iteration begins with short pauses again
             async for attempt in stamina.retry_context(
-                on=Exception, attempts=None, timeout=None, wait_max=LONGEST_PAUSE_S, wait_jitter=0.1
+                on=Exception, attempts=None, timeout=None, wait_max=MAX_PAUSE_S, wait_jitter=0.1
             ):
                 with attempt:
                     await self._listen_once()
@@ -161,8 +161,8 @@ class EventSubscriber:
                 if not self.connected:
                     self.connected, self._last_failure = True, ""
                     _log.info("Receiving events from number %d on.", position.number)
-                for start in range(0, len(batch.events), MOST_AT_ONCE):
-                    self._take_event(batch.events[start : start + MOST_AT_ONCE])
+                for start in range(0, len(batch.events), MAX_BATCH):
+                    self._take_event(batch.events[start : start + MAX_BATCH])
                     await self._state.writer.flush()
                     await self._wait_while_behind()
                 if batch.seen is not None:

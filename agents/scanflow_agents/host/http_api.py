@@ -27,8 +27,8 @@ from scanflow.http.problems import PROBLEM_JSON, build_problem
 from scanflow.http.security import RequestGuard
 from scanflow_agents.host.agent_host import AgentHost
 
-MOST_EVENTS = 1000
-_LONGEST_KEY = 500
+MAX_EVENTS = 1000
+_MAX_KEY_LENGTH = 500
 _log = logging.getLogger(__name__)
 _EVENTS = TypeAdapter(list[Event])
 
@@ -90,8 +90,8 @@ class _Endpoints:
     async def receive_events(self, request: Request) -> JSONResponse:
         """Accept events; return the number of their firings."""
         events = _parse(_EVENTS, await request.body(), "body")
-        if len(events) > MOST_EVENTS:
-            raise InvalidError(f"{len(events)} events are too many at once. Send at most {MOST_EVENTS}.")
+        if len(events) > MAX_EVENTS:
+            raise InvalidError(f"{len(events)} events are too many at once. Send at most {MAX_EVENTS}.")
         return JSONResponse({"fired": await self._host.receive_events(events)}, status_code=202)
 
     async def journal(self, request: Request) -> JSONResponse:
@@ -101,8 +101,8 @@ class _Endpoints:
 
     async def _call_sensor(self, request: Request, call: SensorCall, *, anyhow: bool = False) -> JSONResponse:
         key = request.headers.get("idempotency-key") or uuid.uuid4().hex
-        if len(key) > _LONGEST_KEY:
-            raise InvalidError(f"An idempotency key has at most {_LONGEST_KEY} characters, and this one {len(key)}.")
+        if len(key) > _MAX_KEY_LENGTH:
+            raise InvalidError(f"An idempotency key has at most {_MAX_KEY_LENGTH} characters, and this one {len(key)}.")
         sample = await self._host.call(request.path_params["name"], call, key=key, anyhow=anyhow)
         return JSONResponse(SampleAccepted(sample=sample).model_dump(mode="json"), status_code=202)
 

@@ -21,12 +21,12 @@ from scanflow.agent.records import Intent
 from scanflow.errors import InternalError, ScanflowError, UnavailableError
 from scanflow_agents.host.store import AgentStore
 
-MOST_AT_ONCE = 16
-MOST_DELIVERIES = 10_000
-MOST_DEFECTS = 8
+MAX_BATCH = 16
+MAX_DELIVERIES = 10_000
+MAX_DEFECTS = 8
 """The most attempts of a delivery over which its receiver fails, before it is dropped to unblock those behind it."""
 
-LONGEST_PAUSE_S = 5.0
+MAX_PAUSE_S = 5.0
 KEPT_S = 24 * 3600.0
 _log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Outbox:
         self._queues: dict[str, deque[tuple[int, Delivery]]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._answers: dict[str, asyncio.Future[Any]] = {}
-        self._at_once = asyncio.Semaphore(MOST_AT_ONCE)
+        self._at_once = asyncio.Semaphore(MAX_BATCH)
         self.count = 0
         self.refused = 0
 
@@ -74,7 +74,7 @@ class Outbox:
     def send(self, deliveries: Iterable[Delivery]) -> None:
         """Store deliveries, and send them once they are committed."""
         for delivery in deliveries:
-            if self.count >= MOST_DELIVERIES:
+            if self.count >= MAX_DELIVERIES:
                 self._give_up(
                     delivery, UnavailableError(f"{self.count} deliveries are already queued, so no more are accepted.")
                 )
@@ -132,13 +132,13 @@ class Outbox:
             nonlocal defects
             defects += isinstance(error, InternalError)
             _log.info("%s %s is not delivered yet: %s", delivery.kind, delivery.key, error)
-            is_kept = defects < MOST_DEFECTS and self._clock() - delivery.at <= KEPT_S
+            is_kept = defects < MAX_DEFECTS and self._clock() - delivery.at <= KEPT_S
             return is_kept and isinstance(error, UnavailableError | InternalError)
 
         answer = None
         try:
             async for attempt in stamina.retry_context(
-                on=may_pass, attempts=None, timeout=None, wait_max=LONGEST_PAUSE_S, wait_jitter=0.1
+                on=may_pass, attempts=None, timeout=None, wait_max=MAX_PAUSE_S, wait_jitter=0.1
             ):
                 with attempt:
                     async with self._at_once:

@@ -20,7 +20,7 @@ from scanflow_agents.host.outbox import Delivery
 
 BASE = "/api/v1"
 SEEN = "events.seen"
-MOST_REPORTED = 500
+MAX_REPORTED = 500
 """The most events in the reporter's queue; the oldest are dropped, as they are only for people to watch."""
 
 _log = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ class EventReporter:
 
     def __init__(self, client: DeliveryClient) -> None:
         self._client = client
-        self._events: deque[Event] = deque(maxlen=MOST_REPORTED)
+        self._events: deque[Event] = deque(maxlen=MAX_REPORTED)
 
     def add(self, event: Event) -> None:
         self._events.append(event)
@@ -153,6 +153,6 @@ class EventReporter:
         try:
             await self._client.send_events(events)
         except UnavailableError:
-            self._events = deque([*events, *self._events], maxlen=MOST_REPORTED)
+            self._events = deque([*events, *self._events], maxlen=MAX_REPORTED)
         except ScanflowError as error:
             _log.warning("%d events were rejected by the server: %s", len(events), error)

@@ -14,7 +14,7 @@ from pydantic import Field
 from scanflow.agent.context import Context
 from scanflow.app.model import Number, Whole
 from scanflow.backends.records import RunRecord
-from scanflow.drift.contract import MOST_COLUMNS, TrainingOutputs, parse_training_outputs, read_purpose
+from scanflow.drift.contract import MAX_COLUMNS, TrainingOutputs, parse_training_outputs, read_purpose
 from scanflow.drift.promotion import decide
 from scanflow.drift.slices import CURRENT, WINDOW
 from scanflow.errors import InvalidError, NotFoundError
@@ -223,7 +223,7 @@ def _find_drifted_columns(context: Context, points: Sequence[Mapping[str, Any]])
         return []
     entries = columns if isinstance(columns, list) else []
     names = [str(column["name"]) for column in entries if isinstance(column, Mapping) and "name" in column]
-    return names[:MOST_COLUMNS]
+    return names[:MAX_COLUMNS]
 
 
 def _read_points(context: Context, labels: str | None) -> list[dict[str, Any]]:

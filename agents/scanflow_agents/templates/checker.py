@@ -54,7 +54,7 @@ from scanflow_agents.templates.planner import PlannerOptions
 
 CHECK = "check_predictions"
 
-_MOST_PENDING = 5
+_MAX_PENDING = 5
 
 _log = logging.getLogger(__name__)
 
@@ -297,7 +297,7 @@ def _get_reference(context: Context, options: CheckerOptions) -> str | None:
 def _find_pending_runs(context: Context) -> list[str]:
     """Return the tracked runs of the newest windows whose drift no model was trained on yet."""
     windows = find_open_windows(context, list_detections(context))
-    pending = [detection for detection in windows if detection.picked][:_MOST_PENDING]
+    pending = [detection for detection in windows if detection.picked][:_MAX_PENDING]
     run_ids: list[str] = []
     for detection in pending:
         try:

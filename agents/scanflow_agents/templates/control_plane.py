@@ -23,7 +23,7 @@ RECENT = 100
 HAPPENS: tuple[Verdict, ...] = ("act", "queue", "approve")
 """The verdicts on actions that were done, are being done, or may still be."""
 
-MOST_LABELS = 10_000
+MAX_LABELS = 10_000
 """The page size of requests for labels."""
 
 _PIECE = 1000
@@ -64,13 +64,13 @@ class ControlPlane:
         offset = 0
         while True:
             page = self._get_unchanged(
-                "/labels", app=app, team=team, state=state, limit=MOST_LABELS, offset=offset or None
+                "/labels", app=app, team=team, state=state, limit=MAX_LABELS, offset=offset or None
             )
             # The newest labels shift the others, so that pages may overlap.
             fresh = {label["id"]: label for label in page if label["id"] not in labels}
             labels |= fresh
             offset += len(page)
-            if state == "wanted" or len(page) < MOST_LABELS or not fresh:
+            if state == "wanted" or len(page) < MAX_LABELS or not fresh:
                 return list(labels.values())
 
     def want_labels(self, app: str, items: Sequence[Mapping[str, JSON]], *, team: str = "") -> list[dict[str, Any]]:

@@ -30,7 +30,7 @@ all. Pictures are found by ``data``: in the file ``data["file"]`` of the tracked
 ``data["at"]``."""
 
 PICKED_JSON, PICKED_NPZ = "picked.json", "picked.npz"
-MOST_VALUES, LONGEST = 1000, 1000  # values of a row that are shown, and characters of a value
+MAX_VALUES, MAX_VALUE_LENGTH = 1000, 1000  # values of a row that are shown, and characters of a value
 
 
 def read_picked_points(context: Context, run: str) -> tuple[str, list[dict[str, Any]]]:
@@ -103,7 +103,7 @@ def _add_samples(tracker: KnowledgeBase, tracked: str, points: list[dict[str, An
 
 
 def _format_row(values: Iterable[tuple[str, Any]]) -> dict[str, JSON]:
-    return {str(name): _plain(value) for name, value in islice(values, MOST_VALUES)}
+    return {str(name): _plain(value) for name, value in islice(values, MAX_VALUES)}
 
 
 def _plain(value: Any) -> JSON:
@@ -112,7 +112,7 @@ def _plain(value: Any) -> JSON:
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    return str(value)[:LONGEST]
+    return str(value)[:MAX_VALUE_LENGTH]
 
 
 class SharedLabeller:

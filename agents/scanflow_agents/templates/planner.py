@@ -47,7 +47,7 @@ from scanflow_agents.templates.options import (
     has_parameter,
 )
 
-MOST_WAITS = 10
+MAX_WAITS = 10
 """The most intervals that the planner waits for further labels."""
 
 
@@ -149,7 +149,7 @@ def _declare_retraining(options: PlannerOptions, model: RegisteredModel, challen
     seen: dict[str, frozenset[str]] = {}
     last_request = [-math.inf]
     reported: set[tuple[int, int]] = set()
-    label_wait = LabelWait(patience_s=MOST_WAITS * options.interval_s)
+    label_wait = LabelWait(patience_s=MAX_WAITS * options.interval_s)
 
     def report_accuracy(context: Context, champion: ModelVersion, points: Sequence[Mapping[str, Any]]) -> None:
         now = measure_live_accuracy(points)

@@ -20,7 +20,7 @@ from scanflow.placement.scaling import Load, Recommendation, recommend, stabilis
 from scanflow_agents.templates.control_plane import get_control_plane
 from scanflow_agents.templates.options import WatchOptions
 
-MOST_BUSY = 0.9
+MAX_UTILIZATION = 0.9
 """The highest threshold of CPU utilization."""
 
 
@@ -117,7 +117,7 @@ def compute_threshold(
     )
     needed = max(stabilise(instances, [*past, recommendation]), scaling.min)
     least = max(lowest if scaling.metric == "rps" else 0.0, scaling.down or 0.0)
-    most = min(MOST_BUSY if scaling.metric == "cpu" else math.inf, scaling.up or math.inf)
+    most = min(MAX_UTILIZATION if scaling.metric == "cpu" else math.inf, scaling.up or math.inf)
     threshold = round(max(min(total / (needed - 0.5), most), least), 3)  # half an instance of noise changes nothing
     unchanged = needed == instances or _compute_instances(threshold, scaling, total) == instances
     return (None if unchanged else threshold), recommendation

@@ -20,8 +20,8 @@ from scanflow.app.resources import AffinityMode
 from scanflow.backends.records import RunRecord
 from scanflow.backends.service_records import InstanceRecord, RevisionRecord, ServiceRecord, quantile
 from scanflow.placement.interference import (
-    LEAST_REQUESTS,
     LOOKS,
+    MIN_REQUESTS,
     Disturbance,
     LoadPoint,
     Watch,
@@ -41,7 +41,7 @@ TOLD = 40
 AGAIN_S = 7 * 86_400.0
 """The time before a move that did not help, or failed, is retried, and for which a move is watched, in seconds."""
 
-_MOST, _HARDLY = 0.8, 0.1
+_MAX_LOAD, _HARDLY = 0.8, 0.1
 _BUSY, _IDLE = 1.0, 0.1
 
 
@@ -225,7 +225,7 @@ def build_window(
     if was is None or now is None or len(record.revisions) > 1 or record.state != "ready":
         return None
     requests, p95_s = now.requests - was.requests, compute_p95_between(was, now)
-    if requests < LEAST_REQUESTS or not p95_s:
+    if requests < MIN_REQUESTS or not p95_s:
         return None
     beside, avoided = set[str](), set[str]()
     for name, ran, shares in _list_neighbours(service, before, after, runs, avoiding):
@@ -273,7 +273,7 @@ def _list_neighbours(
     for workflow in sorted({run.workflow for run in runs}):
         own = [run for run in runs if run.workflow == workflow]
         share = compute_coverage(before.at, after.at, [_get_span(run) for run in own])
-        ran = True if share >= _MOST else False if share <= _HARDLY else None
+        ran = True if share >= _MAX_LOAD else False if share <= _HARDLY else None
         there = [run for run in own if _get_span(run)[1] > before.at and run.created < after.at]
         avoids = all(run.created >= avoiding.get(workflow, math.inf) for run in there)
         yield f"workflow/{workflow}", ran, not avoids

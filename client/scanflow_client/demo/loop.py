@@ -27,7 +27,7 @@ from scanflow_client.formatting.text import format_percent
 from scanflow_client.report import fetch_labels
 
 TIMEOUT_S, TIMEOUT_TIMES = 600.0, 6.0  # limit of the time to a promotion: this, or this multiple of the start-up
-LEAST_ANSWERS = 40  # per point of the report's accuracy
+MIN_ANSWERS = 40  # per point of the report's accuracy
 TAIL_S = 4.0  # how long traffic goes on after it, so that the new champion can be compared with the old one
 COUNTED_S = 5.0  # longest wait of the report then, until agents have counted all requests to the new champion
 _POLL_S = 0.25
@@ -113,7 +113,7 @@ class LoopOutcome:
     def answers(self) -> list[ScoredAnswers]:
         """Return the correct answers of each version over time."""
         answers, before = list[ScoredAnswers](), dict[str, tuple[int, int]]()
-        least = max(LEAST_ANSWERS, self.sent // 40)
+        least = max(MIN_ANSWERS, self.sent // 40)
         for at, responses in self.history:
             last = at == self.history[-1][0]
             for revision in dict.fromkeys(

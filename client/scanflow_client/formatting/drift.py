@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from scanflow.drift.table import DataTable
     from scanflow.drift.two_sample import ColumnDrift, Comparison
 
-MOST = 10
+MAX_ROWS = 10
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -57,11 +57,11 @@ def format_comparison(
         lines.append(f"{format_count(len(comparison.drifted_columns), 'column')} of {len(comparison.columns)} drifted.")
     elif comparison.drifted:
         lines.append("No single column drifted, but their joint distribution did.")
-    shown = comparison.drifted_columns[:MOST] or comparison.columns[:3]
+    shown = comparison.drifted_columns[:MAX_ROWS] or comparison.columns[:3]
     rows = [_format_column(column, comparison, reference, current) for column in shown]
     lines.append(Table(("column", "test", "statistic", "p", "effect", "before", "after", "distribution"), rows))
-    if len(comparison.drifted_columns) > MOST:
-        lines.append(f"... {len(comparison.drifted_columns) - MOST} more; all of them: --json")
+    if len(comparison.drifted_columns) > MAX_ROWS:
+        lines.append(f"... {len(comparison.drifted_columns) - MAX_ROWS} more; all of them: --json")
     for test in by_joint:
         about = f": {', '.join(test.columns)}" if test.columns else ""
         lines.append(f"All columns together ({_TESTS[test.test]}): p {test.p:.3g}{about}")
@@ -78,7 +78,7 @@ def _format_segment(segment: Segment) -> tuple[str, ...]:
     old, new = (f"{count:,}" for count in segment.rows)
     if segment.comparison is None:
         return segment.name, old, new, "-", "too few rows"
-    named = ", ".join(column.name for column in segment.comparison.named[:MOST])
+    named = ", ".join(column.name for column in segment.comparison.named[:MAX_ROWS])
     return (
         segment.name,
         old,

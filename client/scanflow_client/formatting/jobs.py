@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 WAITS: Final = "·"
 RUNS: Final = "█"
-LEAST_WIDTH: Final = 20
+MIN_WIDTH: Final = 20
 
 
 def format_jobs(jobs: Sequence[JobTimes]) -> Screen:
@@ -44,7 +44,7 @@ def draw_jobs(jobs: Sequence[JobTimes], width: int) -> Screen:
     begin, end = ordered[0].submitted, max(job.ended or job.now for job in ordered)
     names = [f"{MARKS[job.state]} {one_line(job.job)}" for job in ordered]
     name_width = max(map(len, names))
-    room = max(LEAST_WIDTH, width - name_width - 2 - len(" 00m 00s"))
+    room = max(MIN_WIDTH, width - name_width - 2 - len(" 00m 00s"))
     scale = room / max(end - begin, 1e-9)
     lines = []
     for name, job in zip(names, ordered, strict=True):

@@ -8,7 +8,7 @@ from typing import Any
 from scanflow_client.formatting.table import Screen, Table
 from scanflow_client.formatting.text import format_optional, format_time, shorten, to_json
 
-MOST_COLUMNS = 12
+MAX_COLUMNS = 12
 
 
 def format_labels(labels: Sequence[Mapping[str, Any]], *, limit: int, page: str) -> Screen:
@@ -19,7 +19,7 @@ def format_labels(labels: Sequence[Mapping[str, Any]], *, limit: int, page: str)
     if not labels:
         return ["No sample is waiting for a label."]
     names = list(dict.fromkeys(name for sample in labels for name in sample.get("row") or {}))
-    wide = all(sample.get("row") for sample in labels) and len(names) <= MOST_COLUMNS
+    wide = all(sample.get("row") for sample in labels) and len(names) <= MAX_COLUMNS
     heads = ("id", "application", "prediction", "score", "purpose", "run", *(names if wide else ["sample"]))
     rows = [
         (

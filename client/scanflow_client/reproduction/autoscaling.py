@@ -17,7 +17,7 @@ CPUS_PER_QUERY = 0.36
 REPLICA_CPUS = 10.0
 """A replica's limit."""
 
-MOST = 10
+MAX_INSTANCES = 10
 STEP_S = 15.0
 DOWN_S = 300.0
 MINUTES = 40
@@ -43,7 +43,7 @@ def measure_replicas(seed: int, threshold: float, metric: Callable[[float], floa
         used += replicas * STEP_S / 3600
         curve.append(float(replicas))
         ratio = metric(replica_rate) / threshold
-        desired = replicas if abs(ratio - 1) <= 0.1 else min(MOST, max(1, math.ceil(replicas * ratio)))
+        desired = replicas if abs(ratio - 1) <= 0.1 else min(MAX_INSTANCES, max(1, math.ceil(replicas * ratio)))
         past = [*past[-int(DOWN_S / STEP_S) + 1 :], desired]
         replicas = max(past) if desired < replicas else desired
     return within / steps, used, curve

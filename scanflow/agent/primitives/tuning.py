@@ -15,8 +15,8 @@ from scanflow.tuning.goals import GoalName
 if TYPE_CHECKING:
     from scanflow.deployer.port import RunRequest
 
-MOST_TRIALS = 200
-MOST_MINUTES = 240.0
+MAX_TRIALS = 200
+MAX_MINUTES = 240.0
 
 RECENT_SEARCHES = 20
 """The number of newest searches for a service that are searched for an active one."""
@@ -38,8 +38,8 @@ class TuneWorkflow(BuiltInPrimitive):
     p99_s: Annotated[
         float | None, Field(gt=0, description="An upper bound of the 99th percentile of the latency, in seconds.")
     ] = None
-    trials: Annotated[int, Field(ge=1, le=MOST_TRIALS, description="The most candidates to measure.")] = 20
-    minutes: Annotated[float, Field(gt=0, le=MOST_MINUTES, description="The time limit, in minutes.")] = 15.0
+    trials: Annotated[int, Field(ge=1, le=MAX_TRIALS, description="The most candidates to measure.")] = 20
+    minutes: Annotated[float, Field(gt=0, le=MAX_MINUTES, description="The time limit, in minutes.")] = 15.0
     seconds: Annotated[float, Field(ge=0.5, le=600, description="The duration of one measurement, in seconds.")] = 3.0
     connections: Annotated[int, Field(ge=1, le=10_000, description="The number of concurrent connections.")] = 16
 

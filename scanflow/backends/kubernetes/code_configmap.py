@@ -18,12 +18,12 @@ from scanflow.images.files import IGNORE_FILE, CodeFile, digest_files, list_code
 APP_DIR: Final = "/app"
 """The mount path of the application's folder."""
 
-LARGEST: Final = 900_000
+MAX_BYTES: Final = 900_000
 """Bytes of files and their names. An object may have 1 MiB, and more than its data is counted."""
 
 CODE_VOLUME: Final = "code"
 _DIGITS: Final = 16
-_LONGEST_KEY: Final = 200
+_MAX_KEY_LENGTH: Final = 200
 
 
 class Code(NamedTuple):
@@ -92,18 +92,18 @@ def _build_key(name: str) -> str:
     plain = "".join(
         character if character.isascii() and (character.isalnum() or character in "-_.") else "_" for character in name
     )
-    if plain == name and len(name) <= _LONGEST_KEY:
+    if plain == name and len(name) <= _MAX_KEY_LENGTH:
         return name
-    return f"{plain[-_LONGEST_KEY:].lstrip('.')}.{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return f"{plain[-_MAX_KEY_LENGTH:].lstrip('.')}.{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def _check_size(files: tuple[CodeFile, ...], folder: Path) -> None:
     total = sum(file.size + 2 * len(file.name) for file in files)
-    if total <= LARGEST:
+    if total <= MAX_BYTES:
         return
     largest = sorted(files, key=lambda file: file.size, reverse=True)[:3]
     raise UsageError(
         f"The application's folder {str(folder)!r} has {total / 1e6:.1f} MB, and a ConfigMap holds "
-        f"{LARGEST / 1e6:.1f} MB. Put it into an image: scanflow build --push. Or name what is no code in "
+        f"{MAX_BYTES / 1e6:.1f} MB. Put it into an image: scanflow build --push. Or name what is no code in "
         f"{IGNORE_FILE}; the largest are {', '.join(f'{file.name} ({file.size / 1e6:.1f} MB)' for file in largest)}."
     )

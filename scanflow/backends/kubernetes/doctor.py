@@ -20,7 +20,7 @@ from scanflow.backends.kubernetes.pods import explain_pending
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import NotFoundError, ScanflowError, UnavailableError
 
-LEAST_VERSION: Final = (1, 27)
+MIN_VERSION: Final = (1, 27)
 NODES_LOOKED_AT: Final = 20
 PULLED_WITHIN_S: Final = 120.0
 _PREFIX: Final = "SCANFLOW_KUBERNETES_"
@@ -99,8 +99,8 @@ def _fetch_api_versions(cluster: Cluster) -> set[str]:
 def _check_version(cluster: Cluster, version: Manifest) -> Finding:
     git_version = str(version.get("gitVersion", ""))
     numbers = tuple(int(re.sub(r"\D.*", "", version.get(part, "0")) or 0) for part in ("major", "minor"))
-    least = ".".join(str(number) for number in LEAST_VERSION)
-    if numbers < LEAST_VERSION:
+    least = ".".join(str(number) for number in MIN_VERSION)
+    if numbers < MIN_VERSION:
         return Finding(
             "✗", "API server", f"Kubernetes {git_version} at {cluster.address}", f"upgrade it to {least} or newer"
         )

@@ -23,7 +23,7 @@ from scanflow.errors import InvalidError, MissingExtraError, NotFoundError
 
 NETWORK = "autoencoder.keras"
 FEATURES = "features"
-LEAST_PICTURES = 100
+MIN_PICTURES = 100
 SEEDS = 2**31
 CODE = "code"
 AT_ONCE = 256
@@ -135,7 +135,7 @@ class Autoencoder:
                 "The autoencoder takes pictures (n, height, width) or (n, height, width, channels) with sides of at "
                 f"least 8, but the reference is {_describe_form(reference)}. Use the detector 'table'."
             )
-        pictures = check_samples("reference", reference, least=LEAST_PICTURES)
+        pictures = check_samples("reference", reference, least=MIN_PICTURES)
         low, high = float(pictures.min()), float(pictures.max())
         if low == high:
             raise InvalidError(

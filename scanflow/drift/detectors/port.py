@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Samples = NDArray[Any]
 """Samples along the first axis: (n, ...) numbers, all finite."""
 
-LEAST_REFERENCE = 20
+MIN_REFERENCE = 20
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]

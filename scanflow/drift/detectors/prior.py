@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanflow.drift.detectors import storage
-from scanflow.drift.detectors.port import LEAST_REFERENCE, Samples, Scores, check_samples, check_share
+from scanflow.drift.detectors.port import MIN_REFERENCE, Samples, Scores, check_samples, check_share
 from scanflow.drift.detectors.table import FittedTable, TableDetector
 from scanflow.errors import InvalidError
 
@@ -50,7 +50,7 @@ class ClassPrior:
         self, reference: Any, *, regimes: Samples | None = None, predicted: Samples | None = None
     ) -> FittedClassPrior:
         check_share(self, "level")
-        classes = build_column("reference", reference, predicted, least=LEAST_REFERENCE)
+        classes = build_column("reference", reference, predicted, least=MIN_REFERENCE)
         table = TableDetector(level=self.level, permutations=self.permutations)
         return FittedClassPrior(classes=table.fit(classes, regimes=regimes))
 

@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanflow.drift.detectors import storage
-from scanflow.drift.detectors.port import LEAST_REFERENCE, Floats, Samples, Scores, check_share
+from scanflow.drift.detectors.port import MIN_REFERENCE, Floats, Samples, Scores, check_share
 from scanflow.drift.regimes import draw_mixture
 from scanflow.drift.table import Column, DataTable, align, normal_scores
 from scanflow.drift.two_sample import check_options, compare
 from scanflow.errors import InvalidError
 
-FURTHEST = 7.0
+MAX_DEVIATION = 7.0
 """The strangeness of a value is limited to this many deviations."""
 
 
@@ -115,7 +115,7 @@ class TableDetector:
         check_share(self, "outlier_share")
         check_options(self.level, self.permutations, self.least_effect)
         table = DataTable.from_data(reference, names=self.columns)
-        table.check("reference", least=LEAST_REFERENCE)
+        table.check("reference", least=MIN_REFERENCE)
         options = {name: getattr(self, name) for name in self.__dataclass_fields__}
         kinds = np.zeros(table.rows, np.intp) if regimes is None else np.asarray(regimes).astype(np.intp)
         if len(kinds) != table.rows:
@@ -154,7 +154,7 @@ def _compute_deviations(before: Column, after: Column) -> tuple[Floats, Floats]:
             scale = (high - low) / 2 or reference.std() or np.finfo(float).tiny
             beyond = np.maximum(values - ascending[-1], 0) + np.minimum(values - ascending[0], 0)
             with np.errstate(over="ignore"):
-                scores += np.clip(np.nan_to_num(beyond) / scale, -FURTHEST, FURTHEST)
+                scores += np.clip(np.nan_to_num(beyond) / scale, -MAX_DEVIATION, MAX_DEVIATION)
         features.append(np.where(both.missing, 0.0, scores))
     else:
         features.append(_compute_surprise(both.levels[1], old))

@@ -28,7 +28,7 @@ from scanflow_server.store.keys import OWN
 
 _log = logging.getLogger(__name__)
 
-MOST_TRIES = 5
+MAX_ATTEMPTS = 5
 """The most attempts of an action that is interrupted, or fails because an external system does not respond."""
 
 WAITS_S = (1.0, 2.0, 5.0, 15.0)
@@ -133,7 +133,7 @@ class Actor:
                 return None
             if row.action.state not in {"pending", "running"}:
                 return None
-            if row.tries < MOST_TRIES:
+            if row.tries < MAX_ATTEMPTS:
                 began = now if row.action.began is None else row.action.began
                 change = {"state": "running", "began": began}
                 running = row.replace(action=change, tries=row.tries + 1, guard_before=before, due=None)
@@ -250,9 +250,9 @@ class Actor:
             intent_store.put_field(connection, place, field.model_copy(update=owned))
 
     def _reschedule(self, id: str, error: Exception) -> None:
-        """Reschedule an action after an outage, up to ``MOST_TRIES`` attempts."""
+        """Reschedule an action after an outage, up to ``MAX_ATTEMPTS`` attempts."""
         row = self._find(id)
-        if row.tries >= MOST_TRIES:
+        if row.tries >= MAX_ATTEMPTS:
             if row.reverting is not None:
                 self._fail_revert(id, str(error))
             else:  # it may have taken effect without an answer

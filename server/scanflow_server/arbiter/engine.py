@@ -33,7 +33,7 @@ WORKERS = 16
 POLL_S = 1.0
 """How often the engine polls for due actions, and guards poll their metrics, in seconds, while there are any."""
 
-LONGEST_PAUSE_S = 60.0
+MAX_PAUSE_S = 60.0
 """The longest pause before the engine retries an action it failed to process, in seconds; the first is ``POLL_S``."""
 
 
@@ -225,7 +225,7 @@ class ArbiterEngine:
         """Back off from an action that cannot be processed, each time for longer."""
         with self._lock:
             times = self._failures.get(id, (0, 0.0))[0] + 1
-            pause_s = min(POLL_S * 2.0 ** min(times - 1, 10), LONGEST_PAUSE_S)
+            pause_s = min(POLL_S * 2.0 ** min(times - 1, 10), MAX_PAUSE_S)
             self._failures[id] = times, self._clock() + pause_s
 
     def _measure(self, intent: Intent, metric: str) -> float | None:

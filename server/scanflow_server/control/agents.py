@@ -24,7 +24,7 @@ from scanflow_server.store.agents import AgentRow
 
 _log = logging.getLogger(__name__)
 
-MOST_ENTRIES = 5000
+MAX_ENTRIES = 5000
 """The most entries of an agent's journal per request."""
 
 _JOURNAL_S = 30.0

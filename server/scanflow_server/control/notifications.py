@@ -29,7 +29,7 @@ from scanflow_server.store.applications import ApplicationRow
 _log = logging.getLogger(__name__)
 
 PERIOD_S = 1.0
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 300.0
+FIRST_PAUSE_S, MAX_PAUSE_S = 5.0, 300.0
 GIVE_UP_S = 86_400.0
 """How long a message is retried, in seconds."""
 
@@ -103,7 +103,7 @@ class NotificationsController:
                 self._record_failure(target, event, error, "the receiver refused it; it is not sent again")
             except ScanflowError as error:
                 target.failures += 1
-                pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(target.failures - 1, 10))
+                pause_s = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2 ** min(target.failures - 1, 10))
                 target.due = self._clock() + pause_s
                 if self._context.clock() - event.at < GIVE_UP_S:
                     if target.failures == 1:

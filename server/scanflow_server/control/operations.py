@@ -11,7 +11,7 @@ from scanflow.backends.service_records import Progress, ServiceRecord
 from scanflow.errors import InternalError, ScanflowError
 from scanflow.http.problems import build_problem
 from scanflow.processes.jobs import Job, Lines
-from scanflow.processes.restart_backoff import MOST_STARTS, Processes
+from scanflow.processes.restart_backoff import MAX_STARTS, Processes
 from scanflow_server.arbiter.engine import ArbiterEngine
 from scanflow_server.context import ServerContext, make_driver_command
 from scanflow_server.control.loop import IDLE_S, OUTSIDE_S, POLL_S, ErrorIsolation
@@ -52,7 +52,7 @@ class OperationsController:
             return
         if (result := job.result) is not None:
             self._record_end(operation, job, result)
-        elif job.starts >= MOST_STARTS:
+        elif job.starts >= MAX_STARTS:
             error = InternalError(
                 f"The process that was to {operation.kind} the service {operation.service!r} died. See its log: "
                 f"{job.log}"

@@ -39,7 +39,7 @@ DAY_S = 86_400.0
 _MARKS = 100
 """The number of bookmarks in the retention period of events: events are deleted at most one interval late."""
 
-_SHORTEST_S, _LONGEST_S = 1.0, 300.0
+_MIN_PAUSE_S, _MAX_PAUSE_S = 1.0, 300.0
 _LOOKS = 20
 """The number of passes within the shortest retention period."""
 
@@ -48,7 +48,7 @@ def compute_pause_s(keep: ServerSettings) -> float:
     """Return the pause between two passes, in seconds."""
     days = (keep.keep_events_days, keep.keep_ended_days, keep.keep_keys_days)
     times = [number * DAY_S for number in days if number > 0]
-    return min(_LONGEST_S, max(_SHORTEST_S, min(times, default=_LONGEST_S * _LOOKS) / _LOOKS))
+    return min(_MAX_PAUSE_S, max(_MIN_PAUSE_S, min(times, default=_MAX_PAUSE_S * _LOOKS) / _LOOKS))
 
 
 class EventBookmark(NamedTuple):

@@ -17,7 +17,7 @@ from scanflow.files.private import private_folder
 from scanflow.http.problems import build_problem
 from scanflow.names import RunName
 from scanflow.processes.jobs import Job, Lines
-from scanflow.processes.restart_backoff import MOST_STARTS, Processes
+from scanflow.processes.restart_backoff import MAX_STARTS, Processes
 from scanflow_server.context import ServerContext, make_driver_command
 from scanflow_server.control.job_queue import JobQueue
 from scanflow_server.control.loop import IDLE_S, POLL_S, ErrorIsolation
@@ -25,7 +25,7 @@ from scanflow_server.store import events, runs
 from scanflow_server.store.runs import RequestedRun
 
 _log = logging.getLogger(__name__)
-_LONGEST = 500
+_MAX_REASON_LENGTH = 500
 
 
 class RunsController:
@@ -79,7 +79,7 @@ class RunsController:
             return False
         if alive:
             return False
-        if job.starts >= MOST_STARTS:
+        if job.starts >= MAX_STARTS:
             self._give_up(run, job)
             return False
         if not may_start:
@@ -133,7 +133,7 @@ def describe_first_failure(record: Mapping[str, Any]) -> str | None:
     for task in record.get("tasks") or ():
         if failure := task.get("failure"):
             cause = str(failure.get("cause") or "").strip().rpartition("\n")[2]
-            return f"{task['task']}: {cause or failure['summary']}"[:_LONGEST]
+            return f"{task['task']}: {cause or failure['summary']}"[:_MAX_REASON_LENGTH]
     return None
 
 

@@ -14,7 +14,7 @@ from scanflow_server.access import TokenHolder
 from scanflow_server.auth import Editor, Proposer, Reader
 from scanflow_server.bodies import AppBody, HeartbeatBody, Name, check_name
 from scanflow_server.context import ContextDep, ServerContext
-from scanflow_server.control.agents import MOST_ENTRIES, describe_agent, fetch_journal, get_process, has_other_code
+from scanflow_server.control.agents import MAX_ENTRIES, describe_agent, fetch_journal, get_process, has_other_code
 from scanflow_server.problems import PROBLEMS
 from scanflow_server.scope import OwnAgent, find_agent, read_own_application
 from scanflow_server.store import agents as agent_store
@@ -93,7 +93,7 @@ def journal(
     _caller: Reader,
     agent: OwnAgent,
     after: Annotated[int, Query(ge=0)] = 0,
-    limit: Annotated[int, Query(ge=1, le=MOST_ENTRIES)] = 1000,
+    limit: Annotated[int, Query(ge=1, le=MAX_ENTRIES)] = 1000,
 ) -> list[dict[str, Any]]:
     """Return the entries of an agent's journal after that number, the oldest first: samples, intents, calls, decisions,
     misses and errors. The agent must be running."""

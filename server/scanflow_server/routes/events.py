@@ -26,10 +26,10 @@ from scanflow_server.streams import format_event, make_events_response
 router = APIRouter(prefix="/events", tags=["events"], responses=PROBLEMS)
 
 _EVENT_LIST: TypeAdapter[list[Event]] = TypeAdapter(list[Event])
-_MOST = 10_000
-_LONGEST = 128
+_MAX_EVENTS = 10_000
+_MAX_LENGTH = 128
 _BLOCK = 100
-_MOST_TYPES = 50
+_MAX_TYPES = 50
 _QUIET_S, _OWN_QUIET_S = 5.0, 60.0
 """How long to wait for a change, in seconds: if other servers use the database, whose changes are not notified here;
 and if it is this server's own."""
@@ -50,9 +50,9 @@ _STREAM: dict[int | str, dict[str, Any]] = {
 }
 
 Number = Annotated[int, Query(ge=0, le=2**53)]
-Word = Annotated[str | None, Query(max_length=_LONGEST, pattern=r"^[!-~]+$")]
+Word = Annotated[str | None, Query(max_length=_MAX_LENGTH, pattern=r"^[!-~]+$")]
 Words = Annotated[
-    list[Annotated[str, Field(max_length=_LONGEST, pattern=r"^[!-~]+$")]] | None, Query(max_length=_MOST_TYPES)
+    list[Annotated[str, Field(max_length=_MAX_LENGTH, pattern=r"^[!-~]+$")]] | None, Query(max_length=_MAX_TYPES)
 ]
 
 
@@ -64,7 +64,7 @@ async def events(
     after: Number = 0,
     type: Words = None,
     app: Word = None,
-    limit: Annotated[int, Query(ge=1, le=_MOST)] = 100,
+    limit: Annotated[int, Query(ge=1, le=_MAX_EVENTS)] = 100,
     seen: bool = False,
     last_event_id: Annotated[str | None, Header(alias="Last-Event-ID")] = None,
 ) -> Response:
@@ -101,7 +101,7 @@ def newest(context: ContextDep, caller: Reader) -> Event | None:
 
 @router.post("", status_code=201)
 def tell(
-    context: ContextDep, caller: Proposer, happened: Annotated[list[Event], Body(max_length=_MOST)]
+    context: ContextDep, caller: Proposer, happened: Annotated[list[Event], Body(max_length=_MAX_EVENTS)]
 ) -> list[Event]:
     """Record events; the response has their numbers.
 
@@ -110,8 +110,8 @@ def tell(
     """
     for event in happened:
         check_text([event.type, event.app, event.subject, event.data])
-        if not event.type or len(event.type) > _LONGEST or len(event.app) > _LONGEST:
-            raise InvalidError(f"The event type {event.type!r:.60} must have 1 to {_LONGEST} characters.")
+        if not event.type or len(event.type) > _MAX_LENGTH or len(event.app) > _MAX_LENGTH:
+            raise InvalidError(f"The event type {event.type!r:.60} must have 1 to {_MAX_LENGTH} characters.")
     with context.store.write() as connection:
         return event_store.append(connection, happened, team=caller.team)
 

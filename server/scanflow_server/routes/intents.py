@@ -23,11 +23,11 @@ from scanflow_server.store import intents as intent_store
 
 router = APIRouter(prefix="/intents", tags=["intents"], responses=PROBLEMS)
 
-_LONGEST = 128
-_LONGEST_KEY = 1024
+_MAX_LENGTH = 128
+_MAX_KEY_LENGTH = 1024
 _HIGHEST = 1_000_000
-_MOST_NAMED = 16
-_MOST_EVALUATIONS = 10_000
+_MAX_NAMED = 16
+_MAX_EVALUATIONS = 10_000
 _ID = re.compile(r"[!-.0-~]{1,128}")
 
 
@@ -53,8 +53,8 @@ def want(engine: EngineDep, caller: Proposer, intent: Intent) -> Decision:
 def intents(
     context: ContextDep,
     caller: Reader,
-    state: Annotated[list[ActionState] | None, Query(max_length=_MOST_NAMED)] = None,
-    verdict: Annotated[list[Verdict] | None, Query(max_length=_MOST_NAMED)] = None,
+    state: Annotated[list[ActionState] | None, Query(max_length=_MAX_NAMED)] = None,
+    verdict: Annotated[list[Verdict] | None, Query(max_length=_MAX_NAMED)] = None,
     app: Named = None,
     team: Named = None,
     agent: Named = None,
@@ -124,9 +124,7 @@ def _list_evaluations(connection: Connection, action: Action) -> list[tuple[floa
         return []
     intent = action.intent
     types = ("model.judged", "service.tuned")
-    evaluations = events.list_after(
-        connection, 0, type=types, app=intent.app, team=intent.team, limit=_MOST_EVALUATIONS
-    )
+    evaluations = events.list_after(connection, 0, type=types, app=intent.app, team=intent.team, limit=_MAX_EVALUATIONS)
     own = [event for event in evaluations if event.data.get("run") == run]
     return [
         (event.at, format_decision(evidence))
@@ -141,7 +139,7 @@ def _check(intent: Intent) -> None:
         raise InvalidError(f"The id {intent.id!r:.60} cannot be part of a URL. Use letters, digits and -._:@+=~.")
     texts = {name: getattr(intent, name) for name in ("app", "team", "agent", "strategy", "target", "key")}
     for name, text in [*texts.items(), *(("field", field) for field in intent.fields)]:
-        longest = _LONGEST_KEY if name == "key" else _LONGEST
+        longest = _MAX_KEY_LENGTH if name == "key" else _MAX_LENGTH
         if not 1 <= len(text) <= longest:
             raise InvalidError(f"The {name} {text!r:.60} must have 1 to {longest} characters.")
     if abs(intent.priority) > _HIGHEST or abs(intent.budget or 0) > _HIGHEST:

@@ -24,9 +24,9 @@ from scanflow_server.store.labels import Label, LabelCandidate, LabelState
 
 router = APIRouter(prefix="/labels", tags=["labels"], responses=PROBLEMS)
 
-_MOST = 10_000
-_FURTHEST = 2**31 - 1
-_LONGEST = 128
+_MAX_ITEMS = 10_000
+_MAX_OFFSET = 2**31 - 1
+_MAX_LENGTH = 128
 _SHOWN = 10
 
 
@@ -35,11 +35,11 @@ class SelectedSamplesBody(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    app: Annotated[Text, Field(min_length=1, max_length=_LONGEST)]
-    team: Annotated[Text, Field(max_length=_LONGEST)] = ""
+    app: Annotated[Text, Field(min_length=1, max_length=_MAX_LENGTH)]
+    team: Annotated[Text, Field(max_length=_MAX_LENGTH)] = ""
     """The team of the queue. Empty: any team of the application."""
 
-    items: Annotated[list[LabelCandidate], Field(max_length=_MOST)]
+    items: Annotated[list[LabelCandidate], Field(max_length=_MAX_ITEMS)]
 
 
 def _refuse_null(label: JSON) -> JSON:
@@ -51,13 +51,13 @@ def _refuse_null(label: JSON) -> JSON:
 class _Labels(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    via: Annotated[Text, Field(max_length=_LONGEST)] = ""
+    via: Annotated[Text, Field(max_length=_MAX_LENGTH)] = ""
     """The program that labelled the sample, if no person did; it is recorded with the caller."""
 
-    app: Annotated[Text | None, Field(max_length=_LONGEST)] = None
+    app: Annotated[Text | None, Field(max_length=_MAX_LENGTH)] = None
     """The application of the queue; needed only if several have a sample of that id."""
 
-    team: Annotated[Text | None, Field(max_length=_LONGEST)] = None
+    team: Annotated[Text | None, Field(max_length=_MAX_LENGTH)] = None
     """The team of the queue; needed only if several have a sample of that id."""
 
     replace: bool = False
@@ -84,7 +84,7 @@ class LabelEntry(BaseModel):
 class LabelsBody(_Labels):
     """Labels that are recorded all together, or not at all."""
 
-    labels: Annotated[list[LabelEntry], Field(max_length=_MOST)]
+    labels: Annotated[list[LabelEntry], Field(max_length=_MAX_ITEMS)]
 
 
 Id = Annotated[str, Path(min_length=1, max_length=256)]
@@ -109,8 +109,8 @@ def labels(
     state: LabelState | None = None,
     disputed: bool | None = None,
     details: bool = False,
-    limit: Annotated[int, Query(ge=1, le=_MOST)] = 100,
-    offset: Annotated[int, Query(ge=0, le=_FURTHEST)] = 0,
+    limit: Annotated[int, Query(ge=1, le=_MAX_ITEMS)] = 100,
+    offset: Annotated[int, Query(ge=0, le=_MAX_OFFSET)] = 0,
 ) -> list[Label]:
     """List samples without a label, the most critical first, or labelled ones, the last labelled first, skipping the
     first ``offset``. ``disputed``: only those with different labels. ``details``: with row or picture, and all labels.

@@ -20,7 +20,7 @@ from scanflow_server.store.tokens import TokenRow
 router = APIRouter(prefix="/tokens", tags=["tokens"], responses=PROBLEMS)
 
 _LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
-_LONGEST_S = 100 * 366 * 86_400.0
+_MAX_LIFETIME_S = 100 * 366 * 86_400.0
 
 
 class TokenBody(BaseModel):
@@ -35,7 +35,7 @@ class TokenBody(BaseModel):
     team: Annotated[str | None, Field(pattern=_LABEL, max_length=63)] = None
     """The team it is for. Null: the same as the caller's token: one team, or all."""
 
-    expires_s: Annotated[float | None, Field(gt=0, le=_LONGEST_S, allow_inf_nan=False)] = None
+    expires_s: Annotated[float | None, Field(gt=0, le=_MAX_LIFETIME_S, allow_inf_nan=False)] = None
     """Its lifetime in seconds. Null: until it is revoked."""
 
 

@@ -26,9 +26,9 @@ from scanflow_server.store.tables import votes as votes_table
 LabelState = Literal["wanted", "given"]
 
 _PNG = b"\x89PNG\r\n\x1a\n"
-_MOST_PICTURE = 200_000
-_MOST_VALUES = 1000
-_MOST_TOGETHER = 10_000
+_MAX_PICTURE_LENGTH = 200_000
+_MAX_VALUES = 1000
+_MAX_BATCH = 10_000
 _IDS = 500
 
 
@@ -57,10 +57,10 @@ class LabelCandidate(BaseModel):
     """The use of its label: training, or evaluation of models."""
 
     data: dict[str, JSON] = Field(default_factory=dict)
-    row: Annotated[dict[str, JSON], Field(max_length=_MOST_VALUES)] | None = None
+    row: Annotated[dict[str, JSON], Field(max_length=_MAX_VALUES)] | None = None
     """Its values by column name, if it is a row of a table."""
 
-    picture: Annotated[str, Field(max_length=_MOST_PICTURE), AfterValidator(_check_png)] | None = None
+    picture: Annotated[str, Field(max_length=_MAX_PICTURE_LENGTH), AfterValidator(_check_png)] | None = None
     """A PNG file in base64, if it is an image."""
 
     guess: JSON = None
@@ -174,7 +174,7 @@ def get(connection: Connection, app: str, team: str, id: str, *, own: str | None
 def list_picked_with(connection: Connection, label: Label) -> list[Label]:
     """Return all samples that the same detection picked, the most critical first."""
     same = and_(labels.c.app == label.app, labels.c.team == label.team, labels.c.run == label.run)
-    return Label.load_all(connection, select(*_BRIEF).where(same).order_by(*CRITICAL).limit(_MOST_TOGETHER))
+    return Label.load_all(connection, select(*_BRIEF).where(same).order_by(*CRITICAL).limit(_MAX_BATCH))
 
 
 def count_waiting(connection: Connection, *, own: str | None = None) -> int:

@@ -16,7 +16,7 @@ import scanflow as sf
 from scanflow.agent.records import Event, Sample, SensorCall
 from scanflow.app.triggers import Date
 from scanflow.errors import NotFoundError, UnavailableError
-from scanflow_agents.host.control_loop import MOST_ATTEMPTS, Decisions, HostedSensor, SensorResult
+from scanflow_agents.host.control_loop import MAX_ATTEMPTS, Decisions, HostedSensor, SensorResult
 from scanflow_agents.host.scheduler import DueTimes
 from scanflow_agents.host.schedules import count_between
 from scanflow_agents.host.sensor_state import FiringRequest, SensorState
@@ -610,5 +610,5 @@ async def test_a_call_that_kills_its_agent_each_time_is_given_up(tmp_path: Path)
         await agent.settled()
         missed = agent.sensor_state("deadly").missed["interrupted"]
         await agent.kill()
-    assert began == ["call:k"] * MOST_ATTEMPTS
+    assert began == ["call:k"] * MAX_ATTEMPTS
     assert missed == 1

@@ -16,7 +16,7 @@ import scanflow as sf
 from scanflow.agent.records import Event
 from scanflow.errors import InvalidError, ScanflowError, UnavailableError
 from scanflow_agents.host import event_subscriber
-from scanflow_agents.host.control_loop import MOST_HOPS, Decisions, HostedSensor
+from scanflow_agents.host.control_loop import MAX_HOPS, Decisions, HostedSensor
 from scanflow_agents.host.event_subscriber import EventBatch, EventFilter
 from scanflow_agents.host.outbox import Delivery
 from scanflow_agents.host.store import AgentStore, EventPosition
@@ -291,8 +291,8 @@ async def test_a_sensor_does_not_fire_on_what_itself_led_to_unless_it_says_so(tm
 async def test_a_chain_of_samples_that_lead_to_each_other_ends_and_that_is_counted(tmp_path: Path) -> None:
     async with Agent(tmp_path, FakeClock(), sensor("felt", sf.on_event("sample"))) as agent:
         chain = [event(hops + 1, "sample", "agent/checker", sensor="felt", hops=hops) for hops in range(20)]
-        assert await agent.host.receive_events(chain) == MOST_HOPS
-        assert agent.sensor_state("felt").missed["looped"] == 20 - MOST_HOPS
+        assert await agent.host.receive_events(chain) == MAX_HOPS
+        assert agent.sensor_state("felt").missed["looped"] == 20 - MAX_HOPS
 
 
 def test_wanted_are_the_events_of_its_own_application_unless_a_trigger_names_another() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scanflow.errors import InternalError, InvalidError, UnavailableError
-from scanflow_agents.host.outbox import MOST_DEFECTS, MOST_DELIVERIES, Delivery
+from scanflow_agents.host.outbox import MAX_DEFECTS, MAX_DELIVERIES, Delivery
 from tests.unit.agents.harness import START, Agent, FakeClock
 from tests.waiting import PATIENCE_S
 
@@ -72,7 +72,7 @@ async def test_a_letter_that_its_receiver_breaks_over_is_given_up_in_the_end(tmp
         agent.post.failing["a"] = InternalError("KeyError")
         agent.outbox.send([delivery("a"), delivery("b")])
         await agent.settled()
-        assert (agent.post.tried["a"], agent.keys()) == (MOST_DEFECTS, ["b"])
+        assert (agent.post.tried["a"], agent.keys()) == (MAX_DEFECTS, ["b"])
 
 
 async def test_whoever_sends_may_wait_for_the_answer(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ async def test_whoever_sends_may_wait_for_the_answer(tmp_path: Path) -> None:
 async def test_letters_beyond_what_is_kept_are_refused_and_said_so(tmp_path: Path) -> None:
     async with Agent(tmp_path, FakeClock()) as agent:
         agent.post.down = DOWN
-        agent.outbox.send([delivery(f"k{n}") for n in range(MOST_DELIVERIES + 1)])
+        agent.outbox.send([delivery(f"k{n}") for n in range(MAX_DELIVERIES + 1)])
         (entry,) = await agent.journal("refused")
-        assert entry["body"]["key"] == f"k{MOST_DELIVERIES}"
-        assert agent.outbox.count == MOST_DELIVERIES
+        assert entry["body"]["key"] == f"k{MAX_DELIVERIES}"
+        assert agent.outbox.count == MAX_DELIVERIES

@@ -16,7 +16,7 @@ from scanflow.agent.records import Event
 from scanflow.errors import NotFoundError, ScanflowError, UnavailableError
 from scanflow.transport.async_client import AsyncClient
 from scanflow_agents.host.event_subscriber import EventBatch, EventFilter
-from scanflow_agents.host.server_client import MOST_REPORTED, DeliveryClient, EventReporter, ServerEvents
+from scanflow_agents.host.server_client import MAX_REPORTED, DeliveryClient, EventReporter, ServerEvents
 
 URL = "http://127.0.0.1:1"
 WANTED = EventFilter.from_triggers([sf.on_event("made"), sf.on_event("sold")], "mnist")
@@ -114,7 +114,7 @@ def test_it_asks_for_single_events(listed: list[Event]) -> None:
     asyncio.run(ask())
 
 
-@pytest.mark.parametrize("meanwhile", [0, 1, MOST_REPORTED])
+@pytest.mark.parametrize("meanwhile", [0, 1, MAX_REPORTED])
 def test_what_cannot_be_reported_is_kept_and_the_newest_first_of_all(meanwhile: int) -> None:
     def made(number: int) -> Event:
         return Event(id=number, at=1.5, type="made", app="mnist")
@@ -127,7 +127,7 @@ def test_what_cannot_be_reported_is_kept_and_the_newest_first_of_all(meanwhile: 
             if self.told is None:
                 self.told = []
                 for number in range(meanwhile):
-                    reporter.add(made(MOST_REPORTED + number))
+                    reporter.add(made(MAX_REPORTED + number))
                 raise UnavailableError("away")
             self.told = events
 
@@ -135,11 +135,11 @@ def test_what_cannot_be_reported_is_kept_and_the_newest_first_of_all(meanwhile: 
     reporter = EventReporter(cast("DeliveryClient", server))
 
     async def scenario() -> None:
-        for number in range(MOST_REPORTED):
+        for number in range(MAX_REPORTED):
             reporter.add(made(number))
         await reporter.flush()
         await reporter.flush()
 
     asyncio.run(scenario())
     assert server.told is not None
-    assert [event.id for event in server.told] == list(range(meanwhile, MOST_REPORTED + meanwhile))
+    assert [event.id for event in server.told] == list(range(meanwhile, MAX_REPORTED + meanwhile))

@@ -13,7 +13,7 @@ from scanflow.backends.local.mpi.profiling.calls import Calls, compile_library, 
 from scanflow.backends.local.mpi.profiling.classify import MEMORY_BYTES, MeasuredTotals, classify
 from scanflow.backends.local.mpi.profiling.pages import TouchedBytes, traffic
 from scanflow.backends.local.mpi.profiling.perf import parse_share, record_command
-from scanflow.backends.local.mpi.profiling.profile import LONGEST_S, START_S, _long_enough
+from scanflow.backends.local.mpi.profiling.profile import MAX_DURATION_S, START_S, _long_enough
 from scanflow.errors import InvalidError
 from scanflow.placement.mpi.groups import ClusterNode
 from scanflow.placement.mpi.local_plan import plan_here
@@ -135,5 +135,5 @@ def test_a_program_is_measured_from_when_all_its_ranks_run_and_given_time_to_beg
         now[0] = at
         assert enough() is over
     never = _long_enough(tmp_path, 3, clock=lambda: now[0])
-    now[0] = 56.0 + START_S + LONGEST_S + 1
+    now[0] = 56.0 + START_S + MAX_DURATION_S + 1
     assert never()

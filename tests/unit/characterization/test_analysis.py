@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanflow.characterization.analysis import (
-    MOST_LIMITS,
+    MAX_LIMITS,
     PRECISION,
     MemoryKnee,
     choose_next_limit,
@@ -67,7 +67,7 @@ def test_the_knee_is_found_wherever_it_is(peak: int, share: float) -> None:
     while (limit := choose_next_limit(peak, tried)) is not None:
         assert limit not in tried
         tried[limit] = limit >= needs
-    assert len(tried) <= MOST_LIMITS
+    assert len(tried) <= MAX_LIMITS
     found = find_knee(tried)
     assert found is not None
     assert found.too_few < needs <= found.enough
@@ -76,7 +76,7 @@ def test_the_knee_is_found_wherever_it_is(peak: int, share: float) -> None:
 
 def test_a_program_that_never_succeeds_has_no_knee() -> None:
     assert find_knee({100: False, 200: False}) is None
-    assert choose_next_limit(100 * MIB, dict.fromkeys(range(MOST_LIMITS), False)) is None
+    assert choose_next_limit(100 * MIB, dict.fromkeys(range(MAX_LIMITS), False)) is None
 
 
 def test_what_is_asked_for_is_what_is_used_with_something_to_spare() -> None:

@@ -51,6 +51,6 @@ def test_a_folder_that_is_not_there_or_far_too_large_says_what_to_do(
     with pytest.raises(NotFoundError, match="names as its app_dir"):
         list_code_files(tmp_path / "nowhere")
     write(tmp_path, "a.py", "b.py")
-    monkeypatch.setattr(files, "MOST_FILES", 1)
+    monkeypatch.setattr(files, "MAX_FILES", 1)
     with pytest.raises(InvalidError, match=r"\.scanflowignore"):
         list_code_files(tmp_path)

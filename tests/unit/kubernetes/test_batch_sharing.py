@@ -13,7 +13,7 @@ import pytest
 
 import scanflow as sf
 from scanflow.backends.definition import SavedDefinition
-from scanflow.backends.kubernetes.batch.document import LARGEST, RunDocument
+from scanflow.backends.kubernetes.batch.document import MAX_BYTES, RunDocument
 from scanflow.backends.kubernetes.batch.layout import DOCUMENT, PACKED
 from scanflow.backends.kubernetes.batch.records import observe_workflow
 from scanflow.backends.kubernetes.batch.shared_templates import share_templates
@@ -69,7 +69,7 @@ def test_steps_that_are_alike_share_a_template_once_there_are_too_many() -> None
     few, many = batch_shapes.made(chain(50)), batch_shapes.made(chain(MANY))
     assert len(templates(few)) == 51
     assert len(templates(many)) < 10
-    assert len(json.dumps(many)) < LARGEST
+    assert len(json.dumps(many)) < MAX_BYTES
     assert [one["name"] for one in tasks(many)] == [f"s{number}" for number in range(MANY)]
 
 

@@ -61,7 +61,7 @@ def test_keys_tell_apart_files_that_would_be_spelled_alike(tmp_path: Path) -> No
 def test_a_folder_too_large_for_a_config_map_says_what_is_large_and_what_to_do(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(code_configmap, "LARGEST", 1000)
+    monkeypatch.setattr(code_configmap, "MAX_BYTES", 1000)
     (folder / "data.csv").write_text("1,2\n" * 500_000)
     with pytest.raises(UsageError, match=r"has 2\.0 MB.*scanflow build --push.*ignore.*data\.csv \(2\.0 MB\)"):
         build_code("shop", "data", "ns", folder)

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scanflow.placement.interference import (
-    LEAST_PAIRS,
-    MOST_LOAD,
+    MAX_LOAD,
+    MIN_PAIRS,
     SAME_LOAD,
     LoadPoint,
     Window,
@@ -38,7 +38,7 @@ def test_a_pair_is_of_comparable_load_and_no_window_is_in_two(
 ) -> None:
     pairs = fair_pairs(quiet, disturbed)
     assert len(pairs) <= min(len(quiet), len(disturbed))
-    assert all(SAME_LOAD * slow.load <= fast.load <= MOST_LOAD * slow.load for fast, slow in pairs)
+    assert all(SAME_LOAD * slow.load <= fast.load <= MAX_LOAD * slow.load for fast, slow in pairs)
     for side, points in enumerate((quiet, disturbed)):
         used = [pair[side] for pair in pairs]
         assert all(used.count(one) <= points.count(one) for one in points)
@@ -52,7 +52,7 @@ def test_a_comparison_does_not_depend_on_the_order_and_takes_scale_with_it(
     found, turned = compare([(quiet, slow)]), compare([(quiet[::-1], slow[::-1])])
     assert found == turned
     if found is not None:
-        assert found.pairs >= LEAST_PAIRS
+        assert found.pairs >= MIN_PAIRS
         assert 0 <= found.p <= 1
         scaled = [LoadPoint(one.load, one.p95_s * 2) for one in slow]
         doubled = compare([(quiet, scaled)])

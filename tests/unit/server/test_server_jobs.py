@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from scanflow.processes.jobs import Job, Lines
-from scanflow.processes.restart_backoff import MOST_STARTS, WELL_S, Processes
+from scanflow.processes.restart_backoff import MAX_STARTS, WELL_S, Processes
 from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.processes
@@ -72,14 +72,14 @@ def test_what_dies_without_a_word_is_started_again_after_growing_pauses(job: Job
 
     processes = Processes(ended, clock=lambda: now[0])
     pauses = []
-    for number in range(1, MOST_STARTS + 1):
+    for number in range(1, MAX_STARTS + 1):
         began = now[0]
         while not processes.start(job, os.environ, command=ENDS):
             now[0] += 0.1
         pauses.append(now[0] - began)
         until(partial(ended_so_often, number), "it has ended")
     assert pauses == pytest.approx([0, 0.2, 1, 2, 4, 8], abs=0.11)
-    assert job.starts == MOST_STARTS
+    assert job.starts == MAX_STARTS
 
 
 def ended(job: Job) -> None:

@@ -29,7 +29,7 @@ from scanflow_serving.problems import ProblemError
 from tests.serving import raw_exchange, read_answer
 from tests.waiting import PATIENCE_S, until
 
-MOST = 2 * 1024 * 1024
+MAX_BODY_BYTES = 2 * 1024 * 1024
 T = TypeVar("T")
 
 
@@ -67,7 +67,7 @@ class Server:
         self._thread.start()
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=256)
         self.port: int = self.listener.getsockname()[1]
-        api = HttpApi(self.served, max_request_bytes=MOST, **options)
+        api = HttpApi(self.served, max_request_bytes=MAX_BODY_BYTES, **options)
 
         async def start_listening() -> HttpServer:
             http = HttpServer(api, age_s=age_s, drain_idle_s=drain_idle_s)
@@ -195,9 +195,12 @@ def test_a_body_is_requested_when_the_sender_waits(server: Server) -> None:
 @pytest.mark.parametrize(
     ("request_", "status"),
     [
-        (get("/", f"Content-Length: {MOST + 1}\r\nExpect: 100-continue\r\n", "POST"), 413),
+        (get("/", f"Content-Length: {MAX_BODY_BYTES + 1}\r\nExpect: 100-continue\r\n", "POST"), 413),
         (
-            get("/", "Transfer-Encoding: chunked\r\n", "POST") + b"%x\r\n" % (MOST + 1) + b"a" * (MOST + 1) + b"\r\n",
+            get("/", "Transfer-Encoding: chunked\r\n", "POST")
+            + b"%x\r\n" % (MAX_BODY_BYTES + 1)
+            + b"a" * (MAX_BODY_BYTES + 1)
+            + b"\r\n",
             413,
         ),
         (get("/", "Transfer-Encoding: gzip, chunked\r\n", "POST") + b"0\r\n\r\n", 501),
@@ -297,7 +300,7 @@ def test_a_compressed_body_is_decompressed(server: Server, coding: str, encode: 
 @pytest.mark.parametrize(
     ("coding", "body", "status"),
     [
-        ("gzip", gzip.compress(bytes(100 * MOST), mtime=0), 413),
+        ("gzip", gzip.compress(bytes(100 * MAX_BODY_BYTES), mtime=0), 413),
         ("gzip", b"no gzip", 400),
         ("gzip", gzip.compress(b"abc", mtime=0)[:-4], 400),
         ("br", b"abc", 415),

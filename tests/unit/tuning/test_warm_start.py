@@ -15,7 +15,7 @@ from scanflow.tuning.candidates import Candidate, SearchSpace
 from scanflow.tuning.goals import Goal
 from scanflow.tuning.result import TuningResult
 from scanflow.tuning.study import Study
-from scanflow.tuning.warm_start import MOST_RANKED, TuningHistory, adapt_candidate, choose_next_after
+from scanflow.tuning.warm_start import MAX_RANKED, TuningHistory, adapt_candidate, choose_next_after
 from tests.unit.tuning.conftest import SimulatedBench
 from tests.unit.tuning.test_search import DEFAULT, SPACE, gains
 
@@ -126,7 +126,7 @@ def test_for_another_budget_instances_keep_their_size_where_it_divides_the_budge
 
 
 @given(
-    ranking=st.lists(st.sampled_from(SPACE.whole), min_size=1, max_size=MOST_RANKED, unique=True),
+    ranking=st.lists(st.sampled_from(SPACE.whole), min_size=1, max_size=MAX_RANKED, unique=True),
     ratio=st.floats(1, 2),
     trials=st.integers(1, 30),
     drawn=st.randoms(use_true_random=False),

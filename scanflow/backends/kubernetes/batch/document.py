@@ -24,7 +24,7 @@ from scanflow.backends.kubernetes.labels import build_labels
 from scanflow.backends.port import RunDefinition
 from scanflow.errors import InvalidError, UsageError
 
-LARGEST: int = 1_000_000
+MAX_BYTES: int = 1_000_000
 """Bytes of an object: etcd takes 1.5 MB, and the engine adds its own."""
 
 PACKED_FROM: int = 200_000
@@ -127,9 +127,9 @@ def check_size(size: int, what: str, steps: int) -> None:
     Raises:
         UsageError: with its size.
     """
-    if size > LARGEST:
+    if size > MAX_BYTES:
         raise UsageError(
-            f"{what} takes {size:,} bytes, more than the {LARGEST:,} that an object of a cluster may have: it has "
+            f"{what} takes {size:,} bytes, more than the {MAX_BYTES:,} that an object of a cluster may have: it has "
             f"{steps:,} steps. Steps that differ only in parameters can be one, of a list (for_each=...); else cut it "
             "into workflows of fewer steps, or put long parameters into a file."
         )

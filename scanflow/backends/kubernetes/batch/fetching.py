@@ -25,8 +25,8 @@ from scanflow.files.private import private_folder, write_private
 from scanflow.names import StepName
 from scanflow.outputs import OUTPUTS_FOLDER
 
-LONGEST_S: Final = 120.0
-LARGEST: Final = 4_000_000
+MAX_DURATION_S: Final = 120.0
+MAX_BYTES: Final = 4_000_000
 """Bytes of outputs that are fetched; a kubelet keeps 10 MB of a log."""
 
 _PROGRAM: Final = """
@@ -111,14 +111,14 @@ def build_reader_pod(settings: KubernetesSettings, namespace: str, run: str, fol
         "spec": {
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
-            "activeDeadlineSeconds": round(LONGEST_S),
+            "activeDeadlineSeconds": round(MAX_DURATION_S),
             "securityContext": pod_security(),
             **({"imagePullSecrets": [{"name": settings.pull_secret}]} if settings.pull_secret else {}),
             "containers": [
                 {
                     "name": "read",
                     "image": settings.image,
-                    "command": ["python", "-c", _PROGRAM, base, str(LARGEST), *folders],
+                    "command": ["python", "-c", _PROGRAM, base, str(MAX_BYTES), *folders],
                     "resources": {"requests": SMALL},
                     "securityContext": container_security(),
                     "volumeMounts": [{"name": "outputs", "mountPath": str(layout.OUTPUTS), "readOnly": True}],
@@ -131,7 +131,7 @@ def build_reader_pod(settings: KubernetesSettings, namespace: str, run: str, fol
 
 def _wait_until_ended(cluster: Cluster, name: str, namespace: str) -> str:
     """Wait until a pod has ended, and return its phase."""
-    deadline = time.monotonic() + LONGEST_S
+    deadline = time.monotonic() + MAX_DURATION_S
     while (remaining_s := deadline - time.monotonic()) > 0:
         pod = cluster.get("Pod", name, namespace)
         if pod is None:
@@ -147,6 +147,6 @@ def _wait_until_ended(cluster: Cluster, name: str, namespace: str) -> str:
             if event.object["status"].get("phase") in {"Succeeded", "Failed"} or event.type == "DELETED":
                 break
     raise UnavailableError(
-        f"The pod {namespace}/{name}, which was to read outputs, did not end in {LONGEST_S:g} s. Look: "
+        f"The pod {namespace}/{name}, which was to read outputs, did not end in {MAX_DURATION_S:g} s. Look: "
         f"kubectl get pods -n {namespace}"
     )

@@ -13,7 +13,7 @@ from scanflow.backends.kubernetes.batch.framing import LAST
 from scanflow.files.private import write_private
 from scanflow.outputs import OUTPUTS_FOLDER
 
-MOST_LEFT: Final = 1_000
+MAX_OUTPUTS: Final = 1_000
 """Characters of outputs that are reported to the engine; more are read from the claim."""
 
 WIDEST_LEFT: Final = 200
@@ -47,7 +47,7 @@ class Folders:
         names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
         if any(name.startswith(".") for name in names) or width > WIDEST_LEFT:
             return
-        outputs, remaining = {}, MOST_LEFT
+        outputs, remaining = {}, MAX_OUTPUTS
         for name in names:
             content = (folder / name).read_bytes()[: remaining + 1]
             if (remaining := remaining - len(content) - len(name)) < 0:

@@ -17,7 +17,7 @@ END_OF_LINE: Final = b"\x1b[0;49;39m\n"
 
 LAST: Final = b"\x1b[39;49;0m\n"
 _MARKS: Final = re.compile(b"|".join(re.escape(mark) for mark in (BEGIN, END_OF_LINE, END, LAST)))
-_LONGEST: Final = max(len(mark) for mark in (BEGIN, END_OF_LINE, END, LAST))
+_MAX_MARK_LENGTH: Final = max(len(mark) for mark in (BEGIN, END_OF_LINE, END, LAST))
 _ARGO: Final = re.compile(rb'^time="[^"\n]*" level=\w+ msg=[^\n]* argo=true[^\n]*\n?', re.MULTILINE)
 
 
@@ -63,6 +63,6 @@ def split_streams(parts: Iterable[bytes]) -> dict[str, bytes]:
 
 def _count_partial_mark(text: bytes) -> int:
     """Return how many bytes at the end of ``text`` may be the beginning of a mark."""
-    start = text.rfind(b"\x1b", max(0, len(text) - _LONGEST + 1))
+    start = text.rfind(b"\x1b", max(0, len(text) - _MAX_MARK_LENGTH + 1))
     rest = text[start:] if start >= 0 else b""
     return len(rest) if rest and any(mark.startswith(rest) for mark in (BEGIN, END_OF_LINE, END, LAST)) else 0

@@ -12,7 +12,7 @@ from scanflow.backends.kubernetes.batch.process import ProcessEnd
 from scanflow.errors import ScanflowError
 from scanflow.text.failures import Failure, failure_from_text
 
-LARGEST_CAUSE = 2_000
+MAX_CAUSE_LENGTH = 2_000
 """Characters of a cause: the engine keeps all reports of a run in one object."""
 
 _OWN_FOLDER = str(Path(__file__).parents[3])  # the library's: its frames are not the user's
@@ -36,7 +36,7 @@ class TaskReport(BaseModel):
         """Return the report as JSON, with a bounded cause."""
         failure = self.failure
         if failure is not None:
-            cause = failure.cause[-LARGEST_CAUSE:]
+            cause = failure.cause[-MAX_CAUSE_LENGTH:]
             failure = failure.model_copy(update={"cause": cause, "frames": failure.frames[-5:]})
         return self.model_copy(update={"failure": failure}).model_dump_json(exclude_defaults=True)
 

@@ -19,7 +19,7 @@ from scanflow.app.references import Ref
 from scanflow.app.workflow import Workflow
 from scanflow.backends.kubernetes.batch import layout, pods
 from scanflow.backends.kubernetes.batch.conditions import build_when, find_skippable, reference_items, reference_output
-from scanflow.backends.kubernetes.batch.document import LARGEST, RunDocument, check_size
+from scanflow.backends.kubernetes.batch.document import MAX_BYTES, RunDocument, check_size
 from scanflow.backends.kubernetes.batch.finished_steps import FinishedSteps, add_skipped
 from scanflow.backends.kubernetes.batch.pod_settings import PodSettings
 from scanflow.backends.kubernetes.batch.retries import has_own_backoff
@@ -127,7 +127,7 @@ def build_workflow_manifest(
         },
         "spec": dump_model(spec),
     }
-    if estimate_workflow_size(manifest, len(remaining)) > LARGEST:
+    if estimate_workflow_size(manifest, len(remaining)) > MAX_BYTES:
         manifest = share_templates(manifest)
     check_size(
         estimate_workflow_size(manifest, len(remaining)), f"The Workflow of the run {document.run!r}", len(remaining)

@@ -24,7 +24,7 @@ SCHEDULER: Final = ("volcano-system", "volcano-scheduler-configmap")
 """Namespace and name of the scheduler's ConfigMap in Volcano's installation."""
 
 SCHEDULER_FILE: Final = "volcano-scheduler.conf"
-LEAST_WEIGHT: Final = 10
+MIN_WEIGHT: Final = 10
 _FILES: Final = "/etc/scanflow"
 
 
@@ -74,7 +74,7 @@ def has_task_topology(settings: Manifest | None) -> bool:
         plugins = [plugin for tier in tiers for plugin in tier.get("plugins") or []]
         arguments = [plugin.get("arguments") or {} for plugin in plugins if plugin.get("name") == "task-topology"]
         return any(
-            float(plugin_arguments.get("task-topology.weight", 1)) >= LEAST_WEIGHT for plugin_arguments in arguments
+            float(plugin_arguments.get("task-topology.weight", 1)) >= MIN_WEIGHT for plugin_arguments in arguments
         )
     except (yaml.YAMLError, AttributeError, TypeError, ValueError):
         return False  # a custom format, which Volcano may read

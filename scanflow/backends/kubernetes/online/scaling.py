@@ -27,7 +27,7 @@ SELDON_CONTAINER: Final = "instance"
 
 _MS: Final = 1000  # targets have three decimals, so latencies are in milliseconds
 _NEVER: Final = "1000000000"  # a target beyond any number of requests: it wakes an instance, and never adds one
-_MOST_WINDOW_S: Final = 3600
+_MAX_WINDOW_S: Final = 3600
 _HPA_POLLING_S: Final = 15.0
 _WAKING: Final = (
     "Set SCANFLOW_KUBERNETES_GATEWAY_REQUESTS to the Prometheus query of the Gateway's requests, or write min=1."
@@ -151,8 +151,8 @@ def check_scaling(scaling: Scaling, *, service: str, cores: float | None, settin
         ),
         (
             f"stabilization_window_s={window_s:g}",
-            window_s > _MOST_WINDOW_S,
-            f"an autoscaler's window is at most {_MOST_WINDOW_S} s.",
+            window_s > _MAX_WINDOW_S,
+            f"an autoscaler's window is at most {_MAX_WINDOW_S} s.",
         ),
         (
             f"polling={polling_s:g}",

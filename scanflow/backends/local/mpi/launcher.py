@@ -93,9 +93,9 @@ def _resolve_profile(job: MPIWorkload, argv: Sequence[str], launcher: Mpirun) ->
     """Replace the profile ``auto`` of a job by that of a short run; return it with notes about the reason."""
     if job.profile != "auto":
         return job, {}
-    from scanflow.backends.local.mpi.profiling.profile import LONGEST_S, measure
+    from scanflow.backends.local.mpi.profiling.profile import MAX_DURATION_S, measure
 
-    _say(f"profile='auto': the program first runs for at most {LONGEST_S:g} s, to be profiled")
+    _say(f"profile='auto': the program first runs for at most {MAX_DURATION_S:g} s, to be profiled")
     topology = read_topology()
     plan = plan_here(job, topology)
     profile = measure(job, plan, argv, launcher=launcher, topology=topology, folder=output_dir() / PROFILE)

@@ -18,7 +18,7 @@ from scanflow.files.unchanged_reads import UnchangedReads
 from scanflow.http.home_token import ensure_home_token
 from scanflow.settings import Settings
 from scanflow.transport.server_client import ServerClient
-from scanflow_agents.templates.control_plane import MOST_LABELS, ControlPlane, list_newest_runs, list_strategy_actions
+from scanflow_agents.templates.control_plane import MAX_LABELS, ControlPlane, list_newest_runs, list_strategy_actions
 from scanflow_server.auth import register_home
 from scanflow_server.context import ServerContext, make_context
 from scanflow_server.settings import ServerSettings
@@ -78,12 +78,12 @@ def test_the_newest_labels_are_seen_however_many_were_given_before(
         with parts.store.write() as connection:
             connection.execute(insert(label_table), [one.model_dump(mode="json", exclude={"votes"}) for one in given])
 
-    give(0, MOST_LABELS, 0.9)
-    assert len(control_plane.labels("mnist", state="given")) == MOST_LABELS
-    give(MOST_LABELS, 5, None)
+    give(0, MAX_LABELS, 0.9)
+    assert len(control_plane.labels("mnist", state="given")) == MAX_LABELS
+    give(MAX_LABELS, 5, None)
     found = control_plane.labels("mnist", state="given")
-    assert [one["id"] for one in found[:5]] == [f"p{MOST_LABELS + number}" for number in (4, 3, 2, 1, 0)]
-    assert len({one["id"] for one in found}) == len(found) == MOST_LABELS + 5
+    assert [one["id"] for one in found[:5]] == [f"p{MAX_LABELS + number}" for number in (4, 3, 2, 1, 0)]
+    assert len({one["id"] for one in found}) == len(found) == MAX_LABELS + 5
 
 
 def test_a_server_that_knows_no_parts_of_the_queue_is_asked_no_more_than_twice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ def test_a_server_that_knows_no_parts_of_the_queue_is_asked_no_more_than_twice(m
             self.asked += 1
             return [{"id": f"p{number}"} for number in range(query["limit"])]
 
-    monkeypatch.setattr("scanflow_agents.templates.control_plane.MOST_LABELS", 3)
+    monkeypatch.setattr("scanflow_agents.templates.control_plane.MAX_LABELS", 3)
     old: Any = Old()
     assert [one["id"] for one in ControlPlane(old).labels("mnist", state="given")] == ["p0", "p1", "p2"]
     assert old.asked == 2
@@ -113,7 +113,7 @@ def test_labels_that_are_given_while_others_are_read_lose_none(monkeypatch: pyte
             self.given = [*self.given, len(self.given)]
             return found
 
-    monkeypatch.setattr("scanflow_agents.templates.control_plane.MOST_LABELS", 3)
+    monkeypatch.setattr("scanflow_agents.templates.control_plane.MAX_LABELS", 3)
     busy: Any = Busy()
     found = [one["id"] for one in ControlPlane(busy).labels("mnist", state="given")]
     assert sorted(found) == [f"p{number}" for number in range(7)]

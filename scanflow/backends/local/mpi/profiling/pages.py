@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 WINDOWS_S: Final = (0.004, 0.008, 0.016, 0.032)
 """Lengths of the windows: short for small arrays, which are touched whole at once, and longer for large ones."""
 
-_LEAST_CPU_S: Final = 0.001  # in a window; a process that did not run is no sample
-_LEAST_SAMPLES: Final = 3
+_MIN_CPU_S: Final = 0.001  # in a window; a process that did not run is no sample
+_MIN_SAMPLES: Final = 3
 _REFERENCED: Final = re.compile(r"^Referenced:\s+(\d+) kB$", re.MULTILINE)
 
 
@@ -59,13 +59,13 @@ def traffic(samples: Iterable[TouchedBytes], cache_bytes: int, *, outside_mpi: f
     """
     windows: dict[float, list[TouchedBytes]] = defaultdict(list)
     for sample in samples:
-        if sample.cpu_s >= _LEAST_CPU_S:
+        if sample.cpu_s >= _MIN_CPU_S:
             windows[sample.window_s].append(sample)
     rates = [
         sum(max(0, sample.bytes - cache_bytes) for sample in window)
         / (sum(sample.cpu_s for sample in window) * outside_mpi)
         for window in windows.values()
-        if len(window) >= _LEAST_SAMPLES and outside_mpi > 0
+        if len(window) >= _MIN_SAMPLES and outside_mpi > 0
     ]
     return max(rates, default=None)
 

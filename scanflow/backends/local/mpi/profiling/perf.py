@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 _REPORT_S: Final = 60
-LEAST_SAMPLES: Final = 200
+MIN_SAMPLES: Final = 200
 """A second of CPU: starting MPI takes a part of that, which is nearly all in MPI."""
 
 _SAMPLES: Final = re.compile(r"^# Samples: (\d+)(K?)", re.MULTILINE)
@@ -51,11 +51,11 @@ def parse_share(report: str) -> float | None:
     """
     counted = _SAMPLES.search(report)
     samples = int(counted[1]) * (1000 if counted[2] else 1) if counted else 0
-    if samples < LEAST_SAMPLES:
+    if samples < MIN_SAMPLES:
         return None
     shares = [(float(match[1]), match[2]) for line in report.splitlines() if (match := _LINE.match(line))]
     elsewhere = [(share, name) for share, name in shares if not _OF_C.match(name)]
-    if samples * sum(share for share, _ in elsewhere) / 100 >= LEAST_SAMPLES:
+    if samples * sum(share for share, _ in elsewhere) / 100 >= MIN_SAMPLES:
         shares = elsewhere
     total = sum(share for share, _ in shares)
     return sum(share for share, name in shares if _OF_MPI.match(name)) / total if total else None

@@ -29,7 +29,7 @@ from scanflow.errors import StepFailedError
 from scanflow.placement.mpi.plan import MPIPlan
 from scanflow.placement.topology import Topology
 
-LONGEST_S: Final = 30.0
+MAX_DURATION_S: Final = 30.0
 """Longest run of a program's ranks, which are then ended."""
 
 START_S: Final = 30.0
@@ -38,7 +38,7 @@ START_S: Final = 30.0
 WRITTEN_S: Final = 15.0
 """Longest time for ``perf`` to write its samples at the end of the program."""
 
-MOST_CACHE_BYTES: Final = 32 * 2**20
+MAX_CACHE_BYTES: Final = 32 * 2**20
 """Largest share of the last-level cache for one rank. A virtual machine of two CPUs may report 480 MiB of its host,
 which other CPUs use too. Processors have 1 to 12 MiB for each core."""
 
@@ -64,7 +64,7 @@ class ProfileSamples(NamedTuple):
 def measure(
     job: MPIWorkload, plan: MPIPlan, argv: Sequence[str], *, launcher: Mpirun, topology: Topology, folder: Path
 ) -> Profile:
-    """Run the program for at most :data:`LONGEST_S`, and return its profile.
+    """Run the program for at most :data:`MAX_DURATION_S`, and return its profile.
 
     Raises:
         StepFailedError: a rank failed, or wrote too much.
@@ -81,14 +81,14 @@ def measure(
 
 
 def _long_enough(folder: Path, n_tasks: int, clock: Callable[[], float] = time.monotonic) -> Callable[[], bool]:
-    """Return a predicate: whether all ranks have run for :data:`LONGEST_S`, or failed to start in time."""
+    """Return a predicate: whether all ranks have run for :data:`MAX_DURATION_S`, or failed to start in time."""
     began, running = clock(), list[float]()
 
     def enough() -> bool:
         now = clock()
         if not running and all((folder / f"{rank}.pid").exists() for rank in range(n_tasks)):
             running.append(now)
-        return now > (running[0] if running else began + START_S) + LONGEST_S
+        return now > (running[0] if running else began + START_S) + MAX_DURATION_S
 
     return enough
 
@@ -207,7 +207,7 @@ def _pid(folder: Path, rank: int, child: bool) -> int | None:
 
 
 def _cache_share(topology: Topology, n_tasks: int) -> int:
-    """Return a rank's share of the last-level caches of this machine, up to :data:`MOST_CACHE_BYTES`."""
+    """Return a rank's share of the last-level caches of this machine, up to :data:`MAX_CACHE_BYTES`."""
     level = max((cache.level for cache in topology.caches), default=0)
     whole = sum(cache.size_bytes or 0 for cache in topology.caches if cache.level == level)
-    return min(whole // n_tasks, MOST_CACHE_BYTES)
+    return min(whole // n_tasks, MAX_CACHE_BYTES)

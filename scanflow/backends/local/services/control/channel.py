@@ -15,7 +15,7 @@ from scanflow.errors import InvalidError
 from scanflow.processes import seqpacket
 from scanflow.wire import ControlMessage
 
-_MOST_AT_ONCE = 64
+_MAX_BATCH = 64
 
 
 class Channel:
@@ -77,7 +77,7 @@ class Channel:
     def receive_answers(self) -> tuple[list[tuple[ControlMessage, dict[str, Any]]], bool]:
         """Return the answered requests, each with the body of its reply, and whether the peer is still connected."""
         answers: list[tuple[ControlMessage, dict[str, Any]]] = []
-        for _ in range(_MOST_AT_ONCE):
+        for _ in range(_MAX_BATCH):
             try:
                 packet = seqpacket.receive(self._sock)
             except BlockingIOError:

@@ -26,7 +26,7 @@ CONFIGURATION = 78  # the exit code of an instance with a configuration error: a
 KEPT = 3  # attempts of an instance that are retained
 LOG_BYTES = 8 * 1024 * 1024  # a larger log is rotated
 HEALTHY_S = 60.0  # an instance that ran for so long counts as healthy
-LONGEST_PAUSE_S = 30.0
+MAX_PAUSE_S = 30.0
 
 _DRAIN_EXTRA_S = DRAIN_IDLE_S + 10.0
 
@@ -160,7 +160,7 @@ def count_failures_in_a_row(lives_s: Sequence[float]) -> int:
 
 def pause_s(failures: int) -> float:
     """Return the pause before a restart after so many failures in a row: 0, 0, 0.5, 1, 2, 4 … 30 seconds."""
-    return 0.0 if failures <= 1 else min(LONGEST_PAUSE_S, 0.5 * 2.0 ** min(failures - 2, 16))
+    return 0.0 if failures <= 1 else min(MAX_PAUSE_S, 0.5 * 2.0 ** min(failures - 2, 16))
 
 
 def prune(own: Path) -> None:

@@ -21,8 +21,8 @@ GRPC_FD = 51  # ... and of the socket that reserves its port for gRPC
 _BACKLOG = 4096
 _RETRY_AFTER_S = 5
 _LINGER_S = 2.0
-_MOST_AT_ONCE = 64
-_MOST_OPEN = 256
+_MAX_ACCEPTS = 64
+_MAX_OPEN = 256
 
 
 def open_listening_socket(host: str, port: int) -> socket.socket:
@@ -120,8 +120,8 @@ class Refuser:
         return bool(self._open)
 
     def accept(self, listener: socket.socket, now: float) -> None:
-        for _ in range(_MOST_AT_ONCE):
-            if len(self._open) >= _MOST_OPEN:
+        for _ in range(_MAX_ACCEPTS):
+            if len(self._open) >= _MAX_OPEN:
                 return
             try:
                 sock, _ = listener.accept()
