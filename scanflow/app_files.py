@@ -17,7 +17,7 @@ class AppFiles:
         self.app_dir = Path(app.app_dir)
         self._workflow = workflow.name
 
-    def folders(self, node: str) -> list[Path]:
+    def list_folders(self, node: str) -> list[Path]:
         """Return the folders of a node's files: the application's, the prototype's ``workflows/<node>`` layouts."""
         below = self.app_dir / "workflows"
         names = dict.fromkeys([node, node.replace("-", "_")])
@@ -34,9 +34,9 @@ class AppFiles:
         Raises:
             NotFoundError: it is in none of the folders.
         """
-        return find_file(name, self.folders(node))
+        return find_file(name, self.list_folders(node))
 
-    def function_file(self, target: Target, node: str) -> Path | None:
+    def find_function_file(self, target: Target, node: str) -> Path | None:
         """Return the file that a function is loaded from; None if it is found by module, or has no file."""
         module = target.partition(":")[0]
         if not module.endswith(".py"):

@@ -45,7 +45,7 @@ def read_settings(
         ) from error
 
 
-def name_variables(model: type[BaseModel], prefix: str) -> dict[str, str]:
+def list_variables(model: type[BaseModel], prefix: str) -> dict[str, str]:
     """Return the variable of each field: its name in capitals behind ``prefix``."""
     return {field: f"{prefix}{field.upper()}" for field in model.model_fields}
 

@@ -14,8 +14,8 @@ from scanflow.app.files import load_json, load_yaml
 from scanflow.app.workflow import Workflow
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UsageError, did_you_mean
 from scanflow.modules import get_loading_file, load_function, load_module
-from scanflow.names import slug
-from scanflow.text.failures import failure_from_text
+from scanflow.names import build_slug
+from scanflow.text.failures import parse_failure
 
 __all__ = ["find_file", "load_application", "load_function", "load_module", "refuse_while_loading"]
 
@@ -85,8 +85,8 @@ def _from_python(path: Path) -> Application:
         raise UsageError(f"{path.name}, line {where[-1] if where else '?'}: {error}") from error
     except (Exception, SystemExit) as error:
         # Whatever a user's file raises is the user's to see, without our frames around it.
-        failure = failure_from_text(traceback.format_exc(), summary="", own_folder=str(Path(__file__).parent))
-        raise UsageError("\n  ".join([f"{path.name} cannot be loaded:", *failure.lines()])) from error
+        failure = parse_failure(traceback.format_exc(), summary="", own_folder=str(Path(__file__).parent))
+        raise UsageError("\n  ".join([f"{path.name} cannot be loaded:", *failure.format_lines()])) from error
     apps = _find_objects(module, Application)
     if len(apps) == 1:
         return apps[0]
@@ -99,7 +99,7 @@ def _from_python(path: Path) -> Application:
         raise NotFoundError(
             f"{path.name} makes no sf.Application and no sf.Workflow at its top level. See: scanflow init"
         )
-    return Application(name=slug(path.stem) or "app", workflows=workflows)
+    return Application(name=build_slug(path.stem) or "app", workflows=workflows)
 
 
 def _find_objects(module: ModuleType, kind: type[_T]) -> list[_T]:

@@ -32,7 +32,7 @@ _NOUNS = (
 ).split()
 
 
-def slug(text: str) -> str:
+def build_slug(text: str) -> str:
     """Return the nearest allowed name to ``text``; empty if no character of it is allowed."""
     bare = "".join(sign for sign in unicodedata.normalize("NFKD", text.lower()) if not unicodedata.combining(sign))
     lowered = re.sub(r"[^a-z0-9]+", "-", bare)
@@ -43,7 +43,7 @@ def check_name(name: str, what: str, *, limit: int = MAX_NAME) -> str:
     """Return ``name`` if it is a valid Kubernetes label, else raise with the name to write instead."""
     if len(name) <= limit and _LABEL.fullmatch(name):
         return name
-    better = slug(name)[:limit].rstrip("-")
+    better = build_slug(name)[:limit].rstrip("-")
     advice = f" Write {better!r} instead." if better and better != name else ""
     shown = repr(name) if len(name) <= 2 * MAX_NAME else f"{name[:40]!r}... ({len(name):,} characters)"
     raise InvalidError(
@@ -61,7 +61,7 @@ def check_locator(text: object, what: str) -> str:
     raise InvalidError(f"The {what} {text!r:.60} cannot be read. Write 'file.py:name' or 'package.module:name'.")
 
 
-def environment_name(app: str, team: str) -> str:
+def format_environment_name(app: str, team: str) -> str:
     return f"scanflow-{app}-{team}"
 
 

@@ -60,7 +60,7 @@ def output(name: str, value: Any) -> None:
         collected[name] = value
         return
     try:
-        text = json.dumps(encode(value, output_dir().absolute(), _number, keys=(str, int, float, type(None))))
+        text = json.dumps(encode(value, output_dir().absolute(), _to_json, keys=(str, int, float, type(None))))
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"The output {name!r} cannot be written as JSON ({error}). Write a file instead.") from error
     write_output(output_dir(), name, text)
@@ -103,7 +103,7 @@ def is_mark(value: Mapping[Any, Any]) -> bool:
     return len(value) == 1 and not {PATH, PICKLE, VALUE}.isdisjoint(value)
 
 
-def _number(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     if hasattr(value, "item") and getattr(value, "shape", None) == ():
         return value.item()
     raise TypeError(f"{type(value).__name__} is not text, a number, a boolean, a list, a mapping or a path")

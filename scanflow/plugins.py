@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Group: TypeAlias = Literal["backends", "detectors", "primitives", "templates"]
 
 
-def plugin_names(group: Group) -> tuple[str, ...]:
+def list_plugins(group: Group) -> tuple[str, ...]:
     return tuple(sorted({point.name for point in _list_entry_points(group, tuple(sys.path))}))
 
 
@@ -45,7 +45,7 @@ def load_plugin(group: Group, name: str) -> Any:
 
 def explain_not_installed(group: Group, name: str) -> str:
     """Return the error message for a name that no installed package offers, with those that are offered."""
-    names = plugin_names(group)
+    names = list_plugins(group)
     near = hint if (hint := did_you_mean(name, names)).startswith(" Did") else ""
     return (
         f"There is no {group.removesuffix('s')} {name!r}.{near} Installed: {', '.join(names) or 'none'}. "

@@ -8,12 +8,12 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
-from scanflow.environment_variables import name_variables, read_settings
+from scanflow.environment_variables import list_variables, read_settings
 from scanflow.http.home_token import home_token
 from scanflow.http.security import host_name, is_loopback_host
 
 
-def _options(value: Any) -> Any:
+def _parse_options(value: Any) -> Any:
     """Read ``name=value,name=value``."""
     if not isinstance(value, str):
         return value
@@ -43,7 +43,7 @@ class Settings(BaseModel):
     backend: str | None = None
     """``local``, ``memory``, or one that a package adds. Unset: the application's, else ``local``."""
 
-    backend_options: Annotated[Mapping[str, str], BeforeValidator(_options)] = Field(default_factory=dict)
+    backend_options: Annotated[Mapping[str, str], BeforeValidator(_parse_options)] = Field(default_factory=dict)
     """Options of the backend, in addition to its own variables: ``serving=seldon,kubeconfig=/home/me/kubeconfig``."""
 
     slots: int | None = Field(default=None, ge=1)
@@ -52,7 +52,7 @@ class Settings(BaseModel):
     max_fan_out: int = Field(default=10_000, ge=1)
     """The widest fan-out accepted at run time; a longer list fails its step."""
 
-    def token_for(self, url: str) -> str | None:
+    def find_token(self, url: str) -> str | None:
         """Return the token to send to the server at ``url``; None: there is none that it could be sent."""
         if self.token is not None:
             return self.token.get_secret_value()
@@ -62,4 +62,4 @@ class Settings(BaseModel):
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Self:
         """Read the settings from ``environ`` (default: this process' own)."""
-        return read_settings(cls, name_variables(cls, "SCANFLOW_"), environ)
+        return read_settings(cls, list_variables(cls, "SCANFLOW_"), environ)

@@ -177,7 +177,8 @@ class ControlMessage:
     """One message on an instance's control socket (``SOCK_SEQPACKET``); open files travel with it (``SCM_RIGHTS``).
 
     ``apply``    ``body`` is a :class:`DesiredInstanceState`: load and warm what is new, switch, unload the rest
-    ``state``    see :meth:`scanflow_serving.routes.ServingApplication.state`; ``body["metrics"]``: with samples;
+    ``state``    see :meth:`scanflow_serving.routes.ServingApplication.describe_state`; with
+                 samples if ``body["metrics"]``;
                  ``body["others"]``: the samples of the service's other instances, for ``/metrics``
     ``listen``   accept on this listening socket too (one fd), until ``ignore`` with the same ``key``, or until the
                  connection that this came by is closed

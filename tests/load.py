@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 
-from scanflow.load.arrivals import constant
+from scanflow.load.arrivals import build_constant_rate
 from scanflow.load.load import LoadError, LoadGenerator, LoadMetrics, LoadPlan, LoadResult
 from tests.waiting import patient
 
@@ -50,4 +50,4 @@ def steady_load(
     if rate is None:
         return LoadGenerator(plan, start_s=patient(120))
     seconds = min(requests / rate if requests else float("inf"), duration_s or float("inf"))
-    return LoadGenerator(plan, constant(rate, seconds).arrivals()[:requests], start_s=patient(120))
+    return LoadGenerator(plan, build_constant_rate(rate, seconds).generate_arrivals()[:requests], start_s=patient(120))

@@ -14,7 +14,7 @@ from scanflow.characterization.analysis import ResourceRecommendation, Saturatio
 from scanflow.characterization.study import rotate
 from scanflow.deployer import RunRequest
 from scanflow.errors import InvalidError, StepFailedError, UnsupportedError
-from scanflow.processes.proc_stat import cpu_seconds, stat_fields
+from scanflow.processes.proc_stat import compute_cpu_seconds, read_stat_fields
 from scanflow.tuning.candidates import Candidate, describe
 from scanflow_client.service_load import build_load_plan
 
@@ -123,7 +123,7 @@ def _measure_size(copy: ServiceCopy, size: Candidate) -> SizedRun:
 
 def _read_cpu_seconds(copy: ServiceCopy) -> float:
     pids = [instance.pid for instance in copy.where.service(copy.name).instances if instance.pid is not None]
-    return sum(cpu_seconds(stat_fields(pid)) for pid in pids)
+    return sum(compute_cpu_seconds(read_stat_fields(pid)) for pid in pids)
 
 
 def characterize_job(

@@ -21,9 +21,9 @@ from scanflow.backends.service_change import CanaryPolicy, Deployment, ServiceCh
 from scanflow.deployer import Deployer, EmbeddedDeployer, InstanceLogs, RunRequest, TaskLog
 from scanflow.deployer.service_client import get_explanation, predict
 from scanflow.errors import StepFailedError, UnsupportedError, UsageError
-from scanflow.placement.granularity import cores_and_instances
+from scanflow.placement.granularity import compute_granularity
 from scanflow.settings import Settings
-from scanflow.text.printable import printable
+from scanflow.text.printable import make_printable
 from scanflow_client.control_client import ControlClient, raise_no_server
 from scanflow_client.formatting.runs import format_failure
 from scanflow_client.measuring_client import MeasuringClient
@@ -94,7 +94,7 @@ class Client(MeasuringClient):
             from scanflow.deployer import RemoteDeployer
             from scanflow.transport import ServerClient
 
-            server = ServerClient(url, token=settings.token_for(url) if token is None else token)
+            server = ServerClient(url, token=settings.find_token(url) if token is None else token)
             self._deployer = RemoteDeployer(url, server=server)
             self._environments = _refuse_environments
             super().__init__(lambda: server)
@@ -280,7 +280,7 @@ class Client(MeasuringClient):
         ``cores`` are those of one instance, ``cut`` those of all instances together, divided evenly over ``into``
         instances (equation 4.1). ``port`` is of HTTP; None: the next free one.
         """
-        instances, cores = cores_and_instances(instances, cores, cut=cut, into=into)
+        instances, cores = compute_granularity(instances, cores, cut=cut, into=into)
         app = resolve_application(what)
         with show_service_changes(self._choose_stream()) as observe:
             sizing = Sizing(instances=instances, cores=cores, affinity=affinity)
@@ -329,7 +329,7 @@ class Client(MeasuringClient):
 
         ``cut`` cores are divided evenly over ``into`` instances, as by :meth:`deploy`.
         """
-        instances, cores = cores_and_instances(instances, cores, cut=cut, into=into)
+        instances, cores = compute_granularity(instances, cores, cut=cut, into=into)
         size = None if memory is None else parse_memory(memory)
         change = ServiceChange(instances=instances, cores=cores, memory_bytes=size, affinity=affinity, scaling=scaling)
         return self.change(name, change)
@@ -436,7 +436,7 @@ class Client(MeasuringClient):
 
 
 def _print_line(line: str) -> None:
-    print(printable(line), file=sys.stderr)
+    print(make_printable(line), file=sys.stderr)
 
 
 def _require_success(record: RunRecord) -> RunRecord:

@@ -16,9 +16,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from scanflow.deployer.remote_home import UpProcess, UpResponse, forget_up, read_up, up_file, write_up
+from scanflow.deployer.remote_home import UpProcess, UpState, forget_up, get_up_file, read_up, write_up
 from scanflow.errors import MissingExtraError, ScanflowError, UnavailableError, UsageError
-from scanflow.files.private import open_home, open_private, private_folder
+from scanflow.files.private import create_private_folder, open_home, open_private
 from scanflow.http.home_token import ensure_home_token, home_token
 from scanflow.knowledge.step_environment import tracker_place
 from scanflow.processes.daemon import Daemon
@@ -49,7 +49,7 @@ _NEEDS = ("alembic", "fastapi", "sqlalchemy", "uvicorn")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpResult:
-    up: UpResponse
+    up: UpState
     server: bool
     """Whether this call started the server; else it was up before."""
 
@@ -84,7 +84,7 @@ def start_control_plane(settings: Settings, *, port: int | None = None, tracker:
         if before is None or not before.server.is_alive():
             server = _start_process(home, "server", ["scanflow_server"], _choose_port(home, port, before, notes))
             old = _keep_if_alive(before.tracker) if before is not None else None
-            running, fresh = UpResponse(server=server, tracker=old, started=time.time()), True
+            running, fresh = UpState(server=server, tracker=old, started=time.time()), True
         else:
             if port not in {None, before.server.port}:
                 raise UsageError(f"The server is up on port {before.server.port} already. Stop it first: scanflow down")
@@ -112,7 +112,7 @@ def stop_control_plane(settings: Settings, *, tell: Callable[[str], None] = lamb
     with _lock_home(home):
         running, agents = read_up(home), AgentShutdown(home)
         server = None if running is None else _keep_if_alive(running.server)
-        lock = up_file(home).with_name("lock")
+        lock = get_up_file(home).with_name("lock")
         another = server is None and is_locked(lock)
         if server is None and not another and agents.find_living():
             server = _start_server_to_stop_agents(home, settings, running, agents)
@@ -177,11 +177,11 @@ def _end_process(name: str, process: UpProcess | None) -> list[str]:
 
 def _connect(url: str, settings: Settings) -> ServerClient:
     """Return a client of the home's server, by the home's token, or of the server that the settings name."""
-    token = settings.token_for(url) if settings.url else home_token(settings.home)
+    token = settings.find_token(url) if settings.url else home_token(settings.home)
     return ServerClient(url, token=token, timeout_s=AGENT_S)
 
 
-def _choose_port(home: Path, requested: int | None, before: UpResponse | None, notes: list[str]) -> int:
+def _choose_port(home: Path, requested: int | None, before: UpState | None, notes: list[str]) -> int:
     if requested is not None:
         if reserve_port(requested, tried=1, host=HOST, whose=home) is None:
             raise UsageError(f"The port {requested} is taken by another program. Name a free one, or none: scanflow up")
@@ -194,15 +194,14 @@ def _choose_port(home: Path, requested: int | None, before: UpResponse | None, n
 
 
 def _start_server_to_stop_agents(
-    home: Path, settings: Settings, recorded: UpResponse | None, agents: AgentShutdown
+    home: Path, settings: Settings, recorded: UpState | None, agents: AgentShutdown
 ) -> UpProcess | None:
     """Start a server to stop the agents that outlived the previous one; None: it cannot be started."""
     process: UpProcess | None = None
     try:
         process = _start_process(home, "server", ["scanflow_server"], _choose_port(home, None, recorded, []))
         write_up(
-            home,
-            UpResponse(server=process, tracker=None if recorded is None else recorded.tracker, started=time.time()),
+            home, UpState(server=process, tracker=None if recorded is None else recorded.tracker, started=time.time())
         )
         _wait_until_ready(process, settings)
     except ScanflowError as error:
@@ -242,7 +241,7 @@ def _describe_other_process(server: ServerClient, process: UpProcess) -> str | N
 
 
 def _start_tracker(
-    home: Path, settings: Settings, before: UpResponse | None, running: UpResponse, notes: list[str]
+    home: Path, settings: Settings, before: UpState | None, running: UpState, notes: list[str]
 ) -> UpProcess | None:
     place = tracker_place(home, settings.tracker_uri)
     if place.artifact_root is None:
@@ -257,8 +256,8 @@ def _start_tracker(
 
 
 def _start_process(home: Path, name: str, command: Sequence[str], port: int) -> UpProcess:
-    log = up_file(home).with_name(f"{name}.log")
-    private_folder(log.parent)
+    log = get_up_file(home).with_name(f"{name}.log")
+    create_private_folder(log.parent)
     if log.exists() and log.stat().st_size > _LOG_BYTES:
         log.replace(log.with_suffix(".old.log"))
     folder = log.parent / "daemons" / name
@@ -284,9 +283,9 @@ def reserve_home_port(home: Path, first: int) -> int:
 @contextmanager
 def _lock_home(home: Path) -> Iterator[None]:
     """Hold the lock of a home folder, so that one ``up`` or ``down`` at a time changes it."""
-    path = up_file(home).with_name("up.lock")
+    path = get_up_file(home).with_name("up.lock")
     try:
-        private_folder(open_home(path.parent.parent) / path.parent.name)
+        create_private_folder(open_home(path.parent.parent) / path.parent.name)
         file = open_private(path, "a+", encoding="ascii")
     except OSError as error:
         raise UnavailableError(

@@ -11,15 +11,15 @@ if TYPE_CHECKING:
     from scanflow.backends.service_records import InstanceRecord, ServiceRecord
 
 
-def list_bound_grants(services: Sequence[ServiceRecord]) -> list[Grant]:
+def list_exclusive_grants(services: Sequence[ServiceRecord]) -> list[Grant]:
     return [
         Grant(instance.cpus, instance.memory_nodes, cores=instance.cores or float(len(instance.cpus)))
-        for service, instance in iterate_placed_instances(services)
+        for service, instance in iterate_pinned_instances(services)
         if service.shape.affinity != "any"
     ]
 
 
-def iterate_placed_instances(services: Sequence[ServiceRecord]) -> Iterator[tuple[ServiceRecord, InstanceRecord]]:
+def iterate_pinned_instances(services: Sequence[ServiceRecord]) -> Iterator[tuple[ServiceRecord, InstanceRecord]]:
     """Yield the instances that are pinned to CPUs, with their services."""
     for service in services:
         for instance in service.instances:

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from scanflow.knowledge.mlflow.server_address import hold_served
+from scanflow.knowledge.mlflow.server_address import hold_server_address
 from scanflow.knowledge.step_environment import TrackerPlace, sqlite_path, tracker_place
 from scanflow.settings import Settings
 
@@ -51,7 +51,7 @@ def main(words: Sequence[str]) -> None:
 
         make_database(path, place.artifact_root)
     port = int(words[0])
-    hold_served(place, f"http://127.0.0.1:{port}")
+    hold_server_address(place, f"http://127.0.0.1:{port}")
     os.execve(sys.executable, build_command(port), build_environment(place, os.environ))  # noqa: S606  no shell is wanted
 
 

@@ -12,7 +12,7 @@ from scanflow.backends.service_change import ServiceChange
 from scanflow.backends.service_records import ServiceObserver, ServiceRecord
 from scanflow.errors import UsageError
 from scanflow.knowledge import open_knowledge
-from scanflow.knowledge.mlflow.server_address import served_url
+from scanflow.knowledge.mlflow.server_address import read_server_url
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow.knowledge.records import ModelVersion
 from scanflow.knowledge.step_environment import tracker_place
@@ -22,11 +22,11 @@ from scanflow.knowledge.version_tags import (
     BY_HAND,
     CHAMPION,
     PROMOTION,
+    format_rejection,
     get_rejection,
-    rejection,
-    version_before,
+    get_version_before,
 )
-from scanflow.reports.model_history import TYPES, histories, serves
+from scanflow.reports.model_history import TYPES, build_histories, serves
 from scanflow.settings import Settings
 from scanflow_client.formatting.models import VersionList
 
@@ -42,7 +42,11 @@ def open_server_knowledge(settings: Settings, control: ControlClient | None) -> 
     tracker = {} if control is None else control.status().get("tracker") or {}
     url = str(tracker.get("url") or "")
     home = settings.home.expanduser()
-    if url.startswith("http") and tracker.get("ready") and url != served_url(tracker_place(home, settings.tracker_uri)):
+    if (
+        url.startswith("http")
+        and tracker.get("ready")
+        and url != read_server_url(tracker_place(home, settings.tracker_uri))
+    ):
         return open_knowledge(home, url)
     return open_knowledge(home, settings.tracker_uri, served=True)
 
@@ -83,7 +87,9 @@ class ModelClient:
         events = [] if self._control is None else self._control.events_so_far(type=TYPES)
         services = self._deployer.services()
         return VersionList(
-            history for versions in version_lists for history in histories(versions, events, services, alias=alias)
+            history
+            for versions in version_lists
+            for history in build_histories(versions, events, services, alias=alias)
         )
 
     def promote(
@@ -159,7 +165,7 @@ class ModelClient:
             self._knowledge.set_model_alias(name, alias, before.version)
         refused = self._refuse_actions(rejected_version, why)
         noted = {ACTION: refused[0]} if refused else {}
-        self._knowledge.set_model_tags(name, version, {PROMOTION: rejection(why or "by hand"), **noted})
+        self._knowledge.set_model_tags(name, version, {PROMOTION: format_rejection(why or "by hand"), **noted})
         self._publish("model.rejected", rejected_version, of_model, why=why or "by hand")
         return ModelChange(
             model=name,
@@ -183,7 +189,7 @@ class ModelClient:
         return next(iter([*served, *champions]), None)
 
     def _find_previous(self, version: ModelVersion) -> ModelVersion:
-        number = version_before(version.tags)
+        number = get_version_before(version.tags)
         versions = self._knowledge.list_model_versions(version.name)
         previous = next(
             (other for other in versions if other.version == number and get_rejection(other.tags) is None), None

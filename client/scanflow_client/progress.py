@@ -11,7 +11,7 @@ from scanflow.app.quantities import format_count, format_duration
 from scanflow.backends import records
 from scanflow.backends.records import Observer, TaskRecord
 from scanflow.names import StepName
-from scanflow.text.printable import printable
+from scanflow.text.printable import make_printable
 from scanflow_client.formatting.runs import format_task
 from scanflow_client.formatting.text import MARKS
 
@@ -41,7 +41,7 @@ def open_output(stream: TextIO | None, running: RenderableType | None = None) ->
     def print_line(line: str, _style: str) -> None:
         assert stream is not None
         encoding = stream.encoding or "utf-8"  # which may have no ✓
-        stream.write(printable(line).encode(encoding, errors="replace").decode(encoding) + "\n")
+        stream.write(make_printable(line).encode(encoding, errors="replace").decode(encoding) + "\n")
         stream.flush()
 
     if stream is None or not stream.isatty():
@@ -53,7 +53,7 @@ def open_output(stream: TextIO | None, running: RenderableType | None = None) ->
     console = Console(file=stream, highlight=False)
 
     def print_styled(line: str, style: str) -> None:
-        console.print(printable(line), style=style, markup=False)
+        console.print(make_printable(line), style=style, markup=False)
 
     if running is not None:
         with Live(running, console=console, refresh_per_second=8, transient=True):

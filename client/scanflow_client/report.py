@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 from scanflow.agent.records import Event
 from scanflow.errors import NotFoundError, UnavailableError, UsageError, did_you_mean
-from scanflow.names import environment_name
-from scanflow.reports.event_report import judged_models, report_page
+from scanflow.names import format_environment_name
+from scanflow.reports.event_report import list_compared_models, report_page
 from scanflow.reports.loop_events import TYPES
 from scanflow.reports.tracker_links import TrackerLinks
 from scanflow.transport import fetch_json
@@ -84,8 +84,8 @@ def fetch_tracker_links(client: ControlClient, app: str, events: Sequence[Event]
         return TrackerLinks()
     document = None
     if len(teams) == 1:
-        name = quote(environment_name(app, teams.pop()), safe="")
+        name = quote(format_environment_name(app, teams.pop()), safe="")
         document = fetch_json(f"{address.rstrip('/')}/api/2.0/mlflow/experiments/get-by-name?experiment_name={name}")
     experiment = document.get("experiment") if isinstance(document, dict) else None
     experiment_id = str(experiment.get("experiment_id") or "") if isinstance(experiment, dict) else ""
-    return TrackerLinks(address, experiment_id, next(iter(judged_models(events)), ""))
+    return TrackerLinks(address, experiment_id, next(iter(list_compared_models(events)), ""))

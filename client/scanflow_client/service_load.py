@@ -125,7 +125,7 @@ class LoadReport:
 
         return render_load(self)
 
-    def summary(self) -> dict[str, Any]:
+    def summarize(self) -> dict[str, Any]:
         """Return the report without the single requests, in JSON types."""
         metrics = {name: None if math.isnan(value) else value for name, value in asdict(self.result.metrics()).items()}
         return {
@@ -183,7 +183,7 @@ def load_service(
     )
     if spec.trace is None and spec.mlperf is None:
         plan = replace(plan, duration_s=spec.seconds)
-    arrivals = None if spec.trace is None else spec.trace.arrivals(poisson=spec.poisson)
+    arrivals = None if spec.trace is None else spec.trace.generate_arrivals(poisson=spec.poisson)
     interrupted, pause = False, threading.Event()
     with LoadGenerator(plan, arrivals, mlperf=spec.mlperf) as load:
         try:
@@ -193,7 +193,7 @@ def load_service(
         except KeyboardInterrupt:
             interrupted = True
             load.stop()
-        result = load.result()
+        result = load.read_result()
     return LoadReport(service=record.name, shape=record.shape, spec=spec, result=result, interrupted=interrupted)
 
 
@@ -283,7 +283,7 @@ def build_trace(rate: float | None, trace: str | None, seconds: float | None) ->
     if rate is not None and trace is not None:
         raise InvalidError("--rate and --trace exclude each other: a trace sets the rate.")
     if rate is not None:
-        return arrivals.constant(rate, DEFAULT_S if seconds is None else seconds)
+        return arrivals.build_constant_rate(rate, DEFAULT_S if seconds is None else seconds)
     if trace is None:
         return None
     if not trace.endswith(".csv"):
@@ -319,14 +319,14 @@ def write_files(report: LoadReport, folder: Path, chart: str) -> Sequence[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / name for name in ("requests.csv", "summary.json", "latency.svg")]
     report.result.write_csv(files[0])
-    files[1].write_text(json.dumps(report.summary(), indent=2) + "\n", encoding="utf-8")
+    files[1].write_text(json.dumps(report.summarize(), indent=2) + "\n", encoding="utf-8")
     files[2].write_text(chart, encoding="utf-8")
     return files
 
 
 def log_report(knowledge: KnowledgeBase, record: ServiceRecord, report: LoadReport, chart: str) -> TrackedRun:
     """Log a load as a run of the service's application: its settings, metrics and files."""
-    summary = report.summary()
+    summary = report.summarize()
     metrics = {name: value for name, value in summary.items() if isinstance(value, int | float) and name in _METRICS}
     mlperf = report.result.mlperf
     if mlperf is not None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from scanflow.deployer.remote_home import up_file
+from scanflow.deployer.remote_home import get_up_file
 from scanflow.errors import ScanflowError
 from scanflow.processes.daemon import Daemon
 from scanflow.transport import ServerClient, build_path
@@ -28,7 +28,7 @@ class AgentShutdown:
 
     def find_living(self) -> dict[Agent, Daemon]:
         """Return the agents whose processes live."""
-        folders = sorted(path.parent for path in up_file(self._home).parent.glob("agents/*/*/attempts"))
+        folders = sorted(path.parent for path in get_up_file(self._home).parent.glob("agents/*/*/attempts"))
         processes = {(folder.parts[-2], folder.parts[-1]): Daemon(folder) for folder in folders}
         return {agent: process for agent, process in processes.items() if process.alive}
 

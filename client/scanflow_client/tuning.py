@@ -21,7 +21,7 @@ from scanflow.tuning.goals import Goal
 from scanflow.tuning.result import Trial, TuningResult
 from scanflow.tuning.study import SearchStep, Study
 from scanflow.tuning.warm_start import TuningHistory
-from scanflow_client.exclusive_cpus import list_bound_grants
+from scanflow_client.exclusive_cpus import list_exclusive_grants
 from scanflow_client.formatting.tune import format_candidate
 from scanflow_client.service_load import build_load_plan
 from scanflow_client.tuning_history import TuningHistories, iterate_served_versions
@@ -144,7 +144,7 @@ class TuningReport:
 
         return render_tuning(self)
 
-    def summary(self) -> dict[str, Any]:
+    def summarize(self) -> dict[str, Any]:
         """Return the report in JSON types."""
         result = self.result
         comparison = result.comparison
@@ -189,7 +189,7 @@ def build_search_space(
         InvalidError: the machine has too few free cores for a copy of the service, or the budget is invalid.
     """
     shape = target.shape
-    beside = list_bound_grants(services)
+    beside = list_exclusive_grants(services)
     free = machine.effective_count - math.ceil(sum(grant.cores for grant in beside))
     own = None if shape.cores is None else max(1, shape.instances) * shape.cores
     budget = cores if cores is not None else free if own is None else math.floor(own)
@@ -369,7 +369,7 @@ def write_files(report: TuningReport, folder: Path, chart: str) -> Sequence[Path
     """Write ``tuning.json`` and ``tuning.svg``, and return them."""
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / "tuning.json", folder / "tuning.svg"]
-    files[0].write_text(json.dumps(report.summary(), indent=2) + "\n", encoding="utf-8")
+    files[0].write_text(json.dumps(report.summarize(), indent=2) + "\n", encoding="utf-8")
     files[1].write_text(chart, encoding="utf-8")
     return files
 
@@ -383,7 +383,7 @@ def log_tuning(knowledge: KnowledgeBase, home: Path, report: TuningReport, chart
         report: The search.
         chart: The plot, as SVG.
     """
-    result, target, summary = report.result, report.target, report.summary()
+    result, target, summary = report.result, report.target, report.summarize()
     params = {name: summary[name] for name in ("service", "goal", "p99_s", "cores", "candidates")}
     params |= {f"default.{name}": value for name, value in summary["default"].items()}
     params |= {f"best.{name}": value for name, value in summary["best"].items()}

@@ -11,17 +11,17 @@ from scanflow.agent.primitive_model import Act
 from scanflow.agent.records import JSON
 from scanflow.app.agents import Sensor
 from scanflow.app.model import Model, as_tuple
-from scanflow.app.parameters import FrozenDict, Parameters, plain
+from scanflow.app.parameters import FrozenDict, Parameters, to_plain
 from scanflow.app.triggers import CallReceive
 from scanflow.names import check_name
 
 __all__ = ["Act", "Call", "Doing", "call"]
 
 
-def _plain_list(value: Any) -> Any:
+def _serialize_list(value: Any) -> Any:
     if not isinstance(value, list | tuple):
         return value
-    return tuple(plain(inner, f"the argument {index}") for index, inner in enumerate(value, 1))
+    return tuple(to_plain(inner, f"the argument {index}") for index, inner in enumerate(value, 1))
 
 
 class Call(Model):
@@ -29,7 +29,7 @@ class Call(Model):
 
     agent: str
     sensor: str
-    args: Annotated[Sequence[JSON], BeforeValidator(_plain_list), AfterValidator(as_tuple)] = ()
+    args: Annotated[Sequence[JSON], BeforeValidator(_serialize_list), AfterValidator(as_tuple)] = ()
     kwargs: Parameters = Field(default_factory=FrozenDict)
     key: str = ""
     """Idempotency key: the same key is never called twice. Empty: each call counts."""

@@ -15,7 +15,7 @@ from scanflow.agent.error_text import format_error
 from scanflow.agent.records import JSON, Intent, Sample
 from scanflow.agent.rules import Rule, explain
 from scanflow.agent.strategy import Strategy
-from scanflow.app.model import short
+from scanflow.app.model import shorten
 from scanflow.errors import InvalidError
 
 _RESERVED = ("sample", "parameters", "situation")
@@ -144,14 +144,16 @@ def _bind_value(rest: Sequence[inspect.Parameter], value: JSON, who: str) -> dic
     if isinstance(value, Mapping):
         missing = [parameter.name for parameter in needed if parameter.name not in value]
         if missing:
-            raise InvalidError(f"{who} needs {missing[0]!r}, which is missing in the sensor's result: {short(value)}.")
+            raise InvalidError(
+                f"{who} needs {missing[0]!r}, which is missing in the sensor's result: {shorten(value)}."
+            )
         return {parameter.name: value[parameter.name] for parameter in rest if parameter.name in value}
     if isinstance(value, list) and len(needed) <= len(value) <= len(rest):
         return {parameter.name: item for parameter, item in zip(rest, value, strict=False)}
     if needed:
         names = ", ".join(parameter.name for parameter in needed)
         raise InvalidError(
-            f"{who} needs {names}, but the sensor returned {short(value)}. Return a mapping with these names."
+            f"{who} needs {names}, but the sensor returned {shorten(value)}. Return a mapping with these names."
         )
     return {}
 
@@ -161,7 +163,7 @@ def _to_bool(answer: Any, rule: Rule) -> bool:
         answer = answer.item()  # a truth value of NumPy's
     if isinstance(answer, bool):
         return answer
-    raise InvalidError(f"the rule{_format_name(rule)} returned {short(answer)}, which is neither True nor False.")
+    raise InvalidError(f"the rule{_format_name(rule)} returned {shorten(answer)}, which is neither True nor False.")
 
 
 def _format_name(rule: Rule) -> str:
@@ -195,7 +197,7 @@ def _call_action(function: Callable[..., Any], sample: Sample, situation: Decisi
     for action in actions:
         if not isinstance(action, Act | Call):
             raise InvalidError(
-                f"{name!r} in then returned {short(action)}. Return a primitive, a call, a list, or None."
+                f"{name!r} in then returned {shorten(action)}. Return a primitive, a call, a list, or None."
             )
     return actions
 
@@ -211,10 +213,10 @@ def _build_intent(
         strategy=strategy.name,
         priority=strategy.priority,
         autonomy=strategy.autonomy,
-        cool_down_s=_seconds(strategy.cool_down),
-        hysteresis_s=_seconds(strategy.hysteresis),
+        cool_down_s=_to_seconds(strategy.cool_down),
+        hysteresis_s=_to_seconds(strategy.hysteresis),
         budget=strategy.budget,
-        budget_window_s=_seconds(strategy.budget_window),
+        budget_window_s=_to_seconds(strategy.budget_window),
         guard=strategy.guard,
         sample=sample,
         rule=rule_text,
@@ -238,7 +240,7 @@ def build_intent(act: Act, *, app: str, team: str, key: str, **details: Any) -> 
     )
 
 
-def _seconds(duration: Any) -> float:
+def _to_seconds(duration: Any) -> float:
     return float(duration)
 
 

@@ -18,7 +18,7 @@ def format_error(error: BaseException) -> str:
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
         seen.add(id(current))
-        text = _text(current)
+        text = _format_error(current)
         if not any(text and text in part for part in parts):  # else the error that it led to has the text
             parts.append(f"{type(current).__name__}: {text}" if text else type(current).__name__)
         current = current.__cause__
@@ -31,7 +31,7 @@ def shorten(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"
 
 
-def _text(error: BaseException) -> str:
+def _format_error(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:  # noqa: BLE001  users' code, which must not break its own error report

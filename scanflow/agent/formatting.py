@@ -16,7 +16,8 @@ from scanflow.agent.strategy import Strategy
 
 def format_call(name: str, kwargs: Mapping[str, Any], args: Iterable[Any] = ()) -> str:
     """Format a call: ``checker.look(5, often=true)``."""
-    return f"{name}({', '.join([*map(_plain, args), *(f'{key}={_plain(value)}' for key, value in kwargs.items())])})"
+    named = (f"{key}={_format_value(value)}" for key, value in kwargs.items())
+    return f"{name}({', '.join([*map(_format_value, args), *named])})"
 
 
 def describe_intent(want: Intent | Call) -> str:
@@ -30,10 +31,10 @@ def describe_intent(want: Intent | Call) -> str:
 
 
 def build_strategy_documents(app: str, agent: str, declared: Declared) -> list[dict[str, JSON]]:
-    return [_strategy_row(app, agent, declared, strategy) for strategy in declared.strategies]
+    return [_build_strategy_row(app, agent, declared, strategy) for strategy in declared.strategies]
 
 
-def _strategy_row(app: str, agent: str, declared: Declared, strategy: Strategy) -> dict[str, JSON]:
+def _build_strategy_row(app: str, agent: str, declared: Declared, strategy: Strategy) -> dict[str, JSON]:
     return {
         "app": app,
         "agent": agent,
@@ -44,10 +45,10 @@ def _strategy_row(app: str, agent: str, declared: Declared, strategy: Strategy) 
         "then": [_format_action(action) for action in strategy.actions],
         "priority": strategy.priority,
         "autonomy": strategy.autonomy,
-        "cool_down_s": _seconds(strategy.cool_down),
-        "hysteresis_s": _seconds(strategy.hysteresis),
+        "cool_down_s": _to_seconds(strategy.cool_down),
+        "hysteresis_s": _to_seconds(strategy.hysteresis),
         "budget": strategy.budget,
-        "budget_window_s": _seconds(strategy.budget_window),
+        "budget_window_s": _to_seconds(strategy.budget_window),
         "guard": None if strategy.guard is None else strategy.guard.model_dump(mode="json"),
     }
 
@@ -64,9 +65,9 @@ def _format_action(action: Any) -> str:
     return f"{rule.name}(...)" if rule.name else explain(rule, {}).replace("a rule without a name", "a function")
 
 
-def _seconds(duration: Any) -> float:
+def _to_seconds(duration: Any) -> float:
     return float(duration)
 
 
-def _plain(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True)

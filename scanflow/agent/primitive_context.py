@@ -76,7 +76,7 @@ class Runs(Protocol):
         """Return a run with its tasks, also one that was just started."""
         ...
 
-    def job_planner(self) -> JobPlanner:
+    def get_job_planner(self) -> JobPlanner:
         """Return the planner of MPI jobs.
 
         Raises:
@@ -84,7 +84,7 @@ class Runs(Protocol):
         """
         ...
 
-    def newest(self, *, app: str, team: str, workflow: str, limit: int) -> list[RunRecord]:
+    def list_newest(self, *, app: str, team: str, workflow: str, limit: int) -> list[RunRecord]:
         """Return the runs of a workflow, the newest first."""
         ...
 

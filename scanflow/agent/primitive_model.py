@@ -18,10 +18,10 @@ from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from scanflow.agent.primitive_context import PrimitiveContext, PrimitiveResult
-from scanflow.app.model import Model, short
+from scanflow.app.model import Model, shorten
 from scanflow.errors import InvalidError, UsageError, did_you_mean
 from scanflow.names import check_name
-from scanflow.plugins import load_plugin, plugin_names
+from scanflow.plugins import list_plugins, load_plugin
 
 __all__ = ["PrimitiveContext", "PrimitiveModel", "PrimitiveResult"]
 
@@ -145,7 +145,7 @@ class PrimitiveModel(Act, Model):
         dumped = self.model_dump(mode="json", by_alias=True)
         return {
             argument: dumped[argument]
-            for name, argument in self._arguments().items()
+            for name, argument in self._list_arguments().items()
             if getattr(self, name) is not None or self.is_given(name)
         }
 
@@ -186,12 +186,12 @@ class PrimitiveModel(Act, Model):
                 required=field.is_required(),
                 what=field.description or "",
             )
-            for field, argument in zip(cls.model_fields.values(), cls._arguments().values(), strict=True)
+            for field, argument in zip(cls.model_fields.values(), cls._list_arguments().values(), strict=True)
             if field.init is not False
         ]
 
     @classmethod
-    def _arguments(cls) -> dict[str, str]:
+    def _list_arguments(cls) -> dict[str, str]:
         return {name: field.alias or name for name, field in cls.model_fields.items()}
 
     @classmethod
@@ -214,7 +214,7 @@ class PrimitiveModel(Act, Model):
     @classmethod
     def _format_detail(cls, detail: ErrorDetails) -> str:
         argument = str(detail["loc"][0]) if detail["loc"] else ""
-        names = cls._arguments()
+        names = cls._list_arguments()
         match detail["type"]:
             case "extra_forbidden" if len(detail["loc"]) == 1:
                 return f"{cls._describe()} has no argument {argument!r}.{did_you_mean(argument, names.values())}"
@@ -225,10 +225,10 @@ class PrimitiveModel(Act, Model):
             case kind if kind in _BOUNDS or (len(detail["loc"]) > 1 and not detail["type"].endswith("_type")):
                 where = ".".join(str(part) for part in detail["loc"])
                 reason = detail["msg"].replace("Input should", "it should")
-                return f"{cls._describe()}: {where} cannot be {short(detail['input'])}: {reason}."
+                return f"{cls._describe()}: {where} cannot be {shorten(detail['input'])}: {reason}."
         field = next((cls.model_fields[name] for name, alias in names.items() if alias == argument), None)
         expected = "" if field is None else f" Expected: {format_type(field.annotation)}."
-        return f"{cls._describe()}: {argument} cannot be {short(detail['input'])}.{expected}"
+        return f"{cls._describe()}: {argument} cannot be {shorten(detail['input'])}.{expected}"
 
     @classmethod
     def _describe(cls) -> str:
@@ -270,7 +270,7 @@ class BuiltInPrimitive(_Checked):
         def _bind_arguments(cls, args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
             arguments = super()._bind_arguments(args, named)
             if cls.rest:
-                names = set(cls._arguments().values())
+                names = set(cls._list_arguments().values())
                 more = {name: arguments.pop(name) for name in list(arguments) if name not in names}
                 rest = arguments.pop(cls.rest, None) or {}
                 if isinstance(rest, Mapping):
@@ -305,7 +305,7 @@ def format_type(hint: Any) -> str:
 
 def load_primitive(name: str) -> type[PrimitiveModel] | None:
     """Return the primitive that an installed package registers under a name; None: there is none."""
-    if name not in plugin_names("primitives"):
+    if name not in list_plugins("primitives"):
         return None
     primitive = load_plugin("primitives", name)
     if not (isinstance(primitive, type) and issubclass(primitive, PrimitiveModel) and primitive.name == name):

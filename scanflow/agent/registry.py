@@ -24,7 +24,7 @@ from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UsageErr
 from scanflow.knowledge.filters import parse_filter
 from scanflow.loading import find_file
 from scanflow.modules import load_function, mark_loading
-from scanflow.text.failures import failure_from_text
+from scanflow.text.failures import parse_failure
 
 __all__ = ["Declared", "collect_declarations", "load_agent", "load_template"]
 
@@ -74,7 +74,9 @@ def load_agent(app: Application, agent: Agent | str, *, template: Template | Non
         for name in agent.modules:
             loader.load(name)
         functions = {
-            sensor.name: loader.function(sensor.function) for sensor in agent.sensors if sensor.function is not None
+            sensor.name: loader.load_function(sensor.function)
+            for sensor in agent.sensors
+            if sensor.function is not None
         }
     return _assemble(
         app, agent, [declaration for declaration in declared if _belongs_to(declaration, agent)], built_in, functions
@@ -247,15 +249,15 @@ class _Loader:
             at = f", line {where[-1]}" if where else ""
             raise UsageError(f"{name}{at}: {error}") from error
         except (Exception, SystemExit) as error:  # whatever a user's file raises is the user's to see
-            failure = failure_from_text(traceback.format_exc(), summary="", own_folder=str(Path(__file__).parents[1]))
-            raise UsageError("\n  ".join([f"{name} cannot be loaded:", *failure.lines()])) from error
+            failure = parse_failure(traceback.format_exc(), summary="", own_folder=str(Path(__file__).parents[1]))
+            raise UsageError("\n  ".join([f"{name} cannot be loaded:", *failure.format_lines()])) from error
         if module.__file__ is None or Path(module.__file__).resolve() != path.resolve():
             raise InvalidError(
                 f"The module {name!r} cannot be loaded: a folder of the same name hides it. Rename one of the two."
             )
         return module
 
-    def function(self, locator: str) -> Callable[..., Any]:
+    def load_function(self, locator: str) -> Callable[..., Any]:
         """Return the function at ``file.py:name`` or ``package.module:name``."""
         place, _, name = locator.partition(":")
         if not place.endswith(".py"):

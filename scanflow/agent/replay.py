@@ -51,7 +51,7 @@ class StrategyEvaluation(_Frozen):
 
     @property
     def decision(self) -> tuple[tuple[str, ...], str | None]:
-        """What :func:`difference` compares. A rule that held without actions equals one that did not hold."""
+        """What :func:`compare_moments` compares. A rule that held without actions equals one that did not hold."""
         return self.wants, self.error
 
     @property

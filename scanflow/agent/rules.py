@@ -11,7 +11,7 @@ from functools import lru_cache
 from types import CodeType
 from typing import Any, overload
 
-from scanflow.app.model import short
+from scanflow.app.model import shorten
 from scanflow.errors import InvalidError
 
 
@@ -49,7 +49,7 @@ def make_rule(function: Any) -> Rule:
     if isinstance(function, Rule):
         return function
     if not callable(function) or isinstance(function, type):
-        raise InvalidError(f"A rule is a function that returns True or False; {short(function)} is not a function.")
+        raise InvalidError(f"A rule is a function that returns True or False; {shorten(function)} is not a function.")
     name = getattr(function, "__name__", type(function).__name__)
     if (
         inspect.iscoroutinefunction(function)
@@ -70,13 +70,13 @@ def explain(rule: Rule, values: Mapping[str, Any]) -> str:
     """
     code = getattr(rule.function, "__code__", None)
     source = _source(code) if isinstance(code, CodeType) else None
-    shown = {name: short(value) for name, value in values.items() if source is None or name in source.names}
+    shown = {name: shorten(value) for name, value in values.items() if source is None or name in source.names}
     if source is not None:
-        shown |= {name: short(value) for name, value in _find_constants(rule.function, source.names - set(values))}
+        shown |= {name: shorten(value) for name, value in _find_constants(rule.function, source.names - set(values))}
         for name, key in source.looked_up:
             mapping = values.get(name)
             if isinstance(mapping, Mapping) and key in mapping:
-                shown[f"{name}[{key!r}]"] = short(mapping[key])
+                shown[f"{name}[{key!r}]"] = shorten(mapping[key])
     text = ": ".join(part for part in (rule.name, source.text if source else "") if part) or "a rule without a name"
     return ", ".join([text, *(f"{name}={shown_value}" for name, shown_value in shown.items())])
 

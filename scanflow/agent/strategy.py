@@ -14,7 +14,7 @@ from scanflow.agent.actuators.actuator import Actuator
 from scanflow.agent.records import Autonomy, Guard
 from scanflow.agent.rules import Rule, make_rule
 from scanflow.app.agents import Sensor, SensorFunction, declare
-from scanflow.app.model import Model, Whole, short
+from scanflow.app.model import Model, Whole, shorten
 from scanflow.app.quantities import Seconds, Wait
 from scanflow.app.triggers import AllOf, AnyOf, CallReceive, Cron, Date, EventTrigger, Interval, Trigger
 from scanflow.errors import InvalidError
@@ -32,7 +32,8 @@ def _validate_when(value: Any) -> Any:
     if isinstance(value, (SensorFunction, Sensor, str, *_TRIGGERS)):
         return value
     raise InvalidError(
-        f"when cannot be {short(value)}. Give it a function decorated with @sensor, the name of a sensor, or a trigger "
+        f"when cannot be {shorten(value)}. Give it a function decorated with @sensor, the name of a "
+        "sensor, or a trigger "
         "such as sf.every(hours=1)."
     )
 
@@ -50,13 +51,13 @@ def _validate_then(value: Any) -> Any:
             continue
         if not callable(action) or (isinstance(action, type) and not issubclass(action, Act)):
             raise InvalidError(
-                f"then cannot be {short(action)}. Write a primitive (do.run_workflow('training')), a call "
+                f"then cannot be {shorten(action)}. Write a primitive (do.run_workflow('training')), a call "
                 "(call('checker', 'check_predictions')), a function that returns those, or a list."
             )
         plain = action.function if isinstance(action, Actuator) else action
         if inspect.iscoroutinefunction(plain):
             raise InvalidError(
-                f"then has {getattr(action, '__name__', short(action))!r}, which is async. Write 'def' instead."
+                f"then has {getattr(action, '__name__', shorten(action))!r}, which is async. Write 'def' instead."
             )
     return actions
 
@@ -103,7 +104,7 @@ class Strategy(Model):
             return name
         better = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")[:63].strip("_") or "strategy"
         raise InvalidError(
-            f"Strategy {short(name)}: a name is 1 to 63 lower-case letters, digits, '-' and '_'. Write "
+            f"Strategy {shorten(name)}: a name is 1 to 63 lower-case letters, digits, '-' and '_'. Write "
             f"{better!r} instead."
         )
 

@@ -13,14 +13,14 @@ from typing import Annotated, Any, Generic, Literal, ParamSpec, Self, TypeVar
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from scanflow.app.model import Model, as_tuple, find_duplicate, short
+from scanflow.app.model import Model, as_tuple, find_duplicate, shorten
 from scanflow.app.parameters import FrozenDict, Parameters
 from scanflow.app.quantities import Seconds
 from scanflow.app.resources import Resources
 from scanflow.app.triggers import CallReceive, Trigger
 from scanflow.errors import InvalidError
 from scanflow.names import check_locator, check_name
-from scanflow.plugins import explain_not_installed, plugin_names
+from scanflow.plugins import explain_not_installed, list_plugins
 
 Misfire = Literal["run_once", "skip"]
 """What is done about due times that came while the agent was down: fire once for all of them, or not at all."""
@@ -86,7 +86,7 @@ class Agent(Model):
     @field_validator("template")
     @classmethod
     def _check_template(cls, name: str | None) -> str | None:
-        if name is not None and name not in plugin_names("templates"):
+        if name is not None and name not in list_plugins("templates"):
             raise InvalidError(explain_not_installed("templates", name))
         return name
 
@@ -115,7 +115,7 @@ class Agent(Model):
         The agent stays as it is: the sensor is found when the module that declares it is loaded, so the file belongs
         into ``modules``.
         """
-        return lambda function: declared_sensor(
+        return lambda function: declare_sensor(
             function,
             trigger=trigger,
             nodes=nodes,
@@ -158,7 +158,7 @@ class SensorFunction(Generic[P, R]):
         return self.sensor.trigger
 
 
-def declared_sensor(
+def declare_sensor(
     function: Callable[P, R],
     *,
     trigger: Trigger | None,
@@ -174,7 +174,7 @@ def declared_sensor(
     """
     candidate: Any = function
     if not callable(candidate) or isinstance(candidate, SensorFunction | type):
-        raise InvalidError(f"A sensor needs a function; {short(candidate)} is not one.")
+        raise InvalidError(f"A sensor needs a function; {shorten(candidate)} is not one.")
     own = str(name or getattr(candidate, "__name__", type(candidate).__name__))
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidError(f"The sensor {own!r} yields. Return one value instead, such as a list.")

@@ -9,12 +9,12 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from scanflow.app.agents import Agent
-from scanflow.app.model import Model, Whole, as_tuple, find_duplicate, short
+from scanflow.app.model import Model, Whole, as_tuple, find_duplicate, shorten
 from scanflow.app.webhook import Webhook
 from scanflow.app.workflow import Workflow
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
-from scanflow.names import MAX_NAME, check_name, environment_name
-from scanflow.text.html_table import html_table
+from scanflow.names import MAX_NAME, check_name, format_environment_name
+from scanflow.text.html_table import render_html_table
 
 
 class Tracker(Model):
@@ -25,9 +25,9 @@ class Tracker(Model):
     """The port for a backend that runs the tracker itself."""
 
 
-def _folder(value: Any) -> str:
+def _check_folder(value: Any) -> str:
     if not isinstance(value, str | PurePath) or not str(value):
-        raise InvalidError(f"app_dir cannot be {short(value)}. Write a folder, such as '.'.")
+        raise InvalidError(f"app_dir cannot be {shorten(value)}. Write a folder, such as '.'.")
     return str(value)
 
 
@@ -39,7 +39,7 @@ class Application(Model):
 
     name: Annotated[str, AfterValidator(lambda name: check_name(name, "application"))]
     team: Annotated[str, AfterValidator(lambda team: check_name(team, "team"))] = "default"
-    app_dir: Annotated[str | Path, BeforeValidator(_folder), Field(validate_default=True)] = "."
+    app_dir: Annotated[str | Path, BeforeValidator(_check_folder), Field(validate_default=True)] = "."
     """The folder that scripts are relative to. A relative folder is relative to the file that the application was "
     "loaded from."""
 
@@ -85,7 +85,7 @@ class Application(Model):
         rows += [
             ("agent", agent.name, ", ".join(filter(None, [agent.template, *agent.modules]))) for agent in self.agents
         ]
-        return html_table(f"Application {self.name} of team {self.team}", ("kind", "name", "made of"), rows)
+        return render_html_table(f"Application {self.name} of team {self.team}", ("kind", "name", "made of"), rows)
 
     def _check_online(self, who: str) -> None:
         """Check the references to online workflows of the application: backups, and services that steps avoid."""
@@ -106,7 +106,7 @@ class Application(Model):
 
     @property
     def environment(self) -> str:
-        return environment_name(self.name, self.team)
+        return format_environment_name(self.name, self.team)
 
     def workflow(self, name: str | None = None) -> Workflow:
         """Return the named workflow, or the only one; NotFoundError: there is none, or not exactly one."""

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from scanflow.app.model import Model, short
+from scanflow.app.model import Model, shorten
 from scanflow.errors import InvalidError
 
 
@@ -69,7 +69,7 @@ def _chain(target: Targets) -> Chain:
     if isinstance(target, Linkable):
         return Chain((), (target.name,), (target.name,))
     if not target or not _is_list(target):
-        raise InvalidError(_advice(target))
+        raise InvalidError(_explain_links(target))
     parts = [_chain(part) for part in target]
     return Chain(
         tuple(edge for part in parts for edge in part),
@@ -82,12 +82,12 @@ def _is_list(target: object) -> bool:
     return isinstance(target, Sequence) and not isinstance(target, str)
 
 
-def _advice(target: object) -> str:
+def _explain_links(target: object) -> str:
     if _is_list(target):
         return "'>>' links nodes, but this list of nodes is empty, so there is no edge. Remove the list."
     if callable(getattr(target, "bind", None)):
         return f"'>>' links nodes, but {target!s} is a function. Make a node of it first: .bind(...)."
-    return f"'>>' links nodes, but {short(target)} is not a node. Write a >> b, or a >> [b, c]."
+    return f"'>>' links nodes, but {shorten(target)} is not a node. Write a >> b, or a >> [b, c]."
 
 
 def _join(first: Chain, second: Chain) -> Chain:

@@ -18,10 +18,10 @@ from pydantic import (
 )
 
 from scanflow.app.edges import Linkable
-from scanflow.app.model import Model, Number, Whole, as_tuple, short
-from scanflow.app.parameters import FrozenDict, Variables, plain, plain_mapping
+from scanflow.app.model import Model, Number, Whole, as_tuple, shorten
+from scanflow.app.parameters import FrozenDict, Variables, to_plain, to_plain_mapping
 from scanflow.app.quantities import Duration
-from scanflow.app.references import Condition, Ref, read_condition, read_reference, references_in
+from scanflow.app.references import Condition, Ref, find_references, read_condition, read_reference
 from scanflow.app.resources import Affinity, Resources
 from scanflow.errors import InvalidError
 from scanflow.names import check_locator, check_name
@@ -85,10 +85,10 @@ def _check_items(value: Any) -> Any:
         return ref
     if not isinstance(value, list | tuple | range):
         raise InvalidError(
-            f"for_each cannot be {short(value)}. Give it a list, a step that returns a list, or an output that is a "
+            f"for_each cannot be {shorten(value)}. Give it a list, a step that returns a list, or an output that is a "
             "list: load['files']."
         )
-    return tuple(plain(value, "an item of for_each", special=_to_reference))
+    return tuple(to_plain(value, "an item of for_each", special=_to_reference))
 
 
 def _serialize_reference(value: Any) -> Any:
@@ -100,7 +100,7 @@ def _to_retry(value: Any) -> Any:
     if isinstance(value, Retry | Mapping):
         return value
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidError(f"retries cannot be {short(value)}. Write retries=3, or sf.Retry(limit=3, delay='10s').")
+        raise InvalidError(f"retries cannot be {shorten(value)}. Write retries=3, or sf.Retry(limit=3, delay='10s').")
     return Retry(limit=value)
 
 
@@ -108,7 +108,8 @@ def _check_requirements(value: Any) -> Any:
     texts = value if isinstance(value, list | tuple) else [value]
     if value is not None and not all(isinstance(text, str) and text.strip() for text in texts):
         raise InvalidError(
-            f"requirements cannot be {short(value)}. Write a file's name ('requirements.txt') or a list (['numpy>=2'])."
+            f"requirements cannot be {shorten(value)}. Write a file's name ('requirements.txt') or a "
+            "list (['numpy>=2'])."
         )
     return value
 
@@ -116,7 +117,7 @@ def _check_requirements(value: Any) -> Any:
 def _check_cache(value: Any) -> Any:
     if isinstance(value, bool) or (isinstance(value, str) and value):
         return value
-    raise InvalidError(f"cache cannot be {short(value)}. Write True, False, or a version as text: cache='v2'.")
+    raise InvalidError(f"cache cannot be {shorten(value)}. Write True, False, or a version as text: cache='v2'.")
 
 
 class Executor(Linkable):
@@ -139,7 +140,7 @@ class Executor(Linkable):
 
     parameters: Annotated[
         Mapping[str, Any],
-        BeforeValidator(lambda value: plain_mapping(value, special=_to_reference)),
+        BeforeValidator(lambda value: to_plain_mapping(value, special=_to_reference)),
         AfterValidator(FrozenDict),
     ] = Field(default_factory=FrozenDict)
     """Plain values, or references to earlier steps' outputs (``other["accuracy"]``)."""
@@ -193,7 +194,7 @@ class Executor(Linkable):
                 raise InvalidError(f"{who} has the parameter {key!r}, which cannot become an option '--name value'.")
         if self.for_each is None and any(ref.step is None for ref in self.references):
             raise InvalidError(f"{who} uses sf.item but has no for_each. Give it the list of items: for_each=...")
-        if isinstance(self.for_each, Ref | tuple) and any(ref.step is None for ref in references_in(self.for_each)):
+        if isinstance(self.for_each, Ref | tuple) and any(ref.step is None for ref in find_references(self.for_each)):
             raise InvalidError(f"{who} uses sf.item in its for_each, which has no item. Give it a list, or a step.")
         if self.in_process:
             self._check_in_process(who)
@@ -220,7 +221,7 @@ class Executor(Linkable):
 
     @cached_property
     def references(self) -> tuple[Ref, ...]:
-        return tuple(references_in([self.parameters, self.for_each, self.when]))
+        return tuple(find_references([self.parameters, self.for_each, self.when]))
 
     @property
     def target(self) -> Target | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from scanflow.app.application import Application
-from scanflow.app.model import short
+from scanflow.app.model import shorten
 from scanflow.errors import InvalidError
 
 SCHEMA = "scanflow/v1"
@@ -58,10 +58,10 @@ def _to_document(app: Application) -> dict[str, Any]:
 def _from_document(document: Any) -> Application:
     if not isinstance(document, Mapping):
         raise InvalidError(
-            f"An application is a mapping that begins with 'schema: {SCHEMA}'; this is {short(document)}."
+            f"An application is a mapping that begins with 'schema: {SCHEMA}'; this is {shorten(document)}."
         )
     schema = document.get("schema")
     if schema != SCHEMA:
-        problem = "has no 'schema'" if schema is None else f"has the schema {short(schema)}"
+        problem = "has no 'schema'" if schema is None else f"has the schema {shorten(schema)}"
         raise InvalidError(f"This file {problem}; this version of scanflow reads {SCHEMA!r}. Write 'schema: {SCHEMA}'.")
     return Application(**{str(key): value for key, value in document.items() if key != "schema"})

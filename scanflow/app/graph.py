@@ -18,7 +18,7 @@ def collect_parents(names: Iterable[str], edges: Iterable[tuple[str, str]]) -> d
     return {name: tuple(before) for name, before in parents.items()}
 
 
-def levels(parents: Mapping[str, Sequence[str]]) -> tuple[tuple[str, ...], ...]:
+def compute_levels(parents: Mapping[str, Sequence[str]]) -> tuple[tuple[str, ...], ...]:
     """Return the names in waves that may each run at the same time; InvalidError spells out a cycle."""
     sorter = TopologicalSorter(parents)
     try:
@@ -41,7 +41,7 @@ def levels(parents: Mapping[str, Sequence[str]]) -> tuple[tuple[str, ...], ...]:
     return tuple(waves)
 
 
-def ancestors(parents: Mapping[str, Sequence[str]], name: str) -> frozenset[str]:
+def find_ancestors(parents: Mapping[str, Sequence[str]], name: str) -> frozenset[str]:
     ancestor_names: set[str] = set()
     remaining = list(parents[name])
     while remaining:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, combinations_with_replacement, product
 
-from scanflow.app.graph import levels
+from scanflow.app.graph import compute_levels
 from scanflow.app.service import Service
 from scanflow.errors import InvalidError
 
@@ -77,7 +77,7 @@ def _find_double_answer(
     outputs = [name for name, after in children.items() if not after]
     if len(outputs) < 2:
         return None
-    rank = {name: place for place, name in enumerate(chain.from_iterable(levels(parents)))}
+    rank = {name: place for place, name in enumerate(chain.from_iterable(compute_levels(parents)))}
     remaining = [*combinations_with_replacement([name for name, before in parents.items() if not before], 2)]
     seen = set(remaining)
     while remaining:

@@ -62,7 +62,7 @@ def as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str | tuple) else value
 
 
-def short(value: object) -> str:
+def shorten(value: object) -> str:
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # a number of thousands of digits, a list inside itself
@@ -104,7 +104,7 @@ def _describe_errors(model: type[BaseModel], data: Mapping[str, Any], error: Val
 
 def _format_subject(model: type[BaseModel], data: Mapping[str, Any]) -> str:
     name = data.get("name")
-    return model.__name__ + (f" {short(name)}" if isinstance(name, str) else "")
+    return model.__name__ + (f" {shorten(name)}" if isinstance(name, str) else "")
 
 
 def _format_error(model: type[BaseModel], subject: str, detail: ErrorDetails) -> str:
@@ -112,14 +112,14 @@ def _format_error(model: type[BaseModel], subject: str, detail: ErrorDetails) ->
     match detail["type"]:
         case "extra_forbidden":
             hint = _suggest_field(model, field) or did_you_mean(field, _list_fields(model))
-            return f"{subject} has no field {short(field)}.{hint}"
+            return f"{subject} has no field {shorten(field)}.{hint}"
         case "missing":
             return f"{subject} needs the field {field!r}."
         case "value_error" if isinstance(cause := detail.get("ctx", {}).get("error"), InvalidError):
             text = str(cause)
-            return text if _names_itself(text, subject) else f"{subject}: {text}"
+            return text if _is_named_in(text, subject) else f"{subject}: {text}"
         case _:
-            return f"{subject}: {field} cannot be {short(detail['input'])}: {_format_reason(detail)}."
+            return f"{subject}: {field} cannot be {shorten(detail['input'])}: {_format_reason(detail)}."
 
 
 def _format_reason(detail: ErrorDetails) -> str:
@@ -141,6 +141,6 @@ def _list_fields(model: type[BaseModel]) -> Sequence[str]:
     return [name for name in model.model_fields if name != "kind"]
 
 
-def _names_itself(text: str, subject: str) -> bool:
+def _is_named_in(text: str, subject: str) -> bool:
     """Return whether a text names its own subject ("Executor 'train': ...")."""
     return text.startswith(subject) or re.match(r"[A-Z]\w* ['\"]|The [\w ]+ name ", text) is not None

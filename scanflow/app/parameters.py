@@ -32,7 +32,7 @@ class FrozenDict(dict[str, Any]):
         return FrozenDict, (dict(self),)
 
 
-def plain(value: Any, what: str, *, special: Callable[[Any], Any] = lambda _: None, depth: int = 0) -> Any:
+def to_plain(value: Any, what: str, *, special: Callable[[Any], Any] = lambda _: None, depth: int = 0) -> Any:
     """Copy ``value`` as JSON values; paths become text, and so do the keys of mappings.
 
     What ``special`` returns for a part, unless that is None, stands in its place. Errors begin with ``what``.
@@ -51,12 +51,12 @@ def plain(value: Any, what: str, *, special: Callable[[Any], Any] = lambda _: No
         return _check_number(value, what)
     if isinstance(value, Mapping):
         return _check_keys(
-            {key: plain(inner, what, special=special, depth=depth + 1) for key, inner in value.items()}, what
+            {key: to_plain(inner, what, special=special, depth=depth + 1) for key, inner in value.items()}, what
         )
     if isinstance(value, list | tuple | range):
-        return [plain(inner, what, special=special, depth=depth + 1) for inner in value]
+        return [to_plain(inner, what, special=special, depth=depth + 1) for inner in value]
     if hasattr(value, "item") and getattr(value, "shape", None) == ():  # a number of NumPy's
-        return plain(value.item(), what, depth=MAX_DEPTH)
+        return to_plain(value.item(), what, depth=MAX_DEPTH)
     kind = type(value).__name__
     raise InvalidError(
         f"{what} is {with_article(kind)}, which cannot be serialized. Use text, numbers, true/false, lists, mappings "
@@ -64,11 +64,11 @@ def plain(value: Any, what: str, *, special: Callable[[Any], Any] = lambda _: No
     )
 
 
-def plain_mapping(value: Any, *, special: Callable[[Any], Any] = lambda _: None) -> Any:
+def to_plain_mapping(value: Any, *, special: Callable[[Any], Any] = lambda _: None) -> Any:
     """Copy a mapping of parameters; other values are returned unchanged, for the field's validation to reject."""
     if not isinstance(value, Mapping):
         return value
-    copied = {key: plain(inner, f"the parameter {str(key)!r}", special=special) for key, inner in value.items()}
+    copied = {key: to_plain(inner, f"the parameter {str(key)!r}", special=special) for key, inner in value.items()}
     return _check_keys(copied, "the mapping of parameters", reserved=frozenset())
 
 
@@ -76,7 +76,7 @@ def with_article(noun: str) -> str:
     return f"{'an' if noun[:1].lower() in 'aeio' or noun.startswith('MPI') else 'a'} {noun}"
 
 
-Parameters = Annotated[Mapping[str, Any], BeforeValidator(plain_mapping), AfterValidator(FrozenDict)]
+Parameters = Annotated[Mapping[str, Any], BeforeValidator(to_plain_mapping), AfterValidator(FrozenDict)]
 Texts = Annotated[Mapping[str, str], AfterValidator(FrozenDict)]
 
 

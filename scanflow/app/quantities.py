@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ValidationInfo
 
-from scanflow.app.model import short
+from scanflow.app.model import shorten
 from scanflow.errors import InvalidError
 
 MAX_CORES = 100_000
@@ -30,12 +30,12 @@ def parse_cpu(value: float | str) -> float:
     """Parse a number of cores: ``2``, ``0.5``, ``"2"``, ``"500m"`` (thousandths of a core)."""
     number, unit = _split_unit(value, "cpu", "2, 0.5 or '500m'")
     if unit not in {"", "m"}:
-        raise InvalidError(f"cpu {short(value)} is not a number of cores. Write 2, 0.5 or '500m'.")
+        raise InvalidError(f"cpu {shorten(value)} is not a number of cores. Write 2, 0.5 or '500m'.")
     cores = number / 1000 if unit == "m" else number
     if cores <= 0:
-        raise InvalidError(f"cpu {short(value)} is not above zero. Write how many cores, such as 2, 0.5 or '500m'.")
+        raise InvalidError(f"cpu {shorten(value)} is not above zero. Write how many cores, such as 2, 0.5 or '500m'.")
     if not Fraction(1, 1000) <= cores <= MAX_CORES:
-        raise InvalidError(f"cpu {short(value)} is not between '1m' and {MAX_CORES} cores. Write 2, 0.5 or '500m'.")
+        raise InvalidError(f"cpu {shorten(value)} is not between '1m' and {MAX_CORES} cores. Write 2, 0.5 or '500m'.")
     return float(cores)
 
 
@@ -43,14 +43,14 @@ def parse_memory(value: float | str, *, what: str = "memory", least: int = MIN_M
     """Parse bytes, rounded up: ``"1Gi"`` (powers of 1024), ``"5G"`` (of 1000), a number. Errors call it ``what``."""
     number, unit = _split_unit(value, what, "'512Mi' or '4Gi'")
     if unit not in _MEMORY_UNITS:
-        raise InvalidError(f"{what} {short(value)} has the unknown unit {unit!r}. {_memory_advice(number, unit)}")
+        raise InvalidError(f"{what} {shorten(value)} has the unknown unit {unit!r}. {_suggest_memory(number, unit)}")
     size = math.ceil(number * _MEMORY_UNITS[unit])
     if number <= 0 or size > MAX_MEMORY:
         problem = "not above zero" if number <= 0 else "more than any machine has"
-        raise InvalidError(f"{what} {short(value)} is {problem}. Write an amount such as '512Mi' or '4Gi'.")
+        raise InvalidError(f"{what} {shorten(value)} is {problem}. Write an amount such as '512Mi' or '4Gi'.")
     if size < least:
         raise InvalidError(
-            f"{what} {short(value)} is {size} bytes, too little to run in. Write a unit, as in '512Mi' or '4Gi'."
+            f"{what} {shorten(value)} is {size} bytes, too little to run in. Write a unit, as in '512Mi' or '4Gi'."
         )
     return size
 
@@ -84,14 +84,14 @@ def parse_duration(value: float | str | timedelta, *, what: str = "duration", ze
         number, unit = _split_unit(value, what, "90, '90s' or '1h30m'")
         if unit and unit not in _TIME_UNITS:
             raise InvalidError(
-                f"{what} {short(value)} has the unknown unit {unit!r}. Write 90, '90s', '15m' or '1h30m'."
+                f"{what} {shorten(value)} has the unknown unit {unit!r}. Write 90, '90s', '15m' or '1h30m'."
             )
         seconds = number * _TIME_UNITS[unit or "s"]
     if zero and seconds == 0:
         return 0.0
     if not 0 < seconds <= MAX_DURATION_S:
         problem = "not above zero" if seconds <= 0 else "longer than a hundred years"
-        raise InvalidError(f"{what} {short(value)} is {problem}. Write seconds, or '90s', '15m', '1h30m'.")
+        raise InvalidError(f"{what} {shorten(value)} is {problem}. Write seconds, or '90s', '15m', '1h30m'.")
     return float(seconds)
 
 
@@ -139,12 +139,12 @@ def format_count(number: int, noun: str) -> str:
 def _split_unit(value: float | str, what: str, example: str) -> tuple[Fraction, str]:
     wrong = isinstance(value, bool) or not isinstance(value, int | float | str)
     if wrong or (isinstance(value, float) and not math.isfinite(value)):
-        raise InvalidError(f"{what} cannot be {short(value)}. Write {example}.")
+        raise InvalidError(f"{what} cannot be {shorten(value)}. Write {example}.")
     if not isinstance(value, str):
         return Fraction(value), ""
     match = _NUMBER.fullmatch(value)
     if match is None:
-        raise InvalidError(f"{what} {short(value)} cannot be read. Write {example}.")
+        raise InvalidError(f"{what} {shorten(value)} cannot be read. Write {example}.")
     return Fraction(match[1]), match[2]
 
 
@@ -152,11 +152,11 @@ def _parse_terms(text: str, what: str) -> Fraction:
     compact = text.replace(" ", "")
     terms = _TERM.findall(compact)
     if not terms or "".join(number + unit for number, unit in terms) != compact:
-        raise InvalidError(f"{what} {short(text)} cannot be read. Write 90, '90s', '15m' or '1h30m'.")
+        raise InvalidError(f"{what} {shorten(text)} cannot be read. Write 90, '90s', '15m' or '1h30m'.")
     return sum((Fraction(number) * _TIME_UNITS[unit] for number, unit in terms), Fraction(0))
 
 
-def _memory_advice(number: Fraction, unit: str) -> str:
+def _suggest_memory(number: Fraction, unit: str) -> str:
     amount = f"{float(number):g}"
     letter = unit[:1].upper()
     if f"{letter}i" in _BINARY:

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, NoReturn, Self
 from pydantic import BeforeValidator, model_serializer, model_validator
 
 from scanflow.app.edges import Linkable
-from scanflow.app.model import Model, short
-from scanflow.app.parameters import plain
+from scanflow.app.model import Model, shorten
+from scanflow.app.parameters import to_plain
 from scanflow.errors import InvalidError
 
 RESULT = "result"
@@ -132,7 +132,7 @@ def _parse_condition(text: str) -> dict[str, Any]:
         right = json.loads(match["right"])
     except (json.JSONDecodeError, RecursionError):
         raise InvalidError(
-            f"The condition {short(text)} compares with {short(match['right'])}, which is not JSON. "
+            f"The condition {shorten(text)} compares with {shorten(match['right'])}, which is not JSON. "
             f"Write text in double quotes, as in 'check.verdict == \"good\"'."
         ) from None
     return {"left": {_FROM: match["left"]}, "op": match["op"], "right": right}
@@ -145,7 +145,7 @@ def _check_operand(value: Any) -> Any:
             f"A condition compares with a plain value, and {other!r} is known only at run time. Compare the two in a "
             "step that returns True or False."
         )
-    return plain(value, "what a condition compares with")
+    return to_plain(value, "what a condition compares with")
 
 
 class Condition(Model):
@@ -226,18 +226,20 @@ def _parse_reference(text: Any) -> Ref:
         return Ref(step=None, output="")
     match = _REF.fullmatch(text) if isinstance(text, str) else None
     if match is None:
-        raise InvalidError(f"The reference {short(text)} cannot be read. Write 'step.output', 'step.result' or 'item'.")
+        raise InvalidError(
+            f"The reference {shorten(text)} cannot be read. Write 'step.output', 'step.result' or 'item'."
+        )
     return Ref(step=None if match["step"] == "item" else match["step"], output=match["output"])
 
 
-def references_in(value: Any) -> list[Ref]:
+def find_references(value: Any) -> list[Ref]:
     """Return the references inside ``value``, at any depth, in their order."""
     if isinstance(value, Ref):
         return [value]
     if isinstance(value, Condition):
         return [value.left]
     if isinstance(value, Mapping):
-        return [ref for inner in value.values() for ref in references_in(inner)]
+        return [ref for inner in value.values() for ref in find_references(inner)]
     if isinstance(value, list | tuple):
-        return [ref for inner in value for ref in references_in(inner)]
+        return [ref for inner in value for ref in find_references(inner)]
     return []

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from scanflow.app.model import Model, Whole, as_tuple, short
+from scanflow.app.model import Model, Whole, as_tuple, shorten
 from scanflow.app.parameters import FrozenDict, Texts
 from scanflow.app.quantities import format_memory, parse_cpu, parse_memory
 from scanflow.errors import InvalidError, did_you_mean
@@ -61,7 +61,7 @@ class Affinity(Model):
             return value
         if not isinstance(value, str):
             raise InvalidError(
-                f"affinity cannot be {short(value)}. Write one of {', '.join(modes)}, or sf.Affinity(...)."
+                f"affinity cannot be {shorten(value)}. Write one of {', '.join(modes)}, or sf.Affinity(...)."
             )
         if value.lower() not in modes:
             raise InvalidError(f"affinity {value!r} is not known.{did_you_mean(value.lower(), modes)}")

@@ -17,14 +17,14 @@ from scanflow.app.scaling import Scaling
 from scanflow.app.serving import Batching
 from scanflow.errors import InvalidError, did_you_mean
 from scanflow.names import check_locator, check_name
-from scanflow.text.html_table import html_table
+from scanflow.text.html_table import render_html_table
 
 ServiceRole = Literal["MODEL", "TRANSFORMER", "ROUTER", "COMBINER", "OUTPUT_TRANSFORMER"]
 _MODEL = re.compile(r"models:/[^/@\s]+[/@][^/@\s]+")
 _ROLES = ("MODEL", "TRANSFORMER", "ROUTER", "COMBINER", "OUTPUT_TRANSFORMER")
 
 
-def _implementation(value: Any) -> Any:
+def _check_implementation(value: Any) -> Any:
     if not isinstance(value, type):
         return value
     file = Path(getattr(sys.modules.get(value.__module__), "__file__", None) or "model.py").name
@@ -46,7 +46,7 @@ class Service(Linkable):
 
     implementation: Annotated[
         Annotated[str, AfterValidator(lambda value: check_locator(value, "implementation"))] | None,
-        BeforeValidator(_implementation),
+        BeforeValidator(_check_implementation),
     ] = None
     """A class as ``file.py:Class`` or ``package.module:Class``."""
 
@@ -80,7 +80,7 @@ class Service(Linkable):
     def _repr_html_(self) -> str:
         size = str(self.instances) if self.scaling is None else f"{self.scaling.min} to {self.scaling.max}"
         row = (self.role, self.implementation or self.model, size)
-        return html_table(f"Service {self.name}", ("role", "runs", "instances"), [row])
+        return render_html_table(f"Service {self.name}", ("role", "runs", "instances"), [row])
 
     @field_validator("role", mode="before")
     @classmethod

@@ -14,9 +14,9 @@ from typing import Any, Generic, ParamSpec, TypeVar, get_type_hints, overload
 from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
 from scanflow.app.executor import Executor, Target
-from scanflow.app.references import Ref, item, references_in
+from scanflow.app.references import Ref, find_references, item
 from scanflow.errors import InvalidError, did_you_mean
-from scanflow.names import slug
+from scanflow.names import build_slug
 from scanflow.text.masking import STARS, looks_secret
 
 P = ParamSpec("P")
@@ -77,7 +77,7 @@ class Step(Generic[P, R]):
         The item is the function's first parameter that is not given here, unless an argument uses ``sf.item``.
         Later steps get the list of the results, in the order of the items.
         """
-        if not references_in([list(args), kwargs, self.fields.get("when")]) or not _uses_item(
+        if not find_references([list(args), kwargs, self.fields.get("when")]) or not _uses_item(
             [*args, *kwargs.values()]
         ):
             taken = set(self.signature.bind_partial(*args, **kwargs).arguments)
@@ -105,11 +105,11 @@ class Step(Generic[P, R]):
         return f"{self.function.__name__}{signature}"
 
     def _build_node(self, parameters: Mapping[str, Any]) -> Executor:
-        name = self.fields.get("name") or slug(self.function.__name__)
+        name = self.fields.get("name") or build_slug(self.function.__name__)
         fields: dict[str, Any] = {**self.fields, "name": name}
         node = Executor(function=self.target, parameters=parameters, **fields)
         check_parameters(self.function, node.parameters, who=f"Step {name!r}")
-        for element in node.for_each if isinstance(node.for_each, tuple) and not references_in(node.for_each) else ():
+        for element in node.for_each if isinstance(node.for_each, tuple) and not find_references(node.for_each) else ():
             task_parameters = {key: element if value == item else value for key, value in node.parameters.items()}
             check_parameters(self.function, task_parameters, who=f"Step {name!r}")
         return node
@@ -150,7 +150,7 @@ def check_parameters(function: Callable[..., Any], parameters: Mapping[str, Any]
     for name, value in parameters.items():
         if name not in signature.parameters and not takes_any:
             raise InvalidError(f"{who} has no parameter {name!r}.{did_you_mean(name, signature.parameters)}")
-        if not references_in(value):
+        if not find_references(value):
             value = _validate(value, hints.get(name, Any), f"{who}: the parameter {name!r}", secret=looks_secret(name))
         checked[name] = value
     for name, parameter in signature.parameters.items():
@@ -191,7 +191,7 @@ def _validate(value: Any, hint: Any, what: str, *, secret: bool = False) -> Any:
     except ValidationError as error:
         reason = error.errors(include_url=False)[0]["msg"]
         shown = STARS if secret else f"{value!r:.60}"
-        raise InvalidError(f"{what} is {shown}, which is not {_type_name(hint)}: {reason}.") from None
+        raise InvalidError(f"{what} is {shown}, which is not {_format_type(hint)}: {reason}.") from None
 
 
 @lru_cache(maxsize=256)
@@ -223,12 +223,12 @@ def _is_model(hint: Any) -> bool:
     )
 
 
-def _type_name(hint: Any) -> str:
+def _format_type(hint: Any) -> str:
     return hint.__name__ if isinstance(hint, type) else str(hint)
 
 
 def _uses_item(values: Sequence[Any]) -> bool:
-    return any(ref.step is None for ref in references_in(list(values)))
+    return any(ref.step is None for ref in find_references(list(values)))
 
 
 def _locate(function: Callable[..., Any]) -> str:

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, Field, field_validator
 
-from scanflow.app.model import Model, Number, as_tuple, short
+from scanflow.app.model import Model, Number, as_tuple, shorten
 from scanflow.app.parameters import FrozenDict, Parameters
 from scanflow.app.quantities import MAX_DURATION_S, Seconds
 from scanflow.errors import InvalidError
@@ -50,7 +50,7 @@ class Date(Model):
     @classmethod
     def _refuse_numbers(cls, when: Any) -> Any:
         if isinstance(when, int | float):
-            raise InvalidError(f"The time {short(when)} is not a date. Write one such as '2026-01-31T06:00:00Z'.")
+            raise InvalidError(f"The time {shorten(when)} is not a date. Write one such as '2026-01-31T06:00:00Z'.")
         return when
 
     @field_validator("when")
@@ -87,7 +87,7 @@ class Cron(Model):
             ZoneInfo(timezone)
         except (ZoneInfoNotFoundError, ValueError) as error:
             raise InvalidError(
-                f"The time zone {short(timezone)} is not known. Write one such as 'Europe/Madrid' or 'UTC'."
+                f"The time zone {shorten(timezone)} is not known. Write one such as 'Europe/Madrid' or 'UTC'."
             ) from error
         return timezone
 
@@ -176,7 +176,7 @@ def every(
     for unit, (value, _) in amounts.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_DURATION_S:
             raise InvalidError(
-                f"every({unit}={short(value)}) is not an interval. Write a number, as in every(minutes=5)."
+                f"every({unit}={shorten(value)}) is not an interval. Write a number, as in every(minutes=5)."
             )
     return Interval(seconds=sum(value * size for value, size in amounts.values()), jitter=jitter)
 
@@ -214,7 +214,7 @@ def any_of(*triggers: Trigger) -> AnyOf:
 def _parse_cron_part(expression: str, part: str, name: str, low: int, high: int, words: Sequence[str]) -> range:
     """Parse a part of a cron field, such as ``1-5`` or ``*/15``, into its values."""
     match = re.fullmatch(r"(\*|[0-9]{1,4}|[a-z]+)(?:-([0-9]{1,4}|[a-z]+))?(?:/([0-9]{1,4}))?", part.lower())
-    problem = f"The cron expression {short(expression)}: {short(part)} cannot be a {name}."
+    problem = f"The cron expression {shorten(expression)}: {shorten(part)} cannot be a {name}."
     if match is None or (match[1] == "*" and match[2] is not None):
         raise InvalidError(f"{problem} Write a number, '*', '*/5', '1-5' or '1,15'.")
     if match[3] is not None and not 1 <= int(match[3]) <= high - low:

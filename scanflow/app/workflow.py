@@ -10,9 +10,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 
 from scanflow.app.edges import Chain, Dependency, Linkable
 from scanflow.app.executor import Executor
-from scanflow.app.graph import collect_parents, levels
+from scanflow.app.graph import collect_parents, compute_levels
 from scanflow.app.inference import check_inference
-from scanflow.app.model import Model, as_tuple, find_duplicate, short
+from scanflow.app.model import Model, as_tuple, find_duplicate, shorten
 from scanflow.app.mpi import MPIWorkload
 from scanflow.app.parameters import with_article
 from scanflow.app.resources import Affinity
@@ -42,7 +42,8 @@ def _flatten(edges: Any) -> list[Dependency]:
             dependencies.append(Dependency(**{str(key): value for key, value in edge.items()}))
         else:
             raise InvalidError(
-                f"edges cannot be {short(edge)}. Write a >> b, or a list: [sf.Dependency(dependee='a', depender='b')]."
+                f"edges cannot be {shorten(edge)}. Write a >> b, or a list: "
+                "[sf.Dependency(dependee='a', depender='b')]."
             )
     return dependencies
 
@@ -53,7 +54,7 @@ def _check_nodes_bound(nodes: Any) -> Any:
             raise InvalidError(f"{node!s} is a function, not a node. Make a node of it: .bind(...).")
         if not isinstance(node, Linkable | Mapping):
             raise InvalidError(
-                f"nodes holds {short(node)}, which is not a node. A step that is called runs at once and returns its "
+                f"nodes holds {shorten(node)}, which is not a node. A step that is called runs at once and returns its "
                 "value: write a.bind(1) instead of a(1)."
             )
     return nodes
@@ -152,7 +153,7 @@ class Workflow(Model):
 
     @cached_property
     def levels(self) -> tuple[tuple[str, ...], ...]:
-        return levels(self.parents)
+        return compute_levels(self.parents)
 
     @property
     def steps(self) -> tuple[Executor, ...]:

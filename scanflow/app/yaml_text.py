@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from scanflow.app.model import short
+from scanflow.app.model import shorten
 from scanflow.errors import InvalidError
 
 MAX_DEPTH = 100
@@ -84,6 +84,6 @@ def _check_keys(node: yaml.MappingNode) -> None:
             if (key.tag, key.value) in seen:
                 line = key.start_mark.line + 1
                 raise InvalidError(
-                    f"Line {line} has the key {short(key.value)} for the second time. Keep one of the two."
+                    f"Line {line} has the key {shorten(key.value)} for the second time. Keep one of the two."
                 )
             seen.add((key.tag, key.value))

@@ -20,10 +20,10 @@ class FieldChange:
 
     def __str__(self) -> str:
         if self.before is None:
-            return f"+ {self.path} = {_short(self.after)}"
+            return f"+ {self.path} = {_shorten(self.after)}"
         if self.after is None:
-            return f"- {self.path} = {_short(self.before)}"
-        return f"~ {self.path}: {_short(self.before)} -> {_short(self.after)}"
+            return f"- {self.path} = {_shorten(self.before)}"
+        return f"~ {self.path}: {_shorten(self.before)} -> {_shorten(self.after)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +100,6 @@ class EnvironmentBackend(Protocol):
         ...
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."

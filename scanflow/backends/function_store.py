@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import Final
 
 from scanflow.backends.pickles import write_signed
-from scanflow.files.private import private_folder
+from scanflow.files.private import create_private_folder
 
 _NAME: Final = re.compile(r"\b[0-9a-f]{64}\.pickle\b")
 
 
-def is_kept_function(module: str) -> bool:
+def is_saved_function(module: str) -> bool:
     """Return whether the part before the ``:`` of a step's ``function`` names a stored function."""
     return _NAME.fullmatch(module) is not None
 
 
-def keep_function(folder: Path, pickled: bytes, key: bytes) -> str:
+def save_function(folder: Path, pickled: bytes, key: bytes) -> str:
     """Store a pickled function without loading it, and return its name. Storing it again resets its age."""
     name = f"{hashlib.sha256(pickled).hexdigest()}.pickle"
-    private_folder(folder)
+    create_private_folder(folder)
     write_signed(folder / name, pickled, key)
     return name
 
@@ -32,10 +32,10 @@ def find_function_names(texts: Iterable[str]) -> set[str]:
     return {name for text in texts for name in _NAME.findall(text)}
 
 
-def forget_functions(folder: Path, before: float, needed: Collection[str], definitions: Iterator[str]) -> int:
+def delete_unused_functions(folder: Path, before: float, needed: Collection[str], definitions: Iterator[str]) -> int:
     """Delete functions that were last stored before a time and that neither ``needed`` nor a definition names; return
     their number. ``definitions`` are read only if a function is that old."""
-    old = [path for path in _files(folder) if path.name not in needed and path.stat().st_mtime < before]
+    old = [path for path in _list_files(folder) if path.name not in needed and path.stat().st_mtime < before]
     named = find_function_names(definitions) if old else set()
     expired = [path for path in old if path.name not in named and path.stat().st_mtime < before]  # or sent meanwhile
     for path in expired:
@@ -43,5 +43,5 @@ def forget_functions(folder: Path, before: float, needed: Collection[str], defin
     return len(expired)
 
 
-def _files(folder: Path) -> list[Path]:
-    return [path for path in folder.iterdir() if is_kept_function(path.name)] if folder.is_dir() else []
+def _list_files(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if is_saved_function(path.name)] if folder.is_dir() else []

@@ -66,7 +66,7 @@ def is_job(record: RunRecord) -> bool:
     return (record.model_extra or {}).get("type") == MPI
 
 
-def job_times(record: RunRecord, now: float) -> JobTimes:
+def compute_job_times(record: RunRecord, now: float) -> JobTimes:
     """Return the times of a job from the record of its run, with its tasks."""
     ranks = [task for task in record.tasks if task.step == RANKS]
     job = next(task for task in record.tasks if task.step != RANKS)
@@ -90,7 +90,7 @@ def job_times(record: RunRecord, now: float) -> JobTimes:
     )
 
 
-def totals(jobs: Iterable[JobTimes]) -> JobTotals | None:
+def compute_job_totals(jobs: Iterable[JobTimes]) -> JobTotals | None:
     """Return the totals of the jobs that have ended; None: none has ended."""
     ended: Sequence[JobTimes] = [job for job in jobs if job.response_s is not None]
     if not ended:

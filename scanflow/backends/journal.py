@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from scanflow.backends.records import RunRecord, RunState, TaskRecord
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
-from scanflow.files.disk import disk_error
-from scanflow.files.private import private_file, private_folder
+from scanflow.files.disk import build_disk_error
+from scanflow.files.private import create_private_file, create_private_folder
 from scanflow.names import RunName, StepName, make_run_name
 from scanflow.text.failures import Failure
 
@@ -85,10 +85,10 @@ class Journal:
     """A connection to the journal. Not thread-safe."""
 
     def __init__(self, path: Path) -> None:
-        private_folder(path.parent)
+        create_private_folder(path.parent)
         self._path = path
         with _translate_errors(path):
-            self._db = sqlite3.connect(private_file(path), timeout=BUSY_TIMEOUT_S, isolation_level=None)
+            self._db = sqlite3.connect(create_private_file(path), timeout=BUSY_TIMEOUT_S, isolation_level=None)
             try:
                 self._prepare()
             except sqlite3.Error:
@@ -99,7 +99,7 @@ class Journal:
         self._db.row_factory = sqlite3.Row
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = NORMAL")
-        if self._version() < _VERSION:
+        if self._read_version() < _VERSION:
             with self.transaction():
                 columns = {row["name"] for row in self._db.execute("PRAGMA table_info(tasks)")}
                 if columns and "change" not in columns:
@@ -107,13 +107,13 @@ class Journal:
                 for statement in _SCHEMA.split(";"):
                     self._db.execute(statement)
 
-    def _version(self) -> int:
+    def _read_version(self) -> int:
         return int(self._db.execute("PRAGMA user_version").fetchone()[0])
 
     def close(self) -> None:
         self._db.close()
 
-    def _rows(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[sqlite3.Row]:
+    def _select(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[sqlite3.Row]:
         with _translate_errors(self._path):
             return self._db.execute(sql, values).fetchall()
 
@@ -159,7 +159,7 @@ class Journal:
                 (run_name, app, team, workflow, time.time(), str(parent / run_name), source, definition),
             )
             for record in tasks:
-                self._db.execute(_WRITE_TASK, _task_row(cursor.lastrowid, record))
+                self._db.execute(_WRITE_TASK, _build_task_row(cursor.lastrowid, record))
         return self.run(run_name)
 
     def free_name(self, rng: random.Random) -> RunName:
@@ -175,7 +175,7 @@ class Journal:
             NotFoundError: there is none of that name.
         """
         with _translate_errors(self._path):
-            row = self._latest(name) if name.startswith("@latest") else self._find_row(name)
+            row = self._find_latest(name) if name.startswith("@latest") else self._find_row(name)
             if row is None:
                 names = [
                     newest["name"] for newest in self._db.execute("SELECT name FROM runs ORDER BY id DESC LIMIT 200")
@@ -194,58 +194,58 @@ class Journal:
         filters = {column: value for column, value in named.items() if value is not None}
         where = f" WHERE {' AND '.join(f'{column} = :{column}' for column in filters)}" if filters else ""
         query = f"SELECT * FROM runs{where} ORDER BY id DESC LIMIT :limit"  # noqa: S608 - our own columns' names
-        return [_run_record(row) for row in self._rows(query, {**filters, "limit": limit})]
+        return [_run_record(row) for row in self._select(query, {**filters, "limit": limit})]
 
     def set_run(
         self, run: JournalRun, state: RunState, *, seconds: float | None = None, error: str | None = None
     ) -> None:
         """Update a run's state; the state running also clears a request to stop."""
-        self._rows(
+        self._select(
             "UPDATE runs SET state = ?, seconds = ?, error = ?,"
             " stop_requested = CASE WHEN ? = 'running' THEN 0 ELSE stop_requested END WHERE id = ?",
             (state, seconds, error, state, run.id),
         )
 
     def redefine(self, run: JournalRun, definition: str) -> None:
-        self._rows("UPDATE runs SET definition = ? WHERE id = ?", (definition, run.id))
+        self._select("UPDATE runs SET definition = ? WHERE id = ?", (definition, run.id))
 
-    def definitions(self) -> Iterator[str]:
+    def iterate_definitions(self) -> Iterator[str]:
         """Yield the definitions, as JSON, that name a function stored by value."""
         with _translate_errors(self._path):
             rows = self._db.execute("SELECT definition FROM runs WHERE definition LIKE '%.pickle:%'")
             yield from (str(row["definition"]) for row in rows)
 
     def request_stop(self, run: JournalRun) -> None:
-        self._rows("UPDATE runs SET stop_requested = 1 WHERE id = ?", (run.id,))
+        self._select("UPDATE runs SET stop_requested = 1 WHERE id = ?", (run.id,))
 
     def is_stop_requested(self, run: JournalRun) -> bool:
-        return bool(self._rows("SELECT stop_requested FROM runs WHERE id = ?", (run.id,))[0][0])
+        return bool(self._select("SELECT stop_requested FROM runs WHERE id = ?", (run.id,))[0][0])
 
     def set_task(self, run: JournalRun, record: TaskRecord) -> None:
-        self._rows(_WRITE_TASK, _task_row(run.id, record))
+        self._select(_WRITE_TASK, _build_task_row(run.id, record))
 
-    def tasks(self, run: JournalRun) -> dict[StepName, TaskRecord]:
-        rows = self._rows("SELECT * FROM tasks WHERE run = ?", (run.id,))
-        return {StepName(row["task"]): _task_record(row) for row in rows}
+    def read_tasks(self, run: JournalRun) -> dict[StepName, TaskRecord]:
+        rows = self._select("SELECT * FROM tasks WHERE run = ?", (run.id,))
+        return {StepName(row["task"]): _parse_task_record(row) for row in rows}
 
-    def task(self, run: JournalRun, name: str) -> TaskRecord | None:
-        rows = self._rows("SELECT * FROM tasks WHERE run = ? AND task = ?", (run.id, name))
-        return _task_record(rows[0]) if rows else None
+    def read_task(self, run: JournalRun, name: str) -> TaskRecord | None:
+        rows = self._select("SELECT * FROM tasks WHERE run = ? AND task = ?", (run.id, name))
+        return _parse_task_record(rows[0]) if rows else None
 
-    def changed_tasks(self, run: JournalRun, since: int) -> tuple[list[TaskRecord], int]:
+    def read_changed_tasks(self, run: JournalRun, since: int) -> tuple[list[TaskRecord], int]:
         """Return the tasks changed after ``since``, in the order of their last changes, and the next ``since``."""
-        rows = self._rows("SELECT * FROM tasks WHERE run = ? AND change > ? ORDER BY change", (run.id, since))
-        return [_task_record(row) for row in rows], rows[-1]["change"] if rows else since
+        rows = self._select("SELECT * FROM tasks WHERE run = ? AND change > ? ORDER BY change", (run.id, since))
+        return [_parse_task_record(row) for row in rows], rows[-1]["change"] if rows else since
 
     def find_cached_outputs(self, key: str) -> tuple[RunName, Path] | None:
         """Return the run that produced outputs under this key, and their folder."""
-        rows = self._rows("SELECT run, folder FROM cache WHERE key = ?", (key,))
+        rows = self._select("SELECT run, folder FROM cache WHERE key = ?", (key,))
         return (RunName(rows[0]["run"]), Path(rows[0]["folder"])) if rows else None
 
     def remember(self, key: str, run: RunName, folder: Path) -> None:
-        self._rows("INSERT OR REPLACE INTO cache (key, run, folder) VALUES (?, ?, ?)", (key, run, str(folder)))
+        self._select("INSERT OR REPLACE INTO cache (key, run, folder) VALUES (?, ?, ?)", (key, run, str(folder)))
 
-    def _latest(self, name: str) -> sqlite3.Row | None:
+    def _find_latest(self, name: str) -> sqlite3.Row | None:
         back = name.removeprefix("@latest").removeprefix("-") or "0"
         if not back.isdecimal():
             raise NotFoundError(f"The run {name!r} cannot be read. Write '@latest', '@latest-1' or a run's name.")
@@ -263,12 +263,12 @@ def _run_record(row: sqlite3.Row) -> RunRecord:
     return RunRecord.model_validate(dict(row))
 
 
-def _task_row(run: int | None, record: TaskRecord) -> dict[str, Any]:
+def _build_task_row(run: int | None, record: TaskRecord) -> dict[str, Any]:
     failure = None if record.failure is None else record.failure.model_dump_json()
     return {**dict(record), "run": run, "failure": failure}
 
 
-def _task_record(row: sqlite3.Row) -> TaskRecord:
+def _parse_task_record(row: sqlite3.Row) -> TaskRecord:
     failure = row["failure"]
     return TaskRecord.model_validate(
         {**dict(row), "failure": Failure.model_validate_json(failure) if failure else None}
@@ -281,4 +281,4 @@ def _translate_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise disk_error(error, path) from error
+        raise build_disk_error(error, path) from error

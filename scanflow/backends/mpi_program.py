@@ -14,7 +14,7 @@ from scanflow.app.mpi import MPIWorkload
 from scanflow.app.plan import Plan, PlannedStep
 from scanflow.app.workflow import Workflow
 from scanflow.app_files import AppFiles
-from scanflow.backends.step_process import options
+from scanflow.backends.step_process import iterate_options
 from scanflow.errors import InvalidError, NotFoundError, UnsupportedError, did_you_mean
 from scanflow.placement.mpi.plan import MPIPlan
 
@@ -60,7 +60,7 @@ def load_mpi_program(app: Application, workflow: Workflow) -> MPIProgram:
             hint = f" A program of that name is installed here: mainfile={installed!r}." if installed else ""
             raise NotFoundError(f"MPIWorkload {workload.name!r}: {error}{hint}") from error
         file = None
-    arguments = options(workload.parameters, who=f"MPIWorkload {workload.name!r}")
+    arguments = iterate_options(workload.parameters, who=f"MPIWorkload {workload.name!r}")
     return MPIProgram(workload, file, [*workload.args, *arguments])
 
 
@@ -78,7 +78,7 @@ def check_affinity(workload: MPIWorkload, *fields: str) -> None:
             )
 
 
-def one_step_plan(
+def build_one_step_plan(
     workflow: Workflow,
     workload: MPIWorkload,
     plan: MPIPlan,

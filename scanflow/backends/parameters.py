@@ -9,7 +9,7 @@ from typing import Any
 from scanflow.app.executor import Executor
 from scanflow.app.references import Ref
 from scanflow.backends.port import RunDefinition
-from scanflow.backends.tasks import split_task, task_name
+from scanflow.backends.tasks import format_task_name, split_task
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.names import StepName
 
@@ -62,8 +62,8 @@ class StepInputs:
         items = self._expand_items(node)
         self._widths[node.name] = None if items is None else len(items)
         if items is None:
-            return [(task_name(node.name, None), None)]
-        tasks = [(task_name(node.name, index), item) for index, item in enumerate(items)]
+            return [(format_task_name(node.name, None), None)]
+        tasks = [(format_task_name(node.name, index), item) for index, item in enumerate(items)]
         step, index = split_task(self._only or "")
         if step != node.name or index is None:
             return tasks
@@ -104,12 +104,12 @@ class StepInputs:
             return None
         width = self._widths.get(step)
         if width is None:
-            return pick_output(self._read(task_name(step, None)), ref.output, step)
-        return [pick_output(self._read(task_name(step, index)), ref.output, step) for index in range(width)]
+            return pick_output(self._read(format_task_name(step, None)), ref.output, step)
+        return [pick_output(self._read(format_task_name(step, index)), ref.output, step) for index in range(width)]
 
     def _resolve(self, value: Any, item: Any) -> Any:
         if isinstance(value, Ref):
-            return _item_part(value, item) if value.step is None else self._look_up(value)
+            return _get_item_part(value, item) if value.step is None else self._look_up(value)
         if isinstance(value, str) and (value == self._output_dir or value.startswith(f"{self._output_dir}/")):
             return str(self._outputs / value[len(self._output_dir) :].lstrip("/"))
         if isinstance(value, Mapping):
@@ -119,7 +119,7 @@ class StepInputs:
         return value
 
 
-def _item_part(ref: Ref, item: Any) -> Any:
+def _get_item_part(ref: Ref, item: Any) -> Any:
     if not ref.output:
         return item
     try:

@@ -12,8 +12,8 @@ from typing import Final
 
 from scanflow.app.quantities import format_duration
 from scanflow.backends.records import TaskRecord, TaskState
-from scanflow.backends.tasks import task_name
-from scanflow.files.private import private_folder, write_private
+from scanflow.backends.tasks import format_task_name
+from scanflow.files.private import create_private_folder, write_private
 from scanflow.placement.cpulist import format_numbered
 from scanflow.placement.mpi.plan import MPIPlan
 
@@ -43,7 +43,7 @@ def describe_exit(status: int) -> str:
     return f"was killed by {signal.Signals(status - 128).name}" if by_signal else f"exited with code {status}"
 
 
-def last_lines(folder: Path, rank: int, heading: str = "Its last lines") -> str:
+def read_last_lines(folder: Path, rank: int, heading: str = "Its last lines") -> str:
     """Return the last lines of a rank's stderr, else its stdout, as the end of a message."""
     for kind in ("err", "out"):
         file = folder / f"{rank}.{kind}"
@@ -53,7 +53,7 @@ def last_lines(folder: Path, rank: int, heading: str = "Its last lines") -> str:
     return ""
 
 
-def rank_tasks(outputs: Path, job: TaskRecord) -> list[TaskRecord]:
+def build_rank_tasks(outputs: Path, job: TaskRecord) -> list[TaskRecord]:
     """Return the ranks of a job as tasks; none before it has started."""
     folder = outputs / RANKS
     try:
@@ -66,9 +66,9 @@ def rank_tasks(outputs: Path, job: TaskRecord) -> list[TaskRecord]:
         cpus = tuple(rank["cpus"])
         records.append(
             TaskRecord(
-                task=task_name(job.step, rank["rank"]),
+                task=format_task_name(job.step, rank["rank"]),
                 step=RANKS,
-                state=_state(status, job.state),
+                state=_get_state(status, job.state),
                 attempts=job.attempts,
                 exit_code=status,
                 place=f"{rank['node']}, {format_numbered('CPU', cpus)}" if cpus else rank["node"],
@@ -77,21 +77,21 @@ def rank_tasks(outputs: Path, job: TaskRecord) -> list[TaskRecord]:
     return records
 
 
-def rank_file(folder: Path, rank: int, stream: str) -> Path:
+def get_rank_file(folder: Path, rank: int, stream: str) -> Path:
     """Return the file of a rank's stream."""
     return folder / f"{rank}.{_ENDINGS[stream]}"
 
 
-def rank_logs(outputs: Path, rank: int) -> list[tuple[str, Path]]:
+def list_rank_logs(outputs: Path, rank: int) -> list[tuple[str, Path]]:
     """Return the log files of a rank, by stream."""
-    return [(stream, rank_file(outputs / RANKS, rank, stream)) for stream in _ENDINGS]
+    return [(stream, get_rank_file(outputs / RANKS, rank, stream)) for stream in _ENDINGS]
 
 
 def create_rank_folder(
     outputs: Path, plan: MPIPlan, *, name: str = RANKS, notes: Mapping[str, str | None] | None = None
 ) -> Path:
     """Create the folder of a job's ranks, with only their plan and ``notes``."""
-    folder = private_folder(outputs / name)
+    folder = create_private_folder(outputs / name)
     for old in folder.iterdir():
         old.unlink()
     ranks = [asdict(rank) for rank in plan.ranks]
@@ -100,7 +100,7 @@ def create_rank_folder(
     return folder
 
 
-def first_failure(name: str, failed: Iterable[tuple[int, int]], folder: Path) -> str | None:
+def describe_first_failure(name: str, failed: Iterable[tuple[int, int]], folder: Path) -> str | None:
     """Describe the first rank that failed, with its last output; None: none failed.
 
     Args:
@@ -110,7 +110,7 @@ def first_failure(name: str, failed: Iterable[tuple[int, int]], folder: Path) ->
     """
     for rank, status in failed:
         if status:
-            output = last_lines(folder, rank)
+            output = read_last_lines(folder, rank)
             return f"Rank {rank} of {name!r} {describe_exit(status)}, so mpirun stopped the others.{output}"
     return None
 
@@ -128,7 +128,7 @@ def describe_running_ranks(
         if idle := _idle({rank: seconds for rank, seconds in (cpu_s or {}).items() if rank in running}):
             idle_ranks, shown_rank = format_numbered("Rank", idle), idle[0]
             why = f" {idle_ranks} used less than a tenth of the CPU time of the others, which may be waiting for them."
-        text = last_lines(folder, shown_rank, f"Last lines of rank {shown_rank}")
+        text = read_last_lines(folder, shown_rank, f"Last lines of rank {shown_rank}")
     return f"{name!r} did not finish within {format_duration(timeout_s)}: {subject} still ran.{why}{text}"
 
 
@@ -139,7 +139,7 @@ def _idle(cpu_s: Mapping[int, float]) -> list[int]:
     return idle if most >= _COMPUTED_S and len(idle) <= len(cpu_s) / 2 else []
 
 
-def _state(status: int | None, job: TaskState) -> TaskState:
+def _get_state(status: int | None, job: TaskState) -> TaskState:
     if status is not None:
         return "succeeded" if status == 0 else "failed"
     return job if job in {"running", "pending"} else "stopped"

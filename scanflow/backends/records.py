@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from scanflow.app.quantities import format_duration
 from scanflow.names import RunName, StepName
 from scanflow.text.failures import Failure
-from scanflow.text.html_table import html_table
+from scanflow.text.html_table import render_html_table
 
 RunState = Literal["running", "interrupted", "succeeded", "failed", "stopped"]
 """``interrupted``: it should be running, but no process drives it; ``resume`` continues it."""
@@ -95,7 +95,9 @@ class RunRecord(Record):
             for task in sorted(self.tasks, key=lambda task: task.state != "failed")
         ]
         title = f"Run {self.name} of {self.app}:{self.workflow}, {self.state}{took}"
-        return html_table(title, ("task", "state", "attempts", "took", "failure"), rows, *filter(None, [self.error]))
+        return render_html_table(
+            title, ("task", "state", "attempts", "took", "failure"), rows, *filter(None, [self.error])
+        )
 
 
 class RunStarted(Record):

@@ -20,7 +20,7 @@ class StepProgress:
         self._sorter.prepare()
         self._ready: deque[str] = deque()
 
-    def next_ready(self) -> str | None:
+    def take_next_ready(self) -> str | None:
         self._ready.extend(self._sorter.get_ready())
         return self._ready.popleft() if self._ready else None
 

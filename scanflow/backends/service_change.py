@@ -23,7 +23,7 @@ MAX_INSTANCES = 100_000
 _SIZE = ("instances", "cores", "memory_bytes", "affinity", "threads", "scaling", "backup")
 
 
-def _bytes(value: object) -> object:
+def _parse_bytes(value: object) -> object:
     return parse_memory(value) if isinstance(value, str) else value
 
 
@@ -34,9 +34,9 @@ class Sizing(Model):
     cores: Annotated[Number | None, Field(gt=0, le=MAX_CORES)] = None
     """Cores of one instance."""
 
-    memory_bytes: Annotated[Annotated[Whole, Field(ge=MIN_MEMORY, le=MAX_MEMORY)] | None, BeforeValidator(_bytes)] = (
-        None
-    )
+    memory_bytes: Annotated[
+        Annotated[Whole, Field(ge=MIN_MEMORY, le=MAX_MEMORY)] | None, BeforeValidator(_parse_bytes)
+    ] = None
     """Memory of one instance, in bytes or as ``"2Gi"``."""
 
     affinity: AffinityMode | None = None

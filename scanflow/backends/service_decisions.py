@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from scanflow.backends.service_records import CanaryPolicy, quantile
+from scanflow.backends.service_records import CanaryPolicy, compute_quantile
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +83,14 @@ def analyse(policy: CanaryPolicy, *, current: RevisionStats, canary: RevisionSta
         if elapsed_s >= policy.within_s:
             return Verdict("revert", f"it answered {seen} within {policy.within_s:g} s")
         return Verdict("wait", f"it has answered {seen}")
-    value, baseline = _value(policy, canary), _value(policy, current)
+    value, baseline = _get_metric(policy, canary), _get_metric(policy, current)
     limit = policy.ratio * baseline + policy.slack
     formula = f"{policy.ratio:g} x {baseline:.4g} + {policy.slack:g} = {limit:.4g}"
     reason = f"{policy.metric} {value:.4g}, limit {formula}"
     return Verdict("promote" if value <= limit else "revert", reason)
 
 
-def _value(policy: CanaryPolicy, stats: RevisionStats) -> float:
+def _get_metric(policy: CanaryPolicy, stats: RevisionStats) -> float:
     if policy.metric == "errors":
         return stats.errors / stats.requests if stats.requests else 0.0
-    return (quantile(stats.buckets, 0.95) if policy.metric == "p95" else stats.mean_s) or 0.0
+    return (compute_quantile(stats.buckets, 0.95) if policy.metric == "p95" else stats.mean_s) or 0.0

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from scanflow.app.scaling import ScalingMetric
 from scanflow.backends.service_decisions import RevisionStats, subtract_stats
-from scanflow.backends.service_records import quantile
+from scanflow.backends.service_records import compute_quantile
 from scanflow.placement.scaling import Load
 
 WINDOW_S = 60.0
@@ -66,7 +66,7 @@ class MetricsWindow:
             self._find_window_start(window_s)[1].get_revision(revision), self.totals.get_revision(revision)
         )
 
-    def rps(self, revision: str) -> float | None:
+    def compute_rps(self, revision: str) -> float | None:
         """Return a revision's recent requests per second; None: there are fewer than two samples."""
         seconds = self._find_window_start(WINDOW_S)[0]
         return round(self.compute_recent_stats(revision).requests / seconds, 2) if seconds > 0 else None
@@ -87,18 +87,18 @@ class MetricsWindow:
         recent = self._compute_recent(window_s)
         if metric == "rps":
             return None if recent is None else recent[0] / len(queues)
-        return None if recent is None else quantile(recent[1].buckets, 0.95)
+        return None if recent is None else compute_quantile(recent[1].buckets, 0.95)
 
     def load(self, ready: int, polling_s: float) -> Load | None:
-        """Return the recent load of all revisions together: see :func:`latest`."""
-        return latest(self._load(ready, WINDOW_S), self._load(ready, max(polling_s, 1.0)))
+        """Return the recent load of all revisions together: see :func:`compute_latest_load`."""
+        return compute_latest_load(self._load(ready, WINDOW_S), self._load(ready, max(polling_s, 1.0)))
 
     def _load(self, ready: int, window_s: float) -> Load | None:
         recent = self._compute_recent(window_s)
         if recent is None or not ready:
             return None
         seconds, (rate, done) = self._find_window_start(window_s)[0], recent
-        p95_s = quantile(done.buckets, 0.95)
+        p95_s = compute_quantile(done.buckets, 0.95)
         if not done.mean_s or not p95_s:
             return None
         return Load(rate=rate, ready=ready, done=done.timed / seconds, mean_s=done.mean_s, p95_s=p95_s)
@@ -125,7 +125,7 @@ class MetricsWindow:
         return end - at, totals, in_flight
 
 
-def latest(minute: Load | None, last: Load | None) -> Load | None:
+def compute_latest_load(minute: Load | None, last: Load | None) -> Load | None:
     """Return the load of the last minute, or of its last part if the load has changed by more than a fifth."""
     if minute is None or last is None:
         return minute

@@ -12,7 +12,7 @@ from scanflow.app.resources import AffinityMode
 from scanflow.app.scaling import Scaling
 from scanflow.backends.records import Record
 from scanflow.placement.scaling import Load
-from scanflow.text.html_table import html_table
+from scanflow.text.html_table import render_html_table
 
 InstanceState = Literal["starting", "ready", "draining", "waiting", "failed"]
 """``waiting``: it ended and will be restarted after a pause; ``failed``: it will not."""
@@ -232,7 +232,7 @@ class ServiceRecord(Record):
         ]
         columns = ("revision", "models", "share", "requests", "errors", "p95")
         notes = [f"{self.ready} of {self.shape.instances} instances ready", *filter(None, [self.error])]
-        return html_table(f"Service {self.name}, {self.state} at {self.url}", columns, rows, *notes)
+        return render_html_table(f"Service {self.name}, {self.state} at {self.url}", columns, rows, *notes)
 
 
 class Progress(Record):
@@ -246,7 +246,7 @@ class Progress(Record):
 ServiceObserver = Callable[[Progress], None]
 
 
-def quantile(buckets: Mapping[float, float], share: float) -> float | None:
+def compute_quantile(buckets: Mapping[float, float], share: float) -> float | None:
     """Return the quantile of a cumulative histogram; None: it is empty.
 
     Observations are interpolated linearly inside a bucket, as in Prometheus' ``histogram_quantile``; above the last

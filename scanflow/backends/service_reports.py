@@ -9,7 +9,13 @@ from typing import cast
 from scanflow.backends.service_decisions import RevisionStats
 from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_metrics import MetricsWindow
-from scanflow.backends.service_records import InstanceRecord, RevisionRecord, ServiceRecord, ServiceState, quantile
+from scanflow.backends.service_records import (
+    InstanceRecord,
+    RevisionRecord,
+    ServiceRecord,
+    ServiceState,
+    compute_quantile,
+)
 from scanflow.wire import Revision
 
 
@@ -79,8 +85,8 @@ def report_revision(revision: Revision, place: int, window: MetricsWindow, laten
         role="current" if place == 0 else "shadow" if revision.shadow else "canary",
         requests=int(whole.requests),
         errors=int(whole.errors),
-        rps=window.rps(revision.id),
-        p50_s=quantile(latencies.buckets, 0.5),
-        p95_s=quantile(latencies.buckets, 0.95),
+        rps=window.compute_rps(revision.id),
+        p50_s=compute_quantile(latencies.buckets, 0.5),
+        p95_s=compute_quantile(latencies.buckets, 0.95),
         buckets=tuple((limit, int(count)) for limit, count in sorted(whole.buckets.items()) if math.isfinite(limit)),
     )

@@ -45,7 +45,7 @@ class ServiceSpec(BaseModel):
     workflow: str
     source: str | None = None
     app_dir: str
-    code: str = ""  # the state of the files below app_dir: see :func:`fingerprint`
+    code: str = ""  # the state of the files below app_dir: see :func:`compute_fingerprint`
     deployment: int
     """The generation in which it was deployed last; each deployment has processes of its own, since code may differ."""
 
@@ -113,7 +113,7 @@ class ServiceSpec(BaseModel):
         return self.with_changes(revisions=(only,), policy=None, serves=generation)
 
 
-def fingerprint(folder: Path) -> str:
+def compute_fingerprint(folder: Path) -> str:
     """Return a short text that changes with the names, sizes and times of the files below a folder.
 
     Hidden folders, byte code and virtual environments are left out; of very many files the first are looked at.
@@ -146,9 +146,9 @@ def build_nodes(app: Application, workflow: Workflow, fetch: Fetch) -> tuple[Nod
             role=service.role,
             parents=tuple(sorted(workflow.parents[service.name], key=positions.__getitem__)),
             implementation=service.implementation,
-            file=_file(places, service),
+            file=_locate_file(places, service),
             model=None if service.model is None else fetch(service.model),
-            parameters=_plain(service.parameters),
+            parameters=_to_json(service.parameters),
             batching=_batching(service),
         )
         for service in workflow.services
@@ -192,7 +192,7 @@ def find_scaling(workflow: Workflow) -> Scaling | None:
     return next((service.scaling for service in workflow.services if service.scaling is not None), None)
 
 
-def _file(places: AppFiles, service: Service) -> str | None:
+def _locate_file(places: AppFiles, service: Service) -> str | None:
     module = (service.implementation or "").partition(":")[0]
     return str(places.find(module, service.name).resolve()) if module.endswith(".py") else None
 
@@ -204,10 +204,10 @@ def _batching(service: Service) -> BatchingOptions | None:
     return BatchingOptions(max_size=batching.max_size, max_delay_s=float(batching.max_delay))  # type: ignore[arg-type]
 
 
-def _plain(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     """Return parameters as plain JSON values."""
     if isinstance(value, Mapping):
-        return {str(name): _plain(inner) for name, inner in value.items()}
+        return {str(name): _to_json(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
+        return [_to_json(inner) for inner in value]
     return value

@@ -23,7 +23,7 @@ def compute_shape(workflow: Workflow) -> Shape:
         instances = min(max(instances, scaling.min), scaling.max)
     cores = [node.resources.cores for node in nodes if node.resources.cores is not None]
     memory = [node.resources.memory_bytes for node in nodes if node.resources.memory_bytes is not None]
-    modes = {_mode(node) for node in nodes}
+    modes = {_get_mode(node) for node in nodes}
     return Shape(
         instances=instances,
         cores=sum(cores) if cores else None,
@@ -48,5 +48,5 @@ def read_shape(text: str | None) -> Shape | None:
         return None
 
 
-def _mode(node: Service) -> AffinityMode:
+def _get_mode(node: Service) -> AffinityMode:
     return node.affinity.mode if isinstance(node.affinity, Affinity) else "any"

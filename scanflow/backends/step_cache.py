@@ -21,15 +21,19 @@ def cache_key(
 
     Other files that its code imports are not part of it; change ``cache="v2"`` when they change.
     """
-    own_code = hashlib.sha256(code).hexdigest() if isinstance(code, bytes) else digest_path(code)
-    described = [2, name, own_code, _stable(parameters, outputs), requirements, version]
+    own_code = hashlib.sha256(code).hexdigest() if isinstance(code, bytes) else compute_path_digest(code)
+    described = [2, name, own_code, _normalize(parameters, outputs), requirements, version]
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
 
 
-def digest_path(path: Path) -> str:
+def compute_path_digest(path: Path) -> str:
     """Return a digest of a file's bytes, or of all names and files below a folder; ``missing``: there is none."""
     if path.is_dir():
-        inner = [(str(file.relative_to(path)), digest_path(file)) for file in sorted(path.rglob("*")) if file.is_file()]
+        inner = [
+            (str(file.relative_to(path)), compute_path_digest(file))
+            for file in sorted(path.rglob("*"))
+            if file.is_file()
+        ]
         return hashlib.sha256(json.dumps(inner).encode()).hexdigest()
     digest = hashlib.sha256()
     try:
@@ -54,14 +58,14 @@ def copy_outputs(source: Path, target: Path) -> None:
     unfinished.rename(target)
 
 
-def _stable(value: Any, outputs: Path) -> Any:
+def _normalize(value: Any, outputs: Path) -> Any:
     """Return a value whose text is the same in every run: a run's files are represented by their content."""
     if isinstance(value, PurePath) or (isinstance(value, str) and value.startswith(f"{outputs}/")):
-        return {"$file": digest_path(Path(value))}
+        return {"$file": compute_path_digest(Path(value))}
     if isinstance(value, Mapping):
-        return {str(key): _stable(inner, outputs) for key, inner in value.items()}
+        return {str(key): _normalize(inner, outputs) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_stable(inner, outputs) for inner in value]
+        return [_normalize(inner, outputs) for inner in value]
     if isinstance(value, str | int | float | bool | None):
         return value
     return {"$pickle": hashlib.sha256(cloudpickle.dumps(value)).hexdigest()}

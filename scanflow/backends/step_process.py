@@ -30,8 +30,8 @@ def step_variables(
 ) -> dict[str, str]:
     """Return the environment variables of one task; ``tracking`` makes it log to the tracker."""
     return {
-        **thread_variables(node.resources),
-        **tracking(task_tags(workflow, run, node.name, task)),
+        **build_thread_variables(node.resources),
+        **tracking(build_task_tags(workflow, run, node.name, task)),
         "PYTHONUNBUFFERED": "1",  # so that the log shows what was printed, when it was
         "SCANFLOW_APP": app.name,
         "SCANFLOW_TEAM": app.team,
@@ -44,17 +44,17 @@ def step_variables(
     }
 
 
-def task_tags(workflow: str, run: str, step: str, task: StepName) -> dict[str, str]:
+def build_task_tags(workflow: str, run: str, step: str, task: StepName) -> dict[str, str]:
     """Return the tracker's tags of a task."""
     return {"scanflow.workflow": workflow, "scanflow.run": run, "scanflow.step": step, "scanflow.task": task}
 
 
-def thread_variables(resources: Resources) -> dict[str, str]:
+def build_thread_variables(resources: Resources) -> dict[str, str]:
     """Return thread-pool sizes for the cores granted, rounded up; none if the cores are not limited."""
     return {} if resources.cores is None else dict.fromkeys(THREAD_VARIABLES, str(math.ceil(resources.cores)))
 
 
-def options(parameters: Mapping[str, Any], *, who: str) -> Iterator[str]:
+def iterate_options(parameters: Mapping[str, Any], *, who: str) -> Iterator[str]:
     """Yield ``--name value ...``; a parameter that is None is left out."""
     for name, value in parameters.items():
         if value is not None:

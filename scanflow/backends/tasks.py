@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from scanflow.app.executor import Executor
-from scanflow.app.graph import ancestors
-from scanflow.app.references import references_in
+from scanflow.app.graph import find_ancestors
+from scanflow.app.references import find_references
 from scanflow.app.workflow import Workflow
 from scanflow.backends.port import RunDefinition
 from scanflow.backends.records import RunRecord, TaskRecord
@@ -16,7 +16,7 @@ from scanflow.errors import NotFoundError, UsageError, did_you_mean
 from scanflow.names import StepName
 
 
-def task_name(step: str, index: int | None) -> StepName:
+def format_task_name(step: str, index: int | None) -> StepName:
     """Return ``train`` or ``train.3``; a step's own name has no dot."""
     return StepName(step if index is None else f"{step}.{index}")
 
@@ -43,7 +43,7 @@ def add_pending_tasks(workflow: Workflow, records: Iterable[TaskRecord]) -> tupl
     return tuple(sorted(tasks, key=sort_key))
 
 
-def running_tasks(run: RunRecord, task: str) -> list[TaskRecord]:
+def select_running_tasks(run: RunRecord, task: str) -> list[TaskRecord]:
     """Return the running tasks of that name, or of the step of that name.
 
     Raises:
@@ -134,7 +134,7 @@ def cut_down(definition: RunDefinition) -> RunDefinition:
         raise UsageError(
             f"The step {step!r} runs once, so it has no task {definition.step!r}. Write: scanflow spin {step}"
         )
-    needed = ancestors(workflow.parents, step) | {step}
+    needed = find_ancestors(workflow.parents, step) | {step}
     reduced = workflow.replace(
         nodes=tuple(spun if node.name == step else node for node in workflow.nodes if node.name in needed),
         edges=tuple(edge for edge in workflow.dependencies if {edge.dependee, edge.depender} <= needed),
@@ -145,4 +145,4 @@ def cut_down(definition: RunDefinition) -> RunDefinition:
 def _has_item_parameters(node: Executor, changed: Mapping[str, Any]) -> bool:
     """Return whether the tasks of a fan-out still have different parameters after the changes."""
     touched = any(name in changed or f"{node.name}.{name}" in changed for name in node.parameters)
-    return not touched or any(ref.step is None for ref in references_in(node.parameters))
+    return not touched or any(ref.step is None for ref in find_references(node.parameters))

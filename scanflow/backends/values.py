@@ -20,7 +20,7 @@ from scanflow import outputs as marks
 from scanflow.backends.parameters import RESULT
 from scanflow.backends.pickles import read_pickle, write_pickle
 from scanflow.errors import InvalidError
-from scanflow.files.disk import disk_error
+from scanflow.files.disk import build_disk_error
 from scanflow.outputs import OUTPUTS_FOLDER, write_output
 
 MAX_ARGUMENT_LENGTH = 120_000  # Linux takes 131,072 bytes in one argument
@@ -37,7 +37,7 @@ class Outputs(Mapping[str, Any]):
 
     def __init__(self, folder: Path, key: bytes) -> None:
         self._folder, self._key = folder, key
-        self._names, self._seen = _names(folder / OUTPUTS_FOLDER), dict[str, Any]()
+        self._names, self._seen = _list_names(folder / OUTPUTS_FOLDER), dict[str, Any]()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -98,7 +98,7 @@ def decode(value: Any, folder: Path, key: bytes) -> Any:
     if marks.is_mark(value):
         if marks.VALUE in value and isinstance(inner, dict):
             return {name: decode(item, folder, key) for name, item in inner.items()}
-        if marks.PATH in value and isinstance(inner, str) and (path := _path(inner, folder)) is not None:
+        if marks.PATH in value and isinstance(inner, str) and (path := _parse_path(inner, folder)) is not None:
             return path
         if marks.PICKLE in value and isinstance(inner, str) and _PICKLE.fullmatch(inner):
             return read_pickle(folder / OUTPUTS_FOLDER / inner, key)
@@ -117,26 +117,27 @@ def format_argument(value: Any, *, who: str) -> str:
         text = value
     else:
         try:
-            text = json.dumps(value, default=_path_text)
+            text = json.dumps(value, default=_serialize_path)
         except TypeError as error:
             raise InvalidError(
                 f"{who} is a {type(value).__name__}, which cannot be passed to a script. Pass it as a file."
             ) from error
     if len(text.encode()) > MAX_ARGUMENT_LENGTH:
         raise InvalidError(
-            f"{who} is {len(text):,} characters long; a command-line argument can have {MAX_ARGUMENT_LENGTH:,}. Pass the "
+            f"{who} is {len(text):,} characters long; a command-line argument can have "
+            f"{MAX_ARGUMENT_LENGTH:,}. Pass the "
             "path of a file."
         )
     return text
 
 
-def _path_text(value: object) -> str:
+def _serialize_path(value: object) -> str:
     if isinstance(value, PurePath):
         return str(value)
     raise TypeError(type(value).__name__)
 
 
-def _names(outputs: Path) -> list[str]:
+def _list_names(outputs: Path) -> list[str]:
     """Return the names of the output files; links, pipes and folders are not outputs."""
     if outputs.is_symlink() or not outputs.is_dir():
         return []
@@ -144,7 +145,7 @@ def _names(outputs: Path) -> list[str]:
         return sorted(entry.name for entry in entries if entry.is_file(follow_symlinks=False) and entry.name[0] != ".")
 
 
-def _path(text: str, folder: Path) -> Path | None:
+def _parse_path(text: str, folder: Path) -> Path | None:
     """Return the path of an output: inside the step's folder, or absolute; None: it is neither."""
     path = PurePath(text)
     return None if "\0" in text or (".." in path.parts and not path.is_absolute()) else folder / path
@@ -155,7 +156,7 @@ def _read_file(file: Path) -> bytes:
         with os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as opened:
             return opened.read() if stat.S_ISREG(os.fstat(opened.fileno()).st_mode) else b""
     except OSError as error:
-        raise disk_error(error, file) from error
+        raise build_disk_error(error, file) from error
 
 
 def _pickle(value: Any, outputs: Path, key: bytes) -> str:

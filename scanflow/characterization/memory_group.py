@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scanflow.errors import UnsupportedError
-from scanflow.placement.available_cpus import CGROUP, PROC, memory_group_folder, read_as
+from scanflow.placement.available_cpus import CGROUP, PROC, find_memory_group_folder, read_as
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,13 @@ class MemoryGroup:
 
 
 @contextmanager
-def memory_group(limit_bytes: int | None, *, root: Path = CGROUP, proc: Path = PROC) -> Iterator[MemoryGroup]:
+def open_memory_group(limit_bytes: int | None, *, root: Path = CGROUP, proc: Path = PROC) -> Iterator[MemoryGroup]:
     """Create a group below this process' own, and remove it afterwards; ``limit_bytes`` None: it only counts.
 
     Raises:
         UnsupportedError: this machine lets us make none, and why.
     """
-    own = memory_group_folder(root, proc)
+    own = find_memory_group_folder(root, proc)
     if own is None:
         raise UnsupportedError("This machine has no control groups for memory.")
     parent, second = own

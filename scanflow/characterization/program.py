@@ -15,9 +15,9 @@ from functools import cache
 from pathlib import Path
 
 from scanflow.characterization.measurement import Outcome, Placement, ProgramRun
-from scanflow.characterization.memory_group import MemoryGroup, memory_group
+from scanflow.characterization.memory_group import MemoryGroup, open_memory_group
 from scanflow.errors import NotFoundError, UnsupportedError
-from scanflow.placement.threads import thread_variables
+from scanflow.placement.threads import build_thread_variables
 
 EVENTS = {"cpu-migrations": "migrations", "cache-misses": "cache_misses"}
 """The names of ``perf``'s events, and their names here."""
@@ -45,7 +45,7 @@ def list_counters() -> tuple[str, ...]:
 def group_problem() -> str | None:
     """Return the reason why memory cannot be limited here; None: it can."""
     try:
-        with memory_group(2**30):
+        with open_memory_group(2**30):
             return None
     except UnsupportedError as error:
         return str(error)
@@ -66,7 +66,7 @@ def run_program(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="characterize-")))
         group = None
         if limit_bytes is not None or group_problem() is None:
-            group = stack.enter_context(memory_group(limit_bytes))
+            group = stack.enter_context(open_memory_group(limit_bytes))
         command = list(argv)
         if group is not None:
             command = ["/bin/sh", "-c", _JOIN, str(group.members), *command]
@@ -78,7 +78,7 @@ def run_program(
 def _run(
     command: Sequence[str], where: Placement, folder: Path, group: MemoryGroup | None, timeout_s: float
 ) -> ProgramRun:
-    environ = {**os.environ, **thread_variables(len(where.cpus))}
+    environ = {**os.environ, **build_thread_variables(len(where.cpus))}
     output = folder / "output"
     began = time.monotonic()
     with output.open("wb") as file:

@@ -22,7 +22,7 @@ class BackgroundRun:
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._outcome: Future[RunRecord] = Future()
         self._told = threading.Event()
-        threading.Thread(target=self._work, args=(drive,), name="scanflow-run").start()
+        threading.Thread(target=self._drive, args=(drive,), name="scanflow-run").start()
         self._told.wait()
         if self._outcome.done() and (error := self._outcome.exception()) is not None:
             raise error
@@ -44,7 +44,7 @@ class BackgroundRun:
                 return self._outcome.result()
             observe(event)
 
-    def _work(self, drive: Callable[[Observer], RunRecord]) -> None:
+    def _drive(self, drive: Callable[[Observer], RunRecord]) -> None:
         def observe(event: Event) -> None:
             self._events.put(event)
             self._told.set()

@@ -16,7 +16,7 @@ from scanflow.images.settings import ImageSettings
 from scanflow.settings import Settings
 
 
-def wanted_images(
+def list_images(
     app: Application, workflows: Sequence[Workflow], settings: Settings, images: ImageSettings
 ) -> list[PlannedImage]:
     """Return the images of workflows. Registered models are fetched, to read their requirements."""
@@ -39,7 +39,7 @@ def build_application(
     """Build the missing images of workflows, and push them if requested."""
     return build_images(
         Path(app.app_dir),
-        wanted_images(app, workflows, settings, images),
+        list_images(app, workflows, settings, images),
         builder=lambda: find_builder(images.builder, insecure=images.insecure, options=images.options),
         built=BuiltImages(settings.home.expanduser().absolute()),
         registry=images.registry,

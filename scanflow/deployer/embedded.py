@@ -20,7 +20,7 @@ from scanflow.deployer.port import Deployer, InstanceLogs, RunRequest, TaskLog
 from scanflow.deployer.service_client import connect_service
 from scanflow.errors import NotFoundError, ScanflowError, UnsupportedError
 from scanflow.knowledge import open_knowledge
-from scanflow.knowledge.step_environment import add_run_tags, prepared_environment, step_environment
+from scanflow.knowledge.step_environment import add_run_tags, find_prepared_environment, step_environment
 from scanflow.loading import load_application, refuse_while_loading
 from scanflow.names import RunName
 from scanflow.plugins import load_plugin
@@ -253,7 +253,7 @@ class EmbeddedDeployer(Deployer):
             return lambda tags: add_run_tags(own_variables, tags)
         uri = app.tracker.uri or self._settings.tracker_uri
         home = self._settings.home.expanduser().absolute()
-        variables = prepared_environment(home, app.name, app.team, tracker_uri=uri)
+        variables = find_prepared_environment(home, app.name, app.team, tracker_uri=uri)
         if variables is None:
             nobody = RunName("")
             observe(Waiting(run=nobody, what="the tracker"))

@@ -22,7 +22,7 @@ MAX_BYTES = 16 * 2**20
 _INSTEAD = "put it into a file (in a notebook, begin its cell with: %%writefile steps.py) and import it from there."
 
 
-def versions() -> dict[str, str]:
+def read_versions() -> dict[str, str]:
     """Return the versions that both sides must share: pickles of another version may fail to load."""
     python = f"{platform.python_implementation()} {'.'.join(platform.python_version_tuple()[:2])}"
     return {"python": python, "cloudpickle": version("cloudpickle"), "scanflow": version("scanflow")}
@@ -34,7 +34,7 @@ def check_versions(theirs: Mapping[str, str]) -> None:
     Raises:
         InvalidError: says which, and what to do.
     """
-    for name, own in versions().items():
+    for name, own in read_versions().items():
         if (other := theirs.get(name)) != own:
             raise InvalidError(
                 f"A function of a program or notebook cannot be received by value: the client has {name} {other}, the "
@@ -52,7 +52,7 @@ def upload_functions(app: Application, server: ServerClient) -> Application:
 
     def upload(target: Target, step: str) -> str:
         if target not in uploaded:
-            body = {"pickled": base64.b64encode(_pickle(target.call, step)).decode(), **versions()}
+            body = {"pickled": base64.b64encode(_pickle(target.call, step)).decode(), **read_versions()}
             uploaded[target] = server.post("/functions", body)["name"]
         return uploaded[target]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from scanflow.files.private import open_home, private_folder
+from scanflow.files.private import create_private_folder, open_home
 from scanflow.processes.daemon import Daemon
 
 
@@ -40,7 +40,7 @@ class UpProcess(BaseModel):
         return True
 
 
-class UpResponse(BaseModel):
+class UpState(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     server: UpProcess
@@ -51,18 +51,18 @@ class UpResponse(BaseModel):
     """Seconds since the epoch."""
 
 
-def up_file(home: Path) -> Path:
+def get_up_file(home: Path) -> Path:
     return home.expanduser().absolute() / "server" / "up.json"
 
 
-def read_up(home: Path) -> UpResponse | None:
+def read_up(home: Path) -> UpState | None:
     try:
-        return UpResponse.model_validate_json(up_file(home).read_bytes())
+        return UpState.model_validate_json(get_up_file(home).read_bytes())
     except (OSError, ValidationError):
         return None
 
 
-def write_up(home: Path, up: UpResponse) -> None:
+def write_up(home: Path, up: UpState) -> None:
     """Write the note atomically.
 
     Raises:
@@ -70,10 +70,10 @@ def write_up(home: Path, up: UpResponse) -> None:
     """
     from scanflow.processes.files import write_atomically
 
-    path = up_file(home)
-    private_folder(open_home(path.parent.parent) / path.parent.name)
+    path = get_up_file(home)
+    create_private_folder(open_home(path.parent.parent) / path.parent.name)
     write_atomically(path, up.model_dump_json(indent=2).encode())
 
 
 def forget_up(home: Path) -> None:
-    up_file(home).unlink(missing_ok=True)
+    get_up_file(home).unlink(missing_ok=True)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse, special, stats
 
-from scanflow.drift.table import FEW_VALUES, Column, normal_scores
+from scanflow.drift.table import FEW_VALUES, Column, compute_normal_scores
 
 Floats = NDArray[np.float64]
 
@@ -41,7 +41,7 @@ class Divisions:
         members[:, 1:] = generator.permuted(members[:, 1:], axis=0)
         return cls(members, old, new)
 
-    def difference(self, values: NDArray[np.float32]) -> Floats:
+    def compute_difference(self, values: NDArray[np.float32]) -> Floats:
         """Return (1 + permutations, features): new mean less old mean of ``values``, (rows, features)."""
         new = (self.members.T @ values).astype(np.float64)
         whole = values.sum(axis=0, dtype=np.float64)
@@ -67,7 +67,7 @@ class ColumnTest:
     """The single value that the test is about, if any, and its share of the rows before and now."""
 
 
-def ks(numbers: NDArray[Any], missing: NDArray[np.bool_], divisions: Divisions) -> ColumnTest:
+def run_ks_test(numbers: NDArray[Any], missing: NDArray[np.bool_], divisions: Divisions) -> ColumnTest:
     """Kolmogorov and Smirnov's distance at ``MAX_CUTS`` values, with Stephens' approximation of its p-value."""
     rows = np.flatnonzero(~missing)
     order = rows[np.argsort(numbers[rows], kind="stable")]
@@ -90,13 +90,13 @@ def ks(numbers: NDArray[Any], missing: NDArray[np.bool_], divisions: Divisions) 
     return ColumnTest(np.asarray(p, np.float64), float(distance[0]), float(distance[0]))
 
 
-def lepage(numbers: NDArray[Any], missing: NDArray[np.bool_], divisions: Divisions) -> Floats:
+def run_lepage_test(numbers: NDArray[Any], missing: NDArray[np.bool_], divisions: Divisions) -> Floats:
     """Return the p-values of a test of place and spread (Lepage, 1971), with normal scores in place of Wilcoxon's and
     Ansari's ranks: it sees small shifts that the largest distance does not."""
     rows = np.flatnonzero(~missing)
     if len(rows) < 2:
         return np.ones(divisions.members.shape[1])
-    scores = normal_scores(numbers[rows])
+    scores = compute_normal_scores(numbers[rows])
     both = standardise(np.stack([scores, scores**2], axis=1))
     members = divisions.members[rows] if missing.any() else divisions.members
     totals = members.sum(axis=0, dtype=np.float64) if missing.any() else float(divisions.new)
@@ -106,7 +106,7 @@ def lepage(numbers: NDArray[Any], missing: NDArray[np.bool_], divisions: Divisio
     return np.asarray(special.chdtrc(2, statistic), np.float64)
 
 
-def chi2(codes: NDArray[np.intp], divisions: Divisions) -> ColumnTest:
+def run_chi2_test(codes: NDArray[np.intp], divisions: Divisions) -> ColumnTest:
     """Pearson's chi square of the table of categories, those that are missing (-1) left out."""
     present = codes >= 0
     levels, index = np.unique(codes[present], return_inverse=True)
@@ -125,7 +125,7 @@ def chi2(codes: NDArray[np.intp], divisions: Divisions) -> ColumnTest:
     return ColumnTest(p, float(statistic[0]), float(0.5 * np.abs(shares[0]).sum()))
 
 
-def repeated_value(column: Column, divisions: Divisions) -> ColumnTest | None:
+def run_repeated_value_test(column: Column, divisions: Divisions) -> ColumnTest | None:
     """Test whether the share of any single value has grown, by Fisher's exact test (one-sided).
 
     None: no value is repeated, or there are so few that all are compared at once. The commonest faults of data look

@@ -59,7 +59,7 @@ def detect(
     pending: list[str] | None = None,
 ) -> None:
     """See :func:`scanflow.drift.workflows.detection`."""
-    models.quiet()
+    models.limit_logs()
     address, model_uri = model_uri, models.pin_version(model_uri)
     app, team, run = (os.environ.get(f"SCANFLOW_{name}", "") for name in ("APP", "TEAM", "RUN"))
     folder, generator, tracker = output_dir(), np.random.default_rng(seed), step_tracker()
@@ -72,7 +72,7 @@ def detect(
     new = _drop_repeated_pictures(everything)
     known_regimes = {CLEAN: data.x_reference, **_load_learnt_windows(tracker, model_uri, read)}
     model = models.load(model_uri)
-    guesses, probabilities = model.predict(new.x), model.probabilities(new.x)
+    guesses, probabilities = model.predict(new.x), model.predict_probabilities(new.x)
 
     def score(regimes: Sequence[Samples]) -> Scores:
         drawn = [
@@ -83,7 +83,7 @@ def detect(
             np.repeat(np.arange(len(drawn)), [len(samples) for samples in drawn]),
         )
         instance = catalogue.make(detector, generator=generator, options=options)
-        fitted = catalogue.fit(instance, reference, regimes=numbers, predicted=model.probabilities(reference))
+        fitted = catalogue.fit(instance, reference, regimes=numbers, predicted=model.predict_probabilities(reference))
         return catalogue.score(fitted, restore_missing(data.x_reference, new.x), predicted=probabilities)
 
     scores = score([*known_regimes.values()])
@@ -137,7 +137,7 @@ def _estimate_accuracy(model: models.FittedModel, data: TrainingData, probabilit
     if probabilities is None or len(data.y_clean) < MIN_SAMPLES:
         return {}
     answers = compare_answers(model.predict(data.x_clean), data.y_clean, None)
-    accuracy = Calibration.fit(model.probabilities(data.x_clean), answers).estimate(probabilities)
+    accuracy = Calibration.fit(model.predict_probabilities(data.x_clean), answers).estimate(probabilities)
     estimate = {"estimated_accuracy": accuracy.value, "estimated_low": accuracy.low, "estimated_high": accuracy.high}
     return {**estimate, "expected_accuracy": float(answers.mean())}
 
@@ -256,7 +256,7 @@ def _compute_features(x: Samples) -> Floats:
     if not is_table(x):
         return project_on_main_directions(x.reshape(len(x), -1), DIRECTIONS)
     columns = DataTable.from_data(x).columns.values()
-    return compute_joint_features([(column, column.codes(rare=1)) for column in columns])[0].astype(np.float64)
+    return compute_joint_features([(column, column.compute_codes(rare=1)) for column in columns])[0].astype(np.float64)
 
 
 def _write_points(folder: Path, x: Samples, points: Sequence[CriticalPoint]) -> None:

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from scanflow.drift.slices import CURRENT, Slice, quantile
+from scanflow.drift.slices import CURRENT, Slice, compute_quantile
 from scanflow.errors import InvalidError
 
 FIRST_LOOK = 0.8
@@ -69,7 +69,7 @@ class PromotionDecision:
         """Return the decision as JSON values, each slice with the bounds of its gain, together with ``about``."""
         slices = []
         for part in self.slices:
-            low, high = part.interval(self.level if part.name == CURRENT else level)
+            low, high = part.compute_interval(self.level if part.name == CURRENT else level)
             slices.append({**asdict(part), "gain": part.gain, "low": low, "high": high})
         return {**about, **asdict(self), "slices": slices}
 
@@ -92,14 +92,14 @@ class _WeighedGain:
             own=weight * error,
         )
 
-    def interval(self, level: float) -> tuple[float, float]:
-        half = quantile(level) * self.error
+    def compute_interval(self, level: float) -> tuple[float, float]:
+        half = compute_quantile(level) * self.error
         return max(-1.0, self.middle - half), min(1.0, self.middle + half)
 
     def estimate_missing_points(self, n: int, bound: float, level: float) -> float:
         """Estimate how many more points of the current window, beside ``n``, show whether the gain is above ``bound``
         if it stays as it is; infinite if none do."""
-        may_be = ((self.middle - bound) / quantile(level)) ** 2 - (self.error**2 - self.own**2)
+        may_be = ((self.middle - bound) / compute_quantile(level)) ** 2 - (self.error**2 - self.own**2)
         return max(1.0, math.ceil(self.own**2 * (n + 2) / may_be - (n + 2))) if may_be > 0 else math.inf
 
 
@@ -160,7 +160,7 @@ def decide(
     evaluated = [part for part in slices if part.n or part is now]
     traffic = compute_expected_traffic([part.name for part in evaluated], recent, returning=returning)
     weighed, own = _WeighedGain.combine(evaluated, traffic), _spend_level(level, look)
-    low, high = weighed.interval(own)
+    low, high = weighed.compute_interval(own)
     others = _set_limits([part for part in evaluated if part is not now], traffic, recent or {}, margin, worst, level)
     surely = [loss for other in others if other.has_traffic and (loss := other.describe_sure_loss(level))]
     unsure = [
@@ -214,17 +214,17 @@ class _OtherSlice:
     has_traffic: bool
 
     def describe_sure_loss(self, level: float) -> str | None:
-        _, best = self.part.interval(level)
+        _, best = self.part.compute_interval(level)
         if best >= -self.allowed:
             return None
         loss, least = _format_points(-self.part.gain), _format_points(-best)
         return f"worse on {self.part.name!r} by {loss}, at least {least}{self._limit}"
 
     def describe_possible_loss(self, level: float) -> str | None:
-        least, _ = self.part.interval(level / SURER)
+        least, _ = self.part.compute_interval(level / SURER)
         if self.part.is_not_worse(self.allowed, level) and least > -self.large_loss:
             return None
-        low, _ = self.part.interval(level)
+        low, _ = self.part.compute_interval(level)
         return f"on {self.part.name!r} it may lose {_format_points(-low)}{self._limit}"
 
     @property

@@ -37,8 +37,8 @@ def draw_mixture(
     if len(names) < 2:
         return np.arange(reference.rows)
     before, after = align(reference, current)
-    pooled = [column.then(after.columns[name]) for name, column in before.columns.items()]
-    features, _ = compute_joint_features([(column, column.codes(rare=RARE)) for column in pooled])
+    pooled = [column.concatenate(after.columns[name]) for name, column in before.columns.items()]
+    features, _ = compute_joint_features([(column, column.compute_codes(rare=RARE)) for column in pooled])
     if features.shape[1] == 0:
         return np.arange(reference.rows)
     white = whiten(features) if features.shape[1] > 1 else features

@@ -34,7 +34,7 @@ def compare_by(
     """
     if by not in reference.columns or by not in current.columns:
         raise InvalidError(f"There is no column {by!r} to group by. There are {', '.join(reference.columns)}.")
-    both = reference.columns[by].then(current.columns[by])
+    both = reference.columns[by].concatenate(current.columns[by])
     levels, codes, counts = both.levels
     if both.is_numeric and len(levels) > FEW_VALUES:
         raise InvalidError(f"{by!r} has {len(levels)} different numbers. Give a column of categories.")

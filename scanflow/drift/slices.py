@@ -81,16 +81,16 @@ class Slice:
         gained, lost, n = (self.gained + 1) / (self.n + 2), (self.lost + 1) / (self.n + 2), self.n + 2
         return gained - lost, math.sqrt((gained + lost - (gained - lost) ** 2) / n)
 
-    def interval(self, level: float) -> tuple[float, float]:
+    def compute_interval(self, level: float) -> tuple[float, float]:
         """Return bounds of the gain; each is wrong with a probability of ``level``."""
         middle, error = self.estimate
-        half = quantile(level) * error
+        half = compute_quantile(level) * error
         return max(-1.0, middle - half), min(1.0, middle + half)
 
     def compute_critical_value(self, margin: float, level: float) -> float:
         """Return the number of standard errors that separates a loss of ``margin`` from none at that level of both
         errors: the level's quantile if the points suffice, else less, down to 0."""
-        return max(0.0, min(quantile(level), margin / self.estimate[1] - quantile(level)))
+        return max(0.0, min(compute_quantile(level), margin / self.estimate[1] - compute_quantile(level)))
 
     def is_not_worse(self, margin: float, level: float) -> bool:
         """Return whether no more than ``margin`` was lost, as surely as this many points can show."""
@@ -98,7 +98,7 @@ class Slice:
         return middle - self.compute_critical_value(margin, level) * error > -margin
 
 
-def quantile(level: float) -> float:
+def compute_quantile(level: float) -> float:
     """Return the one-sided normal quantile of ``level``, in standard errors."""
     return NormalDist().inv_cdf(1 - level)
 

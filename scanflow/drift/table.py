@@ -68,7 +68,7 @@ class Column:
             return cls(numbers)
         if present and all(isinstance(value, dt.date) for value in present):
             numbers = np.full(len(array), np.nan)
-            numbers[~missing] = [_since_epoch(value) for value in present]
+            numbers[~missing] = [_to_epoch_seconds(value) for value in present]
             return cls(numbers)
         texts = np.full(len(array), None, object)
         texts[~missing] = [str(value) for value in present]
@@ -85,7 +85,7 @@ class Column:
         mask: NDArray[np.bool_] = np.isnan(self.values) if self.is_numeric else self.values == np.array(None)
         return mask
 
-    def then(self, other: Column) -> Column:
+    def concatenate(self, other: Column) -> Column:
         """Concatenate the rows of both; as text if only one is numeric, as float32 if either is."""
         if self.is_numeric != other.is_numeric:
             return Column(np.concatenate([self._as_text(), other._as_text()]))
@@ -113,7 +113,7 @@ class Column:
         codes[~self.missing] = index
         return levels, codes, counts
 
-    def codes(self, *, rare: int) -> NDArray[np.intp] | None:
+    def compute_codes(self, *, rare: int) -> NDArray[np.intp] | None:
         """Return the category of each row, -1 if missing; None for numbers with many different values.
 
         Categories with fewer than ``rare`` rows are one.
@@ -131,7 +131,7 @@ class Column:
         features: list[NDArray[np.float64]] = []
         if self.is_numeric:
             scores = np.zeros(len(self.values))
-            scores[~missing] = normal_scores(self.values[~missing])
+            scores[~missing] = compute_normal_scores(self.values[~missing])
             features.append(scores)
         elif codes is not None:
             counts = np.bincount(codes[codes >= 0])
@@ -142,7 +142,7 @@ class Column:
             features.append(missing.astype(np.float64))
         return features
 
-    def summary(self, rows: slice) -> dict[str, float]:
+    def summarize(self, rows: slice) -> dict[str, float]:
         """Summarise some rows for display: mean and deviation, or the shares of the commonest categories."""
         missing = self.missing[rows]
         statistics: dict[str, float] = {}
@@ -228,7 +228,7 @@ class DataTable:
                 + ("Give more of the training data." if what == "reference" else "Wait for more data.")
             )
 
-    def order(self) -> NDArray[np.intp]:
+    def compute_order(self) -> NDArray[np.intp]:
         """Return a permutation of the rows that does not depend on their order."""
         weigh = np.random.default_rng(0)
         keys = [
@@ -247,7 +247,7 @@ class DataTable:
         return DataTable({name: column.take(rows) for name, column in self.columns.items()})
 
 
-def normal_scores(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def compute_normal_scores(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the normal scores of values, by their ranks: (n,)."""
     scores: NDArray[np.float64] = stats.norm.ppf((stats.rankdata(values) - 0.5) / max(len(values), 1))
     return scores
@@ -316,7 +316,7 @@ def _convert_to_seconds(times: NDArray[Any]) -> NDArray[np.float64]:
     return np.where(np.isnat(times), np.nan, whole.astype("int64").astype(np.float64) / 1e6)
 
 
-def _since_epoch(day: dt.date) -> float:
+def _to_epoch_seconds(day: dt.date) -> float:
     """Return a date or date-time in seconds since the epoch; without a zone it is in UTC."""
     if not isinstance(day, dt.datetime):
         day = dt.datetime.combine(day, dt.time())
@@ -349,8 +349,8 @@ class Shares:
     current: tuple[float, ...]
 
 
-def shares(reference: Column, current: Column, *, most: int = 20) -> Shares:
-    return compute_shares(reference.then(current), len(reference.values), most=most)
+def compute_column_shares(reference: Column, current: Column, *, most: int = 20) -> Shares:
+    return compute_shares(reference.concatenate(current), len(reference.values), most=most)
 
 
 def compute_shares(both: Column, old: int, *, most: int = 20) -> Shares:

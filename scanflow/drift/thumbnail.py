@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 MIN_SIDE = 4  # pixels a side
 
 
-def thumbnail(values: Any, *, most: int = 64) -> bytes | None:
+def encode_thumbnail(values: Any, *, most: int = 64) -> bytes | None:
     """Encode a picture (h, w), (h, w, channels) or (channels, h, w) as a PNG file; None if it is not a picture.
 
     Channels are 1, 3 or 4 (the last is left out). Numbers from 0 to 1 or from 0 to 255 are taken as such, others

@@ -49,7 +49,7 @@ def retrain(
     seed: int = 1,
 ) -> None:
     """See :func:`scanflow.drift.workflows.retraining`."""
-    models.quiet()
+    models.limit_logs()
     app, team = os.environ.get("SCANFLOW_APP", ""), os.environ.get("SCANFLOW_TEAM", "")
     np.random.seed(seed)  # what scikit-learn draws from unless it is told
     generator, tracker, learn = np.random.default_rng(seed), step_tracker(), load_user_function(fit)

@@ -26,10 +26,10 @@ from scanflow.drift.column_tests import (
     Divisions,
     Floats,
     adjust_sidak,
-    chi2,
-    ks,
-    lepage,
-    repeated_value,
+    run_chi2_test,
+    run_ks_test,
+    run_lepage_test,
+    run_repeated_value_test,
     standardise,
 )
 from scanflow.drift.table import MIN_ROWS, Column, DataTable, Shares, align, compute_shares, project_on_main_directions
@@ -169,7 +169,8 @@ def compare(
     before, after = align(reference.sample(MAX_ROWS, generator), current.sample(MAX_ROWS, generator))
     divisions = Divisions.draw(before.rows, after.rows, permutations, generator)
     column_tests = [
-        _test_column(name, column.then(after.columns[name]), divisions) for name, column in before.columns.items()
+        _test_column(name, column.concatenate(after.columns[name]), divisions)
+        for name, column in before.columns.items()
     ]
     features, owners = compute_joint_features([(test.column, test.codes) for test in column_tests])
     families = _compute_families(features, divisions)
@@ -228,7 +229,7 @@ class _ColumnTests:
     """(rows,): the category of each row, -1 for none; None if the column is numeric."""
 
     def describe_drift(self, p: float, old: int) -> ColumnDrift:
-        before, now = self.column.summary(slice(0, old)), self.column.summary(slice(old, None))
+        before, now = self.column.summarize(slice(0, old)), self.column.summarize(slice(old, None))
         if self.shown.value is not None:
             value, *shares = self.shown.value
             before, now = ({value: share} for share in shares)
@@ -245,23 +246,23 @@ class _ColumnTests:
 
 
 def _test_column(name: str, column: Column, divisions: Divisions) -> _ColumnTests:
-    codes = column.codes(rare=RARE)
+    codes = column.compute_codes(rare=RARE)
     missing = column.missing
     if codes is None:
-        test, shown = "ks", ks(column.values, missing, divisions)
-        tests = [shown.p, lepage(column.values, missing, divisions)]
+        test, shown = "ks", run_ks_test(column.values, missing, divisions)
+        tests = [shown.p, run_lepage_test(column.values, missing, divisions)]
     else:
-        test, shown = "chi2", chi2(codes, divisions)
+        test, shown = "chi2", run_chi2_test(codes, divisions)
         tests = [shown.p]
     least = np.min(tests, axis=0)
-    if (by_value := repeated_value(column, divisions)) is not None:
+    if (by_value := run_repeated_value_test(column, divisions)) is not None:
         tests.append(by_value.p)
         if by_value.p[0] < least[0]:
             test, shown = "value", by_value
         least = np.minimum(least, by_value.p)
     p = np.minimum(1.0, len(tests) * least)
     if missing.any() and not missing.all():
-        by_missing = chi2(missing.astype(np.intp), divisions)
+        by_missing = run_chi2_test(missing.astype(np.intp), divisions)
         if by_missing.p[0] < p[0]:
             test, shown = "missing", by_missing
         p = np.minimum(1.0, 2 * np.minimum(p, by_missing.p))
@@ -323,10 +324,10 @@ def _compute_families(features: NDArray[np.float32], divisions: Divisions) -> li
         few = standardise(project_on_main_directions(features, MAX_FEATURES - 1))
     white = whiten(few)
     weight = divisions.weight
-    means = weight * (divisions.difference(white) ** 2).sum(axis=1)
-    moved = weight * divisions.difference(features)[0] ** 2 if few is features else None
+    means = weight * (divisions.compute_difference(white) ** 2).sum(axis=1)
+    moved = weight * divisions.compute_difference(features)[0] ** 2 if few is features else None
     first, second = np.triu_indices(few.shape[1])
-    squares = weight * divisions.difference(standardise(few[:, first] * few[:, second])) ** 2
+    squares = weight * divisions.compute_difference(standardise(few[:, first] * few[:, second])) ** 2
     largest = None
     if few is features:
         largest = np.zeros(features.shape[1])

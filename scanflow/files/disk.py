@@ -41,7 +41,7 @@ _SQLITE = {
 }
 
 
-def disk_error(error: OSError | sqlite3.Error, path: object, *, then: str = "") -> UnavailableError:
+def build_disk_error(error: OSError | sqlite3.Error, path: object, *, then: str = "") -> UnavailableError:
     """Return the error that names a file or folder, the problem, and the command to continue with."""
     if isinstance(error, OSError):
         why = _WORDS.get(error.errno or 0) or f"{error.strerror or error}"

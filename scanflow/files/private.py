@@ -14,10 +14,10 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _SHARED_BY_DESIGN = {"venvs"}  # packages, no data; tens of thousands of files
 
 
-def private_folder(path: Path) -> Path:
+def create_private_folder(path: Path) -> Path:
     """Create a folder and its missing parents for this user only. An existing folder is unchanged."""
     if not path.is_dir():
-        private_folder(path.parent)
+        create_private_folder(path.parent)
         try:
             path.mkdir(0o700)
         except FileExistsError:
@@ -28,7 +28,7 @@ def private_folder(path: Path) -> Path:
 
 def open_private(path: Path, mode: str = "r", **options: Any) -> IO[Any]:
     """Open a file as :func:`open` does; a file that this creates is for this user only."""
-    return open(path, mode, opener=_opener, **options)
+    return open(path, mode, opener=_open_private, **options)
 
 
 def write_private(path: Path, content: str | bytes) -> None:
@@ -36,7 +36,7 @@ def write_private(path: Path, content: str | bytes) -> None:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
-def private_file(path: Path) -> Path:
+def create_private_file(path: Path) -> Path:
     """Create an empty file for this user only if it is missing; SQLite's files beside it get its mode."""
     try:
         # Never one that is there: closing it would drop the locks that SQLite holds on it in this process.
@@ -48,7 +48,7 @@ def private_file(path: Path) -> Path:
 
 def open_home(path: Path) -> Path:
     """Create a home folder, or revoke other users' access to an existing one and its content; return it."""
-    mode = private_folder(path).stat().st_mode
+    mode = create_private_folder(path).stat().st_mode
     if mode & _OTHERS:
         try:
             path.chmod(stat.S_IMODE(mode) & ~_OTHERS)
@@ -62,7 +62,7 @@ def open_home(path: Path) -> Path:
     return path
 
 
-def _opener(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 

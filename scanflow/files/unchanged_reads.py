@@ -39,7 +39,7 @@ class UnchangedReads:
     def get(self, key: Hashable, read: Callable[[], T]) -> T:
         """Return the cached result of ``read`` for ``key`` if the database is unchanged, else call it."""
         with self._lock:
-            version = self._version_now()
+            version = self._read_version()
             if version != self._version or len(self._kept) >= MAX_ENTRIES:
                 self._kept.clear()
                 self._version = version
@@ -51,7 +51,7 @@ class UnchangedReads:
                 self._kept[key] = answer
         return answer
 
-    def _version_now(self) -> _Version | None:
+    def _read_version(self) -> _Version | None:
         """Return the current version; None if it is unknown."""
         if self._path is None:
             return None

@@ -20,21 +20,21 @@ Role = Literal["viewer", "agent", "editor", "admin"]
 tokens."""
 
 
-def token_file(home: Path) -> Path:
+def get_token_file(home: Path) -> Path:
     return home.expanduser().absolute() / "token"
 
 
 def home_token(home: Path) -> str | None:
     """Return the token of a home; None: it has none yet, or another user's file cannot be read."""
     try:
-        return token_file(home).read_text(encoding="ascii").strip() or None
+        return get_token_file(home).read_text(encoding="ascii").strip() or None
     except (OSError, ValueError):
         return None
 
 
 def ensure_home_token(home: Path) -> str:
     """Return the token of a home, creating it if needed, and deny other users access to the home."""
-    path = token_file(home)
+    path = get_token_file(home)
     try:
         open_home(path.parent)
         if not path.exists():
@@ -55,7 +55,7 @@ def ensure_home_token(home: Path) -> str:
 
 def keep_home_token(home: Path, token: str) -> None:
     """Make ``token`` the one of a home."""
-    path = token_file(home)
+    path = get_token_file(home)
     if home_token(home) == token:
         return
     open_home(path.parent)
@@ -75,7 +75,7 @@ def agents_token(home: str, app: str, team: str) -> str:
     return _PREFIX + base64.urlsafe_b64encode(digest).rstrip(b"=").decode("ascii")
 
 
-def token_hash(token: str) -> str:
+def hash_token(token: str) -> str:
     """Return the hash of a token to store. The token is random, so it needs no salt and no slow hash."""
     return hashlib.sha256(token.encode()).hexdigest()
 

@@ -58,10 +58,12 @@ def build_problem(error: Exception) -> tuple[int, dict[str, Any]]:
     else:
         detail = f"{type(error).__name__} was raised unexpectedly. The server's log has the details."
     status, title = _STATUS_AND_TITLE[kind]
-    return status, problem_document(status, detail, type=f"{_TYPE}{kind.__name__}", title=title)
+    return status, build_problem_document(status, detail, type=f"{_TYPE}{kind.__name__}", title=title)
 
 
-def problem_document(status: int, detail: str, *, title: str, type: str = "about:blank", **more: Any) -> dict[str, Any]:
+def build_problem_document(
+    status: int, detail: str, *, title: str, type: str = "about:blank", **more: Any
+) -> dict[str, Any]:
     return {"type": type, "title": title, "status": status, "detail": detail, **more}
 
 

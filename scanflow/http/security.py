@@ -93,7 +93,7 @@ def refuse_media(method: str, headers: Headers) -> Refusal | None:
     )
 
 
-def bearer_token(headers: Headers) -> str | None:
+def read_bearer_token(headers: Headers) -> str | None:
     """Return the token of ``Authorization: Bearer …``; None: there is none, or more than one."""
     values = [value for name, value in headers if name == b"authorization"]
     if len(values) != 1:
@@ -160,7 +160,7 @@ class RequestGuard:
             await send({"type": "http.response.body", "body": refusal.body})
 
     async def _refuse_caller(self, scope: Scope, authenticate: Authenticate) -> Refusal | None:
-        token = bearer_token(scope["headers"])
+        token = read_bearer_token(scope["headers"])
         caller = None if token is None else await authenticate(token)
         state = scope.setdefault("state", {})
         state["caller"], state["still"] = caller, partial(_is_still_valid, authenticate, token)

@@ -61,7 +61,7 @@ def build_images(
     records: list[ImageRecord] = []
     done: set[str] = set()
     for planned in planned_images:
-        image, tag, start = planned.recipe.name(registry), planned.recipe.tag, clock()
+        image, tag, start = planned.recipe.format_name(registry), planned.recipe.tag, clock()
         before = built.find(tag)
         is_built = before is not None and before.image == image and (tag in done or not again)
         pushed = is_built and before is not None and before.pushed

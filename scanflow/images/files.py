@@ -55,7 +55,7 @@ def list_code_files(folder: Path) -> tuple[CodeFile, ...]:
     return tuple(sorted(files))
 
 
-def digest_files(files: tuple[CodeFile, ...]) -> str:
+def compute_digest(files: tuple[CodeFile, ...]) -> str:
     """Return the SHA-256 of the files' names, contents and executable bits, in hexadecimal."""
     digest = hashlib.sha256()
     for file in files:

@@ -35,7 +35,7 @@ class Recipe(BaseModel):
     """Lines in pip's format."""
 
     code: str
-    """The code's digest, from :func:`~scanflow.images.files.digest_files`."""
+    """The code's digest, from :func:`~scanflow.images.files.compute_digest`."""
 
     labels: tuple[tuple[str, str], ...] = ()
 
@@ -44,7 +44,7 @@ class Recipe(BaseModel):
         """A digest of the image's contents: 16 hexadecimal digits."""
         return hashlib.sha256(json.dumps([render_dockerfile(self), *self.requirements]).encode()).hexdigest()[:_KEPT]
 
-    def name(self, registry: str | None = None) -> str:
+    def format_name(self, registry: str | None = None) -> str:
         """Return the image's name: ``host:5000/scanflow/mnist:0f3c…``."""
         return f"{'' if registry is None else registry.rstrip('/') + '/'}scanflow/{self.app}:{self.tag}"
 

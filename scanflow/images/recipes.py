@@ -14,7 +14,7 @@ from scanflow.app.service import Service
 from scanflow.app.workflow import Workflow
 from scanflow.app_files import AppFiles
 from scanflow.errors import InvalidError, UsageError
-from scanflow.images.files import digest_files, list_code_files
+from scanflow.images.files import compute_digest, list_code_files
 from scanflow.images.recipe import Recipe
 
 ModelFolder: TypeAlias = Callable[[str], Path]
@@ -22,8 +22,8 @@ ModelFolder: TypeAlias = Callable[[str], Path]
 
 AppNode: TypeAlias = Executor | Service | MPIWorkload
 
-_IN_BASE: Final = re.compile(r"(?i)mlflow([-_.]skinny)?\s*([=<>!~].*)?")
-_OWN_FILE: Final = re.compile(r"\s*(-r|-c|--requirement|--constraint|-e|--editable)\b|\s*(\.{0,2}/|file:)")
+_BASE_REQUIREMENT: Final = re.compile(r"(?i)mlflow([-_.]skinny)?\s*([=<>!~].*)?")
+_FILE_REQUIREMENT: Final = re.compile(r"\s*(-r|-c|--requirement|--constraint|-e|--editable)\b|\s*(\.{0,2}/|file:)")
 
 
 class PlannedImage(NamedTuple):
@@ -41,14 +41,14 @@ def plan_images(app: Application, workflows: Sequence[Workflow], base: str, mode
         UsageError: a file of requirements is not there or refers to others, or two nodes of an online workflow name
             different images.
     """
-    code = digest_files(list_code_files(Path(app.app_dir)))
+    code = compute_digest(list_code_files(Path(app.app_dir)))
     return [
         PlannedImage(
             workflow.name, tuple(node.name for node in nodes), build_recipe(app, workflow, nodes, base, code, models)
         )
         for workflow in workflows
         for nodes in group_nodes(workflow)
-        if find_own_image(nodes) is None
+        if find_user_image(nodes) is None
     ]
 
 
@@ -61,7 +61,7 @@ def group_nodes(workflow: Workflow) -> Iterator[tuple[AppNode, ...]]:
         yield (node,)
 
 
-def find_own_image(nodes: Sequence[AppNode]) -> str | None:
+def find_user_image(nodes: Sequence[AppNode]) -> str | None:
     """Return the image that the nodes of one container name themselves; None: they name no image.
 
     Raises:
@@ -101,7 +101,7 @@ def collect_requirements(app: Application, workflow: Workflow, node: AppNode, mo
     elif node.requirements is not None:
         lines = _split_lines("\n".join(node.requirements))
     for line in lines:
-        if _OWN_FILE.match(line):
+        if _FILE_REQUIREMENT.match(line):
             raise InvalidError(
                 f"{node.name!r}: the requirements refer to another file ({line!r}), which is not in the image. List "
                 "all of them in one file."
@@ -115,7 +115,7 @@ def _read_model_requirements(folder: Path) -> list[str]:
     """Return the requirements saved with a model, except MLflow: the base image has the part that loads models."""
     file = folder / "requirements.txt"
     lines = _split_lines(file.read_text(encoding="utf-8")) if file.is_file() else []
-    return [line for line in lines if not _IN_BASE.fullmatch(line)]
+    return [line for line in lines if not _BASE_REQUIREMENT.fullmatch(line)]
 
 
 def _split_lines(text: str) -> list[str]:

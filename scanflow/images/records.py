@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from scanflow.files.private import private_folder, write_private
+from scanflow.files.private import create_private_folder, write_private
 
 
 class BuiltImage(BaseModel):
@@ -40,7 +40,7 @@ class BuiltImages:
         return built.image if built is not None and (built.pushed or registry is None) else None
 
     def keep(self, tag: str, image: BuiltImage) -> None:
-        private_folder(self._folder)
+        create_private_folder(self._folder)
         draft = self._folder / f".{tag}.json"
         write_private(draft, image.model_dump_json())
         draft.replace(self._folder / f"{tag}.json")

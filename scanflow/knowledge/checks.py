@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.knowledge.records import LATEST
-from scanflow.names import check_name, environment_name
+from scanflow.names import check_name, format_environment_name
 
 RESERVED = "scanflow.kb."
 """Prefix of the tags that adapters use internally; other clients cannot set them."""
@@ -30,7 +30,7 @@ _LIKE_A_VERSION = re.compile(r"[vV]?\d+")
 
 
 def check_environment(app: str, team: str) -> str:
-    return environment_name(check_name(app, "The application"), check_name(team, "The team"))
+    return format_environment_name(check_name(app, "The application"), check_name(team, "The team"))
 
 
 def check_artifact_name(name: str) -> str:

@@ -67,10 +67,10 @@ class _MemoryStore:
         self._saves.setdefault(key, {})[version] = saved, _load(source)
         return saved
 
-    def saves(self, key: SaveKey) -> Iterator[SavedVersion]:
+    def iterate_saves(self, key: SaveKey) -> Iterator[SavedVersion]:
         return (saved for saved, _ in reversed(self._saves.get(key, {}).values()))
 
-    def artifact_names(self, app: str, team: str) -> Iterable[str]:
+    def list_artifact_names(self, app: str, team: str) -> Iterable[str]:
         return (key.name for key in self._saves if (key.app, key.team, key.kind) == (app, team, "artifacts"))
 
     def save_at(self, key: SaveKey, version: str) -> Files:
@@ -87,10 +87,10 @@ class _MemoryStore:
         model.files.append(files)
         return number
 
-    def model_names(self) -> Iterable[str]:
+    def list_model_names(self) -> Iterable[str]:
         return self._models
 
-    def versions(self, name: str) -> list[ModelVersion]:
+    def list_versions(self, name: str) -> list[ModelVersion]:
         model = self._models.get(name, _Model())
         return [
             version.replace(
@@ -106,7 +106,7 @@ class _MemoryStore:
         versions = self._models[name].versions
         versions[number - 1] = versions[number - 1].replace(tags={**versions[number - 1].tags, **tags})
 
-    def version_at(self, name: str, number: int) -> Files:
+    def locate_version(self, name: str, number: int) -> Files:
         return self._models[name].files[number - 1]
 
     def log(self, app: str, team: str, run: NewRun) -> str:

@@ -47,7 +47,7 @@ class ModelCache:
         """Return the version that ``uri`` refers to now, with its files on this machine's disk."""
         name, wanted = split_model_uri(uri)
         version = self._registry().get_model(name, wanted)
-        path = self._path(version)
+        path = self._get_path(version)
         if not path.is_dir():
             self._download(version, path)
         return ModelFiles(name=version.name, version=version.version, path=str(path))
@@ -64,7 +64,7 @@ class ModelCache:
     def recall(self, name: str, version: int) -> str | None:
         return self._registry().get_model(name, version).tags.get(SHAPE_TAG)
 
-    def _path(self, version: ModelVersion) -> Path:
+    def _get_path(self, version: ModelVersion) -> Path:
         # A home folder outlives a registry that is recreated, and may see several: their first versions are not the
         # same.
         identity = f"{version.name}/{version.version}/{version.created_at.isoformat()}/{version.run_id}"

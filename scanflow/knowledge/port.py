@@ -78,11 +78,11 @@ class KnowledgeStore(Protocol[Place]):
 
     def save(self, key: SaveKey, source: Path, now: datetime) -> SavedVersion: ...
 
-    def saves(self, key: SaveKey) -> Iterator[SavedVersion]:
+    def iterate_saves(self, key: SaveKey) -> Iterator[SavedVersion]:
         """Return the saves, newest first; none if the environment belongs to another application."""
         ...
 
-    def artifact_names(self, app: str, team: str) -> Iterable[str]: ...
+    def list_artifact_names(self, app: str, team: str) -> Iterable[str]: ...
 
     def save_at(self, key: SaveKey, version: str) -> Place: ...
 
@@ -91,9 +91,9 @@ class KnowledgeStore(Protocol[Place]):
         name the application and team that own it."""
         ...
 
-    def model_names(self) -> Iterable[str]: ...
+    def list_model_names(self) -> Iterable[str]: ...
 
-    def versions(self, name: str) -> list[ModelVersion]:
+    def list_versions(self, name: str) -> list[ModelVersion]:
         """Return every version, the highest number first; none: there is no such model."""
         ...
 
@@ -101,7 +101,7 @@ class KnowledgeStore(Protocol[Place]):
 
     def set_tags(self, name: str, number: int, tags: Mapping[str, str]) -> None: ...
 
-    def version_at(self, name: str, number: int) -> Place: ...
+    def locate_version(self, name: str, number: int) -> Place: ...
 
     def log(self, app: str, team: str, run: NewRun) -> str: ...
 
@@ -209,7 +209,7 @@ class KnowledgeBase(ABC):
     def list_models(self) -> list[str]:
         """Return the names of the models of all teams, in order."""
         with self._open("list the models") as store:
-            return sorted(store.model_names())
+            return sorted(store.list_model_names())
 
     def list_model_versions(self, name: str) -> list[ModelVersion]:
         """Return every version, the highest number first."""
@@ -236,7 +236,7 @@ class KnowledgeBase(ABC):
         """Write the files of a version into ``destination``."""
         with self._open(f"fetch the model {name!r}") as store:
             number = _get_version(store, name, version).version
-            return _download(store, store.version_at(name, number), destination)
+            return _download(store, store.locate_version(name, number), destination)
 
     def log_run(
         self,
@@ -305,7 +305,7 @@ class KnowledgeBase(ABC):
         checks.check_environment(key.app, key.team)
         check_source(source)
         with self._open(f"save {key.name!r}") as store:
-            now, newest = self._clock(), next(store.saves(key), None)
+            now, newest = self._clock(), next(store.iterate_saves(key), None)
             if newest is not None:  # a clock that was set back must not make this save the older one
                 now = max(now, newest.saved_at + timedelta(milliseconds=1))
             return store.save(key, source, now)
@@ -313,7 +313,7 @@ class KnowledgeBase(ABC):
     def _fetch(self, key: SaveKey, destination: Path, version: str | None, doing: str) -> Path:
         checks.check_environment(key.app, key.team)
         with self._open(doing) as store:
-            saves = list(store.saves(key))
+            saves = list(store.iterate_saves(key))
             if not saves:
                 raise _build_not_saved_error(store, key)
             saved = next((save for save in saves if version in {None, save.version}), None)
@@ -329,14 +329,14 @@ def _build_not_saved_error(store: KnowledgeStore[Any], key: SaveKey) -> NotFound
         return NotFoundError(
             f"{whose} was never saved here. Save it first, or check the application, the team and the tracker."
         )
-    advice = did_you_mean(key.name, set(store.artifact_names(key.app, key.team))) or " Save some first."
+    advice = did_you_mean(key.name, set(store.list_artifact_names(key.app, key.team))) or " Save some first."
     return NotFoundError(f"{whose} has no artifacts {key.name!r}.{advice}")
 
 
 def _list_versions(store: KnowledgeStore[Any], name: str) -> list[ModelVersion]:
-    versions = store.versions(checks.check_model_name(name))
+    versions = store.list_versions(checks.check_model_name(name))
     if not versions:
-        advice = did_you_mean(name, store.model_names()) or " Register a version of it first."
+        advice = did_you_mean(name, store.list_model_names()) or " Register a version of it first."
         raise NotFoundError(f"There is no model {name!r}.{advice}")
     return versions
 

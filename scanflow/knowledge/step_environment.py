@@ -1,6 +1,6 @@
 """Remembers prepared environments without MLflow: its import takes seconds, and a run should start within one.
 
-:func:`prepared_environment` is what ``scanflow run`` asks first. Only when it has no answer does the adapter's
+:func:`find_prepared_environment` is what ``scanflow run`` asks first. Only when it has no answer does the adapter's
 ``prepare`` load MLflow and make the environment, after which :func:`remember` writes the answer down. A note is
 believed only while the installed MLflow is the one that wrote it and, for SQLite, while the database itself still
 agrees.
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from scanflow.errors import InvalidError
-from scanflow.files.private import private_folder, write_private
+from scanflow.files.private import create_private_folder, write_private
 from scanflow.knowledge.checks import check_environment
 
 _SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql")
@@ -109,14 +109,16 @@ def add_run_tags(environment: Mapping[str, str], tags: Mapping[str, str]) -> dic
     return {**environment, "MLFLOW_RUN_CONTEXT": json.dumps({**context_tags, **tags})}
 
 
-def prepared_environment(home: Path, app: str, team: str, *, tracker_uri: str | None = None) -> dict[str, str] | None:
+def find_prepared_environment(
+    home: Path, app: str, team: str, *, tracker_uri: str | None = None
+) -> dict[str, str] | None:
     """Return the variables for a step if its environment was prepared; None if ``prepare`` must be called."""
-    return known_environment(tracker_place(home, tracker_uri), app, team)
+    return find_known_environment(tracker_place(home, tracker_uri), app, team)
 
 
-def known_environment(place: TrackerPlace, app: str, team: str) -> dict[str, str] | None:
+def find_known_environment(place: TrackerPlace, app: str, team: str) -> dict[str, str] | None:
     note = _read_note(_get_note_path(place, check_environment(app, team)))
-    if note is None or (note.get("app"), note.get("team"), note.get("mlflow")) != (app, team, _installed_mlflow()):
+    if note is None or (note.get("app"), note.get("team"), note.get("mlflow")) != (app, team, _find_installed_mlflow()):
         return None
     experiment_id = str(note.get("experiment_id"))
     path = sqlite_path(place.tracking_uri)
@@ -132,12 +134,12 @@ def remember(place: TrackerPlace, *, app: str, team: str, experiment_id: str) ->
         "app": app,
         "team": team,
         "experiment_id": experiment_id,
-        "mlflow": _installed_mlflow(),
+        "mlflow": _find_installed_mlflow(),
         "schema": None if path is None else _read_schema(path),
     }
     target = _get_note_path(place, check_environment(app, team))
     with suppress(OSError):
-        private_folder(target.parent)
+        create_private_folder(target.parent)
         draft = target.with_name(f".{target.name}.{os.getpid()}")
         write_private(draft, json.dumps(note))
         draft.replace(target)
@@ -155,7 +157,7 @@ def _read_note(note: Path) -> dict[str, Any] | None:
     return content if isinstance(content, dict) else None
 
 
-def _installed_mlflow() -> str | None:
+def _find_installed_mlflow() -> str | None:
     try:
         return version("mlflow")
     except PackageNotFoundError:

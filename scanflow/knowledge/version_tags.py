@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from scanflow.text.printable import one_line
+from scanflow.text.printable import make_one_line
 
 PROMOTION: Final = "scanflow.promotion"
 """``promoted``, ``promoted by hand``, ``rejected: why`` or ``taken out of use``. Versions with the last two, and a
@@ -43,12 +43,12 @@ def get_rejection(tags: Mapping[str, str]) -> str | None:
     return text.removeprefix(_REJECTED) if text.startswith(_REJECTED) else None
 
 
-def version_before(tags: Mapping[str, str]) -> int | None:
+def get_version_before(tags: Mapping[str, str]) -> int | None:
     """Return the version that was in use before; None if unknown."""
     number = tags.get(BEFORE, "")
     return int(number) if number.isdecimal() else None
 
 
-def rejection(why: str) -> str:
+def format_rejection(why: str) -> str:
     """Format the tag of a rejected version."""
-    return _REJECTED + one_line(why, _MAX_LENGTH)
+    return _REJECTED + make_one_line(why, _MAX_LENGTH)

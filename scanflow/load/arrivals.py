@@ -53,7 +53,7 @@ class RateTrace:
         """The expected number of requests."""
         return sum((late - soon) * (low + high) / 2 for (soon, low), (late, high) in pairwise(self.knots))
 
-    def arrivals(self, *, poisson: int | None = None) -> array[float]:
+    def generate_arrivals(self, *, poisson: int | None = None) -> array[float]:
         """Return the due time of each request, in seconds from the beginning, in order.
 
         ``poisson``: the seed of a Poisson process of this rate; None: as evenly as the rate allows.
@@ -71,7 +71,7 @@ class RateTrace:
         return due
 
 
-def constant(rate: float, seconds: float) -> RateTrace:
+def build_constant_rate(rate: float, seconds: float) -> RateTrace:
     return RateTrace(((0.0, rate), (seconds, rate)))
 
 

@@ -149,7 +149,7 @@ class RequestSender:
         elif self._waiting:
             if not connection.closed_meanwhile:  # else another replaces it, as in send_due
                 connection.send(*self._waiting.popleft())
-        elif self._closed and not self._enough():
+        elif self._closed and not self._is_finished():
             self._begun += 1
             connection.send(time.monotonic(), self._begun - 1)
         else:
@@ -180,7 +180,7 @@ class RequestSender:
         if self._waiting:
             due, number = self._waiting.popleft()
             self.record_result(number, due, NEVER, 0, reason, None)
-        elif self._closed and self.began and not self._enough():
+        elif self._closed and self.began and not self._is_finished():
             self._begun += 1
             self.record_result(self._begun - 1, time.monotonic(), NEVER, 0, reason, None)
         self._maybe_over()
@@ -236,11 +236,11 @@ class RequestSender:
         rest = {"reasons": self.reasons, "names": list(self.names), "reconnects": self.reconnects}
         (folder / "rest.json").write_text(json.dumps(rest))
 
-    def _enough(self) -> bool:
+    def _is_finished(self) -> bool:
         return self._stopping or (self._requests is not None and self._begun >= self._requests)
 
     def _maybe_over(self) -> None:
-        if self._enough() and len(self.due) >= self._begun and not self.over.done():
+        if self._is_finished() and len(self.due) >= self._begun and not self.over.done():
             self.over.set_result(None)
 
 

@@ -147,7 +147,7 @@ class LoadResult:
             self._compute_metrics(after),
         )
 
-    def slices(self, count: int) -> list[LoadMetrics]:
+    def slice_metrics(self, count: int) -> list[LoadMetrics]:
         """Return the metrics of this many equally long parts of the load, by when requests were due."""
         begin, end = min(self.due, default=0.0), max(self.due, default=0.0)
         width = max(end - begin, 1e-9) / count
@@ -167,16 +167,16 @@ class LoadResult:
             seconds=seconds,
             rate=len(took) / seconds if seconds else 0.0,
             mean_s=sum(took) / len(took) if took else float("nan"),
-            p50_s=_percentile(took, 0.50),
-            p90_s=_percentile(took, 0.90),
-            p95_s=_percentile(took, 0.95),
-            p99_s=_percentile(took, 0.99),
-            p999_s=_percentile(took, 0.999),
+            p50_s=_compute_percentile(took, 0.50),
+            p90_s=_compute_percentile(took, 0.90),
+            p95_s=_compute_percentile(took, 0.95),
+            p99_s=_compute_percentile(took, 0.99),
+            p999_s=_compute_percentile(took, 0.999),
             max_s=took[-1] if took else float("nan"),
         )
 
 
-def _percentile(ordered: Sequence[float], share: float) -> float:
+def _compute_percentile(ordered: Sequence[float], share: float) -> float:
     """Return the nearest rank: a value that was measured, never one between two."""
     if not ordered:
         return float("nan")
@@ -228,7 +228,7 @@ class LoadGenerator:
         stdout = self._process.stdout
         assert stdout is not None
         if not select.select([stdout], [], [], self._start_s)[0] or stdout.readline() != b"go\n":
-            why = self._errors()
+            why = self._read_errors()
             self._end()
             raise LoadError(f"The load on {self._plan.url} could not be started: {why}")
         return self
@@ -250,7 +250,7 @@ class LoadGenerator:
 
     @property
     def over(self) -> bool:
-        """Whether its process has ended: :meth:`result` returns at once."""
+        """Whether its process has ended: :meth:`read_result` returns at once."""
         return self._process is not None and self._process.poll() is not None
 
     def wait_for(self, requests: int, *, timeout_s: float = STALL_S) -> None:
@@ -264,7 +264,7 @@ class LoadGenerator:
             assert self._process is not None
             ended = self._process.poll() is not None
             if self.progress[0] < requests and (ended or time.monotonic() > until):
-                raise LoadError(f"{self.progress[0]} of {requests} requests finished. {self._errors()}")
+                raise LoadError(f"{self.progress[0]} of {requests} requests finished. {self._read_errors()}")
             pause.wait(0.01)
 
     def stop(self) -> None:
@@ -272,14 +272,14 @@ class LoadGenerator:
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
 
-    def result(self, *, timeout_s: float = 2 * STALL_S) -> LoadResult:
+    def read_result(self, *, timeout_s: float = 2 * STALL_S) -> LoadResult:
         assert self._process is not None, "the load was not started: use it in a with statement"
         try:
             code = self._process.wait(timeout_s)
         except subprocess.TimeoutExpired as error:
             raise LoadError(f"The load was still running after {timeout_s:g} s.") from error
         if code != 0:
-            raise LoadError(f"The load ended with {code}. {self._errors()}")
+            raise LoadError(f"The load ended with {code}. {self._read_errors()}")
         folder = Path(self._folder.name)
         columns: dict[str, Any] = {}
         for name, kind in COLUMNS.items():
@@ -291,7 +291,7 @@ class LoadGenerator:
             mlperf_summary = read_summary(summary.read_text(), self._mlperf.scenario)
         return LoadResult(**columns, **rest, marks=dict(self._marks), mlperf=mlperf_summary)
 
-    def _errors(self) -> str:
+    def _read_errors(self) -> str:
         return (Path(self._folder.name) / "errors").read_text(errors="replace").strip()[-500:] or "it printed no error"
 
     def _end(self) -> None:

@@ -47,7 +47,7 @@ class Machine:
 
 def this_machine(cgroup: Path = CGROUP, proc: Path = PROC) -> Machine:
     limits = read_limits(cgroup, proc)
-    mask = affinity_mask()
+    mask = read_affinity_mask()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Machine(
         # A cpuset that has none of them was changed under us, or is another machine's: the mask is what counts.
@@ -60,15 +60,17 @@ def this_machine(cgroup: Path = CGROUP, proc: Path = PROC) -> Machine:
 def read_limits(cgroup: Path = CGROUP, proc: Path = PROC) -> CgroupLimits:
     """Return the limits of this process' control groups (``self/cgroup`` below ``proc``) and of those above them."""
     groups = _Groups(cgroup, proc)
-    return CgroupLimits(groups.cpuset("cpus"), groups.cpuset("mems"), groups.quota(), groups.memory())
+    return CgroupLimits(
+        groups.read_cpuset("cpus"), groups.read_cpuset("mems"), groups.read_quota(), groups.read_memory_limit()
+    )
 
 
-def memory_group_folder(cgroup: Path = CGROUP, proc: Path = PROC) -> tuple[Path, bool] | None:
+def find_memory_group_folder(cgroup: Path = CGROUP, proc: Path = PROC) -> tuple[Path, bool] | None:
     """Return this process' own memory control group, and whether it is of cgroup v2; None: there is none."""
-    return _Groups(cgroup, proc).memory_folder()
+    return _Groups(cgroup, proc).find_memory_folder()
 
 
-def affinity_mask() -> tuple[int, ...]:
+def read_affinity_mask() -> tuple[int, ...]:
     """Return the CPUs this process may run on; all CPUs on systems without such a mask."""
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
@@ -88,22 +90,22 @@ class _Groups:
             for name in names.split(","):
                 self._first[name] = path
 
-    def quota(self) -> float | None:
+    def read_quota(self) -> float | None:
         quotas = [limit for folder in self._list_v2_folders() if (limit := _read_v2_quota(folder)) is not None]
         quotas += [limit for folder in self._list_v1_folders("cpu") if (limit := _read_v1_quota(folder)) is not None]
         return min(quotas, default=None)
 
-    def memory(self) -> int | None:
+    def read_memory_limit(self) -> int | None:
         limits = [read_as(int, folder / "memory.max") for folder in self._list_v2_folders()]
         limits += [read_as(int, folder / "memory.limit_in_bytes") for folder in self._list_v1_folders("memory")]
         return min((limit for limit in limits if limit is not None and 0 < limit < _UNLIMITED), default=None)
 
-    def memory_folder(self) -> tuple[Path, bool] | None:
+    def find_memory_folder(self) -> tuple[Path, bool] | None:
         if "memory" in self._first:
             return next(self._list_v1_folders("memory")), False
         return None if self._unified is None else (next(self._list_v2_folders()), True)
 
-    def cpuset(self, what: str) -> tuple[int, ...] | None:
+    def read_cpuset(self, what: str) -> tuple[int, ...] | None:
         """Return the CPUs (``cpus``) or nodes (``mems``) of the nearest group that names any."""
         names = (f"cpuset.{what}.effective", f"cpuset.effective_{what}", f"cpuset.{what}")
         for folder in (*self._list_v2_folders(), *self._list_v1_folders("cpuset")):

@@ -8,7 +8,7 @@ from math import ceil
 from scanflow.app.quantities import format_count, format_memory
 from scanflow.errors import InvalidError
 from scanflow.placement.cpulist import format_cpus
-from scanflow.placement.occupancy import FULL, Demand, Occupancy, areas, sockets
+from scanflow.placement.occupancy import FULL, Demand, Occupancy, list_areas, list_sockets
 from scanflow.placement.topology import Topology
 
 Most = Callable[[Occupancy, Demand], int]
@@ -82,7 +82,7 @@ def explain_no_socket_fits(
     occupancy: Occupancy, trial: Occupancy, demand: Demand, placed: int, oversubscribe: bool
 ) -> str:
     topology = occupancy.topology
-    places = [area for area, _ in areas(topology)]
+    places = [area for area, _ in list_areas(topology)]
     widest = max(map(len, places))
     size, mode = _format_cores(demand.milli), f"affinity={demand.mode!r}"
     if ceil(demand.milli / FULL) > widest:
@@ -98,7 +98,7 @@ def explain_no_socket_fits(
             f"do not fit: a socket has {format_memory(most)}, and {mode} uses the memory of one socket only. Write "
             "less memory, fewer instances, or affinity='cpu'."
         )
-    free = [sum(max(0, FULL - occupancy.loads[cpu]) for cpu in area) for area in sockets(topology)]
+    free = [sum(max(0, FULL - occupancy.loads[cpu]) for cpu in area) for area in list_sockets(topology)]
     shown = ", ".join(
         f"{_format_cores(milli)} on socket {name}" for name, milli in zip(topology.sockets, free, strict=True)
     )
@@ -118,7 +118,7 @@ def _format_demand(demand: Demand) -> str:
 
 
 def _sum_memory(topology: Topology, area: Iterable[int]) -> int:
-    near = topology.memory_near(area)
+    near = topology.find_nearest_memory(area)
     return sum(node.memory_bytes or 0 for node in topology.nodes if node.id in near)
 
 

@@ -62,7 +62,7 @@ def cut(
     )
 
 
-def cores_and_instances(
+def compute_granularity(
     instances: int | None, cores: float | None, *, cut: float | None, into: int | None
 ) -> tuple[int | None, float | None]:
     """Return the instances of a service and the cores of each; ``cut`` cores ``into`` so many must divide evenly."""

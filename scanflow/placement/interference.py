@@ -98,7 +98,7 @@ class Disturbance(NamedTuple):
     """Number of the last checks that agreed."""
 
 
-class Watch:
+class InterferenceWatch:
     """The newest windows of a service, and the result of each check for each neighbour."""
 
     def __init__(self) -> None:
@@ -113,7 +113,10 @@ class Watch:
             self.windows.append(window)
         seen, worst = sorted({neighbour for window in self.windows for neighbour in window.beside}), None
         for neighbour in seen:
-            slowdown, agree = compare(split(self.windows_after(since(neighbour)), neighbour)), self._agree[neighbour]
+            slowdown, agree = (
+                compare(split(self.select_windows_after(since(neighbour)), neighbour)),
+                self._agree[neighbour],
+            )
             if window is not None:
                 agree.append(slowdown is not None and slowdown.disturbs(len(seen)))
             if (
@@ -124,7 +127,7 @@ class Watch:
                 worst = Disturbance(neighbour, slowdown, sum(agree))
         return worst
 
-    def windows_after(self, since: float) -> list[Window]:
+    def select_windows_after(self, since: float) -> list[Window]:
         return [window for window in self.windows if window.ended > since]
 
     def forget(self, neighbour: str) -> None:
@@ -148,7 +151,7 @@ def split(windows: Iterable[Window], neighbour: str) -> list[tuple[list[LoadPoin
 
 def compare(groups: Iterable[tuple[Sequence[LoadPoint], Sequence[LoadPoint]]]) -> Slowdown | None:
     """Compare quiet and disturbed windows, group by group; None: too few are comparable."""
-    pairs = [pair for quiet, disturbed in groups for pair in fair_pairs(quiet, disturbed)]
+    pairs = [pair for quiet, disturbed in groups for pair in pair_windows(quiet, disturbed)]
     if len(pairs) < MIN_PAIRS:
         return None
     effects = [math.log(disturbed.p95_s / quiet.p95_s) for quiet, disturbed in pairs]
@@ -161,7 +164,7 @@ def compare(groups: Iterable[tuple[Sequence[LoadPoint], Sequence[LoadPoint]]]) -
     )
 
 
-def fair_pairs(quiet: Iterable[LoadPoint], disturbed: Iterable[LoadPoint]) -> list[tuple[LoadPoint, LoadPoint]]:
+def pair_windows(quiet: Iterable[LoadPoint], disturbed: Iterable[LoadPoint]) -> list[tuple[LoadPoint, LoadPoint]]:
     """Pair each disturbed window with a quiet one of comparable load, as many as possible; each is used once."""
     unpaired, pairs = sorted(quiet), list[tuple[LoadPoint, LoadPoint]]()
     for slow in sorted(disturbed):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from scanflow.app.resources import AffinityMode
 from scanflow.errors import InvalidError
-from scanflow.placement.order import Order, cpu_order, pick
+from scanflow.placement.order import Order, pick, sort_cpus
 from scanflow.placement.topology import Core, Topology
 
 FULL = 1000
@@ -141,7 +141,7 @@ class Occupancy:
         cores = pick(self.topology, whole, min(n_cores, len(whole)), self._order)
         threads = [self._threads[core.cpus] for core in cores]
         spread = [own[turn] for turn in range(self.topology.threads_per_core) for own in threads if turn < len(own)]
-        rest = [cpu for cpu in cpu_order(self.topology, self._order, pool) if cpu not in spread]
+        rest = [cpu for cpu in sort_cpus(self.topology, self._order, pool) if cpu not in spread]
         return (spread + rest)[:count]
 
     def _find_whole_cores(self, pool: Iterable[int]) -> list[Core]:
@@ -153,7 +153,7 @@ class Occupancy:
         ]
 
 
-def sockets(topology: Topology) -> list[tuple[int, ...]]:
+def list_sockets(topology: Topology) -> list[tuple[int, ...]]:
     """Return each socket's CPUs that may be used."""
     return [
         tuple(cpu for cpu in topology.effective_cpus if topology.core_of[cpu].socket == socket)
@@ -161,13 +161,13 @@ def sockets(topology: Topology) -> list[tuple[int, ...]]:
     ]
 
 
-def areas(topology: Topology) -> list[tuple[tuple[int, ...], int]]:
+def list_areas(topology: Topology) -> list[tuple[tuple[int, ...], int]]:
     """Return the places an instance with near memory may be in, each with its level, the narrowest first.
 
     0: a node inside a socket; 1: a socket of several nodes; 2: a node of several sockets, as in most virtual machines.
     """
     effective = topology.effective_cpus
-    by_socket = sockets(topology)
+    by_socket = list_sockets(topology)
     by_node = [tuple(cpu for cpu in effective if cpu in node.cpus) for node in topology.nodes]
     inner = [tuple(cpu for cpu in socket if cpu in node) for socket in by_socket for node in by_node]
     levels: dict[tuple[int, ...], int] = {}

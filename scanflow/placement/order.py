@@ -19,7 +19,7 @@ Order = Literal["apart", "together", "numbered"]
 data; ``numbered``: by number, as the thesis counts. The cores of one instance share an L3 if they fit."""
 
 
-def cpu_order(topology: Topology, order: Order = "apart", cpus: Iterable[int] | None = None) -> tuple[int, ...]:
+def sort_cpus(topology: Topology, order: Order = "apart", cpus: Iterable[int] | None = None) -> tuple[int, ...]:
     """Return CPUs (default: all that may be used) in the order in which single threads of work should take them."""
     allowed = set(topology.effective_cpus if cpus is None else cpus)
     threads = [[cpu for cpu in core.cpus if cpu in allowed] for core in _order_cores(topology, order)]

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from scanflow.app.resources import AffinityMode
 from scanflow.errors import InvalidError
 from scanflow.placement.capacity_errors import check_budget, explain_fragmentation, explain_no_socket_fits
-from scanflow.placement.occupancy import FULL, Demand, Occupancy, areas, sockets, to_milli
+from scanflow.placement.occupancy import FULL, Demand, Occupancy, list_areas, list_sockets, to_milli
 from scanflow.placement.order import Order
 from scanflow.placement.topology import Topology
 
@@ -143,7 +143,7 @@ def _take_over_sockets(
     occupancy: Occupancy, whole: int, part: int, remaining: int, oversubscribe: bool
 ) -> tuple[list[int], int | None] | None:
     """Take CPUs for one of ``remaining`` instances, as many from each socket as its neighbours; the most open first."""
-    parts = [area for area in sockets(occupancy.topology) if area]
+    parts = [area for area in list_sockets(occupancy.topology) if area]
     for layer in range(occupancy.layers if oversubscribe else 1):
         if not occupancy.fits(occupancy.topology.effective_cpus, whole, part, layer):
             continue
@@ -185,7 +185,7 @@ def _place_near(occupancy: Occupancy, demand: Demand, oversubscribe: bool) -> tu
         grant = _take_near(trial, demand, spot, demand.whole)
         assert grant is not None  # the spot was found for it
         first.append(grant)
-    order = {area: place for place, (area, _) in enumerate(areas(occupancy.topology))}
+    order = {area: place for place, (area, _) in enumerate(list_areas(occupancy.topology))}
     spots.sort(key=lambda spot: (spot.level, order[spot.area]))
     remaining = Counter(spot.area for spot in spots)
     grants: list[Grant] = []
@@ -202,7 +202,7 @@ def _place_near(occupancy: Occupancy, demand: Demand, oversubscribe: bool) -> tu
 
 def _find_spot(occupancy: Occupancy, demand: Demand, oversubscribe: bool) -> _FreeArea | None:
     """Return the narrowest area with enough free CPUs: of those, the one with the most free cores."""
-    places = areas(occupancy.topology)
+    places = list_areas(occupancy.topology)
     for layer in range(occupancy.layers if oversubscribe else 1):
         for level in sorted({level for _, level in places}):
             fitting = [
@@ -210,7 +210,7 @@ def _find_spot(occupancy: Occupancy, demand: Demand, oversubscribe: bool) -> _Fr
                 for area, own in places
                 if own == level
                 and occupancy.fits(area, demand.whole, demand.part, layer)
-                and occupancy.has_memory(occupancy.topology.memory_near(area), demand.memory_bytes)
+                and occupancy.has_memory(occupancy.topology.find_nearest_memory(area), demand.memory_bytes)
             ]
             if fitting:
                 return _FreeArea(level, max(fitting, key=lambda area: _rank_area(occupancy, area, demand)), layer)
@@ -236,7 +236,7 @@ def _take_near(occupancy: Occupancy, demand: Demand, spot: _FreeArea, share: int
     allocation = occupancy.take(spot.area, demand.whole, demand.part, spot.layer, share)
     if allocation is None:
         return None
-    nodes = occupancy.topology.memory_near(allocation[0])
+    nodes = occupancy.topology.find_nearest_memory(allocation[0])
     occupancy.use_memory(nodes, demand.memory_bytes)
     return _build_grant(demand, *allocation, memory=nodes)
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from scanflow.errors import InvalidError
-from scanflow.placement.available_cpus import PROC, CgroupLimits, affinity_mask, read_as, read_limits
+from scanflow.placement.available_cpus import PROC, CgroupLimits, read_affinity_mask, read_as, read_limits
 from scanflow.placement.cpulist import parse_cpus, parse_mask
 from scanflow.placement.topology import Cache, Core, NumaNode, Topology
 
@@ -33,7 +33,7 @@ def read_topology(sysfs: Path = SYSFS, *, proc: Path = PROC, affinity: Collectio
     """
     own = sysfs == SYSFS
     limits = read_limits(sysfs / "fs" / "cgroup", proc)
-    mask = affinity_mask() if own and affinity is None else affinity
+    mask = read_affinity_mask() if own and affinity is None else affinity
     tree = _Tree(sysfs, proc)
     if not tree.online:
         if not own:
@@ -41,7 +41,7 @@ def read_topology(sysfs: Path = SYSFS, *, proc: Path = PROC, affinity: Collectio
                 f"{str(sysfs)!r} describes no machine: it has no CPUs in devices/system/cpu. Give a copy of /sys, or "
                 "of its parent folder."
             )
-        tree.online = affinity_mask()  # macOS, or a sandbox that hides /sys
+        tree.online = read_affinity_mask()  # macOS, or a sandbox that hides /sys
     usable, nodes = _compute_usable(mask, limits, tree.online), tree.nodes()
     node_ids = [node.id for node in nodes]
     near = [node for node in node_ids if limits.memory_nodes is None or node in limits.memory_nodes]
@@ -49,9 +49,9 @@ def read_topology(sysfs: Path = SYSFS, *, proc: Path = PROC, affinity: Collectio
     limit = limits.memory_bytes
     return Topology(
         title=tree.title(),
-        cores=tree.cores(nodes),
+        cores=tree.read_cores(nodes),
         nodes=nodes,
-        caches=tree.caches(),
+        caches=tree.read_caches(),
         offline=tree.offline(),
         allowed=None if usable == tree.online else usable,
         allowed_nodes=None if not near or near == node_ids else tuple(near),
@@ -66,7 +66,7 @@ def _compute_usable(mask: Collection[int] | None, limits: CgroupLimits, online: 
     return tuple(cpu for cpu in masked if limits.cpus is None or cpu in limits.cpus) or masked
 
 
-def another_machine(folder: Path) -> Topology:
+def read_machine_copy(folder: Path) -> Topology:
     """Read the topology of a copy of ``/sys`` in ``folder``, or in ``folder/sys`` with a ``/proc`` beside it."""
     sysfs = next(
         (candidate for candidate in (folder, folder / "sys") if (candidate / "devices" / "system" / "cpu").is_dir()),
@@ -102,7 +102,7 @@ class _Tree:
                 return " ".join(value.split())
         return ""
 
-    def cores(self, nodes: Iterable[NumaNode]) -> tuple[Core, ...]:
+    def read_cores(self, nodes: Iterable[NumaNode]) -> tuple[Core, ...]:
         """Return the cores with their siblings that are online. Without packages, a node stands for a socket."""
         tiers = self._compute_tiers()
         homes = {cpu: node.id for node in nodes for cpu in node.cpus}
@@ -193,7 +193,7 @@ class _Tree:
     def _read_total_memory(self) -> int | None:
         return _read_mem_total(self._proc / "meminfo")
 
-    def caches(self) -> tuple[Cache, ...]:
+    def read_caches(self) -> tuple[Cache, ...]:
         caches: dict[tuple[int, tuple[int, ...]], Cache] = {}
         online = set(self.online)
         for cpu in self.online:

@@ -49,7 +49,7 @@ def pool_size(cores: float) -> int:
     return max(1, math.ceil(round(cores, 6)))
 
 
-def thread_variables(cores: float, overrides: Mapping[str, str] | None = None) -> dict[str, str]:
+def build_thread_variables(cores: float, overrides: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the variables to set before anything is imported, so that no pool outgrows the cores granted.
 
     TensorFlow's two pools multiply: one operation at a time gets all cores, unless an override asks for several, which

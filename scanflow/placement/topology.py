@@ -14,7 +14,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
-from scanflow.app.model import Model, Number, Whole, as_tuple, short
+from scanflow.app.model import Model, Number, Whole, as_tuple, shorten
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.placement.cpulist import MAX_CPU, format_cpus, parse_cpus
 
@@ -26,7 +26,7 @@ def _as_cpus(value: Any) -> Any:
         numbers = list(value)
         if all(type(number) is int and 0 <= number <= MAX_CPU for number in numbers):
             return tuple(sorted(set(numbers)))
-    raise InvalidError(f"{short(value)} is not a list of CPUs. Write it as in '0-3,8'.")
+    raise InvalidError(f"{shorten(value)} is not a list of CPUs. Write it as in '0-3,8'.")
 
 
 Cpus = Annotated[tuple[int, ...], BeforeValidator(_as_cpus), PlainSerializer(format_cpus, return_type=str)]
@@ -148,7 +148,7 @@ class Topology(Model):
             return tuple(having)
         return tuple(node for node in having if node in self.allowed_nodes) or tuple(having)
 
-    def memory_near(self, cpus: Iterable[int]) -> tuple[int, ...]:
+    def find_nearest_memory(self, cpus: Iterable[int]) -> tuple[int, ...]:
         """Return the nodes whose memory is nearest to these CPUs: their own, or the nearest with memory."""
         return tuple(sorted({self._find_nearest(self.node_of[cpu]) for cpu in cpus}))
 
@@ -167,7 +167,7 @@ class Topology(Model):
             amounts.append(self.memory_limit_bytes)
         return min(amounts, default=None)
 
-    def whole(self) -> Topology:
+    def without_limits(self) -> Topology:
         """Return the same machine without limits, to plan for another process."""
         return self.replace(allowed=None, quota=None, allowed_nodes=None, memory_limit_bytes=None)
 
@@ -180,7 +180,7 @@ def _check_once(groups: Iterable[Sequence[int]], where: str) -> None:
         seen.update(group)
 
 
-def uniform(
+def build_uniform(
     sockets: int = 1,
     cores_per_socket: int = 1,
     smt: int = 1,

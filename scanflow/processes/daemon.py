@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from scanflow.errors import UnavailableError
-from scanflow.files.private import private_folder
+from scanflow.files.private import create_private_folder
 from scanflow.processes import shim
 from scanflow.processes.shims import (
     Spec,
@@ -44,11 +44,11 @@ class Daemon:
     @property
     def alive(self) -> bool:
         """Whether it runs or is being started."""
-        return (newest := self._newest()) is not None and _is_locked(newest)
+        return (newest := self._find_newest()) is not None and _is_locked(newest)
 
     @property
     def pid(self) -> int | None:
-        newest = self._newest()
+        newest = self._find_newest()
         started = None if newest is None else read_started(newest)
         return int(started["pid"]) if started is not None and newest is not None and _is_locked(newest) else None
 
@@ -71,12 +71,12 @@ class Daemon:
         Raises:
             UnavailableError: it could not be started.
         """
-        before = self._newest()
+        before = self._find_newest()
         if not self.cancel_start():
             return False
         if before is not None and read_exit(before) is None:
             end_lost_attempt(before)
-        folder = private_folder(self._attempts) / str(1 if before is None else int(before.name) + 1)
+        folder = create_private_folder(self._attempts) / str(1 if before is None else int(before.name) + 1)
         try:
             folder.mkdir(0o700)
         except FileExistsError:
@@ -89,13 +89,13 @@ class Daemon:
 
     def cancel_start(self) -> bool:
         """Cancel a start that was requested and has not happened; return whether nothing runs."""
-        newest = self._newest()
+        newest = self._find_newest()
         # A shim opens `alive` before it claims the attempt: it is either seen here, or it never starts.
         return newest is None or not (_is_locked(newest) or (not shim.claim(str(newest)) and _is_locked(newest)))
 
     def stop(self) -> None:
         """Request the process to end; its shim kills it, with all its children, after the grace period."""
-        newest = self._newest()
+        newest = self._find_newest()
         if newest is not None and _is_locked(newest):
             stop_attempt(newest)
         elif newest is not None and read_exit(newest) is None and not shim.claim(str(newest)):
@@ -110,7 +110,7 @@ class Daemon:
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the process has ended, and return whether it has."""
-        if (newest := self._newest()) is None:
+        if (newest := self._find_newest()) is None:
             return True
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         fifo = os.open(newest / "alive", os.O_RDONLY | os.O_NONBLOCK)
@@ -126,7 +126,7 @@ class Daemon:
         finally:
             os.close(fifo)
 
-    def _newest(self) -> Path | None:
+    def _find_newest(self) -> Path | None:
         try:
             numbers = [int(name) for name in os.listdir(self._attempts) if name.isdecimal()]  # noqa: PTH208  only names
         except FileNotFoundError:

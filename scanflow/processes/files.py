@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from scanflow.errors import AlreadyRunningError, UnavailableError
-from scanflow.files.disk import disk_error
-from scanflow.files.private import open_private, private_folder
+from scanflow.files.disk import build_disk_error
+from scanflow.files.private import create_private_folder, open_private
 
 PATIENCE_S = 10.0
 _POLL_S = 0.01
@@ -26,10 +26,10 @@ def hold_lock(path: Path) -> Iterator[None]:
         UnavailableError: another process holds it for too long, or the disk cannot be written.
     """
     try:
-        private_folder(path.parent)
+        create_private_folder(path.parent)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise disk_error(error, path) from error
+        raise build_disk_error(error, path) from error
     try:
         if not take_lock(file, PATIENCE_S):
             raise UnavailableError(f"{str(path)!r} is locked by another process. Try again.")
@@ -54,7 +54,7 @@ def write_atomically(path: Path, content: bytes, *, safely: bool = False) -> Non
         unfinished.replace(path)
     except OSError as error:
         unfinished.unlink(missing_ok=True)
-        raise disk_error(error, path) from error
+        raise build_disk_error(error, path) from error
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scanflow.files.private import open_private, private_folder, write_private
+from scanflow.files.private import create_private_folder, open_private, write_private
 from scanflow.processes.daemon import Daemon
 
 GONE = ".gone-"
@@ -39,7 +39,7 @@ class Job:
 
     def prepare(self, order: Mapping[str, Any]) -> None:
         if not (self.path / "job.json").exists():
-            private_folder(self.path)
+            create_private_folder(self.path)
             write_whole(self.path / "job.json", json.dumps(order))
 
     @property
@@ -92,7 +92,7 @@ class Job:
 
     def end_without_process(self, result: Mapping[str, Any]) -> bool:
         """Record the job's result if no process works on it, nor will; return whether that was so."""
-        private_folder(self.path)
+        create_private_folder(self.path)
         if not self.daemon.cancel_start() or self.result is not None:
             return False
         self.end(result)

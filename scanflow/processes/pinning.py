@@ -50,7 +50,7 @@ def bind(cpus: Iterable[int]) -> None:
     """
     mask, done = set(cpus), set[int]()
     for _ in range(_ROUNDS):  # a thread may start another while we look
-        fresh = _tids() - done
+        fresh = _list_threads() - done
         if not fresh:
             return
         for tid in fresh:
@@ -79,7 +79,7 @@ def bind_memory(nodes: Iterable[int], *, folder: Path = NODES, set_policy: SetPo
         InvalidError: none of the nodes may be used.
         UnsupportedError: the kernel has no memory affinity, or this container forbids it.
     """
-    requested, available = sorted(set(nodes)), _memory_nodes(folder)
+    requested, available = sorted(set(nodes)), _read_memory_nodes(folder)
     if len(available) < 2:
         return "one memory node: nothing to bind"
     if not set(available) - set(requested):
@@ -139,7 +139,7 @@ def _syscall(number: int, *arguments: object) -> int:
     return int(call(ctypes.c_long(number), *arguments))
 
 
-def _memory_nodes(folder: Path) -> tuple[int, ...]:
+def _read_memory_nodes(folder: Path) -> tuple[int, ...]:
     for name in ("has_memory", "has_normal_memory", "online"):
         try:
             return parse_cpus((folder / name).read_text(encoding="ascii"))
@@ -148,7 +148,7 @@ def _memory_nodes(folder: Path) -> tuple[int, ...]:
     return ()
 
 
-def _tids() -> set[int]:
+def _list_threads() -> set[int]:
     try:
         return {int(task.name) for task in _TASKS.iterdir()}
     except FileNotFoundError:

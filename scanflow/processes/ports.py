@@ -48,27 +48,27 @@ def reserve_port(
 
     The reservation lasts some seconds and is the home's, ``whose``, which may choose the port again; None: nobody's.
     """
-    with hold_lock(_notes_file().with_suffix(".lock")):
+    with hold_lock(_get_notes_file().with_suffix(".lock")):
         notes = _read_notes()
         others = {int(port) for port, (_, home) in notes.items() if whose is None or home != str(whose)}
         for port in range(first, min(first + tried, _PAST_LAST)):
             if port not in taken and port not in others and is_free(host, port):
                 own = (time.time(), "" if whose is None else str(whose))
-                write_atomically(_notes_file(), json.dumps({**notes, str(port): own}).encode())
+                write_atomically(_get_notes_file(), json.dumps({**notes, str(port): own}).encode())
                 return port
     return None
 
 
 def forget_ports(whose: Path) -> None:
     """Release a home's port reservations."""
-    with hold_lock(_notes_file().with_suffix(".lock")):
+    with hold_lock(_get_notes_file().with_suffix(".lock")):
         notes = _read_notes()
         remaining = {port: note for port, note in notes.items() if note[1] != str(whose)}
         if remaining != notes:
-            write_atomically(_notes_file(), json.dumps(remaining).encode())
+            write_atomically(_get_notes_file(), json.dumps(remaining).encode())
 
 
-def _notes_file() -> Path:
+def _get_notes_file() -> Path:
     """Return the file in which this user's homes reserve ports until they listen on them."""
     return Path(tempfile.gettempdir()) / f"scanflow-{os.getuid()}-ports.json"
 
@@ -77,7 +77,7 @@ def _read_notes() -> dict[str, tuple[float, str]]:
     try:
         notes = {
             str(int(port)): (float(at), str(home))
-            for port, (at, home) in json.loads(_notes_file().read_bytes()).items()
+            for port, (at, home) in json.loads(_get_notes_file().read_bytes()).items()
         }
     except (OSError, ValueError, AttributeError, TypeError):
         return {}

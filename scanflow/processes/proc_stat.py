@@ -10,7 +10,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _USER, _SYSTEM = 11, 12  # counted from the state
 
 
-def stat_fields(pid: int) -> list[str]:
+def read_stat_fields(pid: int) -> list[str]:
     """Return the fields from the state on; the program's name before it may contain anything, also a bracket.
 
     Raises:
@@ -19,6 +19,6 @@ def stat_fields(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
 
 
-def cpu_seconds(fields: Sequence[str]) -> float:
+def compute_cpu_seconds(fields: Sequence[str]) -> float:
     """Return the CPU time of a process, without its ended children."""
     return (int(fields[_USER]) + int(fields[_SYSTEM])) / _TICKS

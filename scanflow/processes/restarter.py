@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 if TYPE_CHECKING or __package__:
-    from scanflow.processes.shim import Shim, default_signals, detach
+    from scanflow.processes.shim import Shim, detach, reset_signals
 else:  # run as a file, it finds nothing of scanflow but what lies beside it
     sys.path.insert(0, os.path.dirname(__file__))
-    from shim import Shim, default_signals, detach
+    from shim import Shim, detach, reset_signals
 
     del sys.path[0]
 
@@ -51,8 +51,8 @@ class Restarter(Shim):
     def busy(self) -> bool:
         return self._pid is not None or self._restart is not None or bool(self._attempts)
 
-    def due(self) -> float | None:
-        return min((at for at in (super().due(), self._restart) if at is not None), default=None)
+    def compute_due(self) -> float | None:
+        return min((at for at in (super().compute_due(), self._restart) if at is not None), default=None)
 
     def receive(self) -> bytes:
         import socket
@@ -114,7 +114,7 @@ class Restarter(Shim):
         if pid == 0:
             try:
                 os.setsid()
-                default_signals()
+                reset_signals()
                 log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
                 os.dup2(theirs.fileno(), 0)
                 os.dup2(log, 1)

@@ -55,7 +55,7 @@ def accept(listener: socket.socket) -> socket.socket | None:
         peer, _ = listener.accept()
     except (BlockingIOError, InterruptedError, ConnectionAbortedError):
         return None
-    if not _same_user(peer):
+    if not _is_same_user(peer):
         peer.close()
         return None
     peer.setblocking(False)
@@ -71,7 +71,7 @@ def connect(path: Path) -> socket.socket:
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         _with_address(path, peer.connect)
-        if not _same_user(peer):
+        if not _is_same_user(peer):
             raise PermissionError(f"{path} belongs to another user's process.")
     except OSError:
         peer.close()
@@ -140,7 +140,7 @@ def close_all(fds: Sequence[int]) -> None:
         os.close(fd)
 
 
-def _same_user(sock: socket.socket) -> bool:
+def _is_same_user(sock: socket.socket) -> bool:
     if not hasattr(socket, "SO_PEERCRED"):  # pragma: no cover - not on Linux
         return True
     _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))

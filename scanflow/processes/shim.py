@@ -138,7 +138,7 @@ class Shim:
     def busy(self) -> bool:
         return self.requests is not None or bool(self._attempts)
 
-    def due(self) -> float | None:
+    def compute_due(self) -> float | None:
         return min((attempt.due for attempt in self._attempts.values() if attempt.due is not None), default=None)
 
     def receive(self) -> bytes:
@@ -157,7 +157,7 @@ class Shim:
         poller.register(self._woken, select.POLLIN)
         if self.requests is not None:
             poller.register(self.requests, select.POLLIN)
-        due = self.due()
+        due = self.compute_due()
         events = poller.poll(None if due is None else max(0.0, due - time.monotonic()) * 1000 + 1)
         if any(fd == self._woken for fd, _ in events):
             os.read(self._woken, 4096)
@@ -281,7 +281,7 @@ def _become_step(folder: str, spec: dict[str, Any], gate: int) -> str:
     """Exec the step once the shim has recorded its start. Returns only for a function step: its request."""
     try:
         os.setsid()
-        default_signals()
+        reset_signals()
         os.dup2(os.open(os.devnull, os.O_RDWR), 0)
         for name, target in (("stdout.log", 1), ("stderr.log", 2)):
             log = spec.get("log") or f"{folder}/{name}"
@@ -301,18 +301,18 @@ def _become_step(folder: str, spec: dict[str, Any], gate: int) -> str:
     os._exit(127)
 
 
-def default_signals() -> None:
+def reset_signals() -> None:
     signal.set_wakeup_fd(-1)
     for name in _RESET:
         signal.signal(getattr(signal, name), signal.SIG_DFL)
 
 
-def _private(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
 def _write(path: str, record: dict[str, Any]) -> None:
-    with open(f"{path}.part", "w", encoding=ENCODING, opener=_private) as file:
+    with open(f"{path}.part", "w", encoding=ENCODING, opener=_open_private) as file:
         json.dump(record, file)
     os.rename(f"{path}.part", path)
 

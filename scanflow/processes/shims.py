@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from scanflow.files.private import private_folder, write_private
+from scanflow.files.private import create_private_folder, write_private
 from scanflow.processes import shim
 
 _GONE_MS = 2000
@@ -71,7 +71,7 @@ class Exit:
 
 
 def create_attempt_folder(folder: Path, spec: Spec) -> Path:
-    private_folder(folder)
+    create_private_folder(folder)
     os.mkfifo(folder / "alive", 0o600)
     write_private(folder / "spec.json", json.dumps(asdict(spec)))
     return folder
@@ -165,7 +165,7 @@ class Shims:
 
     def adopt(self, folder: Path) -> Exit | None:
         """Adopt an attempt of an earlier runner: return its exit, or None when it still runs and is now watched."""
-        if not (folder / "claim").exists() and _void(folder):
+        if not (folder / "claim").exists() and _claim_void(folder):
             return Exit(exit_code=None, reason="void")
         if ended := read_exit(folder):
             return ended
@@ -249,7 +249,7 @@ class Shims:
         """Void the attempts that a killed shim had not started; the next start makes a new shim."""
         self._leave_shim()
         unstarted = [
-            attempt for attempt in self._watched.values() if attempt.own_end is not None and _void(attempt.folder)
+            attempt for attempt in self._watched.values() if attempt.own_end is not None and _claim_void(attempt.folder)
         ]
         for watched in unstarted:
             self._forget(watched)
@@ -280,7 +280,7 @@ class Shims:
 
 def stop_attempt(folder: Path) -> None:
     """Request an attempt to end, whichever runner started it; one that has not started is voided."""
-    if _void(folder):
+    if _claim_void(folder):
         return
     (folder / "stop").touch()
     started = read_started(folder)  # read after the request: a shim that writes it later looks for the request then
@@ -298,7 +298,7 @@ def _read_fifo(fifo: int) -> Literal["started", "ended", "silent"]:
         return "silent"
 
 
-def _void(folder: Path) -> bool:
+def _claim_void(folder: Path) -> bool:
     return shim.claim(str(folder))
 
 

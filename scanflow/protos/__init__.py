@@ -32,7 +32,7 @@ def message(name: str) -> Any:
     return message_factory.GetMessageClass(descriptor)
 
 
-def methods() -> dict[str, tuple[Any, Any]]:
+def list_methods() -> dict[str, tuple[Any, Any]]:
     service = _pool().FindServiceByName(SERVICE)
     return {
         method.name: (message(method.input_type.name), message(method.output_type.name)) for method in service.methods

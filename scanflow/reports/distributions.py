@@ -20,17 +20,17 @@ def draw_columns(comparison: Comparison, *, most: int = MAX_COLUMNS) -> str:
     """Draw the ``most`` columns that changed most as SVG, two in a row."""
     shown = comparison.columns[:most]
     width, height = 2 * WIDTH + 3 * GAP, (len(shown) + 1) // 2 * (HEIGHT + GAP) + GAP
-    parts = [svg.element("rect", width=width, height=height, **svg.paint("paper"))]
+    parts = [svg.draw_element("rect", width=width, height=height, **svg.paint("paper"))]
     for at, column in enumerate(shown):
         x, y = GAP + (at % 2) * (WIDTH + GAP), GAP + (at // 2) * (HEIGHT + GAP)
         drawn = _draw_column_parts(asdict(column), colour="red" if comparison.has_drifted(column) else "ink")
-        parts.append(svg.element("g", drawn, transform=f"translate({x:g} {y:g})"))
-    return svg.whole(height, "Column distributions, before and now", *parts, width=width) + "\n"
+        parts.append(svg.draw_element("g", drawn, transform=f"translate({x:g} {y:g})"))
+    return svg.draw_figure(height, "Column distributions, before and now", *parts, width=width) + "\n"
 
 
 def draw_column(column: Mapping[str, Any]) -> str:
     """Draw one column of a detection's output ``columns`` as SVG."""
-    return svg.whole(HEIGHT, f"Distribution of {column['name']}", _draw_column_parts(column), width=WIDTH)
+    return svg.draw_figure(HEIGHT, f"Distribution of {column['name']}", _draw_column_parts(column), width=WIDTH)
 
 
 def _draw_column_parts(column: Mapping[str, Any], *, colour: str = "red") -> str:
@@ -39,26 +39,26 @@ def _draw_column_parts(column: Mapping[str, Any], *, colour: str = "red") -> str
     base, step = HEIGHT - FOOT, WIDTH / max(len(bins), 1)
     tallest = max([*before, *after, 1e-9])
     parts = [
-        svg.text(_shorten(str(column["name"])), 0, 12, colour, anchor="start", font_weight="bold"),
-        svg.text(_shorten(f"{column.get('test', '')} {figures}".strip()), 0, 28, "soft", anchor="start"),
-        svg.line(0, base, WIDTH, base, "line"),
+        svg.draw_text(_shorten(str(column["name"])), 0, 12, colour, anchor="start", font_weight="bold"),
+        svg.draw_text(_shorten(f"{column.get('test', '')} {figures}".strip()), 0, 28, "soft", anchor="start"),
+        svg.draw_line(0, base, WIDTH, base, "line"),
     ]
     if not bins:
         summary = f"{_format_summary(column.get('reference'))} → {_format_summary(column.get('current'))}"
-        parts.append(svg.text(_shorten(summary), 0, TOP + 24, "ink", anchor="start"))
+        parts.append(svg.draw_text(_shorten(summary), 0, TOP + 24, "ink", anchor="start"))
     for place, pair in enumerate(zip(before, after, strict=True)):
         for share, paint, shift in zip(pair, ("blue", "amber"), (0.1, 0.5), strict=True):
             tall = share / tallest * (base - TOP)
-            title = svg.element("title", svg.safe(f"{bins[place]}: {share:.1%}"))
+            title = svg.draw_element("title", svg.escape_text(f"{bins[place]}: {share:.1%}"))
             where = {"x": (place + shift) * step, "y": base - tall, "width": step * 0.4, "height": tall}
-            parts.append(svg.element("rect", title, **where, **svg.paint(paint)))
-    letters = int(step / svg.text_width("x"))
+            parts.append(svg.draw_element("rect", title, **where, **svg.paint(paint)))
+    letters = int(step / svg.estimate_text_width("x"))
     if letters > 3 or (bins and max(map(len, bins)) <= letters):
         names = [_shorten(name, letters) for name in bins]
-        parts += [svg.text(name, (at + 0.5) * step, base + 15, "soft") for at, name in enumerate(names)]
+        parts += [svg.draw_text(name, (at + 0.5) * step, base + 15, "soft") for at, name in enumerate(names)]
     elif bins:  # there is room for the ends of an order
-        parts.append(svg.text(_shorten(bins[0], LETTERS // 2), 0, base + 15, "soft", anchor="start"))
-        parts.append(svg.text(_shorten(bins[-1], LETTERS // 2), WIDTH, base + 15, "soft", anchor="end"))
+        parts.append(svg.draw_text(_shorten(bins[0], LETTERS // 2), 0, base + 15, "soft", anchor="start"))
+        parts.append(svg.draw_text(_shorten(bins[-1], LETTERS // 2), WIDTH, base + 15, "soft", anchor="end"))
     return "".join(parts)
 
 

@@ -35,16 +35,16 @@ STYLE = (
 """Included in each SVG, so that it also works standalone."""
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Format a coordinate with at most one decimal."""
     return f"{value:.1f}".removesuffix(".0")
 
 
-def element(name: str, text: str | None = None, /, **attributes: object) -> str:
+def draw_element(name: str, text: str | None = None, /, **attributes: object) -> str:
     """Return one SVG element; ``_`` in a name stands for ``-``, and a name may end in ``_`` (``class_``)."""
     parts = [name]
     for key, value in attributes.items():
-        shown = number(value) if isinstance(value, float) else str(value)
+        shown = format_number(value) if isinstance(value, float) else str(value)
         parts.append(f'{key.rstrip("_").replace("_", "-")}="{escape(shown, quote=True)}"')
     opening = " ".join(parts)
     return f"<{opening}/>" if text is None else f"<{opening}>{text}</{name}>"
@@ -57,34 +57,34 @@ def paint(fill: str | None = None, stroke: str | None = None) -> dict[str, str]:
     return painted | ({"stroke": COLOURS[stroke][0]} if stroke else {})
 
 
-def line(x1: float, y1: float, x2: float, y2: float, colour: str, *, width: int = 1, **more: object) -> str:
-    return element("line", x1=x1, y1=y1, x2=x2, y2=y2, stroke_width=width, **more, **paint(stroke=colour))
+def draw_line(x1: float, y1: float, x2: float, y2: float, colour: str, *, width: int = 1, **more: object) -> str:
+    return draw_element("line", x1=x1, y1=y1, x2=x2, y2=y2, stroke_width=width, **more, **paint(stroke=colour))
 
 
-def text(words: str, x: float, y: float, colour: str, *, anchor: str = "middle", **more: object) -> str:
-    return element("text", safe(words), x=x, y=y, text_anchor=anchor, **more, **paint(colour))
+def draw_text(words: str, x: float, y: float, colour: str, *, anchor: str = "middle", **more: object) -> str:
+    return draw_element("text", escape_text(words), x=x, y=y, text_anchor=anchor, **more, **paint(colour))
 
 
-def safe(words: str) -> str:
+def escape_text(words: str) -> str:
     """Escape a text for SVG."""
     return escape(words, quote=False)
 
 
-def text_width(text: str, font_px: float = AXIS_FONT_PX) -> float:
+def estimate_text_width(text: str, font_px: float = AXIS_FONT_PX) -> float:
     """Return an upper bound of a text's width, in pixels."""
     return len(text) * font_px * WIDEST
 
 
 def halo(text: str, middle: float, y: float) -> str:
     """Return a background rectangle that keeps lines from running through a label."""
-    width = text_width(text)
-    return element("rect", x=middle - width / 2, y=y - 12, width=width, height=15.0, **paint("paper"))
+    width = estimate_text_width(text)
+    return draw_element("rect", x=middle - width / 2, y=y - 12, width=width, height=15.0, **paint("paper"))
 
 
-def whole(height: float, name: str, *parts: str, width: float = WIDTH) -> str:
-    return element(
+def draw_figure(height: float, name: str, *parts: str, width: float = WIDTH) -> str:
+    return draw_element(
         "svg",
-        "\n".join(["", element("title", safe(name)), element("style", STYLE), *parts, ""]),
+        "\n".join(["", draw_element("title", escape_text(name)), draw_element("style", STYLE), *parts, ""]),
         xmlns="http://www.w3.org/2000/svg",
         viewBox=f"0 0 {width:g} {height:g}",
         role="img",
@@ -98,7 +98,7 @@ class PlacedLabel(NamedTuple):
     row: int  # counted from the nearest to what it names
 
 
-def place(
+def place_labels(
     labels: Sequence[tuple[float, float]], *, left: float, right: float, rows: int, gap: float = GAP_PX
 ) -> list[PlacedLabel | None]:
     """Place labels so that no two overlap; None for a label that fits in none of the ``rows`` rows.
@@ -130,7 +130,7 @@ def nice_step(span: float, most: int) -> float:
     return next((power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * (1 - 1e-9)), power * 10)
 
 
-def ticks(low: float, high: float, most: int) -> list[float]:
+def compute_ticks(low: float, high: float, most: int) -> list[float]:
     """Return round numbers from ``low`` to ``high``, no more than ``most`` + 1."""
     step = nice_step(high - low, most)
     first = math.ceil(low / step - 1e-9)
@@ -141,7 +141,7 @@ def ticks(low: float, high: float, most: int) -> list[float]:
 STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800)
 
 
-def moment(at: float, form: str = "%H:%M:%S") -> str:
+def format_time(at: float, form: str = "%H:%M:%S") -> str:
     """Format a time in UTC."""
     return datetime.fromtimestamp(at, UTC).strftime(form)
 
@@ -151,10 +151,10 @@ LONG = "%Y-%m-%d %H:%M:%S"
 
 def choose_time_format(begin: float, end: float) -> str:
     """Return the strftime format for times between two: with the date if they span several days."""
-    return "%H:%M:%S" if moment(begin, "%d%m%Y") == moment(end, "%d%m%Y") else "%m-%d %H:%M:%S"
+    return "%H:%M:%S" if format_time(begin, "%d%m%Y") == format_time(end, "%d%m%Y") else "%m-%d %H:%M:%S"
 
 
-def time_axis(begin: float, end: float, *, left: float, right: float, y: float) -> str:
+def draw_time_axis(begin: float, end: float, *, left: float, right: float, y: float) -> str:
     """Return an axis with round times of day in UTC below it."""
     most = max((right - left) / 75, 1)
     step = next(
@@ -162,9 +162,9 @@ def time_axis(begin: float, end: float, *, left: float, right: float, y: float) 
         86400 * math.ceil((end - begin) / 86400 / most),
     )
     form = "%H:%M:%S" if step < 60 else "%H:%M" if step < 86400 else "%m-%d"
-    parts = [line(left, y, right, y, "soft")]
+    parts = [draw_line(left, y, right, y, "soft")]
     for at in range(math.ceil(begin / step), math.floor(end / step) + 1):
         x = left + (at * step - begin) / (end - begin) * (right - left)
         middle = max(min(x, right - 22), left + 22)  # inside, at either end
-        parts += [line(x, y, x, y + 5, "soft"), text(moment(at * step, form), middle, y + 20, "soft")]
+        parts += [draw_line(x, y, x, y + 5, "soft"), draw_text(format_time(at * step, form), middle, y + 20, "soft")]
     return "\n".join(parts)

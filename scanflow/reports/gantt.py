@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scanflow.app.quantities import format_duration
-from scanflow.backends.job_times import JobTimes, totals
+from scanflow.backends.job_times import JobTimes, compute_job_totals
 from scanflow.reports import drawing as svg
 
 LEFT, RIGHT, TOP, BOTTOM = 150.0, 24.0, 34.0, 32.0
@@ -23,18 +23,18 @@ def gantt(jobs: Sequence[JobTimes], *, width: float = svg.WIDTH) -> str:
     scale = (right - LEFT) / (end - begin)
     bottom = TOP + len(ordered) * ROW_PX
     rows = [_draw_row(job, TOP + place * ROW_PX, begin, scale, right) for place, job in enumerate(ordered)]
-    axis = svg.time_axis(begin, end, left=LEFT, right=right, y=bottom)
-    return svg.whole(bottom + BOTTOM, "MPI jobs over time", _draw_heading(ordered), *rows, axis, width=width)
+    axis = svg.draw_time_axis(begin, end, left=LEFT, right=right, y=bottom)
+    return svg.draw_figure(bottom + BOTTOM, "MPI jobs over time", _draw_heading(ordered), *rows, axis, width=width)
 
 
 def _draw_heading(jobs: Sequence[JobTimes]) -> str:
-    job_totals = totals(jobs)
+    job_totals = compute_job_totals(jobs)
     heading = f"{len(jobs)} jobs"
     if job_totals is not None:
         heading += (
             f"; makespan {format_duration(job_totals.makespan_s)}, mean wait {format_duration(job_totals.waiting_s)}"
         )
-    return svg.text(heading, LEFT, 18.0, "ink", anchor="start")
+    return svg.draw_text(heading, LEFT, 18.0, "ink", anchor="start")
 
 
 def _draw_row(job: JobTimes, top: float, begin: float, scale: float, right: float) -> str:
@@ -43,8 +43,8 @@ def _draw_row(job: JobTimes, top: float, begin: float, scale: float, right: floa
     began = submitted + job.waiting_s * scale
     y = top + (ROW_PX - BAR_PX) / 2
     parts = [
-        svg.element("title", svg.safe(_format_job(job))),
-        svg.text(name, LEFT - 10, y + BAR_PX - 4, "ink", anchor="end"),
+        svg.draw_element("title", svg.escape_text(_format_job(job))),
+        svg.draw_text(name, LEFT - 10, y + BAR_PX - 4, "ink", anchor="end"),
         _draw_bar(submitted, began, y, stroke="soft"),
     ]
     last = began
@@ -52,22 +52,24 @@ def _draw_row(job: JobTimes, top: float, begin: float, scale: float, right: floa
         last = began + job.running_s * scale
         parts.append(_draw_bar(began, last, y, fill=COLOURS[job.state]))
     parts.append(_draw_label(job, began, last, y + BAR_PX - 4, right))
-    return svg.element("g", "\n".join(["", *parts, ""]))
+    return svg.draw_element("g", "\n".join(["", *parts, ""]))
 
 
 def _draw_label(job: JobTimes, began: float, last: float, y: float, right: float) -> str:
     """Draw the running time: inside the bar if it fits, else behind or before it."""
     ran = "waits" if job.running_s is None else format_duration(job.running_s)
-    wide = svg.text_width(ran) + 8
+    wide = svg.estimate_text_width(ran) + 8
     if last - began >= wide:
-        return svg.text(ran, (began + last) / 2, y, "paper")
+        return svg.draw_text(ran, (began + last) / 2, y, "paper")
     if last + wide <= right:
-        return svg.text(ran, last + 5, y, "soft", anchor="start")
-    return svg.text(ran, began - 5, y, "soft", anchor="end")
+        return svg.draw_text(ran, last + 5, y, "soft", anchor="start")
+    return svg.draw_text(ran, began - 5, y, "soft", anchor="end")
 
 
 def _draw_bar(left: float, right: float, y: float, **colour: str) -> str:
-    return svg.element("rect", x=left, y=y, width=max(right - left, 1.0), height=BAR_PX, rx=2, **svg.paint(**colour))
+    return svg.draw_element(
+        "rect", x=left, y=y, width=max(right - left, 1.0), height=BAR_PX, rx=2, **svg.paint(**colour)
+    )
 
 
 def _format_job(job: JobTimes) -> str:

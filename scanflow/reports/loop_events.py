@@ -24,13 +24,13 @@ LABELS = "labels"
 """The agent's name in events of labels: people or a labeller."""
 
 
-def loop_events(events: Iterable[Event], *, app: str | None = None) -> list[LoopEvent]:
+def select_loop_events(events: Iterable[Event], *, app: str | None = None) -> list[LoopEvent]:
     """Return the events that belong to the report, in order; ``app``: of one application."""
-    loop_items = (loop_event(event) for event in _drop_repeated(events) if app is None or event.app == app)
+    loop_items = (parse_loop_event(event) for event in _drop_repeated(events) if app is None or event.app == app)
     return [event for event in loop_items if event is not None]
 
 
-def loop_event(event: Event) -> LoopEvent | None:
+def parse_loop_event(event: Event) -> LoopEvent | None:
     """Convert an event for the report; None if it is not part of it."""
     formatter = _FORMATTERS.get(event.type)
     if formatter is None or not isinstance(_read_agent(event), str):
@@ -135,7 +135,7 @@ def count_answers(events: Iterable[Event], labels: Iterable[Mapping[str, Any]]) 
     return answers
 
 
-def drifted_columns(event: Event) -> list[dict[str, Any]]:
+def list_drifted_columns(event: Event) -> list[dict[str, Any]]:
     """Return the drifted columns of a detection's event, the worst first."""
     columns = event.data.get("columns")
     return (
@@ -212,7 +212,7 @@ def _format_drift(event: Event) -> LoopEvent:
     anomalies, looked, picked = (_as_number(event.data.get(name)) for name in ("anomalies", "predictions", "picked"))
     suffix = "" if looked is None else f" of {looked:,}"
     points = f"; {picked:,} samples selected for labelling" if picked else ""
-    columns = drifted_columns(event)
+    columns = list_drifted_columns(event)
     where = f" in {', '.join(str(column['name']) for column in columns[:3])}" if columns else ""
     text = f"drift{where}: {anomalies:,}{suffix} outliers{points}"
     return _build_loop_event(event, "detection", text, count=anomalies, picked=picked, detail=_format_evidence(event))
@@ -234,7 +234,7 @@ def _format_evidence(event: Event) -> str:
         f"{column['name']}: {column.get('test')} {float(column['statistic']):.3g}, p {float(column['p']):.2g}, "
         f"effect {float(column['effect']):.2f}, "
         f"{_format_summary(column.get('reference'))} → {_format_summary(column.get('current'))}"
-        for column in drifted_columns(event)[:3]
+        for column in list_drifted_columns(event)[:3]
         if {"statistic", "p", "effect"} <= column.keys()
     ]
     return "; ".join(part for part in (*parts, str(event.data.get("why") or ""), _format_run(event)) if part)

@@ -15,7 +15,7 @@ from scanflow.agent.records import Event
 from scanflow.backends.service_records import ServiceRecord, Shape
 from scanflow.knowledge.model_cache import SHAPE_TAG, split_model_uri
 from scanflow.knowledge.records import ModelVersion
-from scanflow.knowledge.version_tags import CHAMPION, PROMOTION, get_rejection, version_before
+from scanflow.knowledge.version_tags import CHAMPION, PROMOTION, get_rejection, get_version_before
 from scanflow.reports.loop_events import collect_champions, format_verdict
 
 TYPES = ("drift.found", "model.judged", "model.promoted", "model.rejected")
@@ -62,7 +62,7 @@ class VersionHistory(BaseModel):
         return self.champion or bool(self.services)
 
 
-def histories(
+def build_histories(
     versions: Sequence[ModelVersion],
     events: Sequence[Event] = (),
     services: Iterable[ServiceRecord] = (),
@@ -97,7 +97,7 @@ def histories(
             services=tuple(dict.fromkeys(name for name, uri in serving if uri == version.uri)),
             champion=champion,
             since=next((at for at, number in last if champion and number == version.version), None),
-            before=version_before(version.tags),
+            before=get_version_before(version.tags),
             resources=_parse_shape(version.tags.get(SHAPE_TAG)),
             run=version.tags.get("scanflow.run") or None,
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 from scanflow.agent.records import Event
 from scanflow.drift.promotion import format_decision
-from scanflow.reports.loop_events import drifted_columns, format_verdict
+from scanflow.reports.loop_events import format_verdict, list_drifted_columns
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ def _add_event(last: DriftOutcome, event: Event, run: str) -> None:
 
 def format_detection(event: Event) -> str:
     """Format a detection's figures: outliers, the test's p-value, and the columns that drifted most."""
-    columns = drifted_columns(event)
+    columns = list_drifted_columns(event)
     worst = ", ".join(
         f"{column['name']}{_format_figure(column.get('effect'), ' (effect {:.2f})')}" for column in columns[:3]
     )
@@ -99,7 +99,7 @@ def format_comparison(data: Mapping[str, Any]) -> str:
 
 
 def _add_detection(outcomes: list[DriftOutcome], event: Event, run: str) -> None:
-    columns = frozenset(str(column["name"]) for column in drifted_columns(event))
+    columns = frozenset(str(column["name"]) for column in list_drifted_columns(event))
     if outcomes and outcomes[-1].promoted:
         last = outcomes[-1]
         same = ", ".join(sorted(columns & last.columns))

@@ -7,10 +7,10 @@ from html import escape
 from typing import Any
 
 from scanflow.reports import sections
-from scanflow.reports.drawing import LONG, choose_time_format, moment
+from scanflow.reports.drawing import LONG, choose_time_format, format_time
 from scanflow.reports.outcome import DriftOutcome
 from scanflow.reports.records import LoopEvent, RequestCounts, ScoredAnswers, Version
-from scanflow.reports.timeline import timeline
+from scanflow.reports.timeline import draw_timeline
 from scanflow.reports.tracker_links import TrackerLinks
 
 MAX_ROWS = 1000  # so many events are listed, the latest ones; the plot has all
@@ -58,7 +58,7 @@ svg.dot { display: inline; width: 10px; } .narrow { display: none; }
 """
 
 
-def loop_report(
+def render_report(
     *,
     title: str,
     events: Sequence[LoopEvent],
@@ -83,7 +83,7 @@ def loop_report(
     shown = dict(facts) if facts is not None else compute_totals(events, versions)
     times = [record.at for part in (events, answers, asked) for record in part]
     span = (min(times), max(times)) if times else (0.0, 0.0)
-    when = f"From {moment(span[0], LONG)} to {moment(span[1], LONG)}. All times are UTC."
+    when = f"From {format_time(span[0], LONG)} to {format_time(span[1], LONG)}. All times are UTC."
     marks = sections.build_event_lines(events)
     return f"""<!doctype html>
 <html lang="en">
@@ -111,7 +111,7 @@ def loop_report(
 {sections.render_versions(asked, answers, versions, tracker)}
 {_render_plot(POINTS, sections.draw_history, versions) if versions else _NOT_COMPARED}
 <h2>Agent activity</h2>
-{_render_plot(LANES, timeline, events) if events else "<p>No activity yet.</p>"}
+{_render_plot(LANES, draw_timeline, events) if events else "<p>No activity yet.</p>"}
 {render_events(events)}
 <h2>Outcome of each drift</h2>
 {"".join(render_outcome(outcome, tracker) for outcome in outcomes) or "<p>No drift was found.</p>"}
@@ -144,19 +144,22 @@ def render_events(events: Sequence[LoopEvent]) -> str:
     omitted = len(rows) - MAX_ROWS
     note = f"<p>The first {omitted:,} events are not listed.</p>\n" if omitted > 0 else ""
     form = choose_time_format(rows[0].at, rows[-1].at)
-    body = [(moment(event.at, form), event.agent, event.text, event.detail) for event in rows[-MAX_ROWS:]]
-    listed = sections.table(("time", "agent", "what", "more"), body)
+    body = [(format_time(event.at, form), event.agent, event.text, event.detail) for event in rows[-MAX_ROWS:]]
+    listed = sections.render_table(("time", "agent", "what", "more"), body)
     return f"<details><summary>All {len(rows):,} events</summary>\n{note}{listed}</details>"
 
 
 def render_outcome(outcome: DriftOutcome, links: TrackerLinks) -> str:
     form = choose_time_format(outcome.at, outcome.steps[-1][0])
     steps = [
-        (moment(at, form), what, figures, f"scanflow show {run}" if run else "", links.run(run))
+        (format_time(at, form), what, figures, f"scanflow show {run}" if run else "", links.run(run))
         for at, what, figures, run in outcome.steps
     ]
-    listed = sections.table(("time", "what", "figures", "more", ""), steps)
-    return f'<h3>Found at {moment(outcome.at, LONG)}</h3>\n{listed}\n<p class="verdict">{escape(outcome.verdict)}</p>\n'
+    listed = sections.render_table(("time", "what", "figures", "more", ""), steps)
+    return (
+        f"<h3>Found at {format_time(outcome.at, LONG)}</h3>\n{listed}\n<p "
+        f'class="verdict">{escape(outcome.verdict)}</p>\n'
+    )
 
 
 def _render_plot(words: str, draw: Callable[..., str], drawn: Sequence[Any]) -> str:

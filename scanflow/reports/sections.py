@@ -13,7 +13,7 @@ from scanflow.reports import drawing as svg
 from scanflow.reports.distributions import MAX_COLUMNS, draw_column
 from scanflow.reports.loop_events import compute_interval
 from scanflow.reports.records import LoopEvent, RequestCounts, ScoredAnswers, Version
-from scanflow.reports.series import LINES, EventLine, Point, chart
+from scanflow.reports.series import LINES, EventLine, Point, draw_chart
 from scanflow.reports.tracker_links import Link, TrackerLinks
 
 MAX_POINTS = 40  # of a line over time; what is closer is added up
@@ -31,7 +31,8 @@ def render_accuracy(answers: Sequence[ScoredAnswers], counted: str, marks: Seque
     for answer in answers:
         low, high = compute_interval(answer.right, answer.n)
         words = (
-            f"{svg.moment(answer.at)} {answer.version}: {format_share(answer.right / answer.n, answer.n, (low, high))}"
+            f"{svg.format_time(answer.at)} {answer.version}: "
+            f"{format_share(answer.right / answer.n, answer.n, (low, high))}"
         )
         lines.setdefault(answer.version, []).append(Point(answer.at, answer.right / answer.n, words, low, high))
     if not lines:
@@ -39,7 +40,9 @@ def render_accuracy(answers: Sequence[ScoredAnswers], counted: str, marks: Seque
     caption = f"{escape(counted)} Bars: 95 % confidence intervals. {render_legend(lines)}"
     limits = (None, 1.0)
     return f"<p>{caption}</p>\n" + render_both_widths(
-        lambda width: chart("Accuracy over time", lines, marks, span=span, form="{:.0%}", limits=limits, width=width)
+        lambda width: draw_chart(
+            "Accuracy over time", lines, marks, span=span, form="{:.0%}", limits=limits, width=width
+        )
     )
 
 
@@ -70,7 +73,7 @@ def render_samples(labels: Sequence[Mapping[str, Any]], worst: Sequence[Mapping[
         worst_names = [str(column.get("name")) for column in worst]
         names = sorted({name: 0 for label in rows for name in label["row"]}, key=lambda name: name not in worst_names)
         names = names[:MAX_VALUES]
-        shown = table(
+        shown = render_table(
             [*names, "prediction"],
             [[*(_format_value(label["row"].get(name)) for name in names), _format_prediction(label)] for label in rows],
         )
@@ -93,14 +96,14 @@ def render_requests(asked: Sequence[RequestCounts], marks: Sequence[EventLine], 
             sum(counts.requests for counts in group),
             sum(counts.errors for counts in group),
         )
-        rate, when = count / max(at - group[0].since, 1e-3), svg.moment(at)
+        rate, when = count / max(at - group[0].since, 1e-3), svg.format_time(at)
         rates.setdefault(version, []).append(Point(at, rate, f"{when} {rate:.3g} a second"))
         errors.setdefault(version, []).append(Point(at, failed, f"{when} {failed:,} of {count:,} failed"))
         p95 = [1000 * counts.p95_s for counts in group if counts.p95_s is not None]
         slow.setdefault(version, []).extend(Point(at, latency, f"{when} {latency:.3g} ms") for latency in p95[-1:])
     drawn = [
         f"<figure><figcaption>{name}</figcaption>"
-        f"{chart(name, lines, marks, span=span, form='{:,.6g}', limits=(0.0, None))}</figure>"
+        f"{draw_chart(name, lines, marks, span=span, form='{:,.6g}', limits=(0.0, None))}</figure>"
         for name, lines in plots.items()
         if any(lines.values())
     ]
@@ -121,14 +124,14 @@ def render_versions(
         if own_counts:
             count, failed = sum(counts.requests for counts in own_counts), sum(counts.errors for counts in own_counts)
             form = svg.choose_time_format(own_counts[0].since, own_counts[-1].at)
-            times = f"{svg.moment(own_counts[0].since, form)} to {svg.moment(own_counts[-1].at, form)}"
+            times = f"{svg.format_time(own_counts[0].since, form)} to {svg.format_time(own_counts[-1].at, form)}"
             figures = (times, f"{count:,}", f"{failed:,}")
         live = format_share(right / n, n, compute_interval(right, n)) if n else ""
         judged = format_share(version.accuracy, version.n, version.interval) if version else ""
-        shown = links.version(name + (" champion" if version and version.champion else ""))
+        shown = links.link_version(name + (" champion" if version and version.champion else ""))
         rows.append([shown, *figures, live, judged])
     heads = ("version", "served", "requests", "failed", "live accuracy", "accuracy when compared")
-    return table(heads, rows) if rows else ""
+    return render_table(heads, rows) if rows else ""
 
 
 def draw_history(versions: Sequence[Version], *, width: float = svg.WIDTH) -> str:
@@ -158,7 +161,7 @@ def draw_history(versions: Sequence[Version], *, width: float = svg.WIDTH) -> st
     used = sorted((use.began, version.version) for version in ordered for use in version.uses)
     lines = [[points[number] for _, number in used]]
     lines += [[points[version.version]] for version in ordered if not version.promoted]
-    return chart(
+    return draw_chart(
         "Accuracy of the model versions",
         {str(at): line for at, line in enumerate(lines)},
         marks,
@@ -186,7 +189,7 @@ def render_both_widths(draw: Callable[[float], str]) -> str:
     return f'<figure class="wide">{draw(svg.WIDTH)}</figure>\n<figure class="narrow">{draw(svg.NARROW)}</figure>'
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str | Link]]) -> str:
+def render_table(heads: Sequence[str], rows: Iterable[Sequence[str | Link]]) -> str:
     """Render a table whose rows become lists on a phone; Scanflow's commands are set as code."""
 
     def cell(head: str, words: str | Link) -> str:
@@ -210,7 +213,7 @@ def render_legend(lines: Iterable[str]) -> str:
 
 
 def draw_dot(colour: str) -> str:
-    spot = svg.element("circle", cx=5, cy=5, r=5, **svg.paint(colour))
+    spot = svg.draw_element("circle", cx=5, cy=5, r=5, **svg.paint(colour))
     return f'<svg class="dot" viewBox="0 0 10 10"><style>{svg.STYLE}</style>{spot}</svg>'
 
 

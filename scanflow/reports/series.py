@@ -32,7 +32,7 @@ class EventLine(NamedTuple):
     colour: str
 
 
-def chart(
+def draw_chart(
     name: str,
     lines: Mapping[str, Sequence[Point]],
     marks: Sequence[EventLine],
@@ -66,8 +66,12 @@ def chart(
     def scale_x(at: float) -> float:
         return LEFT + (min(max(at, begin), end) - begin) / (end - begin) * (right - LEFT)
 
-    places = svg.place(
-        [(scale_x(mark.at), svg.text_width(mark.words)) for mark in marks], left=LEFT, right=right, rows=ROWS, gap=4
+    places = svg.place_labels(
+        [(scale_x(mark.at), svg.estimate_text_width(mark.words)) for mark in marks],
+        left=LEFT,
+        right=right,
+        rows=ROWS,
+        gap=4,
     )
     head = TOP + ROW_PX * max((1 + label.row for label in places if label), default=0)
     foot = head + HEIGHT
@@ -76,14 +80,14 @@ def chart(
         return foot - (value - low) / (high - low) * HEIGHT
 
     parts = []
-    for tick in svg.ticks(low, high, 4):
-        parts.append(svg.line(LEFT, scale_y(tick), right, scale_y(tick), "line"))
-        parts.append(svg.text(form.format(tick), LEFT - 8, scale_y(tick) + 4, "soft", anchor="end"))
+    for tick in svg.compute_ticks(low, high, 4):
+        parts.append(svg.draw_line(LEFT, scale_y(tick), right, scale_y(tick), "line"))
+        parts.append(svg.draw_text(form.format(tick), LEFT - 8, scale_y(tick) + 4, "soft", anchor="end"))
     for mark, label in zip(marks, places, strict=True):
         x, top = scale_x(mark.at), head - 8 - (label.row * ROW_PX if label else 0)
-        parts.append(svg.line(x, top + 4, x, foot, mark.colour, stroke_dasharray="4 4"))
+        parts.append(svg.draw_line(x, top + 4, x, foot, mark.colour, stroke_dasharray="4 4"))
         if label:
-            parts.append(svg.text(mark.words, label.middle, top, mark.colour))
+            parts.append(svg.draw_text(mark.words, label.middle, top, mark.colour))
     for at, (word, points) in enumerate(lines.items()):
         parts.append(
             _draw_line([(scale_x(point.at), scale_y(point.value)) for point in points], colours[at % len(colours)])
@@ -92,26 +96,26 @@ def chart(
             parts += _draw_point(point, scale_x(point.at), scale_y, colours[at % len(colours)])
         if legend:
             last, colour = points[-1], colours[at % len(colours)]
-            parts.append(svg.text(word, scale_x(last.at), scale_y(last.value) - 8, colour, anchor="end"))
+            parts.append(svg.draw_text(word, scale_x(last.at), scale_y(last.value) - 8, colour, anchor="end"))
     if not names:
-        parts.append(svg.time_axis(begin, end, left=LEFT, right=right, y=foot))
-    spans = svg.place(
-        [(scale_x(at), svg.text_width(text)) for at, text in enumerate(names)], left=0, right=width, rows=1
+        parts.append(svg.draw_time_axis(begin, end, left=LEFT, right=right, y=foot))
+    spans = svg.place_labels(
+        [(scale_x(at), svg.estimate_text_width(text)) for at, text in enumerate(names)], left=0, right=width, rows=1
     )
     parts += [
-        svg.text(text, place.middle, foot + 20, "soft") for text, place in zip(names, spans, strict=True) if place
+        svg.draw_text(text, place.middle, foot + 20, "soft") for text, place in zip(names, spans, strict=True) if place
     ]
-    return svg.whole(foot + BOTTOM, name, *parts, width=width)
+    return svg.draw_figure(foot + BOTTOM, name, *parts, width=width)
 
 
 def _draw_line(places: Sequence[tuple[float, float]], colour: str) -> str:
-    path = "L".join(f"{svg.number(x)} {svg.number(y)}" for x, y in places)
-    return svg.element("path", d=f"M{path}", stroke_width=2, stroke_linejoin="round", **svg.paint(stroke=colour))
+    path = "L".join(f"{svg.format_number(x)} {svg.format_number(y)}" for x, y in places)
+    return svg.draw_element("path", d=f"M{path}", stroke_width=2, stroke_linejoin="round", **svg.paint(stroke=colour))
 
 
 def _draw_point(point: Point, x: float, scale_y: Callable[[float], float], colour: str) -> list[str]:
     span = []
     if point.low is not None and point.high is not None:
-        span = [svg.line(x, scale_y(point.low), x, scale_y(point.high), colour, width=5, opacity=0.4)]
-    title = svg.element("title", svg.safe(point.words))
-    return [*span, svg.element("circle", title, cx=x, cy=scale_y(point.value), r=3.5, **svg.paint(colour))]
+        span = [svg.draw_line(x, scale_y(point.low), x, scale_y(point.high), colour, width=5, opacity=0.4)]
+    title = svg.draw_element("title", svg.escape_text(point.words))
+    return [*span, svg.draw_element("circle", title, cx=x, cy=scale_y(point.value), r=3.5, **svg.paint(colour))]

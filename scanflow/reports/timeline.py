@@ -42,7 +42,7 @@ class Marker:
     title: str
 
 
-def timeline(events: Sequence[LoopEvent], *, width: float = svg.WIDTH) -> str:
+def draw_timeline(events: Sequence[LoopEvent], *, width: float = svg.WIDTH) -> str:
     """Draw one or more events as SVG. Dashed lines run through all lanes: predictions counted, and detections.
 
     A label for which there is no room is left out; the event's mark still tells it when pointed at.
@@ -51,7 +51,7 @@ def timeline(events: Sequence[LoopEvent], *, width: float = svg.WIDTH) -> str:
     end = max(begin + 1.0, *(event.at for event in events))
     right = width - RIGHT
     scale = (right - LEFT) / (end - begin)
-    lanes = {agent: build_markers(agent, events, begin=begin, scale=scale) for agent in order_agents(events)}
+    lanes = {agent: build_markers(agent, events, begin=begin, scale=scale) for agent in sort_agents(events)}
     labels = {agent: place_labels(markers, width) for agent, markers in lanes.items()}
 
     drawn: list[str] = []
@@ -61,12 +61,12 @@ def timeline(events: Sequence[LoopEvent], *, width: float = svg.WIDTH) -> str:
         height = rows * ROW_PX + 2 * LANE_PAD_PX + MARKER_PX
         drawn.append(draw_lane(agent, markers, labels[agent], top=top, height=height, right=right))
         top += height
-    axis = svg.time_axis(begin, end, left=LEFT, right=right, y=top)
+    axis = svg.draw_time_axis(begin, end, left=LEFT, right=right, y=top)
     name = "Events and actions of the agents over time"
-    return svg.whole(top + BOTTOM, name, draw_guides(lanes, top), *drawn, axis, width=width)
+    return svg.draw_figure(top + BOTTOM, name, draw_guides(lanes, top), *drawn, axis, width=width)
 
 
-def order_agents(events: Sequence[LoopEvent]) -> list[str]:
+def sort_agents(events: Sequence[LoopEvent]) -> list[str]:
     """Return the agents in the loop's order, others after them by name."""
     ranks = {agent: rank for rank, agent in enumerate(ORDER)}
     return sorted({event.agent for event in events}, key=lambda agent: (ranks.get(agent, len(ORDER)), agent))
@@ -91,21 +91,21 @@ def build_marker(group: list[LoopEvent], *, begin: float, scale: float) -> Marke
     first, last = group[0], group[-1]
     x = LEFT + (last.at - begin) * scale
     if len(group) == 1:
-        return Marker(x, first.kind, first.text, f"{svg.moment(first.at)} {first.text}")
+        return Marker(x, first.kind, first.text, f"{svg.format_time(first.at)} {first.text}")
     counts = [event.count for event in group if event.count is not None]
     amount = f"{sum(counts):,}" if counts else f"{len(group)}×"
     texts = "; ".join(event.text for event in group[:5]) + ("; …" if len(group) > 5 else "")
-    title = f"{svg.moment(first.at)} to {svg.moment(last.at)}: {texts}"
+    title = f"{svg.format_time(first.at)} to {svg.format_time(last.at)}: {texts}"
     return Marker(x, first.kind, f"{amount} {LOOKS[first.kind][1]}", title)
 
 
 def place_labels(markers: Sequence[Marker], width: float) -> list[svg.PlacedLabel | None]:
-    labels = [(marker.x, svg.text_width(shorten(marker.text, width))) for marker in markers]
-    return svg.place(labels, left=LEFT - MARKER_PX, right=width - MARKER_PX, rows=MAX_ROWS)
+    labels = [(marker.x, svg.estimate_text_width(shorten(marker.text, width))) for marker in markers]
+    return svg.place_labels(labels, left=LEFT - MARKER_PX, right=width - MARKER_PX, rows=MAX_ROWS)
 
 
 def shorten(words: str, width: float) -> str:
-    most = min(66, int((width - LEFT) / svg.text_width("x")))
+    most = min(66, int((width - LEFT) / svg.estimate_text_width("x")))
     return words if len(words) <= most else words[: most - 1] + "…"
 
 
@@ -121,28 +121,28 @@ def draw_lane(
     base = top + height - LANE_PAD_PX
     words: list[str] = []
     parts = [
-        svg.element("text", svg.safe(agent), x=2.0, y=base + 4, font_weight=600, **svg.paint("ink")),
-        svg.line(LEFT, base, right, base, "line", width=2),
+        svg.draw_element("text", svg.escape_text(agent), x=2.0, y=base + 4, font_weight=600, **svg.paint("ink")),
+        svg.draw_line(LEFT, base, right, base, "line", width=2),
     ]
     for mark, label in zip(markers, labels, strict=True):
         colour = LOOKS[mark.kind][0]
         if label is not None:
             y = base - LANE_PAD_PX - label.row * ROW_PX
-            parts.append(svg.line(mark.x, base, mark.x, y + 4, colour))
+            parts.append(svg.draw_line(mark.x, base, mark.x, y + 4, colour))
             text = shorten(mark.text, right + RIGHT)
-            words += [svg.halo(text, label.middle, y), svg.text(text, label.middle, y, colour)]
-        title = svg.element("title", svg.safe(mark.title))
+            words += [svg.halo(text, label.middle, y), svg.draw_text(text, label.middle, y, colour)]
+        title = svg.draw_element("title", svg.escape_text(mark.title))
         parts.append(
-            svg.element(
+            svg.draw_element(
                 "circle", title, cx=mark.x, cy=base, r=MARKER_PX, stroke_width=2, **svg.paint(colour, stroke="paper")
             )
         )
-    return svg.element("g", "\n".join(["", *parts, *words, ""]))
+    return svg.draw_element("g", "\n".join(["", *parts, *words, ""]))
 
 
 def draw_guides(lanes: dict[str, list[Marker]], bottom: float) -> str:
     marks = [mark for markers in lanes.values() for mark in markers if mark.kind in GUIDED]
     return "\n".join(
-        svg.line(mark.x, TOP, mark.x, bottom, LOOKS[mark.kind][0], stroke_dasharray="4 4", opacity=0.55)
+        svg.draw_line(mark.x, TOP, mark.x, bottom, LOOKS[mark.kind][0], stroke_dasharray="4 4", opacity=0.55)
         for mark in marks
     )

@@ -36,7 +36,7 @@ class TrackerLinks:
             "in MLflow", f"{self.address.rstrip('/')}/#/experiments/{self.experiment}/runs?searchFilter={query}"
         )
 
-    def version(self, words: str) -> str | Link:
+    def link_version(self, words: str) -> str | Link:
         """Return a link to the version at the beginning of the text, such as ``V3``."""
         number = words.partition(" ")[0].removeprefix("V")
         if not (self._has_pages and self.model and number.isdecimal()):

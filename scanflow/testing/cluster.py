@@ -290,7 +290,7 @@ class MemoryCluster(Cluster):
             )
         return answer if isinstance(answer, str) else answer(command)
 
-    def text(self, path: str, *, timeout_s: float | None = None) -> str:  # noqa: ARG002  it answers at once
+    def fetch_text(self, path: str, *, timeout_s: float | None = None) -> str:  # noqa: ARG002  it answers at once
         if self.down:
             self._raise_unavailable()
         if path not in self.documents:

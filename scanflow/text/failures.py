@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict
 
 from scanflow.text.tracebacks import MAX_FRAMES, read_text
 
-__all__ = ["MAX_FRAMES", "Failure", "failure_from_text"]
+__all__ = ["MAX_FRAMES", "Failure", "parse_failure"]
 
 
 class Failure(BaseModel):
@@ -20,12 +20,12 @@ class Failure(BaseModel):
 
     cause: str = ""
 
-    def lines(self) -> list[str]:
+    def format_lines(self) -> list[str]:
         """Return it as lines for a person: at most 8."""
         return [*self.frames, *self.cause.splitlines()]
 
 
-def failure_from_text(text: str, *, summary: str, own_folder: str = "") -> Failure:
+def parse_failure(text: str, *, summary: str, own_folder: str = "") -> Failure:
     """Parse the failure from a program's standard error: see :func:`scanflow.text.tracebacks.read_text`."""
     frames, cause = read_text(text, *([own_folder] if own_folder else []))
     return Failure(summary=summary, frames=frames, cause=cause)

@@ -23,16 +23,16 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u20
 _MAX_SEQUENCE_LENGTH = 4096
 
 
-def printable(text: str) -> str:
+def make_printable(text: str) -> str:
     """Return ``text`` without escape sequences, control characters and bidirectional marks; a CR becomes a newline."""
     if text.isascii() and text.isprintable():
         return text
     return _CONTROL.sub("", _LINE_BREAK.sub("\n", _SEQUENCE.sub("", text)))
 
 
-def one_line(text: str, limit: int | None = None) -> str:
+def make_one_line(text: str, limit: int | None = None) -> str:
     """Return ``text`` printable, on one line, cut to ``limit`` characters with an ellipsis."""
-    line = " ".join(printable(text).split())
+    line = " ".join(make_printable(text).split())
     return line if limit is None or len(line) <= limit else line[: limit - 1] + "…"
 
 
@@ -50,4 +50,4 @@ class PrintableStream:
             text, self._held = text[: cut.start()], text[cut.start() :]
         elif not last and text.endswith("\r"):
             text, self._held = text[:-1], "\r"
-        return printable(text)
+        return make_printable(text)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from scanflow.text.printable import printable
+from scanflow.text.printable import make_printable
 
 _HEADER = "Traceback (most recent call last):"
 _FRAME = re.compile(r'  File "(?P<file>.+?)", line (?P<line>\d+)(?:, in (?P<where>.+))?')
@@ -34,7 +34,7 @@ def read_text(text: str, *own_folders: str) -> tuple[tuple[str, ...], str]:
     Frames of installed packages, of the standard library and of ``own_folders`` are left out. Text without a traceback
     gives its last lines.
     """
-    text = printable(text)
+    text = make_printable(text)
     lines = ["", *text.splitlines()]
     if _GROUP_HEADER in text:  # its members are drawn as a tree
         lines = [_MARGIN.sub("", line).replace(_GROUP_HEADER, _HEADER) for line in lines if not _BRANCH.match(line)]

@@ -64,10 +64,10 @@ class SearchSpace:
     def get_placement(self, candidate: Candidate) -> PlacementKey | None:
         """Return the placement of a candidate's instances; None if they do not fit."""
         if candidate not in self._placements:
-            self._placements[candidate] = self._place(candidate)
+            self._placements[candidate] = self._compute_placement_key(candidate)
         return self._placements[candidate]
 
-    def _place(self, candidate: Candidate) -> PlacementKey | None:
+    def _compute_placement_key(self, candidate: Candidate) -> PlacementKey | None:
         threads = candidate.threads or max(1, round(candidate.cores))
         if self.topology is None:
             if candidate.affinity != "any" and candidate.cores % 1:
@@ -104,7 +104,7 @@ class SearchSpace:
             if self.cores % count == 0
         )
 
-    def neighbours(self, like: Candidate) -> list[Candidate]:
+    def list_neighbours(self, like: Candidate) -> list[Candidate]:
         """Return the next coarser and the next finer granularity, with all else unchanged."""
         granularities = self._vary_granularity(like)
         counts = sorted({candidate.instances for candidate in granularities} | {like.instances})

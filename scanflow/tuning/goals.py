@@ -41,13 +41,13 @@ class Goal:
     p99_s: float | None = None
     """The bound of the 99th percentile."""
 
-    def value(self, candidate: Candidate, measurement: Measurement) -> float:
+    def compute_value(self, candidate: Candidate, measurement: Measurement) -> float:
         """Return the value to maximise; above 0."""
         if self.name == "latency":
             return 1 / measurement.p90_s
         return measurement.rate / (candidate.instances * candidate.cores) if self.name == "cost" else measurement.rate
 
-    def excess(self, measurements: Sequence[Measurement]) -> float:
+    def compute_excess(self, measurements: Sequence[Measurement]) -> float:
         """Return the latency as a multiple of its bound; at most 1: the bound is met."""
         return (
             1.0

@@ -38,16 +38,16 @@ class Trial:
         """Why the first request failed; empty: no request failed."""
         return next((measurement.reason for measurement in self.measured if measurement.failed), "")
 
-    def ratios(self, goal: Goal, default: Candidate) -> list[float]:
+    def compute_ratios(self, goal: Goal, default: Candidate) -> list[float]:
         pairs = zip(self.default, self.measured, strict=True)
-        return [goal.value(self.candidate, own) / goal.value(default, other) for other, own in pairs]
+        return [goal.compute_value(self.candidate, own) / goal.compute_value(default, other) for other, own in pairs]
 
-    def score(self, goal: Goal, default: Candidate) -> float:
+    def compute_score(self, goal: Goal, default: Candidate) -> float:
         """Return the factor by which it is better; below 0 if requests failed, or by how much the bound is exceeded."""
         if self.failed:
             return -math.inf
-        excess = goal.excess(self.measured)
-        return compare(self.ratios(goal, default)).ratio if excess <= 1 else -excess
+        excess = goal.compute_excess(self.measured)
+        return compare(self.compute_ratios(goal, default)).ratio if excess <= 1 else -excess
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ class TuningResult:
     @property
     def next_history(self) -> TuningHistory:
         """The history for a later search to start from."""
-        scores = {trial.candidate: trial.score(self.goal, self.default) for trial in self.trials}
+        scores = {trial.candidate: trial.compute_score(self.goal, self.default) for trial in self.trials}
         ranking = rank_candidates(self.default, self.winner, scores)
         earlier = self.history if self.is_history_valid and self.history and self.history.complete else None
         trials = len(self.trials) if earlier is None else earlier.trials
@@ -109,26 +109,32 @@ class TuningResult:
 
     @property
     def comparison(self) -> PairedComparison | None:
-        return None if self.fresh is None or self.fresh.failed else compare(self.fresh.ratios(self.goal, self.default))
+        return (
+            None
+            if self.fresh is None or self.fresh.failed
+            else compare(self.fresh.compute_ratios(self.goal, self.default))
+        )
 
     @property
     def winner(self) -> Candidate | None:
         """The candidate that is better than the default beyond noise, and keeps the bound."""
         comparison = self.comparison
-        if comparison is None or self.fresh is None or self.goal.excess(self.fresh.measured) > 1:
+        if comparison is None or self.fresh is None or self.goal.compute_excess(self.fresh.measured) > 1:
             return None
         return self.best if comparison.is_better or self.default_misses else None
 
     @property
     def default_misses(self) -> bool:
         """Whether the default exceeds the bound: then any candidate that keeps it is better."""
-        return self.fresh is not None and self.goal.excess(self.fresh.default) > 1
+        return self.fresh is not None and self.goal.compute_excess(self.fresh.default) > 1
 
     @property
     def nearest(self) -> tuple[Candidate, float] | None:
         """The candidate nearest to the bound, and its latency as a multiple of the bound; None: one keeps it."""
-        excesses = {self.default: self.goal.excess(self.defaults)} if self.defaults else {}
-        excesses |= {trial.candidate: self.goal.excess(trial.measured) for trial in self.trials if not trial.failed}
+        excesses = {self.default: self.goal.compute_excess(self.defaults)} if self.defaults else {}
+        excesses |= {
+            trial.candidate: self.goal.compute_excess(trial.measured) for trial in self.trials if not trial.failed
+        }
         if not excesses or min(excesses.values()) <= 1:
             return None
         nearest = min(excesses, key=lambda candidate: excesses[candidate])

@@ -25,8 +25,8 @@ from scanflow.backends.service_records import Progress, ServiceObserver, Service
 from scanflow.deployer.port import Deployer
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError
 from scanflow.load.load import LoadGenerator, LoadPlan
-from scanflow.placement.available_cpus import affinity_mask
-from scanflow.processes.proc_stat import cpu_seconds, stat_fields
+from scanflow.placement.available_cpus import read_affinity_mask
+from scanflow.processes.proc_stat import compute_cpu_seconds, read_stat_fields
 from scanflow.transport.clients import is_loopback, retry
 from scanflow.tuning.candidates import Candidate
 from scanflow.tuning.goals import Measurement
@@ -113,7 +113,7 @@ class ServiceCopy:
             self._now = candidate
             plan = replace(self.load(record), requests=MAX_WARM_UP_REQUESTS, duration_s=WARM_UP_S)
             with LoadGenerator(plan) as load:
-                load.result()
+                load.read_result()
         return self._measure_load(self.where.service(self.name))
 
     def _deploy_within(self, deployment: Deployment, seconds: float) -> ServiceRecord:
@@ -141,7 +141,7 @@ class ServiceCopy:
         pids = [instance.pid for instance in record.instances if here and instance.pid is not None]
         before, began = _CpuUse.read(pids), time.monotonic()
         with LoadGenerator(replace(self.load(record), duration_s=self.seconds)) as load:
-            result = load.result()
+            result = load.read_result()
         others = _CpuUse.read(pids).compute_others(before, time.monotonic() - began) if pids else 0.0
         metrics = result.metrics()
         reason = max(result.reasons, key=lambda text: result.reasons[text]) if result.reasons else ""
@@ -225,7 +225,7 @@ def _read_busy_seconds() -> float:
         lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
     except OSError:
         return 0.0
-    ours = {f"cpu{number}" for number in affinity_mask()}
+    ours = {f"cpu{number}" for number in read_affinity_mask()}
     busy = 0
     for name, *fields in (line.split() for line in lines if line.startswith("cpu")):
         if name in ours:
@@ -236,5 +236,5 @@ def _read_busy_seconds() -> float:
 
 def _read_process_seconds(pid: int) -> float:
     with suppress(OSError):
-        return cpu_seconds(stat_fields(pid))
+        return compute_cpu_seconds(read_stat_fields(pid))
     return 0.0

@@ -118,11 +118,11 @@ class Study:
 
     @property
     def scores(self) -> Mapping[Candidate, float]:
-        excess = self.goal.excess(
+        excess = self.goal.compute_excess(
             [*self._first, *(measurement for trial in self.trials for measurement in trial.default)]
         )
         scores = {self.default: 1.0 if excess <= 1 else -excess}
-        return scores | {trial.candidate: trial.score(self.goal, self.default) for trial in self.trials}
+        return scores | {trial.candidate: trial.compute_score(self.goal, self.default) for trial in self.trials}
 
     @property
     def _best(self) -> Candidate:

@@ -109,7 +109,7 @@ def choose_next_after(
     best, *runners_up = history.ranking
     candidates = [best, *([history.default] if history.ratio > 1 else [])]
     if history.complete and len(scores.keys() - {default}) < history.most_trials:
-        candidates += [*runners_up, *space.neighbours(select_best(default, scores))]
+        candidates += [*runners_up, *space.list_neighbours(select_best(default, scores))]
     measured = {space.get_placement(candidate) for candidate in (default, *scores)}
     candidate = next(
         (

@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 
 from scanflow.errors import InternalError
 from scanflow.http.security import RequestGuard
-from scanflow_server.arbiter.assembly import make_engine
+from scanflow_server.arbiter.assembly import build_engine
 from scanflow_server.auth import Callers, Needs
 from scanflow_server.context import ServerContext
 from scanflow_server.control.agents import AgentsController
@@ -44,7 +44,7 @@ OPEN_PATHS = ("/healthz", "/readyz")
 
 
 def create_app(context: ServerContext, *, control: bool = True) -> FastAPI:
-    engine = make_engine(context)
+    engine = build_engine(context)
     controllers: list[Controller] = [
         RunsController(context),
         OperationsController(context),

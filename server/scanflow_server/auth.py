@@ -12,7 +12,7 @@ from fastapi import Depends, Request
 from sqlalchemy import Connection
 from starlette.concurrency import run_in_threadpool
 
-from scanflow.http.home_token import agents_token, ensure_home_token, home_token, keep_home_token, token_hash
+from scanflow.http.home_token import agents_token, ensure_home_token, hash_token, home_token, keep_home_token
 from scanflow_server.access import Permission, TokenHolder
 from scanflow_server.context import ServerContext
 from scanflow_server.store import agents, tokens
@@ -38,7 +38,7 @@ class Callers:
         """Return the holder of a token; the home's is its user's, an admin. None: the token is not valid."""
         if self._clock() - self._read > self._fresh_s:
             await run_in_threadpool(self.reload)
-        row = self._tokens.get(token_hash(token))
+        row = self._tokens.get(hash_token(token))
         if row is None or (row.expires is not None and self._context.clock() >= row.expires):
             return None
         return TokenHolder(get_home_owner() if row.name == tokens.HOME else row.name, row.role, row.team)
@@ -54,7 +54,7 @@ class Callers:
         """Return the tokens of the agents hosted by this server, by their hashes; they are derived, never stored."""
         teams = {(agent.app, agent.team) for agent in agents.list_all(connection) if agent.document is not None}
         return {
-            token_hash(agents_token(self._home, app, team)): TokenRow(
+            hash_token(agents_token(self._home, app, team)): TokenRow(
                 name=f"agents of {app}", role="agent", team=team, created=0.0
             )
             for app, team in teams
@@ -68,7 +68,7 @@ def register_home(context: ServerContext) -> str:
         keep_home_token(context.settings.home, configured.get_secret_value())
     token = ensure_home_token(context.settings.home)
     with context.store.write() as connection:
-        tokens.put_home(connection, token_hash(token), at=context.clock())
+        tokens.put_home(connection, hash_token(token), at=context.clock())
     return token
 
 

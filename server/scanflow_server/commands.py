@@ -131,7 +131,7 @@ class QueuedDeployer(EmbeddedDeployer):
 
     def _run_operation(self, kind: Kind, service: str, app: str, request: dict[str, Any]) -> OperationRow:
         """Request a change and return its operation once it has succeeded; a failed one is requested again."""
-        mark = keys.fingerprint({"kind": kind, "service": service, "request": request})
+        mark = keys.compute_fingerprint({"kind": kind, "service": service, "request": request})
         with self._context.store.write() as connection:
             targets = (keys.find_own(connection, f"{self._key}/{mark[:16]}/{number}") for number in count())
             ids = list(takewhile(lambda id: id is not None, targets))

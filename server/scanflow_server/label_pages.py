@@ -35,15 +35,15 @@ class LabelPages:
         self._context, self._caller = context, find_caller
         self.routes = [
             Route(PATH, self._show, methods=["GET"]),
-            Route(PATH, self._label, methods=["POST"]),
-            Route(f"{PATH}/picture", self._picture, methods=["GET"]),
+            Route(PATH, self._record_labels, methods=["POST"]),
+            Route(f"{PATH}/picture", self._serve_picture, methods=["GET"]),
         ]
 
     async def _show(self, request: Request) -> Response:
         caller = await self._caller(request)
         return make_page_response(await run_in_threadpool(self._render, dict(request.query_params), caller))
 
-    async def _picture(self, request: Request) -> Response:
+    async def _serve_picture(self, request: Request) -> Response:
         caller = await self._caller(request)
 
         def find() -> Label:
@@ -55,7 +55,7 @@ class LabelPages:
             raise NotFoundError("The sample has no picture.")
         return Response(b64decode(picture), headers=HEADERS, media_type="image/png")
 
-    async def _label(self, request: Request) -> Response:
+    async def _record_labels(self, request: Request) -> Response:
         caller, form = await self._caller(request), await read_form(request)
         caller.check("propose", caller.team)
         label = check_text(_parse_label(form))

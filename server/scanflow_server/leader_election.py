@@ -137,7 +137,7 @@ class LeaseRenewal:
                 return
 
 
-def make_http_options(settings: ServerSettings) -> dict[str, Any]:
+def build_http_options(settings: ServerSettings) -> dict[str, Any]:
     """Return the uvicorn options that all servers here share."""
     return {
         "log_config": None,
@@ -162,7 +162,7 @@ def _serve_while_waiting(settings: ServerSettings, listener: socket.socket) -> I
     before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     server = uvicorn.Server(
         uvicorn.Config(
-            _respond_while_waiting, lifespan="off", timeout_graceful_shutdown=1, **make_http_options(settings)
+            _respond_while_waiting, lifespan="off", timeout_graceful_shutdown=1, **build_http_options(settings)
         )
     )
     own = listener.dup()

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from scanflow.errors import AlreadyRunningError, ScanflowError, UsageError
-from scanflow.files.private import open_home, open_private, private_folder
+from scanflow.files.private import create_private_folder, open_home, open_private
 from scanflow.processes.files import try_lock
-from scanflow_server.leader_election import EndedError, hold_lease, make_http_options
+from scanflow_server.leader_election import EndedError, build_http_options, hold_lease
 from scanflow_server.settings import ServerSettings
 
 _log = logging.getLogger("scanflow_server")
@@ -62,7 +62,7 @@ def _parse_settings(argv: Sequence[str] | None) -> ServerSettings:
 @contextmanager
 def _hold_home_lock(folder: Path) -> Iterator[None]:
     """Hold the lock of a home, which only one server at a time can have."""
-    private_folder(open_home(folder.parent) / folder.name)
+    create_private_folder(open_home(folder.parent) / folder.name)
     with open_private(folder / "lock", "a+", encoding="ascii") as file:
         give_up = time.monotonic() + _PATIENCE_S
         while not try_lock(file.fileno(), fcntl.LOCK_EX):
@@ -116,7 +116,7 @@ def _serve(settings: ServerSettings, listener: socket.socket) -> None:
         scheme = "http" if settings.tls_cert is None else "https"
         context.url = f"{scheme}://{host}:{listener.getsockname()[1]}"
         config = uvicorn.Config(
-            create_app(context), timeout_graceful_shutdown=_GOODBYE_S, **make_http_options(settings)
+            create_app(context), timeout_graceful_shutdown=_GOODBYE_S, **build_http_options(settings)
         )
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _ignore_signal)

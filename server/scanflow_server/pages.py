@@ -56,7 +56,7 @@ class Pages:
             Route("/login", self._login, methods=["POST"]),
             Route("/logout", self._logout, methods=["POST"]),
             Route("/reports/{app}", self._report, methods=["GET"]),
-            *LabelPages(context, self._caller).routes,
+            *LabelPages(context, self._authenticate).routes,
         ]
         pages = Starlette(
             routes=self.routes, exception_handlers={ScanflowError: _handle_error, NoSessionError: _redirect_to_login}
@@ -87,13 +87,13 @@ class Pages:
         return answer
 
     async def _show_overview(self, request: Request) -> Response:
-        caller = await self._caller(request)
+        caller = await self._authenticate(request)
         return make_page_response(
             overview_html.render_overview(await run_in_threadpool(self._load_overview, caller), caller.name)
         )
 
     async def _report(self, request: Request) -> Response:
-        caller, app = await self._caller(request), str(request.path_params["app"])
+        caller, app = await self._authenticate(request), str(request.path_params["app"])
         check_text(app)
         page = await run_in_threadpool(self._render_report, app, caller)
         # Its drawings have their own style sheets. All else is escaped, so no other style sheet can be among these.
@@ -132,7 +132,7 @@ class Pages:
             raise NotFoundError(f"No agent of {app!r} has reported anything yet.")
         return report_page(app, shown_events, [label.model_dump(mode="json") for label in labels])
 
-    async def _caller(self, request: Request) -> TokenHolder:
+    async def _authenticate(self, request: Request) -> TokenHolder:
         caller = await self._sessions.find_caller(request.cookies.get(COOKIE, ""))
         if caller is None:
             raise NoSessionError

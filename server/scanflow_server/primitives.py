@@ -78,10 +78,10 @@ class RequestedRuns:
     def show(self, run: str) -> RunRecord:
         return requests.show_team_run(self._context, run, team=self._team)
 
-    def job_planner(self) -> JobPlanner:
+    def get_job_planner(self) -> JobPlanner:
         return require_job_planner(self._context.deployer.batch)
 
-    def newest(self, *, app: str, team: str, workflow: str, limit: int) -> list[RunRecord]:
+    def list_newest(self, *, app: str, team: str, workflow: str, limit: int) -> list[RunRecord]:
         return requests.list_runs(self._context, limit=limit, app=app, team=team, workflow=workflow)
 
 

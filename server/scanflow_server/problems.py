@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from scanflow.errors import InvalidError, ScanflowError
-from scanflow.http.problems import PROBLEM_JSON, build_problem, problem_document
+from scanflow.http.problems import PROBLEM_JSON, build_problem, build_problem_document
 
 _log = logging.getLogger(__name__)
 _MAX_SHOWN = 5
@@ -85,7 +85,7 @@ async def _handle_validation_error(_request: Request, error: Exception) -> Respo
 
 async def _handle_http_error(_request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    document = problem_document(error.status_code, error.detail, title=error.detail)
+    document = build_problem_document(error.status_code, error.detail, title=error.detail)
     return _make_response(error.status_code, document, dict(error.headers or {}))
 
 

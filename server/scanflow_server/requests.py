@@ -38,8 +38,8 @@ def request_run(
     app, file = request.application, None if request.source is None else str(request.source)
     definition = {"application": to_document(app), "parameters": dict(request.parameters)}
     sent = {**definition, "workflow": request.workflow, "source": file}
-    once = _IdempotentRequest("run", key, None if own else keys.fingerprint(sent))
-    if (name := once.lookup(context)) is not None:
+    once = _IdempotentRequest("run", key, None if own else keys.compute_fingerprint(sent))
+    if (name := once.find_earlier_target(context)) is not None:
         return _ensure_run_entered(context, name)
     context.check_backend(app)
     defined = context.deployer.define(request)
@@ -66,8 +66,8 @@ def request_spin(
     """
     run, document = request.run or "@latest", None if request.app is None else to_document(request.app)
     definition = {"step": request.step, "application": document, "parameters": dict(request.parameters)}
-    once = _IdempotentRequest("spin", key, None if own else keys.fingerprint({**definition, "of": run}))
-    if (name := once.lookup(context)) is not None:  # by now it may be the newest run itself
+    once = _IdempotentRequest("spin", key, None if own else keys.compute_fingerprint({**definition, "of": run}))
+    if (name := once.find_earlier_target(context)) is not None:  # by now it may be the newest run itself
         return _ensure_run_entered(context, name)
     past = show_run(context, run)
     context.deployer.batch.check(context.deployer.define(replace(request, run=past.name)))
@@ -92,8 +92,8 @@ def request_resume(
 ) -> RunRecord:
     """Request that a run resume; AlreadyRunningError: it is running."""
     document = None if app is None else to_document(app)
-    once = _IdempotentRequest("resume", key, keys.fingerprint({"run": run, "application": document}))
-    if (name := once.lookup(context)) is not None:
+    once = _IdempotentRequest("resume", key, keys.compute_fingerprint({"run": run, "application": document}))
+    if (name := once.find_earlier_target(context)) is not None:
         return show_run(context, name)
     record = context.deployer.show(run)
     with context.store.write() as connection:
@@ -156,9 +156,9 @@ def request_operation(
     the key was used before. ``keep``: the application to store with the request.
     """
     once = _IdempotentRequest(
-        "operation", key, keys.fingerprint({"kind": kind, "service": service, "request": request})
+        "operation", key, keys.compute_fingerprint({"kind": kind, "service": service, "request": request})
     )
-    if (operation_id := once.lookup(context)) is not None:
+    if (operation_id := once.find_earlier_target(context)) is not None:
         return operation_id
     app, team = find_owner()
     operation = OperationRow(
@@ -242,7 +242,7 @@ class _IdempotentRequest:
     mark: str | None
     """The digest of the request, which has to be the same for the same key. None: the key alone identifies it."""
 
-    def lookup(self, context: ServerContext) -> str | None:
+    def find_earlier_target(self, context: ServerContext) -> str | None:
         """Return the target of an earlier request with this key, if any."""
         with context.store.read() as connection:
             return self.find(connection)
@@ -253,7 +253,9 @@ class _IdempotentRequest:
         return keys.find(connection, self.key, self.kind, self.mark)
 
     def keep(self, connection: Connection, target: str, *, at: float) -> None:
-        keys.record(connection, self.key, self.kind, self.mark or keys.fingerprint(self.key), target=target, at=at)
+        keys.record(
+            connection, self.key, self.kind, self.mark or keys.compute_fingerprint(self.key), target=target, at=at
+        )
 
 
 def keep_application(

@@ -10,7 +10,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
-from scanflow.environment_variables import name_variables, read_settings
+from scanflow.environment_variables import list_variables, read_settings
 from scanflow.errors import UsageError
 from scanflow.http.security import is_loopback_host
 from scanflow.settings import Settings
@@ -100,7 +100,7 @@ class ServerSettings(BaseModel):
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Self:
         """Read the settings from ``environ`` (default: this process' own)."""
-        variables = name_variables(cls, "SCANFLOW_")
+        variables = list_variables(cls, "SCANFLOW_")
         variables |= {field: f"SCANFLOW_SERVER_{field.upper()}" for field in ("host", "lease", "name", "port", "token")}
         return read_settings(cls, variables, environ, given={"library": Settings.from_environment(environ)})
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from functools import lru_cache, partial
 from typing import Any, Final, Protocol
 
-from scanflow.http.security import Refusal, bearer_token, refuse_request
+from scanflow.http.security import Refusal, read_bearer_token, refuse_request
 from scanflow_serving.http_server import LINGER_S, RESPOND
 from scanflow_serving.messages import Headers, Request, Response
 from scanflow_serving.problems import ProblemError
@@ -93,7 +93,7 @@ class HttpApi:
         if refusal is not None:
             raise ProblemError(refusal.status, refusal.detail, title=refusal.title)
         if self._token is not None and scope["path"] not in _ALWAYS_OPEN:
-            token = bearer_token(raw)
+            token = read_bearer_token(raw)
             if token is None or not hmac.compare_digest(token.encode("latin-1"), self._token):
                 raise ProblemError(401, "This service needs a bearer token.", headers=(("www-authenticate", "Bearer"),))
         if "expect" in headers and headers["expect"].lower() != "100-continue":

@@ -173,7 +173,7 @@ class Batcher:
             self._timer = None
         self._waiting = [entry for entry in self._waiting if not entry.future.done()]
         while self._waiting:
-            batch = self._next_batch()
+            batch = self._select_next_batch()
             now = monotonic()
             wait = compute_pause_s(
                 self._traffic,
@@ -193,7 +193,7 @@ class Batcher:
             self._waiting = [entry for entry in self._waiting if entry not in batch]
             self._send(batch)
 
-    def _next_batch(self) -> list[_Entry]:
+    def _select_next_batch(self) -> list[_Entry]:
         """Return the requests that can be stacked with the oldest, in order."""
         first = self._waiting[0]
         if first.kind is None or self._alone:

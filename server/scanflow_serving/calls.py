@@ -73,7 +73,7 @@ class ServingCall(msgspec.Struct, eq=False):
         """Return the request's tensors."""
         raise NotImplementedError
 
-    def answer(self, outcome: Outcome) -> Any:
+    def build_response(self, outcome: Outcome) -> Any:
         raise NotImplementedError
 
     def make_failure(self, problem: ProblemError) -> Any:
@@ -88,10 +88,10 @@ class ServingCall(msgspec.Struct, eq=False):
     async def run(self, allowed_s: float) -> Any:
         engine = self.server.engine
         if not engine.busy and self.graph.inline and not self.unread:
-            return self._work()
+            return self._compute()
         try:
             async with asyncio.timeout(allowed_s):
-                return await (self._work_on_loop() if self.graph.waits else engine.run(self._work))
+                return await (self._compute_on_loop() if self.graph.waits else engine.run(self._compute))
         except TimeoutError:
             engine.check_workers()
             where = "it was still running" if self.started else "it was still waiting in the queue"
@@ -108,15 +108,15 @@ class ServingCall(msgspec.Struct, eq=False):
         assert self.outcome is not None
         return to_outputs(self.outcome)
 
-    def _work(self) -> Any:
+    def _compute(self) -> Any:
         self.started = True
         if self.unread:
             self._read_and_retain()
         outcome = finish(self.graph.walk(self.value, self.names, self.walk))
         self.outcome = outcome
-        return self.answer(outcome)
+        return self.build_response(outcome)
 
-    async def _work_on_loop(self) -> Any:
+    async def _compute_on_loop(self) -> Any:
         """Answer the request on the loop; a worker decodes and encodes large bodies."""
         engine = self.server.engine
         if self.unread:
@@ -125,8 +125,8 @@ class ServingCall(msgspec.Struct, eq=False):
         outcome = await self.graph.walk(self.value, self.names, self.walk, self.loaded.invoke)
         self.outcome = outcome
         if getattr(outcome.value, "nbytes", 0) > LARGE:
-            return await engine.run(lambda: self.answer(outcome))
-        return self.answer(outcome)
+            return await engine.run(lambda: self.build_response(outcome))
+        return self.build_response(outcome)
 
     def _read_and_retain(self) -> None:
         self.read()
@@ -157,7 +157,7 @@ class OipCall(ServingCall):
         assert self.infer is not None
         return self.infer.inputs
 
-    def answer(self, outcome: Outcome) -> Any:
+    def build_response(self, outcome: Outcome) -> Any:
         """Return the response as JSON, JSON with binary data, or raw bytes."""
         if oip.should_send_raw(self.request.headers):
             body = to_raw_bytes(outcome.value, outcome.step.who)
@@ -184,7 +184,7 @@ class OipCall(ServingCall):
 class GrpcCall(OipCall):
     """A request over gRPC, which encodes the answer or problem itself."""
 
-    def answer(self, outcome: Outcome) -> Any:
+    def build_response(self, outcome: Outcome) -> Any:
         return self.respond(outcome)
 
     def make_failure(self, problem: ProblemError) -> Any:
@@ -206,7 +206,7 @@ class SeldonCall(ServingCall):
         assert self.asked is not None
         return to_inputs(self.asked.value)
 
-    def answer(self, outcome: Outcome) -> Any:
+    def build_response(self, outcome: Outcome) -> Any:
         assert self.asked is not None
         return Response(200, seldon.encode(self.asked, outcome, self.walk, self.loaded.id), headers=self.headers)
 

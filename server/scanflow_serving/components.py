@@ -70,10 +70,10 @@ class Component:
         """Whether a call may block, and so needs a thread; else it is made on the loop."""
 
         self.subject = subject
-        self.tags = _method(subject, "tags")
-        self.metrics = _method(subject, "metrics")
-        self.health = _method(subject, "health_status")
-        self.feedback = _method(subject, "send_feedback")
+        self.tags = _find_method(subject, "tags")
+        self.metrics = _find_method(subject, "metrics")
+        self.health = _find_method(subject, "health_status")
+        self.feedback = _find_method(subject, "send_feedback")
         named: Any = getattr(subject, "class_names", None)
         named = named() if callable(named) else named
         self.class_names = None if named is None else [str(name) for name in named]
@@ -95,7 +95,7 @@ def load_component(node: Node, *, threads: int, run_async: RunAsync = asyncio.ru
     except ProblemError as problem:
         raise UsageError(f"{who} cannot be warmed up: {problem.detail}") from problem
     except BaseException as error:  # a user's code may raise anything, and must not end the instance
-        frames, cause = _frames_and_cause(error)
+        frames, cause = _describe_cause(error)
         raise UsageError("\n  ".join([f"{who} cannot be loaded:", *frames, *cause.splitlines()])) from error
 
 
@@ -106,7 +106,7 @@ def make_component_problem(who: str, error: BaseException) -> ProblemError:
     """
     if isinstance(error, ProblemError):
         return error
-    frames, cause = _frames_and_cause(error)
+    frames, cause = _describe_cause(error)
     status = getattr(error, "status_code", None)
     if not isinstance(status, int) or not 400 <= status <= 599:
         status = 500
@@ -115,13 +115,13 @@ def make_component_problem(who: str, error: BaseException) -> ProblemError:
     )
 
 
-def _frames_and_cause(error: BaseException) -> tuple[tuple[str, ...], str]:
+def _describe_cause(error: BaseException) -> tuple[tuple[str, ...], str]:
     text = "".join(traceback.format_exception(error, limit=-_FRAMES_READ))
     frames, cause = read_text(text, *_OWN_FOLDERS)
     return frames, cause or type(error).__name__
 
 
-def _method(subject: object, name: str) -> Callable[..., Any] | None:
+def _find_method(subject: object, name: str) -> Callable[..., Any] | None:
     method = getattr(subject, name, None)
     return method if callable(method) else None
 

@@ -104,7 +104,7 @@ class Control:
                 return
             case "state":
                 others = message.body.get("others")
-                body = self._application.state(metrics=bool(message.body.get("metrics")), others=others)
+                body = self._application.describe_state(metrics=bool(message.body.get("metrics")), others=others)
                 body |= {"connections": len(self._http), "busy_connections": self._http.busy}
                 if "fair_share" in message.body:
                     self._http.balance(message.body["fair_share"])

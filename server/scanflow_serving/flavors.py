@@ -102,7 +102,7 @@ def _put_code_on_path(folder: Path, flavors: Mapping[str, Any]) -> None:
 
 def _warm_up(model: Predictor, who: str) -> Predictor:
     """Call the model once, so that nothing is built at the first request, and infer its outputs."""
-    zeros = model.signature.zeros()
+    zeros = model.signature.make_zeros()
     if zeros is None:
         return model
     result = model.predict(zeros)
@@ -224,7 +224,7 @@ class _Sklearn:
         if any(spec.datatype == "BYTES" for spec in self.signature.inputs):
             return True
         try:
-            self._predict(_to_matrix(self.signature.zeros(), self.signature))
+            self._predict(_to_matrix(self.signature.make_zeros(), self.signature))
         except (ValueError, TypeError, KeyError, IndexError):
             return True
         return False

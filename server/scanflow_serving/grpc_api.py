@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from scanflow.errors import UnavailableError
-from scanflow.protos import SERVICE, message, methods
+from scanflow.protos import SERVICE, list_methods, message
 from scanflow.wire import Limits
 from scanflow_serving.messages import InferRequest, InferResponse, Request, RequestedOutput, Response, Tensor
 from scanflow_serving.oip import parse_timeout
@@ -146,14 +146,14 @@ class GrpcApi:
         }
         handlers = {
             name: grpc.unary_unary_rpc_method_handler(
-                partial(self._answer, name, request.FromString, behaviours[name]),
+                partial(self._handle, name, request.FromString, behaviours[name]),
                 response_serializer=response.SerializeToString,
             )
-            for name, (request, response) in methods().items()
+            for name, (request, response) in list_methods().items()
         }
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
-    async def _answer(
+    async def _handle(
         self,
         name: str,
         read: Callable[[bytes], Any],
@@ -208,7 +208,7 @@ class GrpcApi:
         answer = await self._core.handle(Request("GET", path))
         if answer.status != 200:
             raise ProblemError(answer.status, _get_detail(answer))
-        return ParseDict(json.loads(answer.content()), message(kind)(), ignore_unknown_fields=True)
+        return ParseDict(json.loads(answer.join_body()), message(kind)(), ignore_unknown_fields=True)
 
 
 def read_request(request: Any, *, allow_nan: bool) -> InferRequest:
@@ -288,6 +288,6 @@ def _build_path(model: str, version: str) -> str:
 
 def _get_detail(answer: Response) -> str:
     try:
-        return str(json.loads(answer.content())["detail"])
+        return str(json.loads(answer.join_body())["detail"])
     except (ValueError, LookupError, TypeError):
         return f"HTTP {answer.status}"

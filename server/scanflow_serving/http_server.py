@@ -194,7 +194,7 @@ class Connection(HttpToolsProtocol):
             cycle.disconnected = True
             cycle.message_event.set()
         response = problem.response()
-        body = response.content()
+        body = response.join_body()
         lines = [f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}"]
         lines += [f"content-type: {response.content_type}", f"content-length: {len(body)}", "connection: close"]
         self.transport.write("\r\n".join([*lines, "", ""]).encode() + body)

@@ -27,7 +27,7 @@ class Management:
             return self.refuse(ProblemError(405, "This port is read only.", headers=(("allow", "GET, HEAD"),)))
         if request.path == STATE:
             return documents.to_response(
-                {**self._application.state(metrics=True), "rss_bytes": documents.get_rss_bytes()}
+                {**self._application.describe_state(metrics=True), "rss_bytes": documents.get_rss_bytes()}
             )
         if request.path in _SAME:
             return await self._application.handle(request)

@@ -35,7 +35,7 @@ class Response(Struct, eq=False):
     content_type: str = "application/json"
     headers: Headers = ()
 
-    def content(self) -> bytes:
+    def join_body(self) -> bytes:
         return self.body if isinstance(self.body, bytes) else b"".join(self.body)
 
 

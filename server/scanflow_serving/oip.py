@@ -89,7 +89,7 @@ def decode_raw(body: Body, declared: NodeSignature, *, allow_nan: bool) -> Infer
     if spec.datatype == "BYTES":
         whole = np.array([bytes(data)], dtype=object).reshape([1] * len(spec.shape))
         return InferRequest([Tensor(spec.name, "BYTES", whole)])
-    width = 2 if spec.datatype == "BF16" else spec.zeros().dtype.itemsize
+    width = 2 if spec.datatype == "BF16" else spec.make_zeros().dtype.itemsize
     shape = _fill_shape(spec.shape, len(data) // width)
     where = f"The body, the input {spec.name!r}"
     if shape is None or len(data) % width:
@@ -154,7 +154,7 @@ def _decode(body: Body, rest: memoryview | None, *, allow_nan: bool) -> InferReq
             continue
         if entry.data is not _NO_DATA:
             raise invalid(f"{where} has both 'data' and a binary_data_size. Send one of them.")
-        part = _slice_part(rest, begin, size, where)
+        part = _take_part(rest, begin, size, where)
         begin += len(part)
         tensors.append(from_binary(entry.name, entry.datatype, entry.shape, part, allow_nan=allow_nan, where=where))
     return _build_request(read, tensors, rest, begin)
@@ -210,7 +210,7 @@ def _make_writable(body: Body) -> Body:
     return bytearray(body) if isinstance(body, bytes) else body
 
 
-def _slice_part(rest: memoryview | None, begin: int, size: object, where: str) -> memoryview:
+def _take_part(rest: memoryview | None, begin: int, size: object, where: str) -> memoryview:
     if rest is None:
         raise invalid(
             f"{where} has a binary_data_size, but the request has no header Inference-Header-Content-Length that says "

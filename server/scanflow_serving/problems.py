@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from scanflow.errors import did_you_mean
-from scanflow.http.problems import PROBLEM_JSON, problem_document
+from scanflow.http.problems import PROBLEM_JSON, build_problem_document
 from scanflow_serving.messages import Headers, Response
 
 _MAX_SHOWN = 2000
@@ -43,7 +43,7 @@ class ProblemError(Exception):
         """Return the response; ``retry-after`` is in whole seconds, at least 1."""
         # Clients of the Open Inference Protocol read the message from `error`.
         more = {"error": self.detail, **self.extra}
-        body = _encode({**problem_document(self.status, self.detail, title=self.title), **more})
+        body = _encode({**build_problem_document(self.status, self.detail, title=self.title), **more})
         headers = self.headers
         if self.retry_after_s is not None:
             headers = (*headers, ("retry-after", str(max(1, math.ceil(self.retry_after_s)))))

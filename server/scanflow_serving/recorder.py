@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scanflow.files.private import open_private, private_folder
+from scanflow.files.private import create_private_folder, open_private
 from scanflow.processes.files import try_lock
 from scanflow.wire import Recording, Revision
 from scanflow_serving.messages import Tensor
@@ -137,7 +137,7 @@ class Recorder:
     def _lock_folder(self) -> int | None:
         """Lock the folder while this process may write files, so that their collector knows; the kernel releases it."""
         try:
-            opened = os.open(private_folder(self._folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            opened = os.open(create_private_folder(self._folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:  # it cannot be written to either, which is counted
             return None
         try_lock(opened, fcntl.LOCK_SH)
@@ -152,7 +152,7 @@ class Recorder:
     def _write(self, batch: Sequence[_Prediction]) -> None:
         rows = sum(prediction.rows for prediction in batch)
         try:
-            private_folder(self._folder)
+            create_private_folder(self._folder)
             if _count_folder_bytes(self._folder) + _count_bytes(batch) > self._recording.max_bytes:
                 self._count("scanflow_dropped", rows)
                 return

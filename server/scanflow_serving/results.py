@@ -71,7 +71,7 @@ def _to_tensor(name: str, value: Any, who: str) -> Tensor:
     if datatype is None:
         raise _make_unusable_problem(who, f"an array of {array.dtype.name}, which no datatype can hold.")
     if datatype == "BYTES":
-        array = _bytes_only(array, who)
+        array = _check_bytes(array, who)
     elif datatype == "BF16":
         array = array.astype(np.float32)
     return Tensor(name, datatype, array)
@@ -90,7 +90,7 @@ def _convert(value: Any, who: str) -> NDArray[Any]:
     return array
 
 
-def _bytes_only(array: NDArray[Any], who: str) -> NDArray[Any]:
+def _check_bytes(array: NDArray[Any], who: str) -> NDArray[Any]:
     elements = np.empty(array.size, dtype=object)
     for place, item in enumerate(array.flat):
         if isinstance(item, str):

@@ -93,7 +93,7 @@ class ServingApplication:
     def live(self) -> bool:
         return not (self._closed or self.engine.unhealthy)
 
-    def state(self, *, metrics: bool = False, others: Samples | None = None) -> dict[str, Any]:
+    def describe_state(self, *, metrics: bool = False, others: Samples | None = None) -> dict[str, Any]:
         """Return the instance's state, for its supervisor.
 
         Args:
@@ -185,7 +185,7 @@ class ServingApplication:
         if call.recorded or call.shadowed:
             call.keep_inputs()
 
-    async def _answer(self, kind: type[ServingCall], target: RouteTarget, request: Request) -> Response:
+    async def _respond(self, kind: type[ServingCall], target: RouteTarget, request: Request) -> Response:
         call = self._begin(kind, target, request)
         call.unread = len(request.body) > LARGE
         answer: Response = await self._run(call, self.limits.deadline_s)
@@ -249,7 +249,7 @@ class ServingApplication:
             loaded.id: (self._instance, ("x-scanflow-revision", loaded.id)) for loaded in self.revisions.loaded.values()
         }
         get("/", self._show_instance)
-        get("/v2", self._server)
+        get("/v2", self._describe_server)
         for path in ("/v2/health/live", "/healthz"):
             get(path, self._live)
         for path in ("/v2/health/ready", "/readyz"):
@@ -259,12 +259,12 @@ class ServingApplication:
         self._targets = self._find_targets()
         for (name, version), target in self._targets.items():
             path = f"{_MODELS}{name}" + (f"/versions/{version}" if version else "")
-            get(path, partial(self._metadata, target))
-            get(f"{path}/ready", partial(self._model_ready, target))
-            post(f"{path}/infer", partial(self._answer, OipCall, target))
+            get(path, partial(self._describe_node, target))
+            get(f"{path}/ready", partial(self._report_ready, target))
+            post(f"{path}/infer", partial(self._respond, OipCall, target))
         whole = self._targets.get((self._spec.service, ""))
-        post("/api/v1.0/predictions", partial(self._answer, SeldonCall, whole) if whole else _not_ready)
-        post("/api/v1.0/feedback", partial(self._feedback, whole) if whole else _not_ready)
+        post("/api/v1.0/predictions", partial(self._respond, SeldonCall, whole) if whole else _not_ready)
+        post("/api/v1.0/feedback", partial(self._give_feedback, whole) if whole else _not_ready)
         self._routes = table
 
     def _find_targets(self) -> dict[tuple[str, str], RouteTarget]:
@@ -328,7 +328,7 @@ class ServingApplication:
         names = [name for name, version in self._targets if not version]
         return documents.to_response(documents.describe_instance(self._spec, names), (self._instance,))
 
-    async def _server(self, _request: Request) -> Response:
+    async def _describe_server(self, _request: Request) -> Response:
         return documents.to_response(documents.describe_server())
 
     async def _live(self, _request: Request) -> Response:
@@ -337,12 +337,12 @@ class ServingApplication:
     async def _ready(self, _request: Request) -> Response:
         return _make_state_response("ready", self.ready())
 
-    async def _metadata(self, target: RouteTarget, _request: Request) -> Response:
+    async def _describe_node(self, target: RouteTarget, _request: Request) -> Response:
         loaded = max(target.chooser.choices, key=lambda choice: choice.weight)
         document = documents.describe_model(target.name, target.get_graph(loaded), self._list_versions(target.name))
         return documents.to_response(document, self._headers[loaded.id])
 
-    async def _model_ready(self, target: RouteTarget, _request: Request) -> Response:
+    async def _report_ready(self, target: RouteTarget, _request: Request) -> Response:
         unwell = (
             self.health.failures.get(target.node) if target.node else next(iter(self.health.failures.values()), None)
         )
@@ -363,7 +363,7 @@ class ServingApplication:
         self._count_requests()
         return Response(200, *self.metrics.render(self._others))
 
-    async def _feedback(self, target: RouteTarget, request: Request) -> Response:
+    async def _give_feedback(self, target: RouteTarget, request: Request) -> Response:
         self._admit()
         media = request.headers.get("content-type", "")
         feedback = seldon.decode_feedback(request.body, allow_nan=self.limits.allow_nan, media=media)

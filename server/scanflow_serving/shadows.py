@@ -42,11 +42,11 @@ class Shadows:
             self.engine.in_flight += 1
             self._bytes += size
             loaded.in_flight += 1
-            task = asyncio.ensure_future(self._answer(call, loaded, size, revisions))
+            task = asyncio.ensure_future(self._compare(call, loaded, size, revisions))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, call: ServingCall, loaded: LoadedRevision, size: int, revisions: Revisions) -> None:
+    async def _compare(self, call: ServingCall, loaded: LoadedRevision, size: int, revisions: Revisions) -> None:
         walk, began, graph = GraphTraversal(dict(call.walk.meta), checked=call.walk.checked), monotonic(), loaded.graph
         status, outcome = 200, "failed"
 

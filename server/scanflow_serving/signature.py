@@ -45,7 +45,7 @@ class TensorSpec:
             return False
         return all(wanted in {-1, size} for wanted, size in zip(self.shape, shape, strict=True))
 
-    def zeros(self) -> NDArray[Any]:
+    def make_zeros(self) -> NDArray[Any]:
         shape = [1 if size < 0 else size for size in self.shape]
         if self.datatype == "BYTES":
             return np.full(shape, b"", dtype=object)
@@ -115,13 +115,13 @@ class NodeSignature:
         names = ", ".join(f"{spec.name!r}" for spec in specs)
         raise _make_unfit(f"{who} takes {names}, and got one value of type {type(value).__name__}.")
 
-    def zeros(self) -> Any:
+    def make_zeros(self) -> Any:
         """Return the smallest value that fits, or None if nothing is declared."""
         if not self.inputs:
             return None
         if len(self.inputs) == 1 and not self.table:
-            return self.inputs[0].zeros()
-        return {spec.name: spec.zeros() for spec in self.inputs}
+            return self.inputs[0].make_zeros()
+        return {spec.name: spec.make_zeros() for spec in self.inputs}
 
     def format_inputs(self) -> str:
         """Format the inputs: ``'x' FP32 [-1, 4]``."""

@@ -110,7 +110,7 @@ def _under_load(
             load.mark("end")
             load.wait_for(max(requests, load.progress[0] + requests // 10))
             load.stop()
-            result = load.result()
+            result = load.read_result()
     except LoadError as error:
         raise NotMeasuredError(f"{name}: {error}") from error
     before, during, _ = result.split_by_phase("begin", "end")

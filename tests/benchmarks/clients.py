@@ -64,7 +64,7 @@ def callers(
             tally=tally,
             timeout_s=60,
         ) as load:
-            result = load.result(timeout_s=seconds + 120)
+            result = load.read_result(timeout_s=seconds + 120)
     except LoadError as error:
         raise NotMeasuredError(str(error)) from error
     if result.failed:

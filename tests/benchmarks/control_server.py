@@ -15,7 +15,7 @@ from scanflow.agent.records import Action, Decision, Event, Intent
 from scanflow.app.files import dump_json
 from scanflow.backends.local.layout import Home
 from scanflow.deployer import EmbeddedDeployer, RunRequest
-from scanflow.http.home_token import token_file
+from scanflow.http.home_token import get_token_file
 from scanflow.loading import load_application
 from scanflow.settings import Settings
 from scanflow_server.settings import ServerSettings
@@ -66,7 +66,7 @@ strategy("heard", told)
 
 def give_token(home: Path) -> None:
     home.mkdir(parents=True, exist_ok=True)
-    token_file(home).write_text(TOKEN)
+    get_token_file(home).write_text(TOKEN)
 
 
 @contextmanager
@@ -165,7 +165,7 @@ def asked(
     load_of = partial(steady_load, connections=16, requests=max(1, round(rate * seconds)), rate=rate, method=method)
     try:
         with load_of(f"{url}{API}{path}", text, headers=bearer(TOKEN)) as load:
-            result = load.result(timeout_s=seconds + 60)
+            result = load.read_result(timeout_s=seconds + 60)
     except LoadError as error:
         raise NotMeasuredError(str(error)) from error
     if result.failed:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import scanflow as sf
-from scanflow.backends.local.mpi.claims import neighbours
+from scanflow.backends.local.mpi.claims import list_neighbours
 from scanflow.backends.local.mpi.containers import build_container_command, find_runtime
 from scanflow.backends.local.mpi.flavors import build_command, find_launcher
 from scanflow.backends.local.mpi.launcher import launch
@@ -226,7 +226,7 @@ def beside(number: int) -> None:
         )
         client = sf.Client(progress=False)
         client.deploy(app, "serve")
-        (service,) = neighbours(home)
+        (service,) = list_neighbours(home)
         free = [cpu for cpu in read_topology().effective_cpus if cpu not in service.cpus]
 
         def latency() -> Sample:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from scanflow.agent.records import Event
-from scanflow.drift.thumbnail import thumbnail
+from scanflow.drift.thumbnail import encode_thumbnail
 from scanflow.reports.event_report import report_page
 from tests.browser.conftest import Browser
 from tests.server import ServerProcess
@@ -23,7 +23,7 @@ pytestmark = [
 
 ENTER, TAB = "\ue007", "\ue004"
 ROW = {"y" * 100: "z" * 300, "latitude": 1.5, "city": "<b>Vic</b>"}
-PNG = thumbnail(np.arange(784).reshape(28, 28) % 97)
+PNG = encode_thumbnail(np.arange(784).reshape(28, 28) % 97)
 assert PNG is not None
 PICTURE = base64.b64encode(PNG).decode()
 

@@ -136,7 +136,9 @@ class Echoes:
 
     def count(self, name: str) -> int:
         """Return how many requests the pods behind a Service have counted; there should be one pod."""
-        return int(self.cluster.text(f"/api/v1/namespaces/{self.namespace}/services/{name}:{HTTP_PORT}/proxy/count"))
+        return int(
+            self.cluster.fetch_text(f"/api/v1/namespaces/{self.namespace}/services/{name}:{HTTP_PORT}/proxy/count")
+        )
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from scanflow.knowledge import KnowledgeBase, open_knowledge
 from scanflow.knowledge.model_cache import ModelCache
 from scanflow.loading import load_application
 from scanflow.processes.ports import choose_port
-from scanflow.reports.loop_events import loop_events
+from scanflow.reports.loop_events import select_loop_events
 from scanflow.settings import Settings
 from tests.waiting import until
 
@@ -136,7 +136,7 @@ class Loop:
 
 def told_by(events: Sequence[Event]) -> list[tuple[str, str]]:
     """Return the story: who did what."""
-    return [(one.agent, one.kind) for one in loop_events(events)]
+    return [(one.agent, one.kind) for one in select_loop_events(events)]
 
 
 def address_for_pods(cluster: Cluster) -> str:

@@ -103,7 +103,7 @@ def scraped(here: Echoes, settings: KubernetesSettings, name: str) -> bool:
     (service, _, namespace), port = address.partition(":")[0].partition("."), address.partition(":")[2] or "80"
     query = f'min(count_over_time(scanflow_in_flight{{namespace="{here.namespace}",pod=~"{name}-.+"}}[1m]))'
     path = f"/api/v1/namespaces/{namespace.split('.')[0]}/services/{service}:{port}/proxy/api/v1/query"
-    found = json.loads(here.cluster.text(f"{path}?{urlencode({'query': query})}"))["data"]["result"]
+    found = json.loads(here.cluster.fetch_text(f"{path}?{urlencode({'query': query})}"))["data"]["result"]
     return bool(found) and float(found[0]["value"][1]) >= 2
 
 
@@ -198,7 +198,7 @@ def test_a_deployed_service_grows_under_load_and_shrinks_after_it(
 
 def _has_metrics(cluster: Cluster) -> bool:
     try:
-        cluster.text("/apis/metrics.k8s.io/v1beta1/nodes")
+        cluster.fetch_text("/apis/metrics.k8s.io/v1beta1/nodes")
     except ScanflowError:
         return False
     return True

@@ -275,9 +275,9 @@ def test_a_review_says_what_is_allowed(cluster: Cluster) -> None:
 
 
 def test_the_version_is_read(cluster: Cluster) -> None:
-    assert '"gitVersion"' in cluster.text("/version")
+    assert '"gitVersion"' in cluster.fetch_text("/version")
     with pytest.raises(NotFoundError):
-        cluster.text("/no-such-document")
+        cluster.fetch_text("/no-such-document")
 
 
 def test_a_pod_tells_what_it_wrote_and_runs_commands(cluster: Cluster, namespace: str) -> None:

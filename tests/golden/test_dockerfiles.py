@@ -44,8 +44,8 @@ def test_the_tag_changes_with_all_that_the_image_is_made_of_and_with_nothing_els
     tags = [one.tag, *(one.model_copy(update=change).tag for change in changes)]
     assert len(set(tags)) == len(tags)
     assert one.tag == Recipe(app="shop", team="data", base=BASE, code=CODE).tag
-    assert one.name("host:5000/team/") == f"host:5000/team/scanflow/shop:{one.tag}"
-    assert one.name() == f"scanflow/shop:{one.tag}"
+    assert one.format_name("host:5000/team/") == f"host:5000/team/scanflow/shop:{one.tag}"
+    assert one.format_name() == f"scanflow/shop:{one.tag}"
 
 
 @pytest.mark.parametrize("base", ["", "python:3.12\nRUN curl", "python 3.12", "--platform=x"])

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 import scanflow as sf
-from scanflow.deployer.remote_home import UpProcess, UpResponse, read_up
+from scanflow.deployer.remote_home import UpProcess, UpState, read_up
 from scanflow.errors import UnavailableError
 from scanflow.processes.daemon import Daemon
 from scanflow.processes.identity import read_start_time
@@ -74,7 +74,7 @@ def port() -> Iterator[int]:
 
 
 @pytest.fixture
-def up(quick_cli: Cli, home: Path, port: int) -> Iterator[UpResponse]:
+def up(quick_cli: Cli, home: Path, port: int) -> Iterator[UpState]:
     done = quick_cli("up", "--no-tracker", "--port", str(port))
     assert done.returncode == 0, done.stderr
     found = read_up(home)
@@ -138,7 +138,7 @@ def demo_s_advice() -> list[str]:
 
 
 def test_commands_go_to_the_server_that_is_named(
-    quick_cli: Cli, up: UpResponse, app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quick_cli: Cli, up: UpState, app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = quick_cli("token", "show").stdout.strip()
     monkeypatch.setenv("SCANFLOW_HOME", str(tmp_path / "another"))
@@ -174,7 +174,7 @@ def start_agent(cli: Cli, home: Path, folder: Path, *, seconds: float) -> Daemon
 
 
 def test_a_killed_server_ends_neither_commands_nor_agents(
-    quick_cli: Cli, up: UpResponse, home: Path, app: Path, tmp_path: Path
+    quick_cli: Cli, up: UpState, home: Path, app: Path, tmp_path: Path
 ) -> None:
     agent = start_agent(quick_cli, home, tmp_path, seconds=0.0)
 
@@ -185,7 +185,7 @@ def test_a_killed_server_ends_neither_commands_nor_agents(
 
     kill(up.server)
     assert quick_cli("run", "app.py:w").returncode == 0
-    again = UpResponse.model_validate_json(quick_cli("up", "--no-tracker", "--json").stdout)
+    again = UpState.model_validate_json(quick_cli("up", "--no-tracker", "--json").stdout)
     assert again.server.url == up.server.url
     assert len(json.loads(quick_cli("runs", "--json").stdout)) == 1
     kill(again.server)
@@ -197,7 +197,7 @@ def test_a_killed_server_ends_neither_commands_nor_agents(
 
 @pytest.mark.slow
 def test_down_does_not_say_that_an_agent_is_stopped_before_it_is(
-    quick_cli: Cli, up: UpResponse, home: Path, app: Path, tmp_path: Path
+    quick_cli: Cli, up: UpState, home: Path, app: Path, tmp_path: Path
 ) -> None:
     agent = start_agent(quick_cli, home, tmp_path, seconds=120.0)
     ended = quick_cli("down")
@@ -213,7 +213,7 @@ def test_mlflow_s_server_comes_up_over_the_same_tracker_and_goes_down_with_all_i
 ) -> None:
     raised = cli("up", "--json", "--port", str(port))
     assert raised.returncode == 0, raised.stderr
-    found = UpResponse.model_validate_json(raised.stdout)
+    found = UpState.model_validate_json(raised.stdout)
     assert found.tracker is not None
     tracker = found.tracker
     try:

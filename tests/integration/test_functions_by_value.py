@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scanflow.deployer.functions import versions
+from scanflow.deployer.functions import read_versions
 from tests.server import ServerProcess
 from tests.waiting import patient
 
@@ -105,7 +105,7 @@ def test_what_is_not_signed_by_this_home_is_not_loaded(server: ServerProcess, tm
 
 
 def test_functions_come_with_a_token_and_of_the_same_versions_only(server: ServerProcess) -> None:
-    body = {"pickled": base64.b64encode(b"not a pickle at all").decode(), **versions()}
+    body = {"pickled": base64.b64encode(b"not a pickle at all").decode(), **read_versions()}
     taken = server.api.post("/functions", json=body)
     assert taken.status_code == 201, "its bytes are nobody's business before its step runs"
     assert server.api.post("/functions", json=body).json() == taken.json()

@@ -24,7 +24,7 @@ import pytest
 from scanflow.app.application import Application
 from scanflow.errors import MissingExtraError, NotFoundError, UnavailableError, UsageError
 from scanflow.knowledge import open_knowledge
-from scanflow.knowledge.step_environment import add_run_tags, prepared_environment, tracker_place
+from scanflow.knowledge.step_environment import add_run_tags, find_prepared_environment, tracker_place
 from tests.serving import held_port
 from tests.waiting import patient
 
@@ -85,7 +85,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_processes_that_prepare_a_fresh_home_at_once_agree(home: Path) -> None:
     for team in ("data", "science"):
-        known = prepared_environment(home, "shop", team)
+        known = find_prepared_environment(home, "shop", team)
         assert known is not None
         assert known == open_knowledge(home).prepare("shop", team)
     assert [path.name for path in (home / "tracker").glob(".mlflow.db.new*")] == []
@@ -266,7 +266,7 @@ def test_a_server_that_is_down_or_hangs_is_unavailable_before_mlflow_tries_it(
     assert "secret" not in str(caught.value)
     with pytest.raises(UnavailableError):
         knowledge.prepare("shop", "data")
-    assert prepared_environment(tmp_path, "shop", "data", tracker_uri=f"http://127.0.0.1:{closed_port}") is None
+    assert find_prepared_environment(tmp_path, "shop", "data", tracker_uri=f"http://127.0.0.1:{closed_port}") is None
     with pytest.raises(UnavailableError, match=r"postgresql://me:\*\*\*@127"):
         open_knowledge(tmp_path, f"postgresql://me:secret@127.0.0.1:{closed_port}/db").get_run("r")
 

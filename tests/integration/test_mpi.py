@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.backends.job_times import job_times
+from scanflow.backends.job_times import compute_job_times
 from scanflow.backends.local.mpi.processes import MAX_OUTPUT_BYTES
 from scanflow.client import ScanflowClient, ScanflowDeployerClient
 from scanflow.errors import StepFailedError
@@ -74,7 +74,7 @@ def test_a_job_runs_to_its_end_and_each_rank_is_seen(home: Path, programs: Path,
     run = client.run(job(programs, flavor, affinity="cpumempin", n_workers=2))
     assert run.state == "succeeded"
     assert client.output("sum")["flavor"] == flavor
-    times = job_times(client.show(run.name), now=time.time())
+    times = compute_job_times(client.show(run.name), now=time.time())
     assert (times.ranks, times.nodes) == (2, ("localhost",))
     assert 0 <= times.waiting_s < (times.response_s or 0.0)
     ranks = {task.task: task for task in client.show(run.name).tasks if task.step == "ranks"}

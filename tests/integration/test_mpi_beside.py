@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import scanflow as sf
-from scanflow.backends.local.mpi.claims import neighbours
+from scanflow.backends.local.mpi.claims import list_neighbours
 from scanflow.placement.sysfs import read_topology
 from tests.waiting import patient, until
 
@@ -56,7 +56,7 @@ def cpu_of(client: sf.Client, run: str) -> str:
 def test_a_job_runs_on_a_core_that_no_service_has(home: Path, tmp_path: Path) -> None:
     app, client = application(tmp_path), sf.Client(progress=False)
     client.deploy(app, "serve")
-    (service,) = neighbours(home)
+    (service,) = list_neighbours(home)
     assert (service.name, len(service.cpus), service.service) == ("serve", 1, True)
     (free, *_) = [cpu for cpu in read_topology().effective_cpus if cpu not in service.cpus]
     notes = " ".join(client.plan(app, "job").steps[0].notes)
@@ -65,17 +65,17 @@ def test_a_job_runs_on_a_core_that_no_service_has(home: Path, tmp_path: Path) ->
     run = client.run(app, "job")
     assert cpu_of(client, run.name) == f"localhost, CPU {free}"
     assert "packed onto the free cores" in client.logs("dgemm")
-    assert neighbours(home) == [service], "what has ended holds nothing"
+    assert list_neighbours(home) == [service], "what has ended holds nothing"
 
 
 def test_two_jobs_have_a_core_each_and_one_that_was_killed_has_none(home: Path, tmp_path: Path) -> None:
     app, client = application(tmp_path), sf.Client(progress=False)
     long = client.run(app, "long", wait=False)
-    until(lambda: neighbours(home), "the first job runs")
-    (first,) = neighbours(home)
+    until(lambda: list_neighbours(home), "the first job runs")
+    (first,) = list_neighbours(home)
     assert (first.name, first.service, first.profile) == ("idle", False, "cpu")
     second = client.run(app, "job")
     assert cpu_of(client, second.name) != cpu_of(client, long.name)
     long.stop()
     assert long.wait(timeout_s=patient(60)).state == "stopped"
-    until(lambda: not neighbours(home), "its core is free")
+    until(lambda: not list_neighbours(home), "its core is free")

@@ -18,11 +18,11 @@ import pytest
 import scanflow as sf
 from scanflow.backends.local.mpi.flavors import find_launcher
 from scanflow.backends.local.mpi.profiling import profile
-from scanflow.backends.local.mpi.profiling.calls import Calls
-from scanflow.backends.local.mpi.profiling.perf import record_command
+from scanflow.backends.local.mpi.profiling.calls import CallCounters
+from scanflow.backends.local.mpi.profiling.perf import build_record_command
 from scanflow.backends.local.mpi.profiling.profile import ProfileSamples, compute_profile, observe
 from scanflow.errors import StepFailedError
-from scanflow.placement.mpi.local_plan import plan_here
+from scanflow.placement.mpi.local_plan import plan_local_job
 from scanflow.placement.sysfs import read_topology
 from tests.waiting import patient
 
@@ -114,12 +114,12 @@ def test_without_compiler_and_perf_the_job_is_not_cut_and_says_what_to_install(
     programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(profile, "compile_library", lambda flavor, folder: None)
-    monkeypatch.setattr(profile, "record_command", lambda folder: None)
+    monkeypatch.setattr(profile, "build_record_command", lambda folder: None)
     workload = sf.MPIWorkload(name="job", mainfile="cg", n_tasks=2, oversubscribe=True, profile="auto")
     program = programs / "cg"
     found = profile.measure(
         workload,
-        plan_here(workload),
+        plan_local_job(workload),
         [str(program)],
         launcher=find_launcher(None, program, name="job"),
         topology=read_topology(),
@@ -129,7 +129,7 @@ def test_without_compiler_and_perf_the_job_is_not_cut_and_says_what_to_install(
     assert "apt-get install libopenmpi-dev gcc" in found.reason
 
 
-@pytest.mark.skipif(record_command(Path()) is None, reason="perf cannot record here: apt-get install linux-perf")
+@pytest.mark.skipif(build_record_command(Path()) is None, reason="perf cannot record here: apt-get install linux-perf")
 @pytest.mark.parametrize(("kernel", "expected"), [("ring", "network"), ("dgemm", "cpu")])
 def test_without_a_compiler_perf_tells_what_a_program_is_bound_by(
     programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: str, expected: str
@@ -140,7 +140,7 @@ def test_without_a_compiler_perf_tells_what_a_program_is_bound_by(
     workload = sf.MPIWorkload(name="job", mainfile="kernels", n_tasks=2, oversubscribe=True, profile="auto")
     found = profile.measure(
         workload,
-        plan_here(workload),
+        plan_local_job(workload),
         [str(program), "--kernel", kernel, "--rounds", "100000000"],
         launcher=find_launcher(None, program, name="job"),
         topology=read_topology(),
@@ -181,7 +181,7 @@ def hpcc(folder: Path, *, size: int, tasks: int, last: str, preload: str = "") -
     try:
         seen = observe(
             workload,
-            replace(plan_here(workload, topology), oversubscribed=True),  # others use this machine too
+            replace(plan_local_job(workload, topology), oversubscribed=True),  # others use this machine too
             ["sh", "-c", f'LD_PRELOAD="$LD_PRELOAD:{preload}" exec /usr/bin/hpcc'],
             launcher=find_launcher(None, Path("/usr/bin/hpcc"), name="hpcc"),
             topology=topology,
@@ -199,7 +199,7 @@ def hpcc(folder: Path, *, size: int, tasks: int, last: str, preload: str = "") -
 
 def part(seen: ProfileSamples, began: float, ended: float) -> ProfileSamples:
     """Return what was seen between two moments."""
-    calls: list[list[Calls]] = []
+    calls: list[list[CallCounters]] = []
     for moments in seen.calls:
         first = max((place for place, one in enumerate(moments) if one.at_s <= began), default=0)
         last = min((place for place, one in enumerate(moments) if one.at_s >= ended), default=len(moments) - 1)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from scanflow.backends.job_times import JobTimes, job_times, totals
+from scanflow.backends.job_times import JobTimes, compute_job_times, compute_job_totals
 from scanflow.backends.records import RunRecord
 from scanflow.placement.mpi.simulation.experiment import thesis_jobs
 from tests.server import ServerProcess, body_of
@@ -116,7 +116,7 @@ def test_of_twenty_jobs_each_gets_its_turn_and_none_is_lost(server: ServerProces
     assert "before it" in last[0][1]["what"]
     until(lambda: all(record(server, run).state != "running" for run in runs), "all ended", patience_s=MAX_DURATION_S)
 
-    jobs: list[JobTimes] = [job_times(record(server, run), time.time()) for run in runs]
+    jobs: list[JobTimes] = [compute_job_times(record(server, run), time.time()) for run in runs]
     assert [(one.job, one.state) for one in jobs] == [(name, "succeeded") for name in names]
     assert len({one.run for one in jobs}) == 20
     began, ended = [one.began or 0.0 for one in jobs], [one.ended or 0.0 for one in jobs]
@@ -125,7 +125,7 @@ def test_of_twenty_jobs_each_gets_its_turn_and_none_is_lost(server: ServerProces
     for place, one in enumerate(jobs):  # two cores: never more than they have, at any job's beginning
         beside = [other.ranks for other, end in zip(jobs[:place], ended[:place], strict=True) if end > began[place]]
         assert sum(beside) + one.ranks <= 2, one
-    found = totals(jobs)
+    found = compute_job_totals(jobs)
     assert found is not None
     assert found.jobs == 20
     assert found.makespan_s == pytest.approx(max(ended) - jobs[0].submitted)

@@ -194,6 +194,6 @@ class Scores:
 def test_what_a_model_says_is_read_as_labels_or_numbers(native: Any, x: Any, says: Any, probabilities: Any) -> None:
     from scanflow.knowledge.mlflow.models import FittedModel
 
-    model, found = FittedModel(native), FittedModel(native).probabilities(x)
+    model, found = FittedModel(native), FittedModel(native).predict_probabilities(x)
     assert model.predict(x).tolist() == says
     assert (None if found is None else found.tolist()) == probabilities

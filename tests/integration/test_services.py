@@ -259,7 +259,7 @@ def test_a_full_disk_ends_no_supervisor_and_nobody_waits_for_ever(services: Serv
     url = services.deploy(instances=2, serving=sf.Serving(grpc_port=0, deadline=2)).url
     supervisor = services.supervisor()
     first, second = services.local.service("w").instances
-    folder = services.path().attempts(first.instance)
+    folder = services.path().get_attempts_folder(first.instance)
     with full_disk(supervisor):
         before = folder.stat().st_mtime_ns
         kill(first.pid)

@@ -94,7 +94,7 @@ def assert_few_fail(
         what()
         load.wait_for(load.progress[0] + 300, timeout_s=patient(120))
         load.stop()
-        result = load.result(timeout_s=patient(120))
+        result = load.read_result(timeout_s=patient(120))
     assert set(result.statuses) <= {200, 0}, result.reasons  # an answer, or a connection that was broken
     assert result.failed <= at_most, result.reasons
     until(lambda: services.local.service("w").state == "ready", "it is noted that it serves")
@@ -262,7 +262,7 @@ def test_load_adds_instances_quiet_takes_them_away_and_the_first_caller_wakes_on
         until(lambda: len(services.pids()) == 3, "there are three")
         assert get_explanation(services.local.service("w")).sample is not None
         load.stop()
-        result = load.result(timeout_s=patient(120))
+        result = load.read_result(timeout_s=patient(120))
         assert not result.failed, result.reasons
     services.eventually(lambda record: record.state == "idle", "it sleeps")
     revision = services.local.service("w").revisions[0]
@@ -309,7 +309,7 @@ def test_a_judged_canary_is_taken_back_when_it_fails_and_promoted_when_it_does_n
         with under_load(url, connections=2, rate=100) as load:
             until(lambda: len(services.local.service("w").revisions) == 1, "it is judged")
             load.stop()
-            load.result(timeout_s=patient(120))
+            load.read_result(timeout_s=patient(120))
         return services.local.service("w").revisions[0].models["model"]
 
     assert tried("2") == "models:/sums/1"

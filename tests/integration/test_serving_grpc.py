@@ -88,7 +88,7 @@ def test_a_load_over_grpc_is_served(instance: Instance, first_number: int, statu
         timeout_s=patient(60),
     )
     with LoadGenerator(plan, start_s=patient(120)) as load:
-        result = load.result()
+        result = load.read_result()
     assert result.statuses == statuses, result.reasons
 
 

@@ -101,7 +101,7 @@ def _network() -> tuple[FittedAutoencoder, Any, Mapping[str, Any]]:
     x = everything().x
     learnt, others = np.split(np.random.default_rng(1).permutation(len(x)), [min(1200, len(x) // 4)])
     fitted = Autoencoder(generator=np.random.default_rng(2), held_share=0.1).fit(x[learnt])
-    return fitted, x[others], fitted.pictures.table(x[others], None)
+    return fitted, x[others], fitted.pictures.build_table(x[others], None)
 
 
 def _divided(count: int, generator: np.random.Generator, n: int) -> tuple[Any, Any]:

@@ -81,7 +81,7 @@ def simulated(fitted: Fitted, *, seeds: int) -> dict[str, list[float]]:
     jobs = [replace(job, program=programs[job.program.name]) for job in thesis_jobs()]
     found: dict[str, list[float]] = {name: [] for name in RUNNING_S}
     for scenario in FITTED_SCENARIOS:
-        runs = [simulate(jobs, scenario, contention, seed=seed).running_times() for seed in range(seeds)]
+        runs = [simulate(jobs, scenario, contention, seed=seed).compute_running_times() for seed in range(seeds)]
         for name, times in found.items():
             times.append(fmean(run[name] for run in runs))
     return found
@@ -156,7 +156,7 @@ def show(fitted: Fitted, *, seeds: int = 15) -> None:
     alone = [runs(dgemm_jobs(), one) for one in FITTED_SCENARIOS]
     print(row("running", [median(run.running_s / 10 for run in some) for some in alone], DGEMM_RUNNING_S))
     print(row("response", [median(run.response_s for run in some) for some in alone], DGEMM_RESPONSE_S))
-    volcano = [found["Volcano"][seed].running_times() for seed in range(seeds)]
+    volcano = [found["Volcano"][seed].compute_running_times() for seed in range(seeds)]
     print("\nFig. 6.8, Volcano: RandomRing and FFT fitted, the others predicted")
     for name, measured_s in VOLCANO_RUNNING_S.items():
         print(row(name, [fmean(run[name] for run in volcano)], [measured_s]))

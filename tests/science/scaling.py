@@ -17,8 +17,8 @@ import numpy as np
 
 from scanflow.app.scaling import Scaling
 from scanflow.backends.local.services.supervisor.autoscaler import Observation, decide
-from scanflow.backends.service_metrics import WINDOW_S, latest
-from scanflow.backends.service_records import quantile
+from scanflow.backends.service_metrics import WINDOW_S, compute_latest_load
+from scanflow.backends.service_records import compute_quantile
 from scanflow.placement.scaling import Load, Recommendation
 from scanflow_agents.templates.scaling import ScalingOptions, compute_threshold
 from scanflow_serving.metrics import BUCKETS
@@ -212,7 +212,7 @@ class Ours:
 def p95_of(window: Window) -> float | None:
     """Return the percentile as a service reports it: from the buckets of its histogram."""
     counts = np.searchsorted(np.sort(window.times), [*BUCKETS, math.inf], side="right")
-    return quantile(dict(zip([*BUCKETS, math.inf], map(float, counts), strict=True)), 0.95)
+    return compute_quantile(dict(zip([*BUCKETS, math.inf], map(float, counts), strict=True)), 0.95)
 
 
 def load_of(window: Callable[[float], Window]) -> Load | None:
@@ -223,7 +223,7 @@ def load_of(window: Callable[[float], Window]) -> Load | None:
         mean_s, p95_s = float(np.mean(seen.times)), p95_of(seen) or 0.0
         return Load(rate=seen.rate, ready=seen.ready, done=seen.done, mean_s=mean_s, p95_s=p95_s)
 
-    return latest(measured(WINDOW_S), measured(POLLING_S))
+    return compute_latest_load(measured(WINDOW_S), measured(POLLING_S))
 
 
 RULES: dict[str, Callable[[], Rule]] = {

@@ -14,7 +14,7 @@ from statistics import median
 import numpy as np
 import pytest
 
-from scanflow.placement.interference import Disturbance, LoadPoint, Watch, Window, compare_move
+from scanflow.placement.interference import Disturbance, InterferenceWatch, LoadPoint, Window, compare_move
 
 LONG = os.environ.get("SCANFLOW_SCIENCE") == "long"
 DAYS, LOOKS = (400, 720) if LONG else (12, 240)
@@ -39,7 +39,7 @@ def day(seed: int, effect: float, *, noise: float = 0.25, wander: float = 0.1) -
 
 def first(seed: int, effect: float, **known: float) -> tuple[int, Disturbance] | None:
     """Return at which look it is moved, and why; None: it is not."""
-    watch = Watch()
+    watch = InterferenceWatch()
     return next(
         ((look, found) for look, window in enumerate(day(seed, effect, **known)) if (found := watch.observe(window))),
         None,

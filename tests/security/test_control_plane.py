@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from scanflow.agent.records import Action, Decision
 from scanflow.errors import UsageError
-from scanflow.http.home_token import ensure_home_token, home_token, token_file
+from scanflow.http.home_token import ensure_home_token, get_token_file, home_token
 from scanflow_server.app import OPEN_PATHS, create_app
 from scanflow_server.auth import get_home_owner, register_home
 from scanflow_server.context import ServerContext
@@ -124,7 +124,7 @@ def test_a_home_is_closed_to_other_users(tmp_path: Path) -> None:
     home.mkdir(mode=0o755)
     first = ensure_home_token(home)
     assert ensure_home_token(home) == first
-    assert (stat.S_IMODE(home.stat().st_mode), stat.S_IMODE(token_file(home).stat().st_mode)) == (0o700, 0o600)
+    assert (stat.S_IMODE(home.stat().st_mode), stat.S_IMODE(get_token_file(home).stat().st_mode)) == (0o700, 0o600)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
@@ -159,5 +159,5 @@ def test_a_token_that_is_given_becomes_the_home_s_and_is_told_to_no_process(
     context.settings = context.settings.model_copy(update={"token": SecretStr("scanflow_given")})
     assert (register_home(context), first) != ("scanflow_given", "scanflow_given")
     assert home_token(context.settings.home) == "scanflow_given"
-    assert token_file(context.settings.home).stat().st_mode & 0o777 == 0o600
+    assert get_token_file(context.settings.home).stat().st_mode & 0o777 == 0o600
     assert "scanflow_given" not in str(context.environ)

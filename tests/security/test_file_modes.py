@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from scanflow.errors import UsageError
-from scanflow.files.private import open_home, open_private, private_file, private_folder
+from scanflow.files.private import create_private_file, create_private_folder, open_home, open_private
 from tests.conftest import Cli
 
 APP = """
@@ -139,9 +139,9 @@ def test_another_users_home_is_refused() -> None:
 
 def test_whatever_the_umask_what_is_made_is_private(tmp_path: Path) -> None:
     os.umask(0)
-    folder = private_folder(tmp_path / "a" / "b")
+    folder = create_private_folder(tmp_path / "a" / "b")
     with open_private(folder / "log", "a") as file:
         file.write("x")
-    private_file(folder / "database")
+    create_private_file(folder / "database")
     assert open_to_others(tmp_path / "a") == []
     assert (folder / "log").read_text() == "x"

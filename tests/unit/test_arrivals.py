@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanflow.errors import InvalidError
-from scanflow.load.arrivals import RateTrace, constant, parse_trace, read_csv, sine, steps
+from scanflow.load.arrivals import RateTrace, build_constant_rate, parse_trace, read_csv, sine, steps
 
 _RATE = st.floats(0, 200)
 _PART = st.floats(0, 5)
@@ -39,7 +39,7 @@ def area_until(trace: RateTrace, at: float) -> float:
 
 @given(traces())
 def test_even_arrivals_are_where_the_area_below_the_rate_is_a_whole_number(trace: RateTrace) -> None:
-    due = trace.arrivals()
+    due = trace.generate_arrivals()
     assert list(due) == sorted(due)
     assert len(due) in {math.ceil(trace.requests), math.floor(trace.requests), math.floor(trace.requests) + 1}
     for number, at in enumerate(due):
@@ -48,26 +48,26 @@ def test_even_arrivals_are_where_the_area_below_the_rate_is_a_whole_number(trace
 
 @given(traces(), st.integers(0, 2**32))
 def test_random_arrivals_are_in_order_within_the_trace_and_the_same_for_a_seed(trace: RateTrace, seed: int) -> None:
-    due = trace.arrivals(poisson=seed)
+    due = trace.generate_arrivals(poisson=seed)
     assert list(due) == sorted(due)
     assert all(0 <= at <= trace.seconds for at in due)
-    assert due == trace.arrivals(poisson=seed)
+    assert due == trace.generate_arrivals(poisson=seed)
 
 
 def test_a_poisson_process_has_the_gaps_of_one_and_its_rate_where_that_changes() -> None:
-    due = constant(1000, 20).arrivals(poisson=7)
+    due = build_constant_rate(1000, 20).generate_arrivals(poisson=7)
     gaps = [late - soon for soon, late in itertools.pairwise(due)]
     assert len(due) == pytest.approx(20_000, abs=4 * math.sqrt(20_000))
     assert statistics.mean(gaps) == pytest.approx(0.001, rel=0.03)
     assert statistics.stdev(gaps) == pytest.approx(0.001, rel=0.05)  # of an exponential: its mean
-    found = RateTrace(((0, 100), (10, 100), (10, 900), (20, 900))).arrivals(poisson=7)
+    found = RateTrace(((0, 100), (10, 100), (10, 900), (20, 900))).generate_arrivals(poisson=7)
     fast = sum(at >= 10 for at in found)
     assert fast == pytest.approx(9000, abs=4 * math.sqrt(9000))
     assert len(found) - fast == pytest.approx(1000, abs=4 * math.sqrt(1000))
 
 
 def test_steps_a_sine_and_a_recorded_rate() -> None:
-    assert list(steps([1, 2], 2).arrivals()) == [0.0, 1.0, 1.5]
+    assert list(steps([1, 2], 2).generate_arrivals()) == [0.0, 1.0, 1.5]
     wave = sine(20, 200, 60, 120)
     assert wave.requests == pytest.approx(110 * 120, rel=1e-3)
     assert [min(rate for _, rate in wave.knots), max(rate for _, rate in wave.knots)] == pytest.approx([20.0, 200.0])
@@ -80,11 +80,11 @@ def test_steps_a_sine_and_a_recorded_rate() -> None:
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: constant(0, 10), "always 0"),
-        (lambda: constant(-1, 10), "0 or more"),
-        (lambda: constant(math.inf, 10), "0 or more"),
-        (lambda: constant(10, 0), "begin at 0 s and increase"),
-        (lambda: constant(1e9, 10), "too many"),
+        (lambda: build_constant_rate(0, 10), "always 0"),
+        (lambda: build_constant_rate(-1, 10), "0 or more"),
+        (lambda: build_constant_rate(math.inf, 10), "0 or more"),
+        (lambda: build_constant_rate(10, 0), "begin at 0 s and increase"),
+        (lambda: build_constant_rate(1e9, 10), "too many"),
         (lambda: RateTrace(((0, 1),)), "needs at least two times"),
         (lambda: RateTrace(((0, 1), (2, 1), (1, 1))), "begin at 0 s and increase"),
         (lambda: read_csv(["0,1\n", "a,b\n"], "x.csv"), "x.csv, row 2: 'a,b'"),

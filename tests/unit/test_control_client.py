@@ -14,7 +14,7 @@ import pytest
 import scanflow as sf
 from scanflow.agent.records import Event
 from scanflow.client import ScanflowDeployerClient
-from scanflow.deployer.remote_home import UpProcess, UpResponse, write_up
+from scanflow.deployer.remote_home import UpProcess, UpState, write_up
 from scanflow.errors import NotFoundError, UnavailableError
 from scanflow.transport import ServerClient, server_client
 from scanflow_client import control_client
@@ -55,7 +55,7 @@ def test_a_client_without_a_server_names_the_one_that_is_up(home: Path) -> None:
     attempt.mkdir(parents=True)
     os.mkfifo(attempt / "alive")
     write_up(
-        home, UpResponse(server=UpProcess(folder=attempt.parent.parent, pid=1, port=1, url=URL, log="/l"), started=1.0)
+        home, UpState(server=UpProcess(folder=attempt.parent.parent, pid=1, port=1, url=URL, log="/l"), started=1.0)
     )
     with (attempt / "alive").open("r+b", buffering=0), pytest.raises(UnavailableError, match=f"One is up: .*{URL}"):
         sf.Client().agents()

@@ -113,8 +113,8 @@ def test_the_story_is_a_line_for_each_thing_and_what_is_refused_again_is_told_on
     ]
     activities: list[str] = []
     screen = DemoScreen(Output(print=lambda *_: None, update=activities.append))
-    screen.look(Phase.CLEAN, ())
-    screen.look(Phase.LEARNING, RESPONSES)
+    screen.show_progress(Phase.CLEAN, ())
+    screen.show_progress(Phase.LEARNING, RESPONSES)
     assert activities[0] == "sending clean digits, until there are enough to check"
     assert activities[1].endswith("; 209 predictions, 79% correct")
 
@@ -261,7 +261,7 @@ def test_the_report_has_the_share_of_right_answers_over_time_by_version() -> Non
         )
 
     history = (until(1.0, 30, 0), until(2.0, 60, 0), until(3.0, 80, 40), until(4.0, 80, 50))
-    found = loop(history=history, models={"r1": "models:/m/1", "r2": "models:/m/2"}).answers()
+    found = loop(history=history, models={"r1": "models:/m/1", "r2": "models:/m/2"}).score_answers()
     assert [(one.at, one.version, one.right, one.n) for one in found] == [
         (2.0, "V1", 30, 60),
         (3.0, "V2", 20, 40),

@@ -6,7 +6,7 @@ import sqlite3
 
 import pytest
 
-from scanflow.files.disk import disk_error
+from scanflow.files.disk import build_disk_error
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from scanflow.files.disk import disk_error
     ],
 )
 def test_each_refusal_of_the_system_has_words_and_a_remedy_of_its_own(number: int, why: str, remedy: str) -> None:
-    said = str(disk_error(OSError(number, os.strerror(number)), "/home/x", then="scanflow resume @latest"))
+    said = str(build_disk_error(OSError(number, os.strerror(number)), "/home/x", then="scanflow resume @latest"))
     assert said.startswith("'/home/x' cannot be used: ")
     assert why in said
     assert remedy in said
@@ -31,7 +31,7 @@ def test_each_refusal_of_the_system_has_words_and_a_remedy_of_its_own(number: in
 
 
 def test_the_file_that_the_system_names_is_named_too() -> None:
-    said = str(disk_error(OSError(errno.ENOENT, "gone", "/inner"), "/home/x"))
+    said = str(build_disk_error(OSError(errno.ENOENT, "gone", "/inner"), "/home/x"))
     assert said.startswith("'/home/x' cannot be used: '/inner': the file or folder does not exist")
 
 
@@ -39,5 +39,5 @@ def test_the_file_that_the_system_names_is_named_too() -> None:
 def test_sqlites_refusals_have_them_too(name: str, why: str) -> None:
     error = sqlite3.OperationalError("as SQLite says it")
     error.sqlite_errorname = name
-    assert why in str(disk_error(error, "journal.db"))
-    assert "as SQLite says it" in str(disk_error(sqlite3.OperationalError("as SQLite says it"), "journal.db"))
+    assert why in str(build_disk_error(error, "journal.db"))
+    assert "as SQLite says it" in str(build_disk_error(sqlite3.OperationalError("as SQLite says it"), "journal.db"))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow.text.failures import MAX_FRAMES, Failure, failure_from_text
+from scanflow.text.failures import MAX_FRAMES, Failure, parse_failure
 from scanflow.text.tracebacks import CAUSE_WIDTH
 from tests.waiting import patient
 
@@ -26,7 +26,7 @@ def failure_of(tmp_path: Path, code: str) -> Failure:
     file.write_text(code)
     done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, timeout=patient(120))
     assert done.returncode
-    return failure_from_text(done.stderr, summary=f"exit {done.returncode}")
+    return parse_failure(done.stderr, summary=f"exit {done.returncode}")
 
 
 DIVIDED = "def fit(x):\n    return 1 / x\n\nfit(0)\n"
@@ -100,7 +100,7 @@ def test_a_failure_is_told_by_its_frames_and_its_root_cause(
     failure = failure_of(tmp_path, code)
     assert failure.frames[-1] == frame
     assert failure.cause.splitlines() == cause
-    assert failure.lines() == [*failure.frames, *cause]
+    assert failure.format_lines() == [*failure.frames, *cause]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_failure_is_told_by_its_frames_and_its_root_cause(
     ],
 )
 def test_what_a_program_wrote_last_is_its_cause(text: str, cause: str) -> None:
-    assert failure_from_text(text, summary="exit 9").cause == cause
+    assert parse_failure(text, summary="exit 9").cause == cause
 
 
 @pytest.mark.processes
@@ -126,8 +126,8 @@ def test_frames_of_the_standard_library_are_left_out(tmp_path: Path) -> None:
 def test_a_long_message_keeps_its_end_where_the_reason_often_is() -> None:
     reason = "must be an int in the range [1, inf). Got 2.0 instead."
     text = f"{TRACEBACK.format(folder='/a')}"[: -len("ValueError: bad\n")] + f"ValueError: {{}} {reason}\n"
-    assert failure_from_text(text.format("x" * 150), summary="").cause.endswith(reason)
-    assert failure_from_text(text.format("x" * 10_000), summary="").cause.endswith(reason)
+    assert parse_failure(text.format("x" * 150), summary="").cause.endswith(reason)
+    assert parse_failure(text.format("x" * 10_000), summary="").cause.endswith(reason)
 
 
 @pytest.mark.processes
@@ -144,7 +144,7 @@ def test_frames_of_scanflows_own_runner_are_left_out_and_those_of_a_folder_besid
     text = "Traceback (most recent call last):\n" + "".join(
         f'  File "{folder}/x.py", line {line}, in main\n    call()\n' for line, folder in enumerate((own, beside), 1)
     )
-    assert failure_from_text(text + "ValueError: bad\n", summary="", own_folder=str(own)).frames == (
+    assert parse_failure(text + "ValueError: bad\n", summary="", own_folder=str(own)).frames == (
         "x.py:2 in main: call()",
     )
 
@@ -159,12 +159,12 @@ INSTALLED = (
 @pytest.mark.parametrize("folder", [*USERS, *INSTALLED])
 def test_what_was_installed_is_not_the_users_and_what_only_looks_so_is(folder: str) -> None:
     frames = ("x.py:1: call()",) if folder in USERS else ()
-    assert failure_from_text(TRACEBACK.format(folder=folder), summary="").frames == frames
+    assert parse_failure(TRACEBACK.format(folder=folder), summary="").frames == frames
 
 
 def test_a_line_of_a_megabyte_is_cut() -> None:
     for text in ("x" * 1_000_000, "Traceback (most recent call last):\nValueError: " + "x" * 1_000_000):
-        cause = failure_from_text(text, summary="").cause
+        cause = parse_failure(text, summary="").cause
         assert len(cause) == CAUSE_WIDTH
         assert "…" in cause
 
@@ -190,6 +190,6 @@ pieces = st.sampled_from(
 
 @given(st.lists(pieces | st.text(max_size=20), max_size=20))
 def test_whatever_a_program_wrote_is_told_in_a_few_short_lines(lines: list[str]) -> None:
-    told = failure_from_text("\n".join(lines), summary="exit 1").lines()
+    told = parse_failure("\n".join(lines), summary="exit 1").format_lines()
     assert len(told) <= 8
     assert all(len(line) <= CAUSE_WIDTH + 20 for line in told)

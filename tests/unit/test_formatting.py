@@ -145,7 +145,7 @@ def test_images() -> None:
     states: list[tuple[Literal["built", "unchanged"], bool]] = [("built", True), ("built", False), ("unchanged", True)]
     records = [
         ImageRecord(
-            image=one.recipe.name("r.example.com"), workflow=one.workflow, nodes=one.nodes,
+            image=one.recipe.format_name("r.example.com"), workflow=one.workflow, nodes=one.nodes,
             state=state, pushed=pushed, seconds=1.5,
         )
         for one, (state, pushed) in zip(wanted, states, strict=True)

@@ -13,7 +13,7 @@ from scanflow.backends.records import RunRecord, TaskRecord
 from scanflow.backends.service_records import InstanceRecord, RevisionRecord, ServiceRecord, Shape
 from scanflow.names import RunName, StepName
 from scanflow.text.failures import Failure
-from scanflow.text.html_table import MAX_ROWS, html_table
+from scanflow.text.html_table import MAX_ROWS, render_html_table
 from scanflow_client.report import Report
 
 EVIL = "<script>alert('&')</script>\x1b]0;title\x07"
@@ -114,7 +114,7 @@ def test_a_report_is_a_frame_that_runs_nothing_and_holds_the_page(tmp_path: Path
 
 @pytest.mark.parametrize("text", ["<b>", '"', "'", "&lt;", "a\nb" * 500])
 def test_a_cell_holds_any_text_on_one_short_line(text: str) -> None:
-    (title, head, cell, note) = Read(html_table(text, (text,), [(text,)], text)).words
+    (title, head, cell, note) = Read(render_html_table(text, (text,), [(text,)], text)).words
     assert title == head == cell == note
     assert "\n" not in cell
     assert len(cell) <= 200

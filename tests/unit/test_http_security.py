@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scanflow.http.security import RequestGuard, bearer_token, refuse_media, refuse_request
+from scanflow.http.security import RequestGuard, read_bearer_token, refuse_media, refuse_request
 
 LOCAL = (b"host", b"127.0.0.1:46666")
 
@@ -81,9 +81,9 @@ def test_a_body_has_to_say_that_it_is_json(media: bytes | None, refused: bool) -
 
 def test_a_bearer_token_is_read_once() -> None:
     one = (b"authorization", b"bearer  secret ")
-    assert bearer_token([one]) == "secret"
-    assert bearer_token([one, one]) is None
-    assert bearer_token([(b"authorization", b"Basic c2VjcmV0")]) is None
+    assert read_bearer_token([one]) == "secret"
+    assert read_bearer_token([one, one]) is None
+    assert read_bearer_token([(b"authorization", b"Basic c2VjcmV0")]) is None
 
 
 def test_a_guarded_application_knows_the_caller_and_asks_others_for_a_token() -> None:

@@ -109,8 +109,8 @@ def test_the_names_of_scanflow_all_resolve() -> None:
 ASK_FOR_AN_ENVIRONMENT = """
 from pathlib import Path
 from scanflow.knowledge import open_knowledge
-from scanflow.knowledge.step_environment import prepared_environment
-prepared_environment(Path("nowhere"), "shop", "data")
+from scanflow.knowledge.step_environment import find_prepared_environment
+find_prepared_environment(Path("nowhere"), "shop", "data")
 """
 
 

@@ -64,7 +64,7 @@ def test_every_request_is_counted_and_so_is_who_answered() -> None:
         server(lambda handler, number: say(handler)) as url,
         steady_load(url, b"{}", connections=4, requests=200, expect="right", tally="X-Who") as load,
     ):
-        result = load.result()
+        result = load.read_result()
     assert (result.requests, result.failed, result.tally, result.statuses) == (200, 0, {"me": 200}, {200: 200})
     figures = result.metrics()
     assert 0 < figures.p50_s <= figures.p95_s <= figures.p99_s <= figures.max_s
@@ -79,7 +79,7 @@ def test_a_steady_rate_is_kept_and_a_pause_of_the_server_is_met_by_all_who_were_
         say(handler)
 
     with server(pause) as url, steady_load(url, b"{}", connections=1, requests=300, rate=200) as load:
-        result = load.result()
+        result = load.read_result()
     assert result.failed == 0
     gaps = [later - sooner for sooner, later in zip(sorted(result.due), sorted(result.due)[1:], strict=False)]
     assert max(gaps) < 0.006  # due every 5 ms, whatever the server did
@@ -98,7 +98,7 @@ def test_a_steady_rate_is_kept_and_a_pause_of_the_server_is_met_by_all_who_were_
 )
 def test_a_failure_is_counted_with_its_reason(answer: Answer, reason: str) -> None:
     with server(answer) as url, steady_load(url, b"{}", connections=2, requests=10, expect="right") as load:
-        result = load.result()
+        result = load.read_result()
     assert (result.requests, result.failed) == (10, 10)
     assert all(text.startswith(reason) for text in result.reasons), result.reasons
 
@@ -126,7 +126,7 @@ def test_an_answer_that_never_comes_is_a_failure() -> None:
 
     with server(never) as url:
         with steady_load(url, b"{}", connections=2, requests=2, timeout_s=0.3) as load:
-            result = load.result()
+            result = load.read_result()
         ended.set()
     assert dict(result.reasons) == {"timeout": 2}
 
@@ -141,6 +141,6 @@ def test_a_connection_closed_between_two_requests_is_no_failure() -> None:
         handler.connection.shutdown(socket.SHUT_WR)
 
     with server(once) as url, steady_load(url, b"{}", connections=1, requests=10, rate=10) as load:
-        result = load.result()
+        result = load.read_result()
     assert result.failed == 0
     assert result.reconnects >= 8

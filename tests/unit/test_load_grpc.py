@@ -15,7 +15,7 @@ import pytest
 
 from scanflow.backends.service_records import ServiceRecord, Shape
 from scanflow.errors import InvalidError, UnsupportedError, UsageError
-from scanflow.load.arrivals import constant
+from scanflow.load.arrivals import build_constant_rate
 from scanflow.load.grpc_connection import describe_failure
 from scanflow.load.load import LoadError, LoadGenerator, LoadPlan
 from scanflow.load.mlperf import MlperfSettings, Scenario
@@ -60,7 +60,9 @@ def load_of(
         timeout_s=timeout_s,
         **more,
     )
-    return LoadGenerator(plan, None if rate is None else constant(rate, 1).arrivals(), start_s=patient(120))
+    return LoadGenerator(
+        plan, None if rate is None else build_constant_rate(rate, 1).generate_arrivals(), start_s=patient(120)
+    )
 
 
 def record(grpc_address: str | None) -> ServiceRecord:
@@ -97,7 +99,7 @@ def test_each_call_of_a_closed_loop_is_counted_and_carries_what_the_plan_says() 
         server(answer) as address,
         load_of(address, requests=50, expect="right", headers={"Authorization": "Bearer secret"}) as load,
     ):
-        result = load.result()
+        result = load.read_result()
     assert (result.requests, result.failed, result.statuses) == (50, 0, {200: 50})
     assert seen == {(REQUEST, "Bearer secret")}
 
@@ -111,7 +113,7 @@ def test_calls_of_an_open_loop_are_due_whether_or_not_others_are_answered() -> N
         return b""
 
     with server(answer) as address, load_of(address, rate=100) as load:
-        result = load.result()
+        result = load.read_result()
     assert (result.requests, result.failed) == (100, 0)
     assert sum(took > 0.1 for took in result.took) > 20  # two of them were held; the others waited behind these
 
@@ -132,7 +134,7 @@ def test_a_failed_call_is_counted_with_its_reason(code: grpc.StatusCode | None, 
         return b"wrong"
 
     with server(answer) as address, load_of(address, requests=10, expect="right") as load:
-        result = load.result()
+        result = load.read_result()
     assert (result.requests, result.failed, dict(result.reasons)) == (10, 10, {reason: 10})
 
 
@@ -144,7 +146,7 @@ def test_a_server_that_ends_leaves_no_status() -> None:
     try:
         load.wait_for(load.progress[0] + 20, timeout_s=PATIENCE_S)
         load.stop()
-        result = load.result()
+        result = load.read_result()
     finally:
         load.__exit__(None, None, None)
     assert set(result.statuses) <= {200, 499, 0}, result.reasons
@@ -166,7 +168,7 @@ def test_a_call_that_is_never_answered_is_a_failure() -> None:
 
     with server(never) as address:
         with load_of(address, requests=2, timeout_s=0.3) as load:
-            result = load.result()
+            result = load.read_result()
         ended.set()
     assert dict(result.reasons) == {"timeout": 2}
 
@@ -180,7 +182,7 @@ def test_each_scenario_of_loadgen_goes_over_grpc(scenario: Scenario) -> None:
     assert report.result.requests >= 20
     assert report.result.failed == 0
     assert report.result.mlperf is not None
-    assert report.summary()["protocol"] == "gRPC"
+    assert report.summarize()["protocol"] == "gRPC"
     assert "over 16 gRPC connections: none failed." in str(format_load(report, bound_s=None)[0])
 
 

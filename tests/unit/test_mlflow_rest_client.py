@@ -19,7 +19,7 @@ from scanflow.knowledge.mlflow.artifacts import append_path
 from scanflow.knowledge.mlflow.connection import MlflowConnection
 from scanflow.knowledge.mlflow.experiments import items
 from scanflow.knowledge.mlflow.rest_client import LocalFiles, RestClient
-from scanflow.knowledge.mlflow.server_address import hold_served, served_url
+from scanflow.knowledge.mlflow.server_address import hold_server_address, read_server_url
 from scanflow.knowledge.step_environment import tracker_place
 from scanflow.transport.mlflow_api import MlflowApi, MlflowApiError
 from tests.waiting import PATIENCE_S, until
@@ -117,9 +117,9 @@ def test_artifacts_are_files_here(tmp_path: Path, name: str) -> None:
 _HOLD = """
 import sys, time
 from pathlib import Path
-from scanflow.knowledge.mlflow.server_address import hold_served
+from scanflow.knowledge.mlflow.server_address import hold_server_address
 from scanflow.knowledge.step_environment import tracker_place
-print(hold_served(tracker_place(Path(sys.argv[1])), "http://127.0.0.1:5000"), flush=True)
+print(hold_server_address(tracker_place(Path(sys.argv[1])), "http://127.0.0.1:5000"), flush=True)
 sys.stdin.read()
 """
 
@@ -127,25 +127,25 @@ sys.stdin.read()
 @pytest.mark.processes
 def test_a_tracker_is_served_for_as_long_as_the_process_that_said_so_lives(tmp_path: Path) -> None:
     place, other = tracker_place(tmp_path), tracker_place(tmp_path, "sqlite:////elsewhere.db")
-    assert served_url(place) is None
+    assert read_server_url(place) is None
     command = [sys.executable, "-c", _HOLD, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "True\n"
-            assert served_url(place) == "http://127.0.0.1:5000"
-            assert served_url(other) is None
-            assert not hold_served(place, "http://127.0.0.1:6000")
+            assert read_server_url(place) == "http://127.0.0.1:5000"
+            assert read_server_url(other) is None
+            assert not hold_server_address(place, "http://127.0.0.1:6000")
         finally:
             process.send_signal(signal.SIGKILL)
             process.wait(PATIENCE_S)
-    until(lambda: served_url(place) is None, "the lock is given up")
+    until(lambda: read_server_url(place) is None, "the lock is given up")
 
 
 def test_a_tracker_that_is_served_is_asked_without_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And it is waited for while its process starts, which a tracker elsewhere is not."""
     served, waited = ["http://127.0.0.1:9"], list[bool]()
-    monkeypatch.setattr("scanflow.knowledge.mlflow.connection.served_url", lambda _: next(iter(served), None))
+    monkeypatch.setattr("scanflow.knowledge.mlflow.connection.read_server_url", lambda _: next(iter(served), None))
     monkeypatch.setattr(
         "scanflow.knowledge.mlflow.connection._check_reachable", lambda *_, starts: waited.append(starts)
     )
@@ -171,7 +171,7 @@ def test_a_tracker_that_is_served_is_asked_without_mlflow(tmp_path: Path, monkey
 def test_what_the_server_refuses_is_raised_as_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, kind: type[Exception]
 ) -> None:
-    monkeypatch.setattr("scanflow.knowledge.mlflow.connection.served_url", lambda _: "http://127.0.0.1:9")
+    monkeypatch.setattr("scanflow.knowledge.mlflow.connection.read_server_url", lambda _: "http://127.0.0.1:9")
     monkeypatch.setattr("scanflow.knowledge.mlflow.connection._check_reachable", lambda *_, starts: None)
     light = MlflowConnection(tracker_place(tmp_path), connect_timeout_s=1, served=True)
     with pytest.raises(kind, match=r"Could not look in http://127\.0\.0\.1:9: No\."), light.open("look"):

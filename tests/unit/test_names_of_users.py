@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scanflow.errors import InvalidError
-from scanflow.names import MAX_NAME, check_locator, check_name, environment_name, make_run_name, slug
+from scanflow.names import MAX_NAME, build_slug, check_locator, check_name, format_environment_name, make_run_name
 from tests.unit.app.making import refusal
 
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
@@ -21,16 +21,16 @@ LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 @example("a" * 62 + "-b")
 @example("İstanbul")
 def test_a_slug_is_a_name_that_is_taken_or_nothing_at_all(text: str) -> None:
-    made = slug(text)
+    made = build_slug(text)
     assert made == "" or check_name(made, "step") == made
-    assert slug(made) == made
+    assert build_slug(made) == made
 
 
 @given(st.from_regex(LABEL, fullmatch=True))
 @example("0--0")
 def test_a_label_of_kubernetes_is_taken_as_it_is_and_its_slug_only_joins_dashes(name: str) -> None:
     assert check_name(name, "step") == name
-    assert slug(name) == re.sub("-+", "-", name)
+    assert build_slug(name) == re.sub("-+", "-", name)
 
 
 @given(st.text(max_size=80))
@@ -97,8 +97,8 @@ def test_runs_get_many_names() -> None:
 
 
 def test_the_longest_environment_leaves_room_for_its_parts() -> None:
-    assert environment_name("shop", "data") == "scanflow-shop-data"
-    assert len(environment_name("a" * 30, "b" * 23)) == MAX_NAME
+    assert format_environment_name("shop", "data") == "scanflow-shop-data"
+    assert len(format_environment_name("a" * 30, "b" * 23)) == MAX_NAME
 
 
 @pytest.mark.parametrize("text", ["file.py:name", "package.module:Class.method", "a b.py:f", "module:f"])

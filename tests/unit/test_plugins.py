@@ -11,7 +11,7 @@ import pytest
 import scanflow as sf
 from scanflow.drift.detectors import catalogue
 from scanflow.errors import InvalidError, NotFoundError, UsageError
-from scanflow.plugins import Group, load_plugin, plugin_names
+from scanflow.plugins import Group, list_plugins, load_plugin
 from scanflow_agents.templates import load_declared
 
 TOY = '''
@@ -78,7 +78,7 @@ def test_a_detector_of_another_package_is_made_fitted_saved_and_read(install: In
     generator = np.random.default_rng(0)
     fitted = catalogue.make("mean", generator=generator, options={"far": 0.5}).fit(np.zeros((30, 2)))
     fitted.save(tmp_path / "kept")
-    assert "mean" in catalogue.names()
+    assert "mean" in catalogue.list_detectors()
     assert [catalogue.load(tmp_path / "kept").score(np.full((9, 2), at)).drifted for at in (0.4, 0.6)] == [False, True]
 
 
@@ -111,4 +111,4 @@ def test_two_packages_of_one_name_and_one_that_is_broken_are_named(install: Inst
 
 @pytest.mark.parametrize("group", ["backends", "detectors", "templates"])
 def test_all_that_ships_can_be_loaded(group: Group) -> None:
-    assert all(callable(load_plugin(group, name)) for name in plugin_names(group))
+    assert all(callable(load_plugin(group, name)) for name in list_plugins(group))

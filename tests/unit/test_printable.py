@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanflow.text.masking import STARS, looks_secret, mask_secrets
-from scanflow.text.printable import PrintableStream, one_line, printable
+from scanflow.text.printable import PrintableStream, make_one_line, make_printable
 
 ATTACKS = {
     "a title": ("\x1b]0;owned\x07safe", "safe"),
@@ -29,7 +29,7 @@ ATTACKS = {
 
 @pytest.mark.parametrize(("text", "safe"), ATTACKS.values(), ids=ATTACKS)
 def test_sequences_for_the_terminal_are_taken_out_also_where_blocks_cut_them(text: str, safe: str) -> None:
-    assert printable(text) == safe
+    assert make_printable(text) == safe
     stream = PrintableStream()
     blocks = [bytes([one]) for one in text.encode()]
     assert "".join([*map(stream.feed, blocks), stream.feed(b"", last=True)]).rstrip("\n") == safe.rstrip("\n")
@@ -37,14 +37,14 @@ def test_sequences_for_the_terminal_are_taken_out_also_where_blocks_cut_them(tex
 
 @given(st.text(st.sampled_from("\x1b\x9b\x9d[]0;m\x07\\aÄ\n\t\r") | st.characters()))
 def test_nothing_that_a_terminal_obeys_is_left_and_text_stays(text: str) -> None:
-    made = printable(text)
+    made = make_printable(text)
     assert not any(sign != "\n" and sign != "\t" and (ord(sign) < 32 or 127 <= ord(sign) < 160) for sign in made)
-    assert printable(made) == made
+    assert make_printable(made) == made
 
 
 def test_a_line_is_cut_and_has_no_breaks() -> None:
-    assert one_line("a\nb\t c\x1b[1m") == "a b c"
-    assert one_line("abcdef", 4) == "abc…"
+    assert make_one_line("a\nb\t c\x1b[1m") == "a b c"
+    assert make_one_line("abcdef", 4) == "abc…"
 
 
 def test_a_string_that_never_ends_is_not_held_back_for_ever() -> None:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from scanflow.agent.records import Event
 from scanflow.deployer import EmbeddedDeployer, RemoteDeployer
-from scanflow.deployer.remote_home import UpProcess, UpResponse, write_up
+from scanflow.deployer.remote_home import UpProcess, UpState, write_up
 from scanflow.errors import UnavailableError
 from scanflow.knowledge.step_environment import tracker_place
 from scanflow.settings import Settings
@@ -32,7 +32,7 @@ def note(home: Path) -> Path:
     attempt.mkdir(parents=True)
     os.mkfifo(attempt / "alive")
     server = UpProcess(folder=attempt.parent.parent, pid=os.getpid(), port=1, url=URL, log="/l")
-    write_up(home, UpResponse(server=server, started=1.0))
+    write_up(home, UpState(server=server, started=1.0))
     return attempt
 
 
@@ -49,8 +49,8 @@ def test_a_server_of_this_home_that_is_up_does_the_work(home: Path) -> None:
 def test_a_token_is_a_secret() -> None:
     settings = Settings.from_environment({"SCANFLOW_URL": URL, "SCANFLOW_TOKEN": "abc"})
     assert settings.url == URL
-    assert settings.token_for("https://elsewhere") == "abc"
-    assert Settings.from_environment({}).token_for("https://elsewhere") is None
+    assert settings.find_token("https://elsewhere") == "abc"
+    assert Settings.from_environment({}).find_token("https://elsewhere") is None
     assert "abc" not in f"{settings!r} {settings} {settings.model_dump_json()}"
 
 

@@ -162,7 +162,7 @@ def test_a_function_of_the_running_program_is_kept_on_the_server_once_and_named_
     assert [one.url.path for one in standin.asked] == ["/api/v1/functions", "/api/v1/runs/plan"]
     body = standin.body("POST /functions")
     assert pickle.loads(base64.b64decode(body.pop("pickled")))(4) == 4
-    assert body == functions.versions()
+    assert body == functions.read_versions()
     sent = standin.body("POST /runs/plan")["application"]["workflows"][0]["nodes"]
     assert {one["function"].partition(":")[0] for one in sent} == {place}
     assert sent[0]["parameters"] == {"count": 3}, "what its parameters are is known here"
@@ -189,9 +189,9 @@ def test_a_function_that_cannot_travel_is_refused_with_what_to_write(
 
 @pytest.mark.parametrize("name", ["python", "cloudpickle", "scanflow"])
 def test_functions_of_other_versions_are_refused(name: str) -> None:
-    functions.check_versions(functions.versions())
+    functions.check_versions(functions.read_versions())
     with pytest.raises(InvalidError, match=rf"the client has {name} 1\.0, the server has .*%%writefile steps\.py"):
-        functions.check_versions(functions.versions() | {name: "1.0"})
+        functions.check_versions(functions.read_versions() | {name: "1.0"})
 
 
 def test_a_run_that_is_resumed_is_watched_on(deployer: RemoteDeployer, standin: StandIn, app: sf.Application) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import typer
 
-from scanflow.deployer.remote_home import UpProcess, UpResponse, forget_up, read_up, up_file, write_up
+from scanflow.deployer.remote_home import UpProcess, UpState, forget_up, get_up_file, read_up, write_up
 from scanflow.errors import MissingExtraError, UnavailableError, UsageError
 from scanflow.processes import ports
 from scanflow.processes.daemon import Daemon
@@ -117,7 +117,7 @@ def standin(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     (package / "__init__.py").touch()
     (package / "__main__.py").write_text(SERVER)
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
-    monkeypatch.setattr(ports, "_notes_file", lambda: tmp_path / "ports.json")
+    monkeypatch.setattr(ports, "_get_notes_file", lambda: tmp_path / "ports.json")
     monkeypatch.setattr(control_plane, "READY_S", PATIENCE_S)
     monkeypatch.setattr(control_plane, "GRACE_S", 0.2)
     monkeypatch.setattr(control_plane, "ENDS_S", PATIENCE_S)
@@ -253,16 +253,16 @@ def test_a_port_is_another_home_s_to_choose_only_when_it_is_free(standin: Settin
 
 def test_a_note_of_what_is_up_comes_back_whole_or_counts_as_none(tmp_path: Path) -> None:
     server = UpProcess(folder=tmp_path / "daemon", pid=7, port=1, url="http://127.0.0.1:1", log="/l")
-    note = UpResponse(server=server, started=1.5)
+    note = UpState(server=server, started=1.5)
     write_up(tmp_path, note)
     assert read_up(tmp_path) == note
-    assert [path.name for path in up_file(tmp_path).parent.iterdir()] == ["up.json"]
+    assert [path.name for path in get_up_file(tmp_path).parent.iterdir()] == ["up.json"]
     assert (server.is_alive(), server.end(patience_s=1.0)) == (False, False)
     for _ in range(2):
         forget_up(tmp_path)
         assert read_up(tmp_path) is None
     for text in ("", "{", "[]", '{"server": {"pid": "many"}}', "\x00"):
-        up_file(tmp_path).write_text(text)
+        get_up_file(tmp_path).write_text(text)
         assert read_up(tmp_path) is None
 
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from scanflow.backends.service_records import ServiceRecord, Shape
 from scanflow.errors import InvalidError, UnsupportedError, UsageError
 from scanflow.knowledge.memory import MemoryKnowledge
-from scanflow.load.arrivals import constant
+from scanflow.load.arrivals import build_constant_rate
 from scanflow.load.load import LoadError
 from scanflow_client.cli.app import app
 from scanflow_client.formatting.load import draw_load, format_load
@@ -42,7 +42,7 @@ def test_what_became_of_a_load_is_shown_kept_and_drawn(tmp_path: Path) -> None:
 
     seen: list[tuple[int, int]] = []
     with server(answer) as url:
-        spec = LoadSpec(trace=constant(100, 1.2), connections=2)
+        spec = LoadSpec(trace=build_constant_rate(100, 1.2), connections=2)
         report = loaded(url, spec, observe=lambda *told: seen.append(told))
     assert seen == sorted(seen)
     assert 0 < len(seen) <= 120
@@ -81,7 +81,7 @@ def test_a_load_that_is_interrupted_keeps_what_was_measured() -> None:
     assert report.interrupted
     assert report.result.requests >= 20
     assert report.result.failed == 0
-    assert report.summary()["interrupted"] is True
+    assert report.summarize()["interrupted"] is True
     assert "It was interrupted." in str(format_load(report, bound_s=None)[0])
 
 
@@ -95,19 +95,19 @@ def test_a_request_s_samples_are_the_rows_of_its_first_input(inputs: Any, rows: 
 
 def test_samples_a_second_are_told_where_a_request_has_several() -> None:
     with server(lambda handler, number: say(handler)) as url:
-        report = loaded(url, LoadSpec(trace=constant(20, 1), connections=1, rows=8))
+        report = loaded(url, LoadSpec(trace=build_constant_rate(20, 1), connections=1, rows=8))
     _, table = format_load(report, bound_s=None)
     assert list(table.headers[:3]) == ["target/s", "completed/s", "samples/s"]  # type: ignore[union-attr]
-    assert report.summary()["samples_rate"] == pytest.approx(8 * report.rate)
+    assert report.summarize()["samples_rate"] == pytest.approx(8 * report.rate)
 
 
 def test_a_load_of_which_nothing_succeeds_has_no_latency_and_is_told_all_the_same() -> None:
     with server(lambda handler, number: say(handler, 500, b"broken")) as url:
-        report = loaded(url, LoadSpec(trace=constant(20, 1), connections=1))
+        report = loaded(url, LoadSpec(trace=build_constant_rate(20, 1), connections=1))
     _, table, reason, bound = format_load(report, bound_s=1.0)
     assert set(table.rows[0][2:]) == {"-"}  # type: ignore[union-attr]
     assert (reason, str(bound)[0]) == ("  20 × 500: broken", "✗")
-    assert (report.summary()["p50_s"], report.summary()["rate"]) == (None, 0.0)
+    assert (report.summarize()["p50_s"], report.summarize()["rate"]) == (None, 0.0)
     assert "<svg" in draw_load(report)
 
 
@@ -117,7 +117,7 @@ def test_a_load_of_which_nothing_succeeds_has_no_latency_and_is_told_all_the_sam
         ("https://x.example", LoadSpec(), UnsupportedError, "plain http"),
         ("http://127.0.0.1:1", LoadSpec(connections=0), InvalidError, "--connections 16"),
         ("http://127.0.0.1:1", LoadSpec(seconds=0), InvalidError, "--seconds 10"),
-        ("http://127.0.0.1:1", LoadSpec(trace=constant(0.001, 1e6)), InvalidError, "at most a day"),
+        ("http://127.0.0.1:1", LoadSpec(trace=build_constant_rate(0.001, 1e6)), InvalidError, "at most a day"),
         ("http://127.0.0.1:1", LoadSpec(poisson=1), InvalidError, "--rate 50"),
         ("http://127.0.0.1:1", LoadSpec(), LoadError, "could not be started"),
     ],
@@ -131,8 +131,8 @@ def test_what_a_rate_over_time_is_said_by(tmp_path: Path) -> None:
     (tmp_path / "day.csv").write_text("seconds,rate\n0,5\n2,5\n")
     file = str(tmp_path / "day.csv")
     assert build_trace(None, None, 5.0) is None
-    assert build_trace(5.0, None, None) == constant(5.0, 10.0)
-    assert build_trace(None, file, None) == constant(5.0, 2.0)
+    assert build_trace(5.0, None, None) == build_constant_rate(5.0, 10.0)
+    assert build_trace(None, file, None) == build_constant_rate(5.0, 2.0)
     for words in ((5.0, "steps:1", None), (None, file, 3.0), (None, str(tmp_path / "no.csv"), None)):
         with pytest.raises(InvalidError):
             build_trace(*words)

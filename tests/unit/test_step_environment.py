@@ -14,7 +14,7 @@ from scanflow.errors import InvalidError
 from scanflow.knowledge.step_environment import (
     TrackerPlace,
     add_run_tags,
-    prepared_environment,
+    find_prepared_environment,
     remember,
     step_environment,
     tracker_place,
@@ -56,14 +56,14 @@ def test_a_prepared_environment_is_known_to_the_mlflow_that_prepared_it(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tracker_place(home)
-    assert prepared_environment(home, "shop", "data") is None
-    assert prepared_environment(home / "nowhere", "shop", "data") is None
+    assert find_prepared_environment(home, "shop", "data") is None
+    assert find_prepared_environment(home / "nowhere", "shop", "data") is None
     remember(place, app="shop", team="data", experiment_id="7")
-    known = prepared_environment(home, "shop", "data")
+    known = find_prepared_environment(home, "shop", "data")
     assert known == step_environment(place.tracking_uri, app="shop", team="data", experiment_id="7")
-    assert prepared_environment(home, "shop", "other") is None
+    assert find_prepared_environment(home, "shop", "other") is None
     monkeypatch.setattr(prepared, "version", lambda _name: "4.0.0")
-    assert prepared_environment(home, "shop", "data") is None
+    assert find_prepared_environment(home, "shop", "data") is None
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_prepared_environment_is_known_to_the_mlflow_that_prepared_it(
 def test_a_database_that_changed_is_not_trusted(home: Path, change: str) -> None:
     remember(tracker_place(home), app="shop", team="data", experiment_id="7")
     _change(home, change)
-    assert prepared_environment(home, "shop", "data") is None
+    assert find_prepared_environment(home, "shop", "data") is None
 
 
 def test_a_lost_or_damaged_database_or_note_is_not_trusted(home: Path) -> None:
@@ -90,32 +90,32 @@ def test_a_lost_or_damaged_database_or_note_is_not_trusted(home: Path) -> None:
     text = note.read_text()
     for damaged in ("", "{", "[]", "null"):
         note.write_text(damaged)
-        assert prepared_environment(home, "shop", "data") is None
+        assert find_prepared_environment(home, "shop", "data") is None
     note.write_text(text)
-    assert prepared_environment(home, "shop", "data") is not None
+    assert find_prepared_environment(home, "shop", "data") is not None
     database = home / "tracker" / "mlflow.db"
     database.write_bytes(b"not a database")
-    assert prepared_environment(home, "shop", "data") is None
+    assert find_prepared_environment(home, "shop", "data") is None
     database.unlink()
-    assert prepared_environment(home, "shop", "data") is None
+    assert find_prepared_environment(home, "shop", "data") is None
     assert not database.exists()
 
 
 def test_a_servers_environment_is_known_without_asking_it(tmp_path: Path) -> None:
     uri = "http://user:secret@127.0.0.1:9"
     remember(tracker_place(tmp_path, uri), app="a-b", team="c", experiment_id="12")
-    known = prepared_environment(tmp_path, "a-b", "c", tracker_uri=uri)
+    known = find_prepared_environment(tmp_path, "a-b", "c", tracker_uri=uri)
     assert known is not None
     assert known["MLFLOW_EXPERIMENT_ID"] == "12"
-    assert prepared_environment(tmp_path, "a", "b-c", tracker_uri=uri) is None
-    assert prepared_environment(tmp_path, "a-b", "c", tracker_uri="http://127.0.0.1:10") is None
+    assert find_prepared_environment(tmp_path, "a", "b-c", tracker_uri=uri) is None
+    assert find_prepared_environment(tmp_path, "a-b", "c", tracker_uri="http://127.0.0.1:10") is None
     assert not any("secret" in path.name + path.read_text() for path in tmp_path.rglob("*.json"))
 
 
 def test_a_home_that_cannot_be_written_does_without_notes(tmp_path: Path) -> None:
     (tmp_path / "tracker").write_text("in the way")
     remember(tracker_place(tmp_path, "http://127.0.0.1:9"), app="shop", team="data", experiment_id="1")
-    assert prepared_environment(tmp_path, "shop", "data", tracker_uri="http://127.0.0.1:9") is None
+    assert find_prepared_environment(tmp_path, "shop", "data", tracker_uri="http://127.0.0.1:9") is None
 
 
 def test_steps_get_an_absolute_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

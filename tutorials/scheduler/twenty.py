@@ -8,7 +8,7 @@ import sys
 import time
 
 import scanflow as sf
-from scanflow.backends.job_times import job_times, totals
+from scanflow.backends.job_times import compute_job_times, compute_job_totals
 from scanflow.placement.mpi.simulation.experiment import thesis_jobs
 
 SERVER = os.environ.get("SCANFLOW_URL", "http://127.0.0.1:46666")  # as `scanflow up` says it
@@ -38,11 +38,11 @@ def main(factor=200.0):
     for job in thesis_jobs():
         time.sleep(max(0.0, start + job.submitted_s / factor - time.time()))
         runs.append(client.run(app, job.name, wait=False))  # first come, first served
-    times = [job_times(run.wait(), time.time()) for run in runs]
+    times = [compute_job_times(run.wait(), time.time()) for run in runs]
     print(f"{'job':14} {'waiting':>8} {'running':>8} {'response':>8}  seconds")
     for one in times:
         print(f"{one.job:14} {one.waiting_s:8.2f} {one.running_s:8.2f} {one.response_s:8.2f}  {one.state}")
-    together = totals(times)
+    together = compute_job_totals(times)
     print(f"together: response {together.response_s:.2f} s, mean of waiting {together.waiting_s:.2f} s")
     print(f"makespan {together.makespan_s:.2f} s")
 

@@ -87,7 +87,7 @@ class AgentHost:
             call_later=call_later,
             on_sample=self._handle_sample,
         )
-        leaves = [leaf for sensor in sensors for _, leaf in combined_triggers.leaves(sensor.trigger)]
+        leaves = [leaf for sensor in sensors for _, leaf in combined_triggers.iterate_leaves(sensor.trigger)]
         event_filter = EventFilter.from_triggers((leaf for leaf in leaves if isinstance(leaf, OnEvent)), app)
         self.subscriber: EventSubscriber | None = None
         if source is not None and event_filter:
@@ -107,7 +107,7 @@ class AgentHost:
             self._listening = asyncio.get_running_loop().create_task(self.subscriber.run())
         elif self.state.position is not None:
             self.state.set_position(replace(self.state.position, listens=False))
-        self._beating = asyncio.get_running_loop().create_task(self._beat(url))
+        self._beating = asyncio.get_running_loop().create_task(self._send_heartbeats(url))
 
     async def stop(self, *, patience_s: float = 2.0) -> None:
         """Start no more firings, wait for running ones at most ``patience_s``, and keep the rest for the next start."""
@@ -172,7 +172,9 @@ class AgentHost:
             SensorReport(
                 name=name,
                 trigger=sensor_state.trigger.model_dump(mode="json"),
-                next=min((due for leaf in sensor_state.leaves.values() if (due := leaf.next_after(now))), default=None),
+                next=min(
+                    (due for leaf in sensor_state.leaves.values() if (due := leaf.find_next_after(now))), default=None
+                ),
                 last=sensor_state.last,
                 fired=sensor_state.fired,
                 missed=sum(sensor_state.missed.values()),
@@ -236,7 +238,7 @@ class AgentHost:
             event = Event(at=self._clock(), type=kind, app=self.app, subject=f"agent/{self.agent}", data=data)
             self._reporter.add(event)
 
-    async def _beat(self, url: str | None) -> None:
+    async def _send_heartbeats(self, url: str | None) -> None:
         """Check the clock, trim the store and send heartbeats, periodically."""
         missed, trimmed = self._count_missed(), self._clock()
         while True:

@@ -17,10 +17,10 @@ Seen = frozenset[Path]
 NOTHING: Seen = frozenset()
 
 
-def leaves(trigger: Trigger, at: Path = "") -> Iterator[tuple[Path, Trigger]]:
+def iterate_leaves(trigger: Trigger, at: Path = "") -> Iterator[tuple[Path, Trigger]]:
     if isinstance(trigger, AllOf | AnyOf):
         for path, inner in _list_parts(trigger, at):
-            yield from leaves(inner, path)
+            yield from iterate_leaves(inner, path)
     else:
         yield at, trigger
 

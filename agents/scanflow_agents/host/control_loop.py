@@ -229,7 +229,9 @@ class ControlLoop:
         ``anyhow``: fire it now, whatever its trigger is."""
         runner = self._get_runner(name)
         call_paths = [
-            path for path, leaf in combined_triggers.leaves(runner.state.trigger) if isinstance(leaf, CallReceive)
+            path
+            for path, leaf in combined_triggers.iterate_leaves(runner.state.trigger)
+            if isinstance(leaf, CallReceive)
         ]
         if not call_paths and not anyhow:
             raise NotFoundError(
@@ -249,7 +251,7 @@ class ControlLoop:
         for runner in self._runners.values():
             paths = [
                 path
-                for path, leaf in combined_triggers.leaves(runner.state.trigger)
+                for path, leaf in combined_triggers.iterate_leaves(runner.state.trigger)
                 if self._matches(leaf, event, runner.sensor)
             ]
             if not paths:

@@ -77,7 +77,7 @@ class EventBatch:
 class EventSource(Protocol):
     """A source of events. All methods raise ``UnavailableError`` if it is unreachable."""
 
-    async def newest(self) -> Event | None:
+    async def fetch_newest(self) -> Event | None:
         """Return the newest event; None: there is none yet."""
         ...
 
@@ -135,14 +135,14 @@ class EventSubscriber:
         """Set the position to listen from: start at the newest event, or check that the server's list is the same."""
         position = self._state.position
         if position is None or not position.listens:
-            newest = await self._source.newest()
+            newest = await self._source.fetch_newest()
             self._state.set_position(_build_position(newest, 0 if position is None else position.generation))
             return
         if position.number == 0:
             return
         event = await self._source.from_number(position.number)
         if event is None or (event.id == position.number and position.mark not in {"", _build_mark(event)}):
-            newest = await self._source.newest()
+            newest = await self._source.fetch_newest()
             now = _build_position(newest, position.generation + 1)
             _log.warning(
                 "The server's event log was restarted: the last received event was %d, and the log is at %d. Earlier "

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from scanflow.errors import UnavailableError
-from scanflow.files.private import private_file
+from scanflow.files.private import create_private_file
 
 Statement = tuple[str, Sequence[Any]]
 _RETRY_S = 0.5
@@ -42,7 +42,7 @@ class GroupWriter:
 
         try:
             self._connection = sqlite3.connect(
-                private_file(path), timeout=10.0, isolation_level=None, check_same_thread=False
+                create_private_file(path), timeout=10.0, isolation_level=None, check_same_thread=False
             )
             self._connection.execute("PRAGMA journal_mode=WAL")
             self._connection.execute("PRAGMA synchronous=NORMAL")

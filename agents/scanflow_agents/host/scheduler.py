@@ -16,7 +16,7 @@ from apscheduler.triggers.base import BaseTrigger
 
 from scanflow_agents.host.sensor_state import TriggerState
 
-Ring = Callable[[bool], None]
+TriggerCallback = Callable[[bool], None]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _log = logging.getLogger(__name__)
@@ -37,14 +37,14 @@ class DueTimes(BaseTrigger):  # type: ignore[misc]  # APScheduler has no types
         """Return the newest passed moment after the previous one, else the next one."""
         at = now.timestamp()
         newest = None if previous_fire_time is None else self._leaf.find_newest_moment(at, self._seed)
-        if newest is not None and previous_fire_time is not None and _time(newest) > previous_fire_time:
-            return _time(newest)
+        if newest is not None and previous_fire_time is not None and _to_datetime(newest) > previous_fire_time:
+            return _to_datetime(newest)
         following = self._leaf.find_next_moment(at, self._seed)
-        return None if following is None else max(_time(following), now + timedelta(microseconds=1))
+        return None if following is None else max(_to_datetime(following), now + timedelta(microseconds=1))
 
 
 class Scheduler(Protocol):
-    def add(self, name: str, times: DueTimes, ring: Ring, *, grace_s: float) -> None:
+    def add(self, name: str, times: DueTimes, ring: TriggerCallback, *, grace_s: float) -> None:
         """Call ``ring`` at each due time, not earlier, and once for several passed ones; ``grace_s``, in whole seconds,
         is how late it may be."""
         ...
@@ -69,10 +69,10 @@ class ApsScheduler:
             logger=_log,
         )
         _log.setLevel(logging.ERROR)  # misses are in the journal
-        self._rings: dict[str, Ring] = {}
+        self._rings: dict[str, TriggerCallback] = {}
         self._scheduler.add_listener(lambda event: self._rings[event.job_id](True), EVENT_JOB_MISSED)
 
-    def add(self, name: str, times: DueTimes, ring: Ring, *, grace_s: float) -> None:
+    def add(self, name: str, times: DueTimes, ring: TriggerCallback, *, grace_s: float) -> None:
         self._rings[name] = ring
         self._scheduler.add_job(
             ring, times, args=[False], id=name, name=name, misfire_grace_time=math.ceil(grace_s), replace_existing=True
@@ -89,5 +89,5 @@ class ApsScheduler:
             self._scheduler.shutdown(wait=False)
 
 
-def _time(moment: float) -> datetime:
+def _to_datetime(moment: float) -> datetime:
     return _EPOCH + timedelta(microseconds=round(moment * 1e6))

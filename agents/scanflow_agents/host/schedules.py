@@ -25,7 +25,7 @@ _DAY = timedelta(days=1)
 _WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 
 
-def first_after(trigger: Scheduled, moment: float, *, anchor: float) -> float | None:
+def find_first_after(trigger: Scheduled, moment: float, *, anchor: float) -> float | None:
     """Return the first due time after ``moment``; None: there is none."""
     match trigger:
         case Interval():
@@ -37,7 +37,7 @@ def first_after(trigger: Scheduled, moment: float, *, anchor: float) -> float | 
             return _times(trigger.expression, trigger.timezone).find_next(max(moment, anchor))
 
 
-def last_until(trigger: Scheduled, moment: float, *, after: float, anchor: float) -> float | None:
+def find_last_until(trigger: Scheduled, moment: float, *, after: float, anchor: float) -> float | None:
     """Return the last due time in ``(after, moment]``; None: there is none."""
     match trigger:
         case Interval():
@@ -173,9 +173,9 @@ class _CronTimes:
 
     def _has_clock_change(self, first: date, last: date) -> bool:
         ends = datetime.combine(first, time()), datetime.combine(last + _DAY, time(fold=1))
-        return self._offset(ends[0]) != self._offset(ends[1])
+        return self._get_offset(ends[0]) != self._get_offset(ends[1])
 
-    def _offset(self, wall: datetime) -> timedelta | None:
+    def _get_offset(self, wall: datetime) -> timedelta | None:
         return self._zone.utcoffset(wall.replace(tzinfo=self._zone))
 
     def _find_moments(self, wall: datetime) -> Iterator[float]:
@@ -186,10 +186,12 @@ class _CronTimes:
             if self._hourly:
                 yield second
         elif not self._hourly:  # skipped: between the two lies the minute in which clocks are put forward
-            after = self._offset(datetime.fromtimestamp(first, self._zone))
+            after = self._get_offset(datetime.fromtimestamp(first, self._zone))
             minutes = range(int(second // 60), int(first // 60) + 1)
             index = bisect_left(
-                minutes, True, key=lambda minute: self._offset(datetime.fromtimestamp(minute * 60, self._zone)) == after
+                minutes,
+                True,
+                key=lambda minute: self._get_offset(datetime.fromtimestamp(minute * 60, self._zone)) == after,
             )
             yield minutes[index] * 60.0
 

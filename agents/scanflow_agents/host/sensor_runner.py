@@ -58,7 +58,7 @@ class _Caller:
     count: int = field(default=0, init=False)
 
     async def call(self, call: Call) -> JSON:
-        return await self._deliver(call.replace(key=call.key or self._key()))
+        return await self._deliver(call.replace(key=call.key or self._build_key()))
 
     async def act(self, act: Act) -> JSON:
         intent = build_intent(
@@ -68,7 +68,7 @@ class _Caller:
             agent=self.environment.agent,
             strategy=self.sensor,
             rule="requested by the sensor itself",
-            key=self._key(),
+            key=self._build_key(),
             at=self.environment.clock(),
         )
         return await self._deliver(intent)
@@ -78,7 +78,7 @@ class _Caller:
         answer: JSON = await self.environment.outbox().deliver(delivery, patience_s=ACCEPTED_S)
         return answer
 
-    def _key(self) -> str:
+    def _build_key(self) -> str:
         self.count += 1
         return f"{self.environment.agent}/{self.sensor}/{self.cause}{'' if self.count == 1 else f'/{self.count}'}"
 

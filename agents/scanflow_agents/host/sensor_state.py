@@ -14,7 +14,14 @@ from scanflow.app.agents import Misfire
 from scanflow.app.triggers import Cron, Date, Interval, Trigger
 from scanflow_agents.host import combined_triggers
 from scanflow_agents.host.combined_triggers import NOTHING, Path, Seen
-from scanflow_agents.host.schedules import Scheduled, apply_jitter, count_between, first_after, format_time, last_until
+from scanflow_agents.host.schedules import (
+    Scheduled,
+    apply_jitter,
+    count_between,
+    find_first_after,
+    find_last_until,
+    format_time,
+)
 
 AHEAD_S = 60.0
 """Recorded times further ahead of the clock than this, in seconds, come from a wrong clock."""
@@ -49,8 +56,8 @@ class TriggerState:
     down: int = 0
     """Missed: the agent was not running."""
 
-    def next_after(self, moment: float) -> float | None:
-        return first_after(self.trigger, max(moment, self.accounted), anchor=self.anchor)
+    def find_next_after(self, moment: float) -> float | None:
+        return find_first_after(self.trigger, max(moment, self.accounted), anchor=self.anchor)
 
     def find_newest_moment(self, now: float, seed: str) -> float | None:
         """Return the newest passed due time that is not accounted for, jitter included; None: there is none."""
@@ -60,7 +67,7 @@ class TriggerState:
     def find_next_moment(self, now: float, seed: str) -> float | None:
         """Return the next due time, jitter included; None: there is none."""
         newest = self._find_newest(now, seed)
-        due = first_after(self.trigger, self.accounted if newest is None else newest, anchor=self.anchor)
+        due = find_first_after(self.trigger, self.accounted if newest is None else newest, anchor=self.anchor)
         return None if due is None else apply_jitter(self.trigger, due, seed)
 
     def take(self, now: float, *, late: bool, seed: str) -> float | None:
@@ -80,7 +87,7 @@ class TriggerState:
 
     def catch_up(self, now: float, *, misfire: Misfire) -> float | None:
         """Count the due times while the agent was down; return the one to fire for, if the policy has one."""
-        due = last_until(self.trigger, now, after=self.accounted, anchor=self.anchor)
+        due = find_last_until(self.trigger, now, after=self.accounted, anchor=self.anchor)
         if due is None:
             return None
         count = count_between(self.trigger, self.accounted, due, anchor=self.anchor)
@@ -106,10 +113,10 @@ class TriggerState:
 
     def _find_newest(self, now: float, seed: str) -> float | None:
         jitter = self.trigger.jitter if isinstance(self.trigger, Interval) else 0.0
-        newest = last_until(self.trigger, now - jitter, after=self.accounted, anchor=self.anchor)
-        due = first_after(self.trigger, self.accounted if newest is None else newest, anchor=self.anchor)
+        newest = find_last_until(self.trigger, now - jitter, after=self.accounted, anchor=self.anchor)
+        due = find_first_after(self.trigger, self.accounted if newest is None else newest, anchor=self.anchor)
         while jitter and due is not None and apply_jitter(self.trigger, due, seed) <= now:
-            newest, due = due, first_after(self.trigger, due, anchor=self.anchor)
+            newest, due = due, find_first_after(self.trigger, due, anchor=self.anchor)
         return newest
 
 
@@ -187,7 +194,9 @@ class SensorState:
         A changed schedule starts again; due times of the old one until now are counted.
         """
         schedules = {
-            path: leaf for path, leaf in combined_triggers.leaves(trigger) if isinstance(leaf, Interval | Date | Cron)
+            path: leaf
+            for path, leaf in combined_triggers.iterate_leaves(trigger)
+            if isinstance(leaf, Interval | Date | Cron)
         }
         leaves: dict[Path, TriggerState] = {}
         for path, state in self.leaves.items():

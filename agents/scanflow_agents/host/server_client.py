@@ -46,7 +46,7 @@ class DeliveryClient:
         agent, sensor = body.pop("agent"), body.pop("sensor")
         if agent == self._agent and self.call_self is not None:
             return self.call_self(sensor, body, delivery.key)
-        client = await self._agent_at(agent)
+        client = await self._connect_agent(agent)
         try:
             return await client.ask("POST", f"/sensors/{quote(sensor, safe='')}", body, key=delivery.key)
         except UnavailableError:
@@ -58,7 +58,7 @@ class DeliveryClient:
     async def send_heartbeat(self, url: str, pid: int, sensors: Sequence[SensorReport]) -> None:
         reports = [report.model_dump(mode="json") for report in sensors]
         body = {"url": url, "pid": pid, "sensors": reports}
-        await self._connected.ask("POST", f"{self._path(self._agent)}/here", body)
+        await self._connected.ask("POST", f"{self._build_path(self._agent)}/here", body)
 
     async def send_events(self, events: list[Event]) -> None:
         await self._connected.ask("POST", f"{BASE}/events", [event.model_dump(mode="json") for event in events])
@@ -73,15 +73,15 @@ class DeliveryClient:
             raise UnavailableError("The agent was started without a server. Start it with one: scanflow up")
         return self._server
 
-    def _path(self, agent: str) -> str:
+    def _build_path(self, agent: str) -> str:
         return f"{BASE}/agents/{quote(self._app, safe='')}/{quote(agent, safe='')}"
 
-    async def _agent_at(self, agent: str) -> AsyncClient:
+    async def _connect_agent(self, agent: str) -> AsyncClient:
         client = self._agents.get(agent)
         if client is not None:
             return client
         try:
-            record = await self._connected.ask("GET", self._path(agent))
+            record = await self._connected.ask("GET", self._build_path(agent))
         except NotFoundError as error:
             raise UnavailableError(f"The server does not know the agent {agent!r} yet: {error}") from error
         url = record.get("url") if isinstance(record, dict) else None
@@ -96,7 +96,7 @@ class ServerEvents:
     def __init__(self, server: AsyncClient) -> None:
         self._server = server
 
-    async def newest(self) -> Event | None:
+    async def fetch_newest(self) -> Event | None:
         document = await self._server.ask("GET", f"{BASE}/events/newest")
         return None if document is None else _event(json.dumps(document))
 

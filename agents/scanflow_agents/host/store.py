@@ -80,7 +80,7 @@ class AgentStore:
         )
         """The position in the server's events. None: never subscribed."""
 
-        self.writer.collect(self._pending_writes)
+        self.writer.collect(self._take_pending_writes)
 
     # -- sensors
 
@@ -94,7 +94,7 @@ class AgentStore:
         self._dirty[sensor_state.sensor] = sensor_state
         self.writer.touch()
 
-    def _pending_writes(self) -> Iterator[Statement]:
+    def _take_pending_writes(self) -> Iterator[Statement]:
         for name, sensor_state in self._dirty.items():
             yield (
                 "INSERT OR REPLACE INTO sensor_states VALUES (?, ?)",

@@ -77,7 +77,7 @@ class ThreadPool:
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._started += 1
-        threading.Thread(target=self._work, args=(loop,), name="scanflow-agent-worker", daemon=True).start()
+        threading.Thread(target=self._run_jobs, args=(loop,), name="scanflow-agent-worker", daemon=True).start()
 
     async def _give_up(self, job: _Job, loop: asyncio.AbstractEventLoop) -> None:
         with self._lock:
@@ -91,7 +91,7 @@ class ThreadPool:
             self._start(loop)
         await job.ended
 
-    def _work(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _run_jobs(self, loop: asyncio.AbstractEventLoop) -> None:
         while (job := self._jobs.get()) is not None:
             with self._lock:
                 if job.given_up:

@@ -20,7 +20,7 @@ from scanflow.drift.slices import CURRENT, WINDOW
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.knowledge.labels import LABELS_FILE, OF_LABELS, read_json
 from scanflow.knowledge.records import TrackedRun
-from scanflow.knowledge.version_tags import PROMOTION, REFERENCE, rejection
+from scanflow.knowledge.version_tags import PROMOTION, REFERENCE, format_rejection
 from scanflow_agents.templates import bookmarks
 from scanflow_agents.templates.bookmarks import OF_RUN
 from scanflow_agents.templates.control_plane import (
@@ -117,7 +117,7 @@ class Challengers:
 
     def _keep_reference(self, context: Context, number: Any, run: str) -> None:
         """Tag a version with its training data, to compare its predictions with, whoever promotes it."""
-        version = self._model.version(context, number) if isinstance(number, int) else None
+        version = self._model.find_version(context, number) if isinstance(number, int) else None
         if version is not None and REFERENCE not in version.tags:
             self._model.tag(context, number, {REFERENCE: bookmarks.format_reference(context, run)})
 
@@ -186,10 +186,13 @@ class Challengers:
     def _reject(self, context: Context, evidence: Mapping[str, Any]) -> None:
         if evidence["verdict"] != "reject":
             return
-        champion, version = self._model.champion(context), self._model.version(context, int(evidence["version"]))
+        champion, version = (
+            self._model.find_champion(context),
+            self._model.find_version(context, int(evidence["version"])),
+        )
         compared = champion is not None and champion.version == evidence["champion"]
         if compared and version is not None and PROMOTION not in version.tags:
-            self._model.tag(context, version.version, {PROMOTION: rejection(str(evidence["reason"]))})
+            self._model.tag(context, version.version, {PROMOTION: format_rejection(str(evidence["reason"]))})
 
 
 def is_being_decided(context: Context) -> bool:
@@ -197,7 +200,7 @@ def is_being_decided(context: Context) -> bool:
     newest = next((note for note in bookmarks.find_notes(context, "learnt", limit=1) if _VERDICT in note.tags), None)
     if newest is None or newest.tags[_VERDICT] not in {"promote", "ask"}:
         return False
-    version = RegisteredModel(newest.tags[_MODEL], "").version(context, int(newest.tags[_VERSION]))
+    version = RegisteredModel(newest.tags[_MODEL], "").find_version(context, int(newest.tags[_VERSION]))
     return version is not None and version.tags.get(PROMOTION) is None
 
 

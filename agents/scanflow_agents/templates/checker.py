@@ -27,7 +27,7 @@ from scanflow.backends.records import RunRecord
 from scanflow.drift.contract import DetectionOutputs, parse_detection_outputs
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UnavailableError
 from scanflow.knowledge.version_tags import CHAMPION, REFERENCE
-from scanflow.plugins import explain_not_installed, plugin_names
+from scanflow.plugins import explain_not_installed, list_plugins
 from scanflow_agents.templates import bookmarks, label_queue
 from scanflow_agents.templates.confirmation import DriftVerdict, evaluate_detection
 from scanflow_agents.templates.control_plane import (
@@ -267,7 +267,7 @@ def _mark_unknown(context: Context, options: CheckerOptions, run_ids: Sequence[s
 
 def _check_options(app: Application, agent: Agent) -> CheckerOptions:
     options = CheckerOptions.from_agent(agent)
-    if options.detector not in plugin_names("detectors"):
+    if options.detector not in list_plugins("detectors"):
         raise InvalidError(f"Agent {agent.name!r}: {explain_not_installed('detectors', options.detector)}")
     if options.reference_parameter and options.model_name is None:
         raise InvalidError(f"Agent {agent.name!r}: reference_parameter needs model_name, the model with the reference.")
@@ -290,7 +290,7 @@ def _build_parameters(options: CheckerOptions, check: Mapping[str, Any]) -> dict
 def _get_reference(context: Context, options: CheckerOptions) -> str | None:
     if not options.reference_parameter or options.model_name is None:
         return None
-    champion = RegisteredModel(options.model_name, options.alias).champion(context)
+    champion = RegisteredModel(options.model_name, options.alias).find_champion(context)
     return None if champion is None else champion.tags.get(REFERENCE)
 
 

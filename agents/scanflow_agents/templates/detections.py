@@ -88,7 +88,7 @@ def list_detections(context: Context) -> list[PastDetection]:
 def find_version_in_use(context: Context, model_uri: str) -> int | None:
     """Return the version that an alias refers to; None: it is no alias, or refers to none."""
     name, _, alias = model_uri.removeprefix("models:/").partition("@")
-    champion = RegisteredModel(name, alias).champion(context) if alias else None
+    champion = RegisteredModel(name, alias).find_champion(context) if alias else None
     return None if champion is None else champion.version
 
 

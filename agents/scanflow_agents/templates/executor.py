@@ -32,9 +32,9 @@ from scanflow.knowledge.version_tags import (
     PROMOTED,
     PROMOTION,
     REFERENCE,
+    format_rejection,
     get_rejection,
-    rejection,
-    version_before,
+    get_version_before,
 )
 from scanflow_agents.templates import bookmarks, model_changes
 from scanflow_agents.templates.control_plane import HAPPENS, find_service, get_control_plane, report_event, tracker_of
@@ -151,7 +151,7 @@ def _declare_watching(
         fresh = [
             (version, action)
             for newest, action in model_changes.map_newest_by_version(actions, model.name)
-            if (version := model.version(context, newest)) is not None
+            if (version := model.find_version(context, newest)) is not None
             and not model_changes.is_recorded(action, version)
         ]
         record = find_service(context, service) if fresh else None
@@ -171,7 +171,7 @@ def _declare_watching(
                 _reject(context, model, version, action)
             changes.append({"version": version.version, "action": action.id, "state": action.state, "verdict": verdict})
         for newest, action in model_changes.find_refused(refused, wanted, model.name):
-            version = model.version(context, newest)
+            version = model.find_version(context, newest)
             if version is not None and version.tags.get(ACTION) != action.id:
                 _reject(context, model, version, action)
                 changes.append({"version": newest, "action": action.id, "state": action.state, "verdict": "reject"})
@@ -215,11 +215,11 @@ def _explain_out_of_use(
 
 
 def _promote(context: Context, model: RegisteredModel, version: ModelVersion, action: Action) -> None:
-    champion, number = model.champion(context), version.version
+    champion, number = model.find_champion(context), version.version
     before = None if champion is None else champion.version
     if before not in {None, number}:
         model.tag(context, number, {BEFORE: str(before)})
-    model.name_champion(context, number)
+    model.set_champion(context, number)
     report_event(context, "model.promoted", f"model/{model.name}", version=number, before=before, action=action.id)
     tags = {PROMOTION: PROMOTED, ACTION: action.id}
     if run := version.tags.get(bookmarks.OF_RUN, ""):
@@ -228,11 +228,11 @@ def _promote(context: Context, model: RegisteredModel, version: ModelVersion, ac
 
 
 def _reject(context: Context, model: RegisteredModel, version: ModelVersion, action: Action) -> None:
-    before, champion, number = version_before(version.tags), model.champion(context), version.version
+    before, champion, number = get_version_before(version.tags), model.find_champion(context), version.version
     is_champion = champion is not None and champion.version == number
-    if is_champion and before is not None and model.version(context, before) is not None:
-        model.name_champion(context, before)
+    if is_champion and before is not None and model.find_version(context, before) is not None:
+        model.set_champion(context, before)
     why = describe_failure(action) or action.state
     if not (model_changes.is_stuck(version) and version.tags.get(ACTION) == action.id):  # that was reported before
         report_event(context, "model.rejected", f"model/{model.name}", version=number, why=why, action=action.id)
-    model.tag(context, number, {PROMOTION: rejection(why), ACTION: action.id})
+    model.tag(context, number, {PROMOTION: format_rejection(why), ACTION: action.id})

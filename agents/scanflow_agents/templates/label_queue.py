@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 from scanflow.agent.context import Context
 from scanflow.agent.records import JSON
 from scanflow.app.application import Application
-from scanflow.app.model import short
-from scanflow.app.parameters import plain
+from scanflow.app.model import shorten
+from scanflow.app.parameters import to_plain
 from scanflow.drift.contract import read_purpose
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.knowledge.labels import read_json
@@ -78,7 +78,7 @@ def _add_samples(tracker: KnowledgeBase, tracked: str, points: list[dict[str, An
     ``picture``, a small PNG in base64, with the picture's ``shape``."""
     from scanflow.drift.prediction_data import arrays_of
     from scanflow.drift.samples import is_table, unpack_samples
-    from scanflow.drift.thumbnail import thumbnail
+    from scanflow.drift.thumbnail import encode_thumbnail
 
     samples: Any = []
     try:
@@ -96,18 +96,18 @@ def _add_samples(tracker: KnowledgeBase, tracked: str, points: list[dict[str, An
         elif sample is not None and sample.ndim == 1:
             names = columns or (f"column {number}" for number in count())
             point = {**point, "row": _format_row(zip(names, sample.tolist(), strict=False))}
-        elif sample is not None and (png := thumbnail(sample)) is not None:
+        elif sample is not None and (png := encode_thumbnail(sample)) is not None:
             point = {**point, "picture": b64encode(png).decode(), "shape": list(sample.shape)}
         shown_points.append(point)
     return shown_points
 
 
 def _format_row(values: Iterable[tuple[str, Any]]) -> dict[str, JSON]:
-    return {str(name): _plain(value) for name, value in islice(values, MAX_VALUES)}
+    return {str(name): _to_json(value) for name, value in islice(values, MAX_VALUES)}
 
 
-def _plain(value: Any) -> JSON:
-    value = _number(value)
+def _to_json(value: Any) -> JSON:
+    value = _to_python_number(value)
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
@@ -136,25 +136,27 @@ class SharedLabeller:
         """Label all waiting items. Raises the labeller's errors."""
         with self._one_at_a_time:
             waiting = get_control_plane(context).labels(context.app, state="wanted", team=context.team)
-            count = self._label(context, [dict(item) for item in waiting]) if waiting else 0
+            count = self._label_items(context, [dict(item) for item in waiting]) if waiting else 0
         return {"wanted": len(waiting), "labelled": count}
 
-    def _label(self, context: Context, waiting: list[dict[str, Any]]) -> int:
+    def _label_items(self, context: Context, waiting: list[dict[str, Any]]) -> int:
         ids = {item["id"] for item in waiting}
         answer: Any = self._labeller(waiting, context)
         who = f"The labeller {self.locator!r}"
         if not isinstance(answer, Mapping):
-            raise InvalidError(f"{who} returned {short(answer)}. Return a mapping from ids to labels.")
+            raise InvalidError(f"{who} returned {shorten(answer)}. Return a mapping from ids to labels.")
         if strange := [id for id in answer if id not in ids]:
-            raise InvalidError(f"{who} labelled {short(strange[0])}, which was not requested.")
+            raise InvalidError(f"{who} labelled {shorten(strange[0])}, which was not requested.")
         labels = {
-            str(id): plain(_number(label), f"The label of {id!r}") for id, label in answer.items() if label is not None
+            str(id): to_plain(_to_python_number(label), f"The label of {id!r}")
+            for id, label in answer.items()
+            if label is not None
         }
         by = f"labeller {self.locator}"
         get_control_plane(context).give_labels(context.app, labels, by=by, team=context.team)
         return len(labels)
 
 
-def _number(label: Any) -> Any:
+def _to_python_number(label: Any) -> Any:
     """Convert a NumPy number to a Python number."""
     return label.item() if getattr(label, "shape", None) == () and hasattr(label, "item") else label

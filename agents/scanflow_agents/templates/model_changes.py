@@ -12,7 +12,7 @@ from scanflow.agent.context import Context
 from scanflow.agent.records import Action, Intent
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.knowledge.records import ModelVersion
-from scanflow.knowledge.version_tags import ACTION, AGAIN, BY_HAND, PROMOTED, PROMOTION, rejection
+from scanflow.knowledge.version_tags import ACTION, AGAIN, BY_HAND, PROMOTED, PROMOTION, format_rejection
 
 STRATEGY = "change_model_transition"
 ON_APPROVAL = "change_model_on_approval"
@@ -161,4 +161,4 @@ def is_recorded(action: Action, version: ModelVersion) -> bool:
 
 
 def is_stuck(version: ModelVersion) -> bool:
-    return version.tags.get(PROMOTION, "").startswith(rejection(STUCK))
+    return version.tags.get(PROMOTION, "").startswith(format_rejection(STUCK))

@@ -18,20 +18,20 @@ class RegisteredModel:
     name: str
     alias: str
 
-    def version(self, context: Context, version: int | str) -> ModelVersion | None:
+    def find_version(self, context: Context, version: int | str) -> ModelVersion | None:
         """Return the version with a number or alias; None: there is none, or it was deleted."""
         try:
             return tracker_of(context).get_model(self.name, version)
         except NotFoundError:
             return None
 
-    def champion(self, context: Context) -> ModelVersion | None:
-        return self.version(context, self.alias)
+    def find_champion(self, context: Context) -> ModelVersion | None:
+        return self.find_version(context, self.alias)
 
     def tag(self, context: Context, version: int, tags: Mapping[str, str]) -> ModelVersion:
         return tracker_of(context).set_model_tags(self.name, version, tags)
 
-    def name_champion(self, context: Context, version: int) -> None:
+    def set_champion(self, context: Context, version: int) -> None:
         tracker_of(context).set_model_alias(self.name, self.alias, version)
 
 

@@ -170,7 +170,7 @@ def _declare_retraining(options: PlannerOptions, model: RegisteredModel, challen
         learnt = bookmarks.read_learnt_ids(context, seen) if labels else set()
         to_learn = [label for label in labels if read_purpose(label) == "train"]
         new = [label for label in to_learn if label["id"] not in learnt]
-        champion = model.champion(context)
+        champion = model.find_champion(context)
         counts: dict[str, Any] = {
             "picked": len(new),
             "labels": len(labels),
@@ -324,8 +324,8 @@ def _compare_challenger(context: Context, model: RegisteredModel, evidence: dict
     comparison = {name: evidence[name] for name in ("run", "version", "gain", "verdict")}
     if evidence["version"] is None:
         return {**comparison, "champion": None, "stands": evidence["reason"], "evidence": evidence, "batch": None}
-    version = model.version(context, evidence["version"])
-    champion = model.champion(context)  # after the version: its alias moves before it is tagged
+    version = model.find_version(context, evidence["version"])
+    champion = model.find_champion(context)  # after the version: its alias moves before it is tagged
     gone = "its version was deleted"
     return {
         **comparison,

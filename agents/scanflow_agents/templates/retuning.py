@@ -116,7 +116,7 @@ def _declare_search(service: str, model: str, options: RetuneOptions) -> None:
         begun = list_strategy_actions(context, RETUNE)  # before the runs, which include those that it started
         record = find_service(context, service)
         rate = None if record is None or record.load is None else record.load.rate
-        changed = watch.look(rate) if options.retune == "on_load_change" else True
+        changed = watch.observe(rate) if options.retune == "on_load_change" else True
         runs = list_newest_runs(context, f"{RUN_PREFIX}{service}")
         busy = [str(run.name) for run in runs if run.state == "running"]
         busy += [action.id for action in begun if action.state in {"pending", "running"}]
@@ -183,7 +183,7 @@ class LoadWatch:
         self.reference: float | None = None
         """The reference load in requests a second; None: not measured yet."""
 
-    def look(self, rate: float | None) -> bool:
+    def observe(self, rate: float | None) -> bool:
         """Check the requests a second, and return whether two of the last three checks found another load."""
         if rate is None or rate <= 0:
             return False

@@ -18,13 +18,13 @@ from scanflow.agent.sensors.sensor import sensor
 from scanflow.agent.strategy import Strategy
 from scanflow.app.resources import AffinityMode
 from scanflow.backends.records import RunRecord
-from scanflow.backends.service_records import InstanceRecord, RevisionRecord, ServiceRecord, quantile
+from scanflow.backends.service_records import InstanceRecord, RevisionRecord, ServiceRecord, compute_quantile
 from scanflow.placement.interference import (
     LOOKS,
     MIN_REQUESTS,
     Disturbance,
+    InterferenceWatch,
     LoadPoint,
-    Watch,
     Window,
     compare_move,
     compute_coverage,
@@ -61,7 +61,7 @@ def declare_spreading(service: str, affinity: AffinityMode, options: WatchOption
     @sensor(sf.every(seconds=options.watch_interval_s))
     def service_placement(context: Context) -> dict[str, Any]:
         """Measure the service with and without each neighbour."""
-        return spreading.look(context)
+        return spreading.observe(context)
 
     Strategy(
         name=STRATEGY,
@@ -87,7 +87,7 @@ class Spreading:
     def __init__(self, service: str, affinity: AffinityMode) -> None:
         self._service, self._affinity = service, affinity
         self._before: ServiceSample | None = None
-        self._watch = Watch()
+        self._watch = InterferenceWatch()
         self._verdicts: defaultdict[str, deque[bool]] = defaultdict(lambda: deque(maxlen=LOOKS))
         self._judged: set[str] = set()
 
@@ -96,7 +96,7 @@ class Spreading:
         """The metric that the guard of a move watches: 0, and 1 once the move was found not to help."""
         return f"placement.{self._service}.no_better"
 
-    def look(self, context: Context) -> dict[str, Any]:
+    def observe(self, context: Context) -> dict[str, Any]:
         """Add the window since the last check, and evaluate all windows."""
         control_plane, now = get_control_plane(context), context.clock()
         look = ServiceSample(now, {record.name: record for record in control_plane.services()})
@@ -117,7 +117,9 @@ class Spreading:
             for action in moves.values():
                 self._verify(context, action, window)
         if worst is not None:
-            evidence = build_evidence(self._service, worst, self._watch.windows_after(get_move_time(worst.neighbour)))
+            evidence = build_evidence(
+                self._service, worst, self._watch.select_windows_after(get_move_time(worst.neighbour))
+            )
             stands = self._find_obstacle(worst.neighbour, moves, look)
         if evidence is not None and stands is None:
             report_event(context, "metric", self.metric, value=0.0)  # the guard's baseline
@@ -157,7 +159,7 @@ class Spreading:
             return
         after = [
             later.point
-            for later in self._watch.windows_after(_get_end_time(action))
+            for later in self._watch.select_windows_after(_get_end_time(action))
             if neighbour in later.avoided and later.revision == was["revision"]
         ]
         before = [LoadPoint(*point) for point in was["beside"]]  # type: ignore[union-attr,misc]
@@ -244,10 +246,10 @@ def compute_p95_between(before: RevisionRecord, after: RevisionRecord) -> float 
     if not before.buckets or len(before.buckets) != len(after.buckets):
         return None
     counts = {limit: float(n - m) for (_, m), (limit, n) in zip(before.buckets, after.buckets, strict=True)}
-    return quantile({**counts, math.inf: float(after.requests - before.requests)}, 0.95)
+    return compute_quantile({**counts, math.inf: float(after.requests - before.requests)}, 0.95)
 
 
-def shares_cores(service: ServiceRecord, other: ServiceRecord) -> bool:
+def may_share_cores(service: ServiceRecord, other: ServiceRecord) -> bool:
     """Return whether instances of two services, or two of the same, may run on the same core. Pure."""
     pairs = (
         combinations(service.instances, 2)
@@ -269,7 +271,7 @@ def _list_neighbours(
             earlier = before.services.get(name)
             rate = (_count_requests(other) - (0 if earlier is None else _count_requests(earlier))) / seconds
             ran = True if rate >= _BUSY else False if rate <= _IDLE else None
-        yield f"service/{name}", ran, shares_cores(record, other)
+        yield f"service/{name}", ran, may_share_cores(record, other)
     for workflow in sorted({run.workflow for run in runs}):
         own = [run for run in runs if run.workflow == workflow]
         share = compute_coverage(before.at, after.at, [_get_span(run) for run in own])

@@ -59,7 +59,7 @@ def characterize(
     from scanflow.characterization.study import characterize as measure
     from scanflow.characterization.study import choose_core_counts, choose_placements
     from scanflow.placement.sysfs import read_topology
-    from scanflow_client.formatting.characterize import characterization_to_json, format_characterization
+    from scanflow_client.formatting.characterize import build_characterization_json, format_characterization
     from scanflow_client.progress import open_output
 
     if write is not None:
@@ -90,7 +90,7 @@ def characterize(
             observe=output.update,
         )
     if as_json:
-        print_json(characterization_to_json(characterization))
+        print_json(build_characterization_json(characterization))
     else:
         say(*format_characterization(characterization))
     if write is not None:

@@ -30,7 +30,7 @@ def build(
     An image contains the code, its requirements and those of registered models. Unchanged images are not rebuilt.
     Once an image is built, steps and services run in it.
     """
-    from scanflow.deployer.building import build_application, wanted_images
+    from scanflow.deployer.building import build_application, list_images
     from scanflow.images.settings import ImageSettings
     from scanflow.loading import load_application
     from scanflow_client.formatting.images import format_build, format_dockerfiles
@@ -40,7 +40,7 @@ def build(
     overrides = {"builder": builder, "registry": registry, "base": base, "insecure": insecure or None}
     images = ImageSettings.from_environment(options=load_settings().backend_options).with_overrides(overrides)
     if print_:
-        planned = wanted_images(application, workflows, load_settings(), images)
+        planned = list_images(application, workflows, load_settings(), images)
         respond([image.recipe for image in planned], as_json, lambda: format_dockerfiles(planned, images.registry))
         return
     records = build_application(

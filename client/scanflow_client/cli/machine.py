@@ -51,14 +51,14 @@ def topology(
 
     Default: this machine; --from and --sysfs show another one.
     """
-    from scanflow.placement.sysfs import another_machine, read_topology
+    from scanflow.placement.sysfs import read_machine_copy, read_topology
     from scanflow.placement.topology import load
     from scanflow.placement.topology import save as write
-    from scanflow_client.exclusive_cpus import list_bound_grants
+    from scanflow_client.exclusive_cpus import list_exclusive_grants
 
     if from_ is not None and sysfs is not None:
         raise InvalidError("--from and --sysfs both name a machine to show. Leave one out.")
-    machine = load(from_) if from_ is not None else read_topology() if sysfs is None else another_machine(sysfs)
+    machine = load(from_) if from_ is not None else read_topology() if sysfs is None else read_machine_copy(sysfs)
     if save is not None:
         write(machine, save)
     services: Sequence[ServiceRecord] = []
@@ -70,7 +70,7 @@ def topology(
     grants: tuple[Grant, ...] = ()
     reasons: list[str] = []
     if instances is not None or cores is not None or affinity is not None:
-        grants, reasons = _plan_grants(machine, instances or 1, cores, affinity, order, list_bound_grants(services))
+        grants, reasons = _plan_grants(machine, instances or 1, cores, affinity, order, list_exclusive_grants(services))
     if as_json:
         print_json(_to_json(machine, services, grants, reasons))
         return
@@ -97,7 +97,7 @@ def _plan_grants(
 def _to_json(
     machine: Topology, services: Sequence[ServiceRecord], grants: Sequence[Grant], reasons: Sequence[str]
 ) -> dict[str, Any]:
-    from scanflow.placement.threads import thread_variables
+    from scanflow.placement.threads import build_thread_variables
 
     return {
         "topology": machine.model_dump(mode="json", exclude_none=True),
@@ -120,7 +120,7 @@ def _to_json(
                 "cpus": grant.cpus,
                 "memory_nodes": grant.memory_nodes,
                 "thread_cpus": grant.thread_cpus,
-                "threads": thread_variables(grant.cores),
+                "threads": build_thread_variables(grant.cores),
             }
             for number, grant in enumerate(grants, 1)
         ],
@@ -130,11 +130,11 @@ def _to_json(
 
 def _list_occupants(services: Sequence[ServiceRecord], grants: Sequence[Grant]) -> list[Occupant]:
     """Return the instances and their CPUs; instances on the same CPUs are merged."""
-    from scanflow_client.exclusive_cpus import iterate_placed_instances
+    from scanflow_client.exclusive_cpus import iterate_pinned_instances
     from scanflow_client.formatting.topology import Occupant, generate_labels
 
     names_by_cpus: dict[tuple[int, ...], list[str]] = {}
-    for service, instance in iterate_placed_instances(services):
+    for service, instance in iterate_pinned_instances(services):
         names_by_cpus.setdefault(instance.cpus, []).append(f"{service.name}/{instance.instance}")
     for number, grant in enumerate(grants, 1):
         names_by_cpus.setdefault(grant.cpus, []).append(f"instance {number}")

@@ -52,7 +52,7 @@ def plan(
 ) -> None:
     """Print a job's workers, and each rank's node and CPUs, without running it."""
     _, job_plan = _plan_job(target, nodes, cores, measure=measure)
-    respond(asdict(job_plan), as_json, lambda: [*job_plan.reasons, *job_plan.lines()])
+    respond(asdict(job_plan), as_json, lambda: [*job_plan.reasons, *job_plan.format_lines()])
 
 
 @mpi.command()
@@ -63,14 +63,14 @@ def script(
     kind: Annotated[str, Option("--kind", help="mpirun, sbatch or rankfile.")] = "mpirun",
 ) -> None:
     """Print the plan as a script for machines without scanflow."""
-    from scanflow.backends.step_process import options
-    from scanflow.placement.mpi.scripts import mpirun_script, rankfile, sbatch_script
+    from scanflow.backends.step_process import iterate_options
+    from scanflow.placement.mpi.scripts import format_rankfile, mpirun_script, sbatch_script
 
     check_choice(kind, ("mpirun", "sbatch", "rankfile"), "--kind")
     workload, job_plan = _plan_job(target, nodes, cores)
-    argv = [workload.mainfile, *options(workload.parameters, who=f"MPIWorkload {workload.name!r}")]
+    argv = [workload.mainfile, *iterate_options(workload.parameters, who=f"MPIWorkload {workload.name!r}")]
     if kind == "rankfile":
-        text = rankfile(job_plan)
+        text = format_rankfile(job_plan)
     else:
         text = mpirun_script(job_plan, argv) if kind == "mpirun" else sbatch_script(job_plan, workload, argv)
     say(text.rstrip("\n"))
@@ -114,7 +114,7 @@ def simulate(
 ) -> None:
     """Simulate the thesis' 20 jobs on a cluster under each scenario of division and placement."""
     from scanflow.placement.mpi.simulation.engine import simulate as run
-    from scanflow.placement.mpi.simulation.experiment import CONTENTION, random_jobs, summarize, thesis_jobs
+    from scanflow.placement.mpi.simulation.experiment import CONTENTION, generate_jobs, summarize, thesis_jobs
     from scanflow.placement.mpi.simulation.schemes import SCENARIOS
     from scanflow_client.formatting.simulation import format_simulations
 
@@ -123,7 +123,7 @@ def simulate(
     chosen = [schemes[check_choice(name.lower(), tuple(schemes), "--scenario")] for name in scenario or schemes]
     runs = {
         scheme.name: [
-            run(thesis_jobs() if jobs == "thesis" else random_jobs(run_seed), scheme, CONTENTION, seed=run_seed)
+            run(thesis_jobs() if jobs == "thesis" else generate_jobs(run_seed), scheme, CONTENTION, seed=run_seed)
             for run_seed in range(seed, seed + seeds)
         ]
         for scheme in chosen
@@ -171,11 +171,11 @@ def gantt(
 
 def _list_jobs(limit: int) -> list[JobTimes]:
     """Return the times of the jobs among the newest runs, the newest first."""
-    from scanflow.backends.job_times import is_job, job_times
+    from scanflow.backends.job_times import compute_job_times, is_job
 
     deployer, now = open_deployer(), time.time()
     shown = (deployer.show(record.name) for record in deployer.runs(limit=limit))
-    return [job_times(record, now) for record in shown if is_job(record)]
+    return [compute_job_times(record, now) for record in shown if is_job(record)]
 
 
 def _job_to_json(job: JobTimes) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def _plan_job(
     from scanflow.app.mpi import MPIWorkload
     from scanflow.loading import load_application
     from scanflow.placement.mpi.groups import ClusterNode
-    from scanflow.placement.mpi.local_plan import plan_here
+    from scanflow.placement.mpi.local_plan import plan_local_job
     from scanflow.placement.mpi.plan import plan_job
 
     application, _, name = load_application(target)
@@ -202,7 +202,7 @@ def _plan_job(
         workload = _measure_profile(application, workflow, workload)
     if nodes is not None:
         return workload, plan_job(workload, [ClusterNode(name=f"node{place}", cores=cores) for place in range(nodes)])
-    return workload, plan_here(workload)
+    return workload, plan_local_job(workload)
 
 
 def _measure_profile(application: Application, workflow: Workflow, workload: MPIWorkload) -> MPIWorkload:

@@ -68,7 +68,7 @@ def open_deployer() -> Deployer:
     if (url := _find_address(settings)) is not None:
         from scanflow.deployer import RemoteDeployer
 
-        return RemoteDeployer(url, settings.token_for(url))
+        return RemoteDeployer(url, settings.find_token(url))
     from scanflow.deployer import EmbeddedDeployer
 
     return EmbeddedDeployer(settings)
@@ -92,7 +92,7 @@ def connect_server() -> ServerClient:
     settings = load_settings()
     if (url := _find_address(settings)) is None:
         raise UnavailableError(f"No server is up in {str(settings.home)!r}. Start it: scanflow up")
-    return ServerClient(url, token=settings.token_for(url))
+    return ServerClient(url, token=settings.find_token(url))
 
 
 def _find_address(settings: Settings) -> str | None:

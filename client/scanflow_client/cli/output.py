@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
-from scanflow.text.printable import PrintableStream, printable
+from scanflow.text.printable import PrintableStream, make_printable
 
 if TYPE_CHECKING:
     from scanflow_client.formatting.table import Screen
@@ -20,7 +20,7 @@ def say(*screen: Any, err: bool = False) -> None:
     """Print lines and tables, without escape sequences."""
     for part in screen:
         if isinstance(part, str):
-            typer.echo(printable(part), err=err)
+            typer.echo(make_printable(part), err=err)
         else:
             _print_table(part)
 

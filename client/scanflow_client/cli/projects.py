@@ -66,13 +66,13 @@ def init(
     name: Annotated[str | None, Option("--name", help="The application's name. Default: the folder's name.")] = None,
 ) -> None:
     """Write a small example application. No existing file is overwritten."""
-    from scanflow.names import slug
+    from scanflow.names import build_slug
 
     path = folder / "app.py"
     if path.exists():
         raise InvalidError(f"The file {str(path)!r} exists already. Name another folder: scanflow init my-app")
     folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(_FIRST_APP.format(name=name or slug(folder.absolute().name) or "app"), encoding="utf-8")
+    path.write_text(_FIRST_APP.format(name=name or build_slug(folder.absolute().name) or "app"), encoding="utf-8")
     say(f"Wrote {path}. Run it: scanflow run {path}")
 
 

@@ -60,7 +60,7 @@ def reproduce(
             )
             reproduction = study.run(figures)
     if as_json:
-        print_json(reproduction.summary())
+        print_json(reproduction.summarize())
     else:
         say(*format_reproduction(reproduction))
     if out is not None:

@@ -240,10 +240,10 @@ def parse_shape_options(
     """Return the deployer's options for the shape of an instance; None: unchanged."""
     from scanflow.app.quantities import parse_cpu
     from scanflow.app.resources import Affinity
-    from scanflow.placement.granularity import cores_and_instances
+    from scanflow.placement.granularity import compute_granularity
 
     amount = None if cores is None else parse_cpu(cores)
-    instances, amount = cores_and_instances(instances, amount, cut=cut, into=into)
+    instances, amount = compute_granularity(instances, amount, cut=cut, into=into)
     mode = None if affinity is None else Affinity.model_validate(Affinity.coerce(affinity)).mode
     return {"instances": instances, "cores": amount, "affinity": mode}
 

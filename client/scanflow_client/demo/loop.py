@@ -19,7 +19,7 @@ from scanflow.agent.records import Event
 from scanflow.app.application import Application
 from scanflow.errors import ScanflowError, StepFailedError, UnavailableError
 from scanflow.reports.event_report import report_page
-from scanflow.reports.loop_events import collect_versions, loop_events, request_counts
+from scanflow.reports.loop_events import collect_versions, request_counts, select_loop_events
 from scanflow.reports.records import ScoredAnswers
 from scanflow_client.control_client import ControlClient
 from scanflow_client.demo.traffic import Responses, TrafficProgram
@@ -104,13 +104,13 @@ class LoopOutcome:
     def sent(self) -> int:
         return sum(response.sent for response in self.responses)
 
-    def accuracy(self, kind: str, model: str) -> float | None:
+    def compute_accuracy(self, kind: str, model: str) -> float | None:
         """Return the accuracy of a version on digits of a kind, from 0 to 1; None: it predicted none."""
         rows = [row for row in self.responses if row.kind == kind and self.models.get(row.revision) == model]
         right, count = sum(row.right for row in rows), sum(row.right + row.wrong for row in rows)
         return right / count if count else None
 
-    def answers(self) -> list[ScoredAnswers]:
+    def score_answers(self) -> list[ScoredAnswers]:
         """Return the correct answers of each version over time."""
         answers, before = list[ScoredAnswers](), dict[str, tuple[int, int]]()
         least = max(MIN_ANSWERS, self.sent // 40)
@@ -144,9 +144,9 @@ class LoopOutcome:
             "seconds": self.seconds,
             "sent": self.sent,
             "failed": self.failed,
-            "accuracy": {model: {kind: self.accuracy(kind, model) for kind in kinds} for model in self.order},
+            "accuracy": {model: {kind: self.compute_accuracy(kind, model) for kind in kinds} for model in self.order},
             "versions": [version.model_dump() for version in collect_versions(self.events)],
-            "events": [event.model_dump() for event in loop_events(self.events)],
+            "events": [event.model_dump() for event in select_loop_events(self.events)],
         }
 
 
@@ -240,11 +240,11 @@ def _is_counted(events: Sequence[Event], responses: Sequence[Responses], models:
 def format_loop(loop: LoopOutcome, report: Path) -> list[str]:
     """Return a summary of the loop."""
     old, new = loop.order[0], loop.order[-1]
-    before, after = (format_percent(loop.accuracy("drifted", model)) for model in (old, new))
+    before, after = (format_percent(loop.compute_accuracy("drifted", model)) for model in (old, new))
     return [
         "",
         f"  champion  {old} → {new}, {loop.seconds:.0f} s after the first prediction",
-        f"  accuracy  clean {format_percent(loop.accuracy('clean', old))}; drifted {before}, then {after}",
+        f"  accuracy  clean {format_percent(loop.compute_accuracy('clean', old))}; drifted {before}, then {after}",
         f"  requests  {loop.sent:,} sent, {loop.failed} failed",
         f"  report    {report}",
     ]
@@ -255,12 +255,12 @@ def render_report(client: ControlClient, app: Application, loop: LoopOutcome) ->
     facts = {
         "predictions": f"{loop.sent:,}",
         "failed": f"{loop.failed:,}",
-        "drifted, before": format_percent(loop.accuracy("drifted", loop.order[0])),
-        "drifted, after": format_percent(loop.accuracy("drifted", loop.order[-1])),
+        "drifted, before": format_percent(loop.compute_accuracy("drifted", loop.order[0])),
+        "drifted, after": format_percent(loop.compute_accuracy("drifted", loop.order[-1])),
         "until promoted": f"{loop.seconds:.0f} s",
     }
     labels, counted = fetch_labels(client, app.name), "Over all digits that were sent: the demo knows their labels."
-    return report_page(app.name, loop.events, labels, facts=facts, answers=loop.answers(), counted=counted)
+    return report_page(app.name, loop.events, labels, facts=facts, answers=loop.score_answers(), counted=counted)
 
 
 def _stream_events(client: ControlClient, app: str, last: int, *, until: float) -> Iterator[Event | None]:

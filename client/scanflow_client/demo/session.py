@@ -15,7 +15,7 @@ from scanflow.app.application import Application
 from scanflow.backends.service_change import Deployment
 from scanflow.deployer import Deployer
 from scanflow.errors import InvalidError
-from scanflow.reports.loop_events import loop_event
+from scanflow.reports.loop_events import parse_loop_event
 from scanflow.settings import Settings
 from scanflow_client import control_plane
 from scanflow_client.control_client import ControlClient
@@ -125,7 +125,7 @@ class DemoSession:
                 traffic,
                 models=self._list_models,
                 tell=screen.show,
-                look=screen.look,
+                look=screen.show_progress,
                 startup_s=startup_s,
             )
 
@@ -170,7 +170,7 @@ class DemoScreen:
 
     def show(self, event: Event) -> None:
         """Print an event, unless it repeats a printed request."""
-        entry = loop_event(event)
+        entry = parse_loop_event(event)
         if entry is None:
             return
         mark = (entry.agent, entry.text, "" if entry.kind == "other" else str(event.id))
@@ -179,7 +179,7 @@ class DemoScreen:
             line = f"  {max(0.0, entry.at - self._began):5.0f} s  {entry.agent:<9} {entry.text}"
             self._output.print(line, _STYLES.get(entry.kind, ""))
 
-    def look(self, phase: loop.Phase, responses: Sequence[Responses]) -> None:
+    def show_progress(self, phase: loop.Phase, responses: Sequence[Responses]) -> None:
         right, count = (
             sum(response.right for response in responses),
             sum(response.right + response.wrong for response in responses),

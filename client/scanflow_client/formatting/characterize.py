@@ -114,7 +114,7 @@ def _format_mebibytes(size: int) -> str:
     return f"{size / 2**20:,.0f} MiB"
 
 
-def characterization_to_json(characterization: Characterization) -> dict[str, Any]:
+def build_characterization_json(characterization: Characterization) -> dict[str, Any]:
     """Return a characterization in JSON types."""
     from dataclasses import asdict
 

@@ -102,9 +102,9 @@ _TESTS = {"means": "their means", "products": "their spread and dependence", "mm
 def _format_column(
     column: ColumnDrift, comparison: Comparison, reference: DataTable, current: DataTable
 ) -> tuple[str, ...]:
-    from scanflow.drift.table import shares
+    from scanflow.drift.table import compute_column_shares
 
-    bars = shares(reference.columns[column.name], current.columns[column.name], most=12)
+    bars = compute_column_shares(reference.columns[column.name], current.columns[column.name], most=12)
     tallest = max(*bars.reference, *bars.current, 1e-9)
     mark = "*" if comparison.has_drifted(column) else ""
     return (

@@ -40,7 +40,7 @@ def format_dockerfiles(images: Sequence[PlannedImage], registry: str | None) -> 
     lines: list[str] = []
     for recipe in dict.fromkeys(image.recipe for image in images):
         users = ", ".join(f"{image.workflow}:{'+'.join(image.nodes)}" for image in images if image.recipe == recipe)
-        lines += [f"# {recipe.name(registry)}, for {users}", *render_dockerfile(recipe).splitlines()]
+        lines += [f"# {recipe.format_name(registry)}, for {users}", *render_dockerfile(recipe).splitlines()]
         lines += [f"# requirements.txt: {line}" for line in recipe.requirements]
         lines.append("")
     return lines[:-1]

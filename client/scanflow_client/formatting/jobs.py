@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from scanflow.text.printable import one_line
+from scanflow.text.printable import make_one_line
 from scanflow_client.formatting.table import Screen, Table
 from scanflow_client.formatting.text import MARKS, format_seconds
 
@@ -42,7 +42,7 @@ def draw_jobs(jobs: Sequence[JobTimes], width: int) -> Screen:
         return ["No MPI job has run yet."]
     ordered = sorted(jobs, key=lambda job: job.submitted)
     begin, end = ordered[0].submitted, max(job.ended or job.now for job in ordered)
-    names = [f"{MARKS[job.state]} {one_line(job.job)}" for job in ordered]
+    names = [f"{MARKS[job.state]} {make_one_line(job.job)}" for job in ordered]
     name_width = max(map(len, names))
     room = max(MIN_WIDTH, width - name_width - 2 - len(" 00m 00s"))
     scale = room / max(end - begin, 1e-9)
@@ -57,9 +57,9 @@ def draw_jobs(jobs: Sequence[JobTimes], width: int) -> Screen:
 
 
 def _format_totals(jobs: Sequence[JobTimes]) -> list[str]:
-    from scanflow.backends.job_times import totals
+    from scanflow.backends.job_times import compute_job_totals
 
-    summary = totals(jobs)
+    summary = compute_job_totals(jobs)
     if summary is None:
         return []
     spans = {"makespan": summary.makespan_s, "overall response": summary.response_s, "mean wait": summary.waiting_s}

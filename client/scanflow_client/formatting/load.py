@@ -65,14 +65,14 @@ def render_load(report: LoadReport) -> str:
 def draw_load(report: LoadReport) -> str:
     """Return latency over time as SVG: of each slice of the load the median and the 99th percentile."""
     from scanflow.reports import drawing
-    from scanflow.reports.series import Point, chart
+    from scanflow.reports.series import Point, draw_chart
 
     result = report.result
     begin = min(result.due, default=0.0)
     width = max(max(result.due, default=0.0) - begin, 1e-3) / SLICES
     wall = time.time() - time.monotonic()
     lines: dict[str, list[Point]] = {"p50": [], "p99": []}
-    for place, metrics in enumerate(result.slices(SLICES)):
+    for place, metrics in enumerate(result.slice_metrics(SLICES)):
         for name, value in (("p50", metrics.p50_s), ("p99", metrics.p99_s)):
             if not math.isnan(value):  # else none of the slice succeeded
                 words = f"{name} {format_latency(value)}, {metrics.rate:.4g} completed/s"
@@ -80,11 +80,13 @@ def draw_load(report: LoadReport) -> str:
     span = (wall + begin, wall + begin + SLICES * width)
     name = f"Latency of {report.service}"
     if not any(lines.values()):
-        return drawing.whole(
-            40.0, name, drawing.text(f"{name}: no request succeeded", 12.0, 24.0, "ink", anchor="start")
+        return drawing.draw_figure(
+            40.0, name, drawing.draw_text(f"{name}: no request succeeded", 12.0, 24.0, "ink", anchor="start")
         )
     drawn = {key: points for key, points in lines.items() if points}
-    return chart(name, drawn, [], span=span, form="{:.3g} ms", limits=(0.0, None), legend=True, width=drawing.WIDTH)
+    return draw_chart(
+        name, drawn, [], span=span, form="{:.3g} ms", limits=(0.0, None), legend=True, width=drawing.WIDTH
+    )
 
 
 def _format_percentiles(metrics: LoadMetrics) -> dict[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from scanflow.app.quantities import format_count
 from scanflow.reports.model_history import VersionHistory
-from scanflow.text.html_table import html_table
+from scanflow.text.html_table import render_html_table
 from scanflow_client.formatting.services import format_shape
 from scanflow_client.formatting.table import Screen, Table
 from scanflow_client.formatting.text import format_age, format_time
@@ -30,7 +30,9 @@ class VersionList(list[VersionHistory]):
             )
             for version in self
         ]
-        return html_table(f"{format_count(len(models), 'model')}, {format_count(len(self), 'version')}", columns, rows)
+        return render_html_table(
+            f"{format_count(len(models), 'model')}, {format_count(len(self), 'version')}", columns, rows
+        )
 
 
 def format_models(histories: Sequence[VersionHistory]) -> Table:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
-from scanflow.text.printable import one_line
+from scanflow.text.printable import make_one_line
 
 GAP = "  "
 
@@ -29,7 +29,7 @@ def lay_out(table: Table, width: int | None = None) -> list[str]:
     Cells that are too wide are wrapped between words. If even single words do not fit side by side, each row becomes a
     block of ``header  cell`` lines.
     """
-    cells = [[one_line(cell) for cell in row] for row in (table.headers, *table.rows)]
+    cells = [[make_one_line(cell) for cell in row] for row in (table.headers, *table.rows)]
     natural = [max(map(len, column)) for column in zip(*cells, strict=True)]
     if width is None or _sum_widths(natural) <= width:
         return [_format_line(row, natural) for row in cells]
@@ -45,11 +45,11 @@ def lay_out(table: Table, width: int | None = None) -> list[str]:
 
 def render_html(screen: Screen) -> str:
     """Return a headline, a table, if there is one, and lines as HTML, for a notebook."""
-    from scanflow.text.html_table import html_table
+    from scanflow.text.html_table import render_html_table
 
     head, *rest = screen
     table = next((part for part in rest if isinstance(part, Table)), Table((), ()))
-    return html_table(str(head), table.headers, table.rows, *(part for part in rest if isinstance(part, str)))
+    return render_html_table(str(head), table.headers, table.rows, *(part for part in rest if isinstance(part, str)))
 
 
 def _sum_widths(widths: Sequence[int]) -> int:

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from scanflow.app.quantities import format_count, format_duration
-from scanflow.text.printable import one_line
+from scanflow.text.printable import make_one_line
 
 MARKS = {
     "succeeded": "✓", "failed": "✗", "skipped": "–", "stopped": "■", "running": "●", "pending": "·",
@@ -73,7 +73,7 @@ def to_json(value: Any) -> str:
 
 def shorten(text: str) -> str:
     """Return free text on one line of at most 160 characters."""
-    return one_line(text, SHORT)
+    return make_one_line(text, SHORT)
 
 
 def format_value(value: Any) -> list[str]:

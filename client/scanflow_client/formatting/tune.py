@@ -72,7 +72,7 @@ def _format_row(name: str, measured: Sequence[Measurement], score: str) -> list[
 def _format_score(trial: Trial, goal: Goal, default: Candidate) -> str:
     if trial.failed:
         return "✗ failed"
-    score = trial.score(goal, default)
+    score = trial.compute_score(goal, default)
     return f"{score:.2f}×" if score > 0 else f"✗ p99 is {-score:.3g} times the bound"
 
 
@@ -163,7 +163,7 @@ def draw_tuning(report: TuningReport) -> str:
         )
     name = f"Configurations of {report.target.workflow.name}"
     if not points:
-        return svg.whole(40.0, name, svg.text(f"{name}: no measurement", 12.0, 24.0, "ink", anchor="start"))
+        return svg.draw_figure(40.0, name, svg.draw_text(f"{name}: no measurement", 12.0, 24.0, "ink", anchor="start"))
     x_most, y_most = (1.15 * max(point[place] for point in points.values()) for place in (0, 1))
     right, bottom = svg.WIDTH - _RIGHT, _HEIGHT - _BOTTOM
 
@@ -175,17 +175,21 @@ def draw_tuning(report: TuningReport) -> str:
         *_draw_frontier(list(points.values()), place_point),
     ]
     ends = sorted(points.items(), key=lambda arm: arm[1])
-    widths = [(place_point(*point)[0], svg.text_width(_format_label(candidate, result))) for candidate, point in ends]
-    rows = svg.place(widths, left=_LEFT, right=right, rows=len(ends))
+    widths = [
+        (place_point(*point)[0], svg.estimate_text_width(_format_label(candidate, result))) for candidate, point in ends
+    ]
+    rows = svg.place_labels(widths, left=_LEFT, right=right, rows=len(ends))
     for (candidate, point), label in zip(ends, rows, strict=True):
         x, y = place_point(*point)
         colour = "green" if candidate == result.winner else "ink" if candidate == result.default else "blue"
         words = f"{describe(candidate)}: {point[1]:.4g} requests/s, p99 {point[0]:.3g} ms"
-        mark = svg.element("circle", svg.element("title", svg.safe(words)), cx=x, cy=y, r=5.0, **svg.paint(colour))
+        mark = svg.draw_element(
+            "circle", svg.draw_element("title", svg.escape_text(words)), cx=x, cy=y, r=5.0, **svg.paint(colour)
+        )
         parts.append(mark)
         if label is not None:
-            parts.append(svg.text(_format_label(candidate, result), label.middle, y - 10 - 14 * label.row, colour))
-    return svg.whole(_HEIGHT, name, *parts)
+            parts.append(svg.draw_text(_format_label(candidate, result), label.middle, y - 10 - 14 * label.row, colour))
+    return svg.draw_figure(_HEIGHT, name, *parts)
 
 
 def _format_label(candidate: Candidate, result: TuningResult) -> str:
@@ -195,17 +199,26 @@ def _format_label(candidate: Candidate, result: TuningResult) -> str:
 
 
 def _draw_axes(x_most: float, y_most: float, right: float, bottom: float, goal: Goal) -> list[str]:
-    parts = [svg.line(_LEFT, bottom, right, bottom, "soft"), svg.text("requests/s", 8.0, 20.0, "soft", anchor="start")]
-    for tick in svg.ticks(0.0, x_most, 8):
+    parts = [
+        svg.draw_line(_LEFT, bottom, right, bottom, "soft"),
+        svg.draw_text("requests/s", 8.0, 20.0, "soft", anchor="start"),
+    ]
+    for tick in svg.compute_ticks(0.0, x_most, 8):
         x = _LEFT + tick / x_most * (right - _LEFT)
-        parts += [svg.line(x, bottom, x, bottom + 5, "soft"), svg.text(f"{tick:g}", x, bottom + 20, "soft")]
-    for tick in svg.ticks(0.0, y_most, 5):
+        parts += [svg.draw_line(x, bottom, x, bottom + 5, "soft"), svg.draw_text(f"{tick:g}", x, bottom + 20, "soft")]
+    for tick in svg.compute_ticks(0.0, y_most, 5):
         y = bottom - tick / y_most * (bottom - _TOP)
-        parts += [svg.line(_LEFT, y, right, y, "line"), svg.text(f"{tick:g}", _LEFT - 8, y + 4, "soft", anchor="end")]
-    parts.append(svg.text("p99 of the latency, ms", right, bottom + 40, "soft", anchor="end"))
+        parts += [
+            svg.draw_line(_LEFT, y, right, y, "line"),
+            svg.draw_text(f"{tick:g}", _LEFT - 8, y + 4, "soft", anchor="end"),
+        ]
+    parts.append(svg.draw_text("p99 of the latency, ms", right, bottom + 40, "soft", anchor="end"))
     if goal.p99_s is not None and goal.p99_s * 1000 <= x_most:
         x = _LEFT + goal.p99_s * 1000 / x_most * (right - _LEFT)
-        parts += [svg.line(x, _TOP, x, bottom, "red", stroke_dasharray="4 4"), svg.text("bound", x, _TOP - 6, "red")]
+        parts += [
+            svg.draw_line(x, _TOP, x, bottom, "red", stroke_dasharray="4 4"),
+            svg.draw_text("bound", x, _TOP - 6, "red"),
+        ]
     return parts
 
 
@@ -219,4 +232,4 @@ def _draw_frontier(
             best = y
             line.append(place_point(x, y))
     pairs = pairwise(line)
-    return [svg.line(x1, y1, x2, y2, "soft", width=2, stroke_dasharray="2 3") for (x1, y1), (x2, y2) in pairs]
+    return [svg.draw_line(x1, y1, x2, y2, "soft", width=2, stroke_dasharray="2 3") for (x1, y1), (x2, y2) in pairs]

@@ -49,7 +49,7 @@ def measure_replicas(seed: int, threshold: float, metric: Callable[[float], floa
     return within / steps, used, curve
 
 
-def use_cpu(rate: float) -> float:
+def compute_cpu_usage(rate: float) -> float:
     """Return the CPUs that a replica uses at a rate of queries per second."""
     return min(REPLICA_CPUS, CPUS_PER_QUERY * rate)
 
@@ -57,7 +57,7 @@ def use_cpu(rate: float) -> float:
 @contextmanager
 def open_rounds(observe: Observe) -> Iterator[MeasureRound]:
     rules: dict[str, tuple[float, Callable[[float], float]]] = {
-        f"{threshold:g} CPUs": (threshold, use_cpu) for threshold in (5.0, 8.0, 10.0)
+        f"{threshold:g} CPUs": (threshold, compute_cpu_usage) for threshold in (5.0, 8.0, 10.0)
     }
     rules["tuned: queries/s"] = (0.9 * QUALITY, lambda rate: rate)
 

@@ -93,7 +93,7 @@ class MeasuredService:
         plan = build_load_plan(record, request, connections=connections, timeout_s=120.0, queue_s=600.0)
         plan = replace(plan, duration_s=seconds, tally=tally)
         with LoadGenerator(plan, arrivals) as load:
-            return load.result()
+            return load.read_result()
 
     def warm_up(self, inputs: Any, *, connections: int) -> None:
         """Send requests that are not measured."""

@@ -62,16 +62,16 @@ class Measurements:
     rounds: tuple[Round, ...] = ()
     problem: str = ""
 
-    def values(self, arm: str, metric: str) -> list[float]:
+    def select_values(self, arm: str, metric: str) -> list[float]:
         """Return the values of a metric of an arm, one for each round that has it."""
         values = (part.arms.get(arm, {}).get(metric, math.nan) for part in self.rounds)
         return [value for value in values if math.isfinite(value)]
 
-    def median(self, arm: str, metric: str) -> float | None:
-        values = self.values(arm, metric)
+    def compute_median(self, arm: str, metric: str) -> float | None:
+        values = self.select_values(arm, metric)
         return statistics.median(values) if values else None
 
-    def ratios(self, arm: str, base: str, metric: str) -> list[float]:
+    def compute_ratios(self, arm: str, base: str, metric: str) -> list[float]:
         """Return the ratios of two arms, one for each round."""
         ratios = []
         for part in self.rounds:
@@ -163,7 +163,7 @@ def check_claim(claim: Claim, measured: Measurements) -> ClaimResult:
         return _check_value(claim, measured)
     from scanflow.tuning.comparison import compare
 
-    ratios = measured.ratios(claim.arm, claim.base, claim.metric)
+    ratios = measured.compute_ratios(claim.arm, claim.base, claim.metric)
     if not ratios:
         reason = f"{claim.arm} or {claim.base} was not measured: this machine has no room for it"
         return ClaimResult(claim=claim, verdict="cannot be tested here", measured=reason)
@@ -182,7 +182,7 @@ def check_claim(claim: Claim, measured: Measurements) -> ClaimResult:
 
 
 def _check_value(claim: Claim, measured: Measurements) -> ClaimResult:
-    value = measured.median(claim.arm, claim.metric)
+    value = measured.compute_median(claim.arm, claim.metric)
     if value is None:
         return ClaimResult(claim=claim, verdict="cannot be tested here", measured=f"{claim.arm} was not measured")
     verdict: Verdict = "holds" if value >= claim.least else "does not hold"

@@ -57,7 +57,7 @@ def define_arms(cores: int) -> dict[str, dict[str, Any]]:
 def open_rounds(observe: Observe) -> Iterator[MeasureRound]:
     import numpy as np
 
-    from scanflow.load.arrivals import constant
+    from scanflow.load.arrivals import build_constant_rate
     from scanflow.placement.sysfs import read_topology
 
     cores = read_topology().effective_count
@@ -95,7 +95,7 @@ def open_rounds(observe: Observe) -> Iterator[MeasureRound]:
             if not capacity:
                 capacity.append(metrics["offline_1"])
             observe(f"{name}, Server")
-            due = constant(SERVER_LOAD * capacity[0], SERVER_S).arrivals(poisson=number)
+            due = build_constant_rate(SERVER_LOAD * capacity[0], SERVER_S).generate_arrivals(poisson=number)
             load = service.send(image[:1], connections=callers, arrivals=due)
             metrics["server_rate"] = load.metrics().rate
             metrics["server_mean_ms"] = 1000 * load.metrics().mean_s

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import scanflow
 from scanflow.reports.page import STYLE
-from scanflow.reports.sections import table
+from scanflow.reports.sections import render_table
 from scanflow_client.reproduction.figure import FigureResult, Verdict
 from scanflow_client.reproduction.plot import draw_figure
 from scanflow_client.reproduction.study import Reproduction
@@ -37,7 +37,7 @@ READING = (
 def render_page(reproduction: Reproduction) -> str:
     """Return one HTML page without scripts and addresses."""
     sections = "".join(_render_section(source, results) for source, results in group_by_source(reproduction))
-    listed = table(
+    listed = render_table(
         ("figure", "what it shows", "verdict"),
         [(result.figure.name, format_title(result), MARKS[result.verdict]) for result in reproduction.results],
     )
@@ -133,7 +133,7 @@ def _render_figure(result: FigureResult) -> str:
         (finding.claim.statement, *_format_ratio(finding.claim.published, finding.measured), MARKS[finding.verdict])
         for finding in result.findings
     ]
-    listed = table(("the source says", "in the source", "here", "verdict"), rows) if rows else ""
+    listed = render_table(("the source says", "in the source", "here", "verdict"), rows) if rows else ""
     drawn = draw_figure(result)
     plot = f"<figure>{drawn}</figure>\n" if drawn else ""
     return heading + verdict + listed + plot

@@ -20,7 +20,7 @@ _POINTS = 200
 
 _HATCH = (
     '<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
-    + svg.line(0.0, 0.0, 0.0, 6.0, "soft", width=2)
+    + svg.draw_line(0.0, 0.0, 0.0, 6.0, "soft", width=2)
     + "</pattern></defs>"
 )
 
@@ -35,15 +35,15 @@ def draw_figure(result: FigureResult) -> str:
             top += _PANEL_H
     simulated = " (simulated)" if result.simulated else ""
     name = f"{result.figure.source}: {result.figure.title}{simulated}"
-    return svg.whole(top, name, *parts, width=_WIDTH) if top else ""
+    return svg.draw_figure(top, name, *parts, width=_WIDTH) if top else ""
 
 
 def _draw_bars(panel: FigurePanel, result: FigureResult, top: float) -> list[str]:
     measured = result.measured
     values = {
-        arm: measured.values(arm, panel.metric)
+        arm: measured.select_values(arm, panel.metric)
         for arm in (panel.arms or measured.arms)
-        if measured.values(arm, panel.metric)
+        if measured.select_values(arm, panel.metric)
     }
     if not values:
         return []
@@ -63,15 +63,17 @@ def _draw_bars(panel: FigurePanel, result: FigureResult, top: float) -> list[str
         value = statistics.median(several)
         x = middle - width if arm in published else middle - width / 2
         parts.append(
-            svg.element("rect", x=x, y=scale_y(value), width=width, height=bottom - scale_y(value), **svg.paint("blue"))
+            svg.draw_element(
+                "rect", x=x, y=scale_y(value), width=width, height=bottom - scale_y(value), **svg.paint("blue")
+            )
         )
         centre = x + width / 2
-        parts.append(svg.line(centre, scale_y(min(several)), centre, scale_y(max(several)), "ink", width=2))
-        parts.append(svg.text(_format_number(value), centre, scale_y(max(several)) - 6, "ink"))
+        parts.append(svg.draw_line(centre, scale_y(min(several)), centre, scale_y(max(several)), "ink", width=2))
+        parts.append(svg.draw_text(_format_number(value), centre, scale_y(max(several)) - 6, "ink"))
         if arm in published:
             high = scale_y(published[arm])
             parts.append(
-                svg.element(
+                svg.draw_element(
                     "rect",
                     x=middle + 2,
                     y=high,
@@ -81,14 +83,16 @@ def _draw_bars(panel: FigurePanel, result: FigureResult, top: float) -> list[str
                     stroke="#5b6372",
                 )
             )
-        parts.append(svg.text(arm, middle, bottom + 18, "ink", font_size=11 if place_width > 90 else 8))
+        parts.append(svg.draw_text(arm, middle, bottom + 18, "ink", font_size=11 if place_width > 90 else 8))
     if published:
         x, y = _WIDTH - _RIGHT + 14, top + _TOP + 10
-        parts.append(svg.element("rect", x=x, y=y, width=14.0, height=12.0, **svg.paint("blue")))
-        parts.append(svg.text("here", x + 20, y + 11, "ink", anchor="start"))
-        parts.append(svg.element("rect", x=x, y=y + 20, width=14.0, height=12.0, fill="url(#hatch)", stroke="#5b6372"))
-        parts.append(svg.text("in the source", x + 20, y + 31, "ink", anchor="start"))
-        parts.append(svg.text("(its ratio)", x + 20, y + 45, "soft", anchor="start"))
+        parts.append(svg.draw_element("rect", x=x, y=y, width=14.0, height=12.0, **svg.paint("blue")))
+        parts.append(svg.draw_text("here", x + 20, y + 11, "ink", anchor="start"))
+        parts.append(
+            svg.draw_element("rect", x=x, y=y + 20, width=14.0, height=12.0, fill="url(#hatch)", stroke="#5b6372")
+        )
+        parts.append(svg.draw_text("in the source", x + 20, y + 31, "ink", anchor="start"))
+        parts.append(svg.draw_text("(its ratio)", x + 20, y + 45, "soft", anchor="start"))
     return parts
 
 
@@ -99,8 +103,8 @@ def _compute_published_heights(panel: FigurePanel, result: FigureResult) -> Mapp
         claim = finding.claim
         if claim.metric != panel.metric or claim.published is None or not claim.base or claim.arm in heights:
             continue
-        base = result.measured.median(claim.base, claim.metric)
-        if base is not None and result.measured.median(claim.arm, claim.metric) is not None:
+        base = result.measured.compute_median(claim.base, claim.metric)
+        if base is not None and result.measured.compute_median(claim.arm, claim.metric) is not None:
             heights[claim.arm] = claim.published * base
     return heights
 
@@ -119,29 +123,32 @@ def _draw_curves(panel: FigurePanel, measured: Measurements, top: float) -> list
     for place, (arm, values) in enumerate(curves.items()):
         step = max(1, math.ceil(len(values) / _POINTS))
         points = " ".join(
-            f"{svg.number(_LEFT + number / (longest - 1) * (right - _LEFT))},"
-            f"{svg.number(bottom - value / most * (_PANEL_H - _TOP - _BOTTOM))}"
+            f"{svg.format_number(_LEFT + number / (longest - 1) * (right - _LEFT))},"
+            f"{svg.format_number(bottom - value / most * (_PANEL_H - _TOP - _BOTTOM))}"
             for number, value in enumerate(values)
             if number % step == 0
         )
         colour, dashes = _COLOURS[place % len(_COLOURS)], _DASHES[place % len(_DASHES)]
         style = {**svg.paint(stroke=colour), "stroke_dasharray": dashes, "stroke_width": 2}
-        parts.append(svg.element("polyline", points=points, **style))
+        parts.append(svg.draw_element("polyline", points=points, **style))
         y = top + _TOP + 18.0 * place + 8
-        parts.append(svg.line(right + 14, y, right + 44, y, colour, width=2, stroke_dasharray=dashes))
-        parts.append(svg.text(arm, right + 50, y + 4, "ink", anchor="start"))
-    parts += [svg.text(f"{longest:,}", right, bottom + 18, "soft"), svg.text("1", _LEFT, bottom + 18, "soft")]
+        parts.append(svg.draw_line(right + 14, y, right + 44, y, colour, width=2, stroke_dasharray=dashes))
+        parts.append(svg.draw_text(arm, right + 50, y + 4, "ink", anchor="start"))
+    parts += [svg.draw_text(f"{longest:,}", right, bottom + 18, "soft"), svg.draw_text("1", _LEFT, bottom + 18, "soft")]
     return parts
 
 
 def _draw_axes(label: str, most: float, top: float) -> list[str]:
     right, bottom = _WIDTH - _RIGHT, top + _PANEL_H - _BOTTOM
-    parts = [svg.text(label, 8.0, top + 18, "ink", anchor="start"), svg.line(_LEFT, bottom, right, bottom, "soft")]
-    for tick in svg.ticks(0.0, most, 4):
+    parts = [
+        svg.draw_text(label, 8.0, top + 18, "ink", anchor="start"),
+        svg.draw_line(_LEFT, bottom, right, bottom, "soft"),
+    ]
+    for tick in svg.compute_ticks(0.0, most, 4):
         y = bottom - tick / most * (_PANEL_H - _TOP - _BOTTOM)
         parts += [
-            svg.line(_LEFT, y, right, y, "line"),
-            svg.text(_format_number(tick), _LEFT - 8, y + 4, "soft", anchor="end"),
+            svg.draw_line(_LEFT, y, right, y, "line"),
+            svg.draw_text(_format_number(tick), _LEFT - 8, y + 4, "soft", anchor="end"),
         ]
     return parts
 

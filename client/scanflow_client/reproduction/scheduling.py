@@ -42,7 +42,7 @@ def collect_metrics(ten: Simulation, twenty: Simulation) -> dict[str, float]:
         "running_s": twenty.running_s / len(twenty.jobs),
         "network_running_s": sum(network) / len(network),
         "worst_response_s": max(job.waiting_s + job.running_s for job in twenty.jobs),
-        **{f"{program}_s": seconds for program, seconds in twenty.running_times().items()},
+        **{f"{program}_s": seconds for program, seconds in twenty.compute_running_times().items()},
     }
 
 

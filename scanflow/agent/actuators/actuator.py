@@ -11,7 +11,7 @@ from typing import Any
 
 from scanflow.agent.actions import Call
 from scanflow.agent.context import Context, current_or_none
-from scanflow.app.model import short
+from scanflow.app.model import shorten
 from scanflow.errors import InvalidError, UsageError
 
 _PATH = re.compile(r"/?sensors/([^/?#]+)/?")
@@ -91,7 +91,7 @@ class Actuator:
                 args, kwargs = tuple(positional), dict(named)
             case _:
                 raise InvalidError(
-                    f"The actuator {self.name!r} returned {short(returned)}. Return 'args, kwargs' (a list and a "
+                    f"The actuator {self.name!r} returned {shorten(returned)}. Return 'args, kwargs' (a list and a "
                     "mapping), a mapping alone, or nothing: they become the arguments of the call."
                 )
         return Call(agent=self.agent, sensor=self.sensor, args=args, kwargs=kwargs)
@@ -101,13 +101,13 @@ def actuator(*, path: str, depender: str) -> Callable[[Callable[..., Any]], Actu
     """Declare a function as a call to the sensor at ``path``, ``/sensors/NAME``, of the agent ``depender``."""
     match = _PATH.fullmatch(str(path))
     if match is None:
-        raise InvalidError(f"@actuator: the path {short(path)} names no sensor. Write path='/sensors/NAME'.")
+        raise InvalidError(f"@actuator: the path {shorten(path)} names no sensor. Write path='/sensors/NAME'.")
     checked = Call(agent=depender, sensor=match[1])
 
     def decorate(function: Callable[..., Any]) -> Actuator:
         target: Any = function
         if not callable(target) or isinstance(target, type):
-            raise InvalidError(f"@actuator decorates functions; {short(target)} is not a function.")
+            raise InvalidError(f"@actuator decorates functions; {shorten(target)} is not a function.")
         return Actuator(function=function, agent=checked.agent, sensor=checked.sensor)
 
     return decorate

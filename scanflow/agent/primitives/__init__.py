@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from scanflow.agent.primitive_model import Act, JsonArguments, Primitive, PrimitiveModel, load_primitive
 from scanflow.agent.primitives import batch, jobs, online, tuning, workflows
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
-from scanflow.plugins import plugin_names
+from scanflow.plugins import list_plugins
 
 run_workflow = batch.RunWorkflow
 stop_workflow = batch.StopWorkflow
@@ -64,7 +64,7 @@ def parse_act(primitive: str, arguments: Mapping[str, Any], *, inverse: bool = F
 
 def catalogue() -> tuple[Primitive, ...]:
     """Return all primitives: the built-in ones and those of installed packages."""
-    installed = [load_primitive(name) for name in plugin_names("primitives")]
+    installed = [load_primitive(name) for name in list_plugins("primitives")]
     return (*CATALOGUE, *(row for model in installed if model is not None for row in model.rows()))
 
 

@@ -17,7 +17,7 @@ from scanflow.names import check_name
 _MODEL = re.compile(r"models:/[^/@\s]+[/@][^/@\s]+")
 
 
-def _model_address(address: str) -> str:
+def _check_model_address(address: str) -> str:
     if not _MODEL.fullmatch(address):
         name = address.removeprefix("models:").strip("/@ ") or "name"
         raise InvalidError(
@@ -41,7 +41,9 @@ Settings: TypeAlias = Annotated[
     Parameters | None, Field(description="Parameters to set: 'epochs', or 'train.epochs' for one step.")
 ]
 ModelAddress: TypeAlias = Annotated[
-    str, AfterValidator(_model_address), Field(description="The version: 'models:/name/3' or 'models:/name@alias'.")
+    str,
+    AfterValidator(_check_model_address),
+    Field(description="The version: 'models:/name/3' or 'models:/name@alias'."),
 ]
 Node: TypeAlias = Annotated[
     str | None, Field(description="The node with the model. Unset: the only node with a model.")
@@ -78,7 +80,7 @@ class ResourceArguments(BuiltInPrimitive):
         name = info.field_name or ""
         return None if value is None else getattr(Resources(**{name: value}), name)
 
-    def changed_resources(self) -> dict[str, Any]:
+    def get_changed_resources(self) -> dict[str, Any]:
         """Return the resources to change, with None for a limit to remove."""
         changes = {name: getattr(self, name) for name in ("cpu", "memory", "gpu") if self.is_given(name)}
         changes = {name: value for name, value in changes.items() if name != "gpu" or value is not None}

@@ -214,11 +214,11 @@ class UpdateExecutorResource(ExecutorPrimitive, ResourceArguments):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        self.changed_resources()
+        self.get_changed_resources()
         return self
 
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
-        grant, step = self.changed_resources(), _get_step(context.workflow(self.workflow)[1], self.executor)
+        grant, step = self.get_changed_resources(), _get_step(context.workflow(self.workflow)[1], self.executor)
         before = {name: value for name, value in get_resources(step).items() if name in grant}
         return _change_step(context, self, set_resources(grant), before, before)
 
@@ -348,7 +348,7 @@ def build_run_result(context: PrimitiveContext, record: RunRecord) -> PrimitiveR
 
 
 def _list_newest_runs(context: PrimitiveContext, workflow: str) -> list[RunRecord]:
-    return context.runs.newest(app=context.app, team=context.team, workflow=workflow, limit=RECENT_RUNS)
+    return context.runs.list_newest(app=context.app, team=context.team, workflow=workflow, limit=RECENT_RUNS)
 
 
 def _find_past_run(context: PrimitiveContext, workflow: str, run: str) -> RunRecord:

@@ -63,7 +63,7 @@ class RunAutoconfigWorkflow(BuiltInPrimitive):
 
         stored, workflow = context.workflow(self.workflow)
         workflow = workflow.with_parameters(self.parameters or {})
-        planner = context.runs.job_planner()
+        planner = context.runs.get_job_planner()
         workload = autoconfigure(
             load_mpi_program(stored.application, workflow).workload,
             planner.job_nodes(stored.application, workflow),

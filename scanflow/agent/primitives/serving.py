@@ -40,7 +40,7 @@ class NodeField(Generic[V]):
         return replace_services(workflow, nodes)
 
 
-def _affinity(node: Service) -> Any:
+def _serialize_affinity(node: Service) -> Any:
     """Serialize the affinity of a node; None for an empty one."""
     return None if node.affinity in (None, Affinity()) else node.model_dump(mode="json")["affinity"]
 
@@ -60,7 +60,7 @@ def _with_model(node: Service, model: str | None) -> Service:
 
 
 INSTANCES: NodeField[int] = NodeField(lambda node: node.instances, lambda node, value: node.replace(instances=value))
-AFFINITY: NodeField[Any] = NodeField(_affinity, _with_affinity)
+AFFINITY: NodeField[Any] = NodeField(_serialize_affinity, _with_affinity)
 CORES: NodeField[float | None] = NodeField(lambda node: node.resources.cores, _with_cores)
 MODEL: NodeField[str | None] = NodeField(lambda node: node.model, _with_model)
 

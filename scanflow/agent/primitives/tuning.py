@@ -90,7 +90,7 @@ class TuneWorkflow(BuiltInPrimitive):
                 f"{stored.application.name!r} already has a workflow {workflow.name!r}, which is the search's name. "
                 "Rename it."
             )
-        searches = context.runs.newest(
+        searches = context.runs.list_newest(
             app=context.app, team=context.team, workflow=workflow.name, limit=RECENT_SEARCHES
         )
         busy = next((search for search in searches if search.state in {"running", "interrupted"}), None)

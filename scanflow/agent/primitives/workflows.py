@@ -236,7 +236,7 @@ class UpdateWorkflowResource(_WorkflowPrimitive, ResourceArguments):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.executors is None:
-            self.changed_resources()
+            self.get_changed_resources()
         return self
 
     @classmethod
@@ -249,7 +249,8 @@ class UpdateWorkflowResource(_WorkflowPrimitive, ResourceArguments):
     def change_steps(self, context: PrimitiveContext) -> PrimitiveResult:
         if self.executors is None:
             changes = {
-                step.name: set_resources(self.changed_resources()) for step in context.workflow(self.workflow)[1].steps
+                step.name: set_resources(self.get_changed_resources())
+                for step in context.workflow(self.workflow)[1].steps
             }
         else:
             changes = {
@@ -273,11 +274,11 @@ class UpdateWorkflowResource(_WorkflowPrimitive, ResourceArguments):
         was, inverse = before.shape.cores, context.noted
 
         def compute_values(workflow: Workflow) -> dict[str, float | None]:
-            return {**_share_cores(workflow, cores), **(self.nodes or {})}
+            return {**_divide_cores(workflow, cores), **(self.nodes or {})}
 
         if was is not None:  # unlimited cores cannot be restored: a limit can only be replaced
             more = build_restore_arguments(
-                context, self.workflow, CORES, compute_values, lambda workflow: _share_cores(workflow, was)
+                context, self.workflow, CORES, compute_values, lambda workflow: _divide_cores(workflow, was)
             )
             arguments = {"workflow": self.workflow, "cpu": was, "kind": "online", **more}
             inverse = context.undo(self.name, arguments)
@@ -303,7 +304,7 @@ def _find_swapped_version(context: PrimitiveContext, model: str, models: Mapping
     return served if served != was.get("model") else None
 
 
-def _share_cores(workflow: Workflow, cores: float) -> dict[str, float | None]:
+def _divide_cores(workflow: Workflow, cores: float) -> dict[str, float | None]:
     """Divide an instance's cores among the nodes, in their previous proportions; equally where those are not set."""
     node_cores = [node.resources.cores for node in workflow.services]
     total = sum(value for value in node_cores if value is not None)

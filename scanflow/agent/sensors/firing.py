@@ -15,7 +15,7 @@ from scanflow.agent.context import Context, firing
 from scanflow.agent.records import JSON, Event
 from scanflow.agent.sensors.runs import Run
 from scanflow.app.agents import SensorFunction
-from scanflow.app.parameters import plain
+from scanflow.app.parameters import to_plain
 from scanflow.errors import InvalidError, did_you_mean
 
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -52,7 +52,7 @@ async def fire(sensor: SensorFunction[..., Any], inputs: Firing) -> JSON:
             value = await asyncio.to_thread(sensor.function, *bound.args, **bound.kwargs)
             if inspect.isawaitable(value):
                 value = await value
-    result: JSON = plain(value, f"What the sensor {sensor.name!r} returned", special=_record)
+    result: JSON = to_plain(value, f"What the sensor {sensor.name!r} returned", special=_record)
     return result
 
 

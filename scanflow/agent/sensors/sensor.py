@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
-from scanflow.app.agents import Misfire, SensorFunction, declared_sensor
-from scanflow.app.model import Model, short
+from scanflow.app.agents import Misfire, SensorFunction, declare_sensor
+from scanflow.app.model import Model, shorten
 from scanflow.app.triggers import Trigger
 from scanflow.errors import InvalidError
 
@@ -66,14 +66,14 @@ def sensor(
     """
     bare: Any = trigger
     if callable(bare) and not isinstance(bare, Model):
-        return declared_sensor(bare, trigger=None)
+        return declare_sensor(bare, trigger=None)
     for word, names in (("nodes", nodes), ("executors", executors)):
         if isinstance(names, str) or not isinstance(names, Sequence):
-            raise InvalidError(f"@sensor: {word} cannot be {short(names)}. Write a list: {word}=['predictor'].")
+            raise InvalidError(f"@sensor: {word} cannot be {shorten(names)}. Write a list: {word}=['predictor'].")
     looked_at = tuple(dict.fromkeys([*nodes, *executors]))
 
     def decorate(function: Callable[P, R]) -> SensorFunction[P, R]:
-        return declared_sensor(
+        return declare_sensor(
             function,
             trigger=trigger,
             nodes=looked_at,

@@ -94,7 +94,7 @@ class Cluster:
             ConflictError: another manager set a field to something else.
         """
         params = {"fieldManager": MANAGER, "force": str(force).lower(), **_build_dry_run_params(dry_run)}
-        return self._json(
+        return self._fetch_json(
             "PATCH",
             _build_path(manifest),
             params=params,
@@ -109,14 +109,14 @@ class Cluster:
             ConflictError: there is one of that name.
         """
         path = _build_path(manifest).rpartition("/")[0] if "name" in manifest["metadata"] else _build_path(manifest)
-        return self._json(
+        return self._fetch_json(
             "POST", path, params={"fieldManager": MANAGER, **_build_dry_run_params(dry_run)}, json=manifest
         )
 
     def get(self, kind: str, name: str, namespace: str | None = None) -> Manifest | None:
         """Return an object; None: there is none."""
         try:
-            return self._json("GET", build_object_path(kind, name, namespace=namespace))
+            return self._fetch_json("GET", build_object_path(kind, name, namespace=namespace))
         except NotFoundError:
             return None
 
@@ -134,7 +134,7 @@ class Cluster:
         params = {"limit": str(_PAGE)} | drop_empty(labelSelector=labels, fieldSelector=fields)
         api_version = KINDS[kind].api_version
         while True:
-            page = self._json("GET", build_object_path(kind, namespace=namespace), params=params)
+            page = self._fetch_json("GET", build_object_path(kind, namespace=namespace), params=params)
             objects += [
                 {"apiVersion": api_version, "kind": kind, **_drop_managed_fields(manifest)}
                 for manifest in page["items"]
@@ -145,13 +145,15 @@ class Cluster:
 
     def has_any(self, kind: str, *, labels: str) -> bool:
         """Return whether there is an object of a kind, in any namespace."""
-        return bool(self._json("GET", build_object_path(kind), params={"limit": "1", "labelSelector": labels})["items"])
+        return bool(
+            self._fetch_json("GET", build_object_path(kind), params={"limit": "1", "labelSelector": labels})["items"]
+        )
 
     def patch(
         self, kind: str, name: str, namespace: str | None, patch: Any, *, subresource: str = "", dry_run: bool = False
     ) -> Manifest:
         """Change fields of an object by a JSON merge patch (None removes one); return it."""
-        return self._json(
+        return self._fetch_json(
             "PATCH",
             build_object_path(kind, name, namespace=namespace) + (f"/{subresource}" if subresource else ""),
             params={"fieldManager": MANAGER, **_build_dry_run_params(dry_run)},
@@ -177,7 +179,7 @@ class Cluster:
         if version is not None:
             options = {**options, "preconditions": {"resourceVersion": version}}
         try:
-            self._json("DELETE", build_object_path(kind, name, namespace=namespace), json=options)
+            self._fetch_json("DELETE", build_object_path(kind, name, namespace=namespace), json=options)
         except NotFoundError:
             return False
         return True
@@ -282,7 +284,7 @@ class Cluster:
             raise UnavailableError(f"{command[0]!r} failed in the pod {namespace}/{pod}: {text:.300}")
         return str(completed.stdout or "")
 
-    def text(self, path: str, *, timeout_s: float | None = None) -> str:
+    def fetch_text(self, path: str, *, timeout_s: float | None = None) -> str:
         """Return the text at a path of the API server, such as ``/version`` or ``/api/v1/nodes/n/proxy/configz``.
 
         ``timeout_s``: limit of this request. None: that of all requests.
@@ -350,7 +352,7 @@ class Cluster:
         weakref.finalize(self, client.close)  # what nobody closes, such as a notebook's
         return client
 
-    def _json(self, method: str, path: str, **request: Any) -> Manifest:
+    def _fetch_json(self, method: str, path: str, **request: Any) -> Manifest:
         manifest: Manifest = from_json(self._send(method, path, **request).content, cache_strings="all")
         return manifest
 

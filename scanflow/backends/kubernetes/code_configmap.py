@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import build_labels
 from scanflow.errors import UsageError
-from scanflow.images.files import IGNORE_FILE, CodeFile, digest_files, list_code_files
+from scanflow.images.files import IGNORE_FILE, CodeFile, compute_digest, list_code_files
 
 APP_DIR: Final = "/app"
 """The mount path of the application's folder."""
@@ -26,7 +26,7 @@ _DIGITS: Final = 16
 _MAX_KEY_LENGTH: Final = 200
 
 
-class Code(NamedTuple):
+class CodeConfigMap(NamedTuple):
     """An application's folder, for pods to mount."""
 
     config_map: Manifest
@@ -45,7 +45,7 @@ class Code(NamedTuple):
         return str(self.config_map["metadata"]["name"])
 
 
-def build_code(app: str, team: str, namespace: str, app_dir: Path) -> Code:
+def build_code(app: str, team: str, namespace: str, app_dir: Path) -> CodeConfigMap:
     """Return the ConfigMap of an application's folder, with its volume and mount.
 
     Files keep their executable bit. Which are excluded: see :func:`~scanflow.images.files.list_code_files`.
@@ -55,10 +55,10 @@ def build_code(app: str, team: str, namespace: str, app_dir: Path) -> Code:
     """
     files = list_code_files(app_dir)
     _check_size(files, app_dir)
-    digest = digest_files(files)
+    digest = compute_digest(files)
     name = f"code-{digest[:_DIGITS]}"
     metadata = {"name": name, "namespace": namespace, "labels": build_labels(app, team)}
-    return Code(
+    return CodeConfigMap(
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "immutable": True, **_build_data(files)},
         {"name": CODE_VOLUME, "configMap": {"name": name, "items": _build_items(files)}},
         {"name": CODE_VOLUME, "mountPath": APP_DIR, "readOnly": True},

@@ -15,7 +15,7 @@ from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 from scanflow.backends.kubernetes.labels import MANAGER
 from scanflow.backends.kubernetes.nodes import KubeletPolicy, read_kubelet_policies
-from scanflow.backends.kubernetes.permissions import USED, find_missing_rights
+from scanflow.backends.kubernetes.permissions import USED, find_missing_permissions
 from scanflow.backends.kubernetes.pods import explain_pending
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import NotFoundError, ScanflowError, UnavailableError
@@ -62,7 +62,7 @@ def examine(cluster: Cluster, settings: KubernetesSettings, *, thorough: bool = 
         thorough: Also start a pod, in a temporary namespace, to check whether nodes can pull the image.
     """
     try:
-        version = json.loads(cluster.text("/version"))
+        version = json.loads(cluster.fetch_text("/version"))
         api_versions = _fetch_api_versions(cluster)
     except ScanflowError as error:
         return [Finding("✗", "API server", str(error), "export KUBECONFIG=a/file; kubectl cluster-info")]
@@ -92,7 +92,7 @@ def _run_check(what: str, check: Callable[[], Iterable[Finding]]) -> list[Findin
 
 def _fetch_api_versions(cluster: Cluster) -> set[str]:
     """Return the API versions of the server, as ``argoproj.io/v1alpha1``."""
-    groups = json.loads(cluster.text("/apis"))["groups"]
+    groups = json.loads(cluster.fetch_text("/apis"))["groups"]
     return {version["groupVersion"] for group in groups for version in group["versions"]}
 
 
@@ -139,7 +139,7 @@ def _read_version(controller: Manifest) -> str:
 
 
 def _check_rights(cluster: Cluster, available_kinds: set[str]) -> Iterator[Finding]:
-    missing = find_missing_rights(cluster, [kind for kind in USED if kind in available_kinds])
+    missing = find_missing_permissions(cluster, [kind for kind in USED if kind in available_kinds])
     for resource, verbs in missing.items():
         role = f"scanflow-{re.split('[./]', resource)[0]}"
         command = f"kubectl create clusterrole {role} --verb={','.join(verbs)} --resource={resource}"
@@ -218,7 +218,7 @@ def _check_prometheus(cluster: Cluster, settings: KubernetesSettings) -> Finding
     service = f"{address['name']}:{address['port'] or 80}"
     path = (address["path"] or "").rstrip("/")
     try:
-        cluster.text(f"/api/v1/namespaces/{address['namespace']}/services/{service}/proxy{path}/-/ready")
+        cluster.fetch_text(f"/api/v1/namespaces/{address['namespace']}/services/{service}/proxy{path}/-/ready")
     except (NotFoundError, UnavailableError) as error:
         advice = f"kubectl -n {address['namespace']} get services"
         return Finding("✗", "Prometheus", f"{settings.prometheus} does not answer: {error}", advice)

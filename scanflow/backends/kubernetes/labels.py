@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-from scanflow.names import MAX_NAME, environment_name
+from scanflow.names import MAX_NAME, format_environment_name
 
 MANAGER: Final = "scanflow"
 """The field manager of what scanflow applies, and the value of ``app.kubernetes.io/managed-by``."""
@@ -30,7 +30,7 @@ def derive_namespace(app: str, team: str) -> str:
     ``scanflow-<app>-<team>``; where the app's or the team's name has a ``-``, so that two pairs could share it, six
     digits of the pair's hash follow.
     """
-    plain = environment_name(app, team)
+    plain = format_environment_name(app, team)
     return plain if "-" not in app and "-" not in team else append_hash(plain, app, team)
 
 

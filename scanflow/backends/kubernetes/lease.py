@@ -48,11 +48,11 @@ class KubernetesLease:
 
     def take(self) -> bool:
         held = self._take() or self._take()  # again, where another wrote meanwhile: the record says who holds it now
-        self._label(held)
+        self._update_labels(held)
         return held
 
     def release(self) -> None:
-        self._label(False)
+        self._update_labels(False)
         lease = self._cluster.get("Lease", self._name, self._namespace)
         if lease is not None and lease["spec"].get("holderIdentity") == self._holder:
             self._write(lease, {"holderIdentity": "", "leaseDurationSeconds": 1})
@@ -101,7 +101,7 @@ class KubernetesLease:
             return False
         return True
 
-    def _label(self, held: bool) -> None:
+    def _update_labels(self, held: bool) -> None:
         if held == self._labelled:
             return
         try:

@@ -103,7 +103,7 @@ def _read_capacity(node: Manifest) -> KubeletPolicy:
 def _fetch_policy(cluster: Cluster, node: Manifest) -> KubeletPolicy:
     policy = _read_capacity(node)
     try:
-        configuration = json.loads(cluster.text(f"/api/v1/nodes/{policy.node}/proxy/configz"))["kubeletconfig"]
+        configuration = json.loads(cluster.fetch_text(f"/api/v1/nodes/{policy.node}/proxy/configz"))["kubeletconfig"]
     except AccessDeniedError:
         return policy._replace(why="it takes the right to get nodes/proxy")
     except (NotFoundError, UnavailableError) as error:

@@ -48,11 +48,11 @@ SUBRESOURCES: Final[Mapping[str, tuple[str, str]]] = {
 """Of subresources: the API group and the verb. The last is granted to steps, which takes having it."""
 
 
-def find_missing_rights(cluster: Cluster, kinds: Iterable[str] = USED) -> dict[str, list[str]]:
+def find_missing_permissions(cluster: Cluster, kinds: Iterable[str] = USED) -> dict[str, list[str]]:
     """Return the missing verbs, by resource as ``kubectl`` names it: ``workflows.argoproj.io``."""
     missing: dict[str, list[str]] = {}
     for kind in kinds:
-        group, resource = read_group(kind), KINDS[kind].plural
+        group, resource = get_group(kind), KINDS[kind].plural
         for verb in USED[kind]:
             if not is_allowed(cluster, verb, resource, group):
                 missing.setdefault(f"{resource}.{group}" if group else resource, []).append(verb)
@@ -75,7 +75,7 @@ def is_allowed(cluster: Cluster, verb: str, resource: str, group: str = "", name
     return bool(cluster.create(review)["status"]["allowed"])
 
 
-def read_group(kind: str) -> str:
+def get_group(kind: str) -> str:
     """Return the API group of a kind; empty: the core group."""
     group, slash, _ = KINDS[kind].api_version.partition("/")
     return group if slash else ""

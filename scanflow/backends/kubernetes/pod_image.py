@@ -11,16 +11,16 @@ from typing import NamedTuple, Self, TypeAlias
 from scanflow.app.application import Application
 from scanflow.app.executor import Executor
 from scanflow.app.workflow import Workflow
-from scanflow.backends.kubernetes.code_configmap import Code, build_code
+from scanflow.backends.kubernetes.code_configmap import CodeConfigMap, build_code
 from scanflow.backends.kubernetes.expiring_set import ExpiringSet
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import derive_namespace
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.port import Models
 from scanflow.errors import UsageError
-from scanflow.images.files import digest_files, list_code_files
+from scanflow.images.files import compute_digest, list_code_files
 from scanflow.images.recipe import Recipe
-from scanflow.images.recipes import AppNode, ModelFolder, build_recipe, find_own_image
+from scanflow.images.recipes import AppNode, ModelFolder, build_recipe, find_user_image
 from scanflow.images.records import BuiltImages
 from scanflow.images.registry import has_image
 from scanflow.images.settings import ImageSettings
@@ -39,7 +39,7 @@ class PodImage(NamedTuple):
     """The image of a container, and the code to mount."""
 
     image: str
-    code: Code | None
+    code: CodeConfigMap | None
     """The ConfigMap that has to be there, where the image does not have the code itself."""
 
     @property
@@ -66,7 +66,7 @@ class BuiltImageFinder:
         built = self._built.find_pullable(recipe.tag, self._registry)
         if built is not None or self._registry is None:
             return built
-        image = recipe.name(self._registry)
+        image = recipe.format_name(self._registry)
         if image not in self._available and image not in self._missing:
             if has_image(image, insecure=ImageSettings.from_environment().insecure):
                 self._available.add(image)
@@ -107,7 +107,7 @@ class PodImages:
             UsageError: nothing was built, and the nodes have requirements, or the code is too large to be mounted; or
                 nodes that run together name different images.
         """
-        if (own := find_own_image(nodes)) is not None:
+        if (own := find_user_image(nodes)) is not None:
             return PodImage(own, None)
         if not Path(self._app.app_dir).is_dir() and all(map(_is_by_value, nodes)):
             return PodImage(self._settings.image, None)  # a notebook's, whose folder is on another machine
@@ -126,10 +126,10 @@ class PodImages:
 
     @cached_property
     def _digest(self) -> str:
-        return digest_files(list_code_files(Path(self._app.app_dir)))
+        return compute_digest(list_code_files(Path(self._app.app_dir)))
 
     @cached_property
-    def _code(self) -> Code:
+    def _code(self) -> CodeConfigMap:
         namespace = derive_namespace(self._app.name, self._app.team)
         return build_code(self._app.name, self._app.team, namespace, Path(self._app.app_dir))
 

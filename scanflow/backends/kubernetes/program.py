@@ -10,9 +10,9 @@ from typing import Final
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 from scanflow.backends.kubernetes.labels import MANAGER
-from scanflow.backends.kubernetes.permissions import SUBRESOURCES, USED, read_group
+from scanflow.backends.kubernetes.permissions import SUBRESOURCES, USED, get_group
 from scanflow.backends.kubernetes.pods import explain_pending
-from scanflow.backends.kubernetes.security import container_security, pod_security
+from scanflow.backends.kubernetes.security import build_container_security, build_pod_security
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import UnavailableError
 
@@ -49,7 +49,7 @@ def build_program_manifests(
 def _build_rules() -> list[Manifest]:
     """Return the RBAC rules of a server: the rights that the doctor checks."""
     rules = [
-        {"apiGroups": [read_group(kind)], "resources": [KINDS[kind].plural], "verbs": list(verbs)}
+        {"apiGroups": [get_group(kind)], "resources": [KINDS[kind].plural], "verbs": list(verbs)}
         for kind, verbs in USED.items()
     ]
     rules += [
@@ -83,7 +83,7 @@ def _build_pod(
         "restartPolicy": "Never",
         "enableServiceLinks": False,
         **({"imagePullSecrets": [{"name": settings.pull_secret}]} if settings.pull_secret else {}),
-        "securityContext": pod_security(),
+        "securityContext": build_pod_security(),
         "containers": [
             {
                 "name": CONTAINER,
@@ -92,7 +92,7 @@ def _build_pod(
                 "workingDir": "/tmp",  # noqa: S108
                 "env": [address, *({"name": key, "value": value} for key, value in sorted(variables.items()))],
                 "resources": {"requests": {"cpu": "100m", "memory": "512Mi"}},
-                "securityContext": container_security(),
+                "securityContext": build_container_security(),
                 "terminationMessagePolicy": "FallbackToLogsOnError",
                 "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108
             }
@@ -115,7 +115,7 @@ class Program:
     def __init__(self, cluster: Cluster, name: str) -> None:
         self._cluster, self._name = cluster, name
 
-    def lines(self) -> Iterator[str]:
+    def read_lines(self) -> Iterator[str]:
         self._wait_until_begun()
         rest = b""
         for part in self._cluster.log(self._name, self._name, follow=True, within_s=600):

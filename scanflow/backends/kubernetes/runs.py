@@ -19,7 +19,7 @@ from scanflow.backends.kubernetes.labels import derive_namespace
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.port import RunDefinition
 from scanflow.backends.records import RunRecord
-from scanflow.files.private import open_home, private_folder
+from scanflow.files.private import create_private_folder, open_home
 from scanflow.names import RunName
 from scanflow.processes.files import hold_driver_lock, is_locked
 from scanflow.settings import Settings
@@ -81,7 +81,7 @@ class ClusterRuns(ABC):
         with self._journal() as journal:
             journal_run = journal.run(run)
             record = self._refresh(journal, journal_run)
-            tasks, last = journal.changed_tasks(journal_run, since)
+            tasks, last = journal.read_changed_tasks(journal_run, since)
             return record.model_copy(update={"tasks": tuple(tasks)}), last
 
     def runs(
@@ -120,7 +120,7 @@ class ClusterRuns(ABC):
         """Lock a run for its only driver, and clear earlier requests to stop it."""
         journal_run = journal.run(run)
         home = self._run_home(journal_run)
-        private_folder(home.path)
+        create_private_folder(home.path)
         with hold_driver_lock(home.lock, journal_run.record.name):
             home.asked_to_stop.unlink(missing_ok=True)
             yield journal_run, home

@@ -10,7 +10,7 @@ USER: Final = 10001
 """The user and group of the images in ``deploy/images``."""
 
 
-def pod_security() -> Manifest:
+def build_pod_security() -> Manifest:
     """Return a pod's ``securityContext``: not root, its volumes its own, and only the usual system calls."""
     return {
         "runAsNonRoot": True,
@@ -21,6 +21,6 @@ def pod_security() -> Manifest:
     }
 
 
-def container_security() -> Manifest:
+def build_container_security() -> Manifest:
     """Return a container's ``securityContext``: no privileges to gain, nothing to write but its volumes."""
     return {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}

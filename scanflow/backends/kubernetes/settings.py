@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from scanflow.environment_variables import name_variables, read_settings
+from scanflow.environment_variables import list_variables, read_settings
 from scanflow.errors import InvalidError, did_you_mean
 
 ServingEngine = Literal["deployment", "seldon", "kserve"]
@@ -154,4 +154,4 @@ class KubernetesSettings(BaseModel):
             raise InvalidError(
                 f"The backend 'kubernetes' has no option {name!r}.{did_you_mean(name, cls.model_fields)}"
             )
-        return read_settings(cls, name_variables(cls, _PREFIX), environ, given=chosen)
+        return read_settings(cls, list_variables(cls, _PREFIX), environ, given=chosen)

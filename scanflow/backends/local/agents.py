@@ -13,7 +13,7 @@ from pathlib import Path
 from scanflow.backends.agents import AgentProcess, HostedAgent, ignore_message
 from scanflow.backends.log_files import FileLogs
 from scanflow.errors import NotFoundError
-from scanflow.files.private import private_folder
+from scanflow.files.private import create_private_folder
 from scanflow.processes.jobs import GRACE_S, Job, write_whole
 from scanflow.processes.restart_backoff import Processes
 
@@ -42,7 +42,7 @@ class LocalAgents:
         self._processes = Processes(ended, clock=clock)
 
     def start(self, agent: HostedAgent, *, observe: Callable[[str], object] = ignore_message) -> bool:  # noqa: ARG002
-        job = self._job(agent.app, agent.name)
+        job = self._get_job(agent.app, agent.name)
         is_restart = _read_text(job.path / "told") == agent.version
         if job.alive:
             if is_restart:
@@ -55,17 +55,17 @@ class LocalAgents:
             self._prepare(agent, job)
             self._processes.forget(job)
             job.reset_starts()
-        command = [sys.executable, "-P", *self._program, str(_folder(job))]
+        command = [sys.executable, "-P", *self._program, str(_get_folder(job))]
         has_started = self._processes.start(job, agent.environment, command=command, grace_s=self._grace_s)
         return has_started and is_restart
 
     def stop(self, app: str, team: str, name: str) -> None:  # noqa: ARG002  a name is one team's at a time
-        self._job(app, name).daemon.stop()
+        self._get_job(app, name).daemon.stop()
 
     def show(self, app: str, team: str, name: str) -> AgentProcess:
-        job = self._job(app, name)
+        job = self._get_job(app, name)
         alive, pid = job.alive, job.pid
-        failure = _read_error(_folder(job) / "failure.json")
+        failure = _read_error(_get_folder(job) / "failure.json")
         return AgentProcess(
             app=app,
             team=team,
@@ -75,8 +75,8 @@ class LocalAgents:
             version=_read_text(job.path / "told"),
             code=_read_text(job.path / "code"),
             pid=pid,
-            failure=failure if failure is not None or alive else _last_line(job.log),
-            ailment=_read_error(_folder(job) / "ailment.json"),
+            failure=failure if failure is not None or alive else _read_last_line(job.log),
+            ailment=_read_error(_get_folder(job) / "ailment.json"),
         )
 
     def agents(self) -> list[AgentProcess]:
@@ -87,7 +87,7 @@ class LocalAgents:
         return [agent for agent in agents if agent.alive]
 
     def logs(self, app: str, team: str, name: str) -> FileLogs:  # noqa: ARG002
-        job = self._job(app, name)
+        job = self._get_job(app, name)
         if not job.path.is_dir():
             raise NotFoundError(f"The agent {app}/{name} was never started here. Start it: scanflow agents --start")
         return FileLogs(lambda: ([(name, job.log)], not job.alive))
@@ -96,11 +96,11 @@ class LocalAgents:
     def _root(self) -> Path:
         return self._home / "server" / "agents"
 
-    def _job(self, app: str, name: str) -> Job:
+    def _get_job(self, app: str, name: str) -> Job:
         return Job(self._root / app / name)
 
     def _prepare(self, agent: HostedAgent, job: Job) -> None:
-        private_folder(_folder(job))
+        create_private_folder(_get_folder(job))
         spec = {
             "application": agent.document,
             "source": agent.source,
@@ -111,13 +111,13 @@ class LocalAgents:
             "home": str(self._home),
             "tracker_uri": agent.tracker,
         }
-        (_folder(job) / "failure.json").unlink(missing_ok=True)  # of the previous version
-        write_whole(_folder(job) / "agent.json", json.dumps(spec))
+        (_get_folder(job) / "failure.json").unlink(missing_ok=True)  # of the previous version
+        write_whole(_get_folder(job) / "agent.json", json.dumps(spec))
         write_whole(job.path / "code", agent.code)
         write_whole(job.path / "told", agent.version)
 
 
-def _folder(job: Job) -> Path:
+def _get_folder(job: Job) -> Path:
     return job.path / "host"
 
 
@@ -136,7 +136,7 @@ def _read_error(path: Path) -> str | None:
     return str(document.get("error")) if isinstance(document, dict) else None
 
 
-def _last_line(log: Path) -> str | None:
+def _read_last_line(log: Path) -> str | None:
     try:
         with log.open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _LAST_WORDS))
@@ -156,12 +156,12 @@ def _switch_team(agent: HostedAgent, job: Job) -> None:
     team_file = job.path / "team"
     previous_team = team_file.read_text(encoding="utf-8") if team_file.exists() else agent.team
     if previous_team != agent.team:
-        job.path.rename(_other_team_path(job, previous_team))
-    if not job.path.exists() and _other_team_path(job, agent.team).exists():
-        _other_team_path(job, agent.team).rename(job.path)
-    private_folder(job.path)
+        job.path.rename(_get_other_team_path(job, previous_team))
+    if not job.path.exists() and _get_other_team_path(job, agent.team).exists():
+        _get_other_team_path(job, agent.team).rename(job.path)
+    create_private_folder(job.path)
     write_whole(team_file, agent.team)
 
 
-def _other_team_path(job: Job, team: str) -> Path:
+def _get_other_team_path(job: Job, team: str) -> Path:
     return job.path.with_name(f".{job.path.name}@{team}")  # no agent is named so

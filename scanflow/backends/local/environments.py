@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from scanflow.errors import InvalidError, MissingExtraError, UnavailableError
-from scanflow.files.private import open_private, private_folder
+from scanflow.files.private import create_private_folder, open_private
 from scanflow.processes.files import try_lock
 
 BUILD_TIMEOUT_S = 1800.0
@@ -51,16 +51,16 @@ def normalise_requirements(
     for line in kept_lines:
         if line.startswith(("-r", "--requirement", "-c", "--constraint")):
             raise InvalidError(f"The requirements refer to another file ({line!r}). Write all of them in one.")
-    named = {_canonical(match[0]) for line in kept_lines if (match := _NAME.match(line))}
+    named = {_canonicalize(match[0]) for line in kept_lines if (match := _NAME.match(line))}
     missing = [name for name in runtime if name not in named] if with_runtime else []
     return (*kept_lines, *(f"{name}=={importlib.metadata.version(name)}" for name in missing))
 
 
-def _canonical(name: str) -> str:
+def _canonicalize(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def environment_python(folder: Path, requirements: Sequence[str]) -> Path:
+def locate_python(folder: Path, requirements: Sequence[str]) -> Path:
     described = "\n".join([sys.version, sys.executable, str(_LIBRARY), *requirements])
     return folder / hashlib.sha256(described.encode()).hexdigest()[:24] / "bin" / "python"
 
@@ -107,7 +107,7 @@ def make_environment(python: Path, requirements: Sequence[str], *, base: Path, p
     """
     uv = _find_uv()
     home = python.parent.parent
-    private_folder(home.parent)
+    create_private_folder(home.parent)
     with _hold_lock(home.with_suffix(".lock"), patience):
         if is_ready(python):
             return

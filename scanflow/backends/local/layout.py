@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from scanflow.backends.tasks import split_task
-from scanflow.names import StepName, environment_name
+from scanflow.names import StepName, format_environment_name
 
 
 class Home:
@@ -18,7 +18,7 @@ class Home:
         self.environments = path / "venvs"  # cached Python environments of steps with requirements
 
     def runs_folder(self, app: str, team: str) -> Path:
-        return self.path / "environments" / environment_name(app, team) / "runs"
+        return self.path / "environments" / format_environment_name(app, team) / "runs"
 
 
 class RunFolder:
@@ -30,14 +30,14 @@ class RunFolder:
         self.outputs = path / "outputs"  # outputs of steps; scripts see it as output_dir
         self.functions = path / "functions"  # functions that no file defines (a notebook's), by value
 
-    def outputs_folder(self, task: StepName) -> Path:
+    def get_outputs_folder(self, task: StepName) -> Path:
         step, index = split_task(task)
         return self.outputs / step if index is None else self.outputs / step / str(index)
 
-    def attempts_folder(self, task: StepName) -> Path:
+    def get_attempts_folder(self, task: StepName) -> Path:
         """Return the folder of a task's attempts, which are numbered from 1."""
         return self.path / "steps" / task
 
-    def attempt(self, task: StepName, number: int) -> Path:
+    def get_attempt_folder(self, task: StepName, number: int) -> Path:
         """Return the folder of an attempt: its spec, exit and logs."""
-        return self.attempts_folder(task) / str(number)
+        return self.get_attempts_folder(task) / str(number)

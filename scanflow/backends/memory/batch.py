@@ -38,7 +38,7 @@ from scanflow.backends.tasks import (
     find_logged_task,
     find_output_tasks,
     find_spin_inputs,
-    running_tasks,
+    select_running_tasks,
 )
 from scanflow.errors import (
     AlreadyRunningError,
@@ -53,7 +53,7 @@ from scanflow.loading import load_function
 from scanflow.names import RunName, StepName, make_run_name
 from scanflow.outputs import keep_outputs
 from scanflow.settings import Settings
-from scanflow.text.failures import Failure, failure_from_text
+from scanflow.text.failures import Failure, parse_failure
 
 _ENDED = frozenset({"succeeded", "failed", "stopped"})
 _OWN_FOLDER = str(Path(__file__).parents[2])  # the library's: its frames are not the user's
@@ -112,7 +112,7 @@ class MemoryBatch:
             if node.target.call is not None:
                 check_parameters(node.target.call, node.parameters, who=f"Step {node.name!r}")
             else:
-                AppFiles(app, workflow).function_file(node.target, node.name)
+                AppFiles(app, workflow).find_function_file(node.target, node.name)
         if cut.past is not None:
             find_spin_inputs(cut, self.show(cut.past))
 
@@ -203,7 +203,7 @@ class MemoryBatch:
     def stop_task(self, name: str, task: str) -> RunRecord:
         """Request tasks to stop: their results are discarded."""
         run = self._run(name)
-        run.stopped |= {task_record.task for task_record in running_tasks(run.complete, task)}
+        run.stopped |= {task_record.task for task_record in select_running_tasks(run.complete, task)}
         return run.complete
 
     def give_up(self, name: str, why: str) -> RunRecord:
@@ -273,19 +273,19 @@ class _Drive:
 
     def run(self) -> RunState:
         """Run all steps that can run, and return the run's final state."""
-        while not self._run.stop and (step := self._progress.next_ready()) is not None:
+        while not self._run.stop and (step := self._progress.take_next_ready()) is not None:
             node = self._workflow.by_name[step]
             assert isinstance(node, Executor)
             try:
                 if not self._step(node):
-                    return self._final_state("failed")
+                    return self._compute_final_state("failed")
             except ScanflowError as error:
                 failure = Failure(summary="could not start", cause=str(error))
                 self._end(TaskRecord(task=StepName(step), step=step, state="failed", failure=failure), 1, 1)
                 return "failed"
-        return self._final_state("succeeded" if self._progress.finished else "stopped")
+        return self._compute_final_state("succeeded" if self._progress.finished else "stopped")
 
-    def _final_state(self, state: RunState) -> RunState:
+    def _compute_final_state(self, state: RunState) -> RunState:
         return "stopped" if self._run.stop else state
 
     def _step(self, node: Executor) -> bool:
@@ -302,7 +302,7 @@ class _Drive:
             if previous is None or previous.state != "succeeded":
                 if self._run.stop:
                     return False
-                state = self._task(node, task, item, len(tasks), unfinished)
+                state = self._run_task(node, task, item, len(tasks), unfinished)
                 if state == "stopped" and not self._run.stop:
                     continue
                 if state != "succeeded":
@@ -312,13 +312,13 @@ class _Drive:
             self._progress.end(node.name, "ran")
         return True
 
-    def _task(self, node: Executor, task: StepName, item: Any, width: int, unfinished: int) -> TaskState:
+    def _run_task(self, node: Executor, task: StepName, item: Any, width: int, unfinished: int) -> TaskState:
         """Run a task with its retries, and return its final state."""
         previous = self._run.tasks.get(task)
         attempt, failures = (0 if previous is None else previous.attempts), 0
         while True:
             attempt += 1
-            record = self._attempt(node, task, item, attempt, width)
+            record = self._run_attempt(node, task, item, attempt, width)
             if record.state != "failed" or failures >= node.retry.limit or self._run.stop:
                 self._end(record, width, unfinished - (record.state == "succeeded"))
                 return record.state
@@ -327,7 +327,7 @@ class _Drive:
             self._end(record, width, unfinished, retry_in_s=wait_s)
             self._sleep(wait_s)
 
-    def _attempt(self, node: Executor, task: StepName, item: Any, attempt: int, width: int) -> TaskRecord:
+    def _run_attempt(self, node: Executor, task: StepName, item: Any, attempt: int, width: int) -> TaskRecord:
         parameters = self._inputs.parameters(node, item)
         began, who = self._clock(), f"Step {node.name!r}"
         record = TaskRecord(task=task, step=node.name, state="running", attempts=attempt, began=began)
@@ -340,7 +340,7 @@ class _Drive:
         state: TaskState = "succeeded"
         with logs["stdout"].capture(logs["stderr"]), keep_outputs(outputs):
             try:
-                function = self._function(node)
+                function = self._load_function(node)
                 result = function(**check_parameters(function, _copy(parameters), who=who))
                 outputs[RESULT] = _copy(check_result(function, result, who=who))
             except KeyboardInterrupt:
@@ -350,7 +350,7 @@ class _Drive:
                 text = traceback.format_exc()
                 sys.stderr.write(text)
                 state = "failed"
-                failure = failure_from_text(text, summary="raised", own_folder=_OWN_FOLDER)
+                failure = parse_failure(text, summary="raised", own_folder=_OWN_FOLDER)
         if task in self._run.stopped:
             state, failure = "stopped", Failure(summary="stopped")
         if failure is None:
@@ -365,11 +365,11 @@ class _Drive:
             TaskEnded(run=self._run.record.name, record=record, width=width, left=unfinished, retry_in_s=retry_in_s)
         )
 
-    def _function(self, node: Executor) -> Callable[..., Any]:
+    def _load_function(self, node: Executor) -> Callable[..., Any]:
         assert node.target is not None
         if node.target.call is not None:
             return node.target.call
-        return load_function(str(node.target), self._files.function_file(node.target, node.name))
+        return load_function(str(node.target), self._files.find_function_file(node.target, node.name))
 
 
 def _copy(value: Any) -> Any:

@@ -90,15 +90,15 @@ class InferenceGraph:
             raise ServiceFailedError(f"The graph has {len(leaf_results)} answers. Join them with a COMBINER.")
         return leaf_results[0]
 
-    def _children(self, name: str) -> list[str]:
+    def _list_children(self, name: str) -> list[str]:
         return [child for child in self._names if name in self._parents[child]]
 
     def _is_branch_taken(self, parent: str, child: str, branches: Mapping[str, int]) -> bool:
         branch = branches.get(parent, _ALL)
-        return branch == _ALL or self._children(parent)[branch] == child
+        return branch == _ALL or self._list_children(parent)[branch] == child
 
     def _branch(self, router: str, result: Any) -> int:
-        children = self._children(router)
+        children = self._list_children(router)
         number = children.index(result) if isinstance(result, str) and result in children else int(result)
         if not _ALL <= number < len(children):
             raise ServiceFailedError(f"The node {router!r} chose {result!r:.80}, which is not one of its branches.")

@@ -62,14 +62,14 @@ class _Revision:
             role=role,
             requests=len(self.seconds),
             errors=self.errors,
-            p50_s=_quantile(self.seconds, 50),
-            p95_s=_quantile(self.seconds, 95),
+            p50_s=_compute_quantile(self.seconds, 50),
+            p95_s=_compute_quantile(self.seconds, 95),
         )
 
-    def metric(self, name: str) -> float:
+    def compute_metric(self, name: str) -> float:
         if name == "errors":
             return self.errors / max(1, len(self.seconds))
-        return fmean(self.seconds) if name == "mean" else _quantile(self.seconds, 95) or 0.0
+        return fmean(self.seconds) if name == "mean" else _compute_quantile(self.seconds, 95) or 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class MemoryOnline:
         shape = compute_shape(workflow)
         instances = tuple(
             PlannedInstance(name=name, cores=shape.cores or 1.0, cpus=(), memory_nodes=(), threads=1)
-            for name in _instances(shape)
+            for name in _list_instances(shape)
         )
         return plan_graph(
             workflow, instances, memory_bytes=shape.memory_bytes, machine_cores=1, machine_memory_bytes=2**63 - 1
@@ -144,7 +144,7 @@ class MemoryOnline:
             {node.name: node.model for node in workflow.services if node.model is not None},
         )
         log = Log()
-        graph = self._graph(definition, log)
+        graph = self._load_graph(definition, log)
         if existing is None:
             service = _Service(definition, self._clock(), _Revision("r1", graph))
             self._services[workflow.name] = service
@@ -180,7 +180,7 @@ class MemoryOnline:
     def delete(self, name: str, *, observe: ServiceObserver) -> None:
         service = self._service(name)
         for other in self._services.values():
-            if _backup(other.definition.workflow) == name:
+            if _get_backup(other.definition.workflow) == name:
                 raise UsageError(
                     f"{name!r} is the backup of {other.definition.workflow.name!r}. Delete that service first."
                 )
@@ -211,7 +211,7 @@ class MemoryOnline:
         self._service(name)
         return MemoryClient(self, name)
 
-    def answer(self, name: str, model: str, inputs: Mapping[str, Any]) -> MemoryAnswer:
+    def infer(self, name: str, model: str, inputs: Mapping[str, Any]) -> MemoryAnswer:
         service = self._service(name)
         node = None if model == name else model
         value = next(iter(inputs.values())) if len(inputs) == 1 else dict(inputs)
@@ -233,7 +233,7 @@ class MemoryOnline:
             finally:
                 self._analyse_canary(service)
         outputs = result if isinstance(result, Mapping) else {"output": result}
-        return MemoryAnswer({key: _array(output) for key, output in outputs.items()}, instance, revision.id)
+        return MemoryAnswer({key: _to_array(output) for key, output in outputs.items()}, instance, revision.id)
 
     def describe(self, name: str, model: str) -> dict[str, Any]:
         nodes = [node.name for node in self._service(name).definition.workflow.services]
@@ -246,7 +246,7 @@ class MemoryOnline:
             raise NotFoundError(f"There is no service {name!r}.{did_you_mean(name, self._services)}")
         return self._services[name]
 
-    def _graph(self, definition: _Definition, log: Log) -> InferenceGraph:
+    def _load_graph(self, definition: _Definition, log: Log) -> InferenceGraph:
         with log.capture():
             return InferenceGraph(definition.app, definition.workflow, self._models, definition.versions)
 
@@ -261,7 +261,7 @@ class MemoryOnline:
         previous = service.previous
         if previous is None:
             raise UsageError("It has no earlier definition to roll back to: it was deployed once and not changed.")
-        self._replace(service, previous, self._graph(previous, log))
+        self._replace(service, previous, self._load_graph(previous, log))
 
     def _promote(self, service: _Service, revision: _Revision) -> None:
         service.previous = service.definition
@@ -284,7 +284,7 @@ class MemoryOnline:
             return
         if versions == served:
             raise UsageError(f"{change.model} is already served. Name another version.")
-        graph = self._graph(replace(service.definition, versions=versions), log)
+        graph = self._load_graph(replace(service.definition, versions=versions), log)
         revision = canary if same and canary is not None else _Revision(f"r{service.generation + 1}", graph)
         if not change.is_canary:
             self._promote(service, revision)
@@ -311,7 +311,7 @@ class MemoryOnline:
         service.definition = replace(definition, shape=shape, scaling=scaling)
 
     def _settle(self, service: _Service, key: str | None, observe: ServiceObserver, log: Log) -> None:
-        names = _instances(service.definition.shape)
+        names = _list_instances(service.definition.shape)
         service.logs = {name: service.logs.get(name, log) for name in names}
         if key is not None:
             service.keys.add(key)
@@ -323,8 +323,8 @@ class MemoryOnline:
         canary, policy = service.canary, service.policy
         if canary is None or policy is None or len(canary.seconds) < policy.after_requests:
             return
-        limit = service.current.metric(policy.metric) * policy.ratio + policy.slack
-        if canary.metric(policy.metric) <= limit:
+        limit = service.current.compute_metric(policy.metric) * policy.ratio + policy.slack
+        if canary.compute_metric(policy.metric) <= limit:
             self._promote(service, canary)
         else:
             service.canary, service.policy, service.current.weight = None, None, 1.0
@@ -347,7 +347,7 @@ class MemoryOnline:
             shape=definition.shape,
             previous=service.previous is not None or canary is not None,
             tracker=None if tracker is None else tracker.uri,
-            backup=_backup(definition.workflow),
+            backup=_get_backup(definition.workflow),
             ready=len(service.logs),
             instances=tuple(InstanceRecord(instance=name, state="ready") for name in service.logs),
             revisions=tuple(revisions),
@@ -366,7 +366,7 @@ class MemoryClient:
 
         named = inputs if isinstance(inputs, Mapping) else {"input": inputs}
         numpy_dtype = None if dtype is None else dtype.lower()
-        return self._online.answer(
+        return self._online.infer(
             self._name, model, {str(name): np.asarray(value, dtype=numpy_dtype) for name, value in named.items()}
         )
 
@@ -388,11 +388,11 @@ class MemoryClient:
         self.close()
 
 
-def _instances(shape: Shape) -> list[str]:
+def _list_instances(shape: Shape) -> list[str]:
     return [str(number) for number in range(1, shape.instances + 1)]
 
 
-def _backup(workflow: Workflow) -> str | None:
+def _get_backup(workflow: Workflow) -> str | None:
     return None if workflow.serving is None else workflow.serving.backup
 
 
@@ -419,13 +419,13 @@ def _measure_prediction(revision: _Revision, value: Any, node: str | None) -> An
         revision.seconds.append(perf_counter() - began)
 
 
-def _quantile(values: list[float], percent: int) -> float | None:
+def _compute_quantile(values: list[float], percent: int) -> float | None:
     if len(values) < 2:
         return values[0] if values else None
     return quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
-def _array(value: Any) -> Any:
+def _to_array(value: Any) -> Any:
     import numpy as np
 
     return np.asarray(value)

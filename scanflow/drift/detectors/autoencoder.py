@@ -39,7 +39,7 @@ class TrainedAutoencoder:
     high: float
     """Pictures are scaled so that the reference is from 0 to 1."""
 
-    def table(self, pictures: Floats, predicted: Samples | None) -> Mapping[str, NDArray[Any]]:
+    def build_table(self, pictures: Floats, predicted: Samples | None) -> Mapping[str, NDArray[Any]]:
         """Return the columns to compare: the mean squared error, the code, and the model's scores."""
         inputs = self.as_input(pictures)
         middle = next(at for at, layer in enumerate(self.network.layers) if layer.name == CODE)
@@ -74,7 +74,7 @@ class FittedAutoencoder:
                 "predicted= to both fit and score, or to neither."
             )
         return self.held_out.score(
-            self.pictures.table(check_samples("batch", batch, shape=self.pictures.shape), predicted)
+            self.pictures.build_table(check_samples("batch", batch, shape=self.pictures.shape), predicted)
         )
 
     def save(self, folder: Path) -> None:
@@ -148,7 +148,7 @@ class Autoencoder:
         network = build((*sides, channels), self.code, int(self.generator.integers(SEEDS)))
         fitted = TrainedAutoencoder(network=network, shape=pictures.shape[1:], low=low, high=high)
         train(network, fitted.as_input(pictures[training]), self.epochs, self.batch_size, self.generator)
-        held_out_table = fitted.table(
+        held_out_table = fitted.build_table(
             pictures[held_out], None if predicted is None else np.asarray(predicted)[held_out]
         )
         return FittedAutoencoder(

@@ -19,11 +19,11 @@ from scanflow.drift.detectors import storage
 from scanflow.drift.detectors.port import Detector, FittedDetector, Scores
 from scanflow.drift.samples import is_table
 from scanflow.errors import InvalidError
-from scanflow.plugins import load_plugin, plugin_names
+from scanflow.plugins import list_plugins, load_plugin
 
 
-def names() -> tuple[str, ...]:
-    return plugin_names("detectors")
+def list_detectors() -> tuple[str, ...]:
+    return list_plugins("detectors")
 
 
 def make(name: str, *, generator: np.random.Generator, options: Mapping[str, Any] | None = None) -> Detector:
@@ -54,7 +54,7 @@ def _filter_arguments(function: Callable[..., Any], arguments: Mapping[str, Any]
     return {name: value for name, value in arguments.items() if name in takes and value is not None}
 
 
-def default_detector(reference: Any) -> str:
+def choose_detector(reference: Any) -> str:
     """Return the name of the detector for this kind of data: ``autoencoder`` for pictures, (n, height, width) or
     (n, height, width, channels) of 8 or more either way; ``table`` for all else."""
     shape = () if isinstance(reference, Mapping) or is_table(reference) else np.shape(reference)
@@ -63,13 +63,13 @@ def default_detector(reference: Any) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Default:
-    """The default detector for the given reference: :func:`default_detector`."""
+    """The default detector for the given reference: :func:`choose_detector`."""
 
     generator: np.random.Generator = field(repr=False, compare=False)
     level: float = 0.01
 
     def fit(self, reference: Any, *, regimes: Any = None, predicted: Any = None) -> FittedDetector:
-        detector = make(default_detector(reference), generator=self.generator, options={"level": self.level})
+        detector = make(choose_detector(reference), generator=self.generator, options={"level": self.level})
         return fit(detector, reference, regimes=regimes, predicted=predicted)
 
     @staticmethod

@@ -95,7 +95,7 @@ def pick(
     strange, unsure = check_samples("strangeness", strangeness), check_samples("uncertainty", uncertainty)
     locations = check_samples("features", features).reshape(count, -1)
 
-    scores = (rank_values(strange) + np.clip(unsure, 0.0, 1.0)) / 2
+    scores = (compute_ranks(strange) + np.clip(unsure, 0.0, 1.0)) / 2
     eligible = unsure > unsure_above
     eligible[outliers] = True
     candidates = np.array(sorted(np.flatnonzero(eligible).tolist(), key=ids.__getitem__), dtype=np.intp)
@@ -106,7 +106,7 @@ def pick(
     ]
 
 
-def rank_values(values: Floats) -> Floats:
+def compute_ranks(values: Floats) -> Floats:
     """Return the share of values below each value, 0 to 1; ties are equal."""
     if len(values) == 1:
         return np.ones(1)

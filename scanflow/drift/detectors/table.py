@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scanflow.drift.detectors import storage
 from scanflow.drift.detectors.port import MIN_REFERENCE, Floats, Samples, Scores, check_share
 from scanflow.drift.regimes import draw_mixture
-from scanflow.drift.table import Column, DataTable, align, normal_scores
+from scanflow.drift.table import Column, DataTable, align, compute_normal_scores
 from scanflow.drift.two_sample import check_options, compare
 from scanflow.errors import InvalidError
 
@@ -40,7 +40,7 @@ class FittedTable:
     def score(self, batch: Any) -> Scores:
         current = DataTable.from_data(batch, names=self.options["columns"])
         current.check("batch")
-        order = current.order()  # what is found does not depend on the order that rows came in
+        order = current.compute_order()  # what is found does not depend on the order that rows came in
         current = current.take(order)
         chosen = draw_mixture(self.reference, self.regimes, current, np.random.default_rng(0))
         reference = self.reference.take(chosen)
@@ -142,14 +142,14 @@ def compute_strangeness(reference: DataTable, current: DataTable) -> tuple[Float
 
 def _compute_deviations(before: Column, after: Column) -> tuple[Floats, Floats]:
     """Return (m, k) and (n, k): about how many deviations from the reference's middle each value is."""
-    both, old = before.then(after), len(before.values)
+    both, old = before.concatenate(after), len(before.values)
     features = [_compute_surprise(both.missing.astype(np.intp), old)] if both.missing.any() else []
     if both.is_numeric:
         values, reference = both.values.astype(np.float64), both.values[:old][~both.missing[:old]].astype(np.float64)
         scores = np.zeros(len(values))
         if len(reference):
             ascending, first = np.unique(reference, return_index=True)
-            scores = np.interp(values, ascending, normal_scores(reference)[first])
+            scores = np.interp(values, ascending, compute_normal_scores(reference)[first])
             low, high = np.quantile(reference, [0.16, 0.84])
             scale = (high - low) / 2 or reference.std() or np.finfo(float).tiny
             beyond = np.maximum(values - ascending[-1], 0) + np.minimum(values - ascending[0], 0)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from scanflow.errors import NotFoundError
 from scanflow.knowledge.checks import build_unknown_path_error
 from scanflow.knowledge.mlflow.experiments import items
-from scanflow.knowledge.mlflow.rest_client import Client, artifact_repository, is_local
+from scanflow.knowledge.mlflow.rest_client import Client, is_local, open_artifact_repository
 
 if TYPE_CHECKING:
     from mlflow.entities import LoggedModel, Run
@@ -27,7 +27,7 @@ def find_artifact(client: Client, run: Run, path: str) -> ArtifactLocation:
     puts a model, beside them."""
     # Not client.list_artifacts and not runs:/ addresses: those hide every error, so a store that does not answer looks
     # empty.
-    root = artifact_repository(get_artifact_root(run), client)
+    root = open_artifact_repository(get_artifact_root(run), client)
     if root.list_artifacts(path or None):
         return ArtifactLocation(append_path(get_artifact_root(run), path))
     if not path:
@@ -43,7 +43,7 @@ def find_artifact(client: Client, run: Run, path: str) -> ArtifactLocation:
 
 
 def download(location: ArtifactLocation, staging: Path, client: Client) -> None:
-    artifact_repository(location.folder, client).download_artifacts(location.file, str(staging))
+    open_artifact_repository(location.folder, client).download_artifacts(location.file, str(staging))
     if not any(staging.iterdir()):
         raise NotFoundError(
             f"There are no files at {location.folder!r}. They were never logged, or were removed later."

@@ -22,7 +22,7 @@ from urllib.parse import SplitResult, urlsplit
 from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, ScanflowError, UnavailableError, UsageError
 from scanflow.knowledge.mlflow.database import check_database, make_database
 from scanflow.knowledge.mlflow.rest_client import Client, RestClient
-from scanflow.knowledge.mlflow.server_address import served_url
+from scanflow.knowledge.mlflow.server_address import read_server_url
 from scanflow.knowledge.step_environment import TrackerPlace, sqlite_path
 from scanflow.transport.mlflow_api import MlflowApiError
 
@@ -71,19 +71,19 @@ class MlflowConnection:
         that stops answering half-way is retried by MLflow (MLFLOW_HTTP_REQUEST_MAX_RETRIES,
         MLFLOW_HTTP_REQUEST_TIMEOUT).
         """
-        ours = served_url(self.place) if self._served else None
+        ours = read_server_url(self.place) if self._served else None
         uri = self.place.tracking_uri if ours is None else ours
         where = mask_password(uri)
         _check_reachable(uri, self._connect_timeout_s if ours is None else _STARTS_S, starts=ours is not None)
         if ours is None:
             _import_mlflow()  # before it is kept quiet: it brings the handlers that would print
-        with _quiet():
+        with _redirect_logs():
             try:
                 with self._lock:
                     if uri not in self._clients:
                         self._clients[uri] = self._load() if ours is None else RestClient(ours)
                 yield self._clients[uri]
-            except refusals() as error:
+            except list_refusal_types() as error:
                 raise _translate_error(error, doing, where) from error
             except _get_outside_errors() as error:
                 raise UnavailableError(f"Could not {doing} in {where}: {error}. Fix that, then try again.") from error
@@ -156,7 +156,7 @@ def _ask_health(parts: SplitResult, timeout_s: float, *, starts: bool) -> None:
                 time.sleep(_LISTENS_AGAIN_S)
 
 
-def refusals() -> tuple[type[MlflowApiError], ...]:
+def list_refusal_types() -> tuple[type[MlflowApiError], ...]:
     """Return the API errors of both clients; MLflow's own only where it is loaded."""
     loaded = sys.modules.get("mlflow.exceptions")
     return (MlflowApiError,) if loaded is None else (MlflowApiError, loaded.MlflowException)
@@ -194,7 +194,7 @@ def _translate_error(error: MlflowApiError, doing: str, where: str) -> ScanflowE
 
 
 @contextmanager
-def _quiet() -> Generator[None, None, None]:
+def _redirect_logs() -> Generator[None, None, None]:
     """Redirect MLflow's log records of this thread from the terminal to our own log, at debug level."""
     thread = threading.get_ident()
 

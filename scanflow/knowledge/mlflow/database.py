@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from scanflow.errors import UnavailableError, UsageError
-from scanflow.files.private import open_private, private_file, private_folder
+from scanflow.files.private import create_private_file, create_private_folder, open_private
 
 _MAKING_TAKES_S = 120.0
 """Creating a database takes MLflow seconds; a process that holds the lock for longer than this is stuck."""
@@ -42,7 +42,7 @@ def make_database(path: Path, artifact_root: Path) -> None:
     if path.exists():
         return
     try:
-        private_folder(path.parent)
+        create_private_folder(path.parent)
         with _hold_lock(path.with_name(f".{path.name}.lock")):
             if not path.exists():
                 _make(path, artifact_root)
@@ -60,7 +60,7 @@ def _make(path: Path, artifact_root: Path) -> None:
         left_over.unlink()
     draft = path.with_name(f"{prefix}{os.getpid()}")
     # The client's own way would put the Default experiment's artifacts into ./mlruns of whoever came first.
-    private_file(draft)
+    create_private_file(draft)
     store = SqlAlchemyStore(f"sqlite:///{draft}", artifact_root.as_uri())
     store.engine.dispose()
     draft.replace(path)

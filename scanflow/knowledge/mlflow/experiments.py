@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from scanflow.errors import UsageError
 from scanflow.knowledge.checks import RESERVED, check_environment, check_owner
 from scanflow.knowledge.mlflow import rest_client
-from scanflow.knowledge.mlflow.connection import refusals
+from scanflow.knowledge.mlflow.connection import list_refusal_types
 from scanflow.knowledge.mlflow.rest_client import Client, RestClient
 from scanflow.knowledge.port import NewRun
 from scanflow.knowledge.step_environment import TrackerPlace
@@ -37,10 +37,10 @@ _METRICS_AT_ONCE = 1000
 
 def find_experiment(client: Client, app: str, team: str, *, records: bool = False) -> str | None:
     """Return the id of the environment's experiment; None if it does not exist, or belongs to another application."""
-    experiment = client.get_experiment_by_name(_name(app, team, records=records))
+    experiment = client.get_experiment_by_name(_format_name(app, team, records=records))
     if experiment is None or experiment.lifecycle_stage != "active":
         return None
-    owner = _owner(experiment.tags)
+    owner = _read_owner(experiment.tags)
     return str(experiment.experiment_id) if owner in {None, (app, team)} else None
 
 
@@ -48,13 +48,13 @@ def make_experiment(client: Client, place: TrackerPlace, app: str, team: str, *,
     """Return the id of the environment's experiment; create it if it is missing."""
     if records:
         make_experiment(client, place, app, team)  # which settles whose the environment is
-    name = _name(app, team, records=records)
+    name = _format_name(app, team, records=records)
     experiment = client.get_experiment_by_name(name)
     if experiment is None:
         location = None if place.artifact_root is None else (place.artifact_root / name).as_uri()
         try:
             return str(client.create_experiment(name, location, tags={"scanflow.app": app, "scanflow.team": team}))
-        except refusals() as error:
+        except list_refusal_types() as error:
             experiment = client.get_experiment_by_name(name)
             if experiment is None:  # else another process was quicker
                 raise error from None
@@ -65,7 +65,7 @@ def make_experiment(client: Client, place: TrackerPlace, app: str, team: str, *,
             f"mlflow experiments restore --experiment-id {identity}. Or remove it permanently: mlflow gc "
             f"--experiment-ids {identity}"
         )
-    owner = _owner(experiment.tags)
+    owner = _read_owner(experiment.tags)
     if owner is None:  # made by hand: from now on it is ours
         client.set_experiment_tag(identity, "scanflow.app", app)
         client.set_experiment_tag(identity, "scanflow.team", team)
@@ -95,25 +95,25 @@ def write_run(client: Client, experiment_id: str, new: NewRun, *, below: str | N
 
     Killed on the way, it leaves a run that no reader of ours sees.
     """
-    start = _milliseconds(new.began)
+    start = _to_milliseconds(new.began)
     run = client.create_run(experiment_id, start_time=start, tags={**new.tags, WRITING: "true"}, run_name=new.name)
     run_id = str(run.info.run_id)
     try:
-        _log_numbers(client, run_id, new, _milliseconds(new.ends()))
+        _log_numbers(client, run_id, new, _to_milliseconds(new.ends()))
         if new.source is not None:
             upload = client.log_artifacts if new.source.is_dir() else client.log_artifact
             upload(run_id, str(new.source), below)
-        client.set_terminated(run_id, new.status.upper(), _milliseconds(new.ends()))
+        client.set_terminated(run_id, new.status.upper(), _to_milliseconds(new.ends()))
         client.delete_tag(run_id, WRITING)
     except BaseException:
-        with suppress(*refusals(), OSError):
+        with suppress(*list_refusal_types(), OSError):
             client.delete_run(run_id)
         raise
     return client.get_run(run_id)
 
 
 def _log_numbers(client: Client, run_id: str, new: NewRun, timestamp: int) -> None:
-    metric, param = _entities(client)
+    metric, param = _get_entity_types(client)
     params = iter([param(key, value) for key, value in new.params.items()])
     while some_params := list(islice(params, _PARAMS_AT_ONCE)):
         client.log_batch(run_id, params=some_params)
@@ -122,7 +122,7 @@ def _log_numbers(client: Client, run_id: str, new: NewRun, timestamp: int) -> No
         client.log_batch(run_id, metrics=some_metrics)
 
 
-def _entities(client: Client) -> tuple[Any, Any]:
+def _get_entity_types(client: Client) -> tuple[Any, Any]:
     """Return the types of a metric and of a parameter, as the client takes them."""
     if isinstance(client, RestClient):
         return rest_client.Metric, rest_client.Param
@@ -131,14 +131,14 @@ def _entities(client: Client) -> tuple[Any, Any]:
     return Metric, Param
 
 
-def _name(app: str, team: str, *, records: bool) -> str:
+def _format_name(app: str, team: str, *, records: bool) -> str:
     return check_environment(app, team) + (".records" if records else "")
 
 
-def _owner(tags: Mapping[str, str]) -> tuple[str, str] | None:
+def _read_owner(tags: Mapping[str, str]) -> tuple[str, str] | None:
     app, team = tags.get("scanflow.app"), tags.get("scanflow.team")
     return None if app is None or team is None else (app, team)
 
 
-def _milliseconds(time: datetime) -> int:
+def _to_milliseconds(time: datetime) -> int:
     return round(time.timestamp() * 1000)

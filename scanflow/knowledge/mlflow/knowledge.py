@@ -21,7 +21,7 @@ from scanflow.knowledge.mlflow.artifacts import (
     find_artifact,
     get_artifact_root,
 )
-from scanflow.knowledge.mlflow.connection import MlflowConnection, refusals
+from scanflow.knowledge.mlflow.connection import MlflowConnection, list_refusal_types
 from scanflow.knowledge.mlflow.experiments import (
     KIND,
     WRITING,
@@ -34,8 +34,14 @@ from scanflow.knowledge.mlflow.experiments import (
 from scanflow.knowledge.mlflow.rest_client import Client
 from scanflow.knowledge.port import KnowledgeBase, NewRun, SaveKey
 from scanflow.knowledge.records import LATEST, ModelVersion, RunStatus, SavedVersion, TrackedRun
-from scanflow.knowledge.step_environment import TrackerPlace, known_environment, remember, sqlite_path, step_environment
-from scanflow.names import environment_name
+from scanflow.knowledge.step_environment import (
+    TrackerPlace,
+    find_known_environment,
+    remember,
+    sqlite_path,
+    step_environment,
+)
+from scanflow.names import format_environment_name
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -94,7 +100,7 @@ class MlflowKnowledge(KnowledgeBase):
 
     def prepare(self, app: str, team: str) -> dict[str, str]:
         """See the port. Fast for an environment that was prepared before: MLflow is not loaded."""
-        variables = known_environment(self._place, app, team)
+        variables = find_known_environment(self._place, app, team)
         if variables is not None:
             return variables
         with self._connection.open("prepare the environment") as client:
@@ -113,11 +119,11 @@ class _MlflowStore:
         below = key.path if key.kind == "artifacts" else None
         return _to_saved_version(self._write(key.app, key.team, key.name, tags, source, below, now), key)
 
-    def saves(self, key: SaveKey) -> Iterator[SavedVersion]:
+    def iterate_saves(self, key: SaveKey) -> Iterator[SavedVersion]:
         clause = f" and tags.`{_LABEL}` = '{_compute_digest(key.name)}'"
         return (_to_saved_version(run, key) for run in self._records(key.app, key.team, key.kind, clause))
 
-    def artifact_names(self, app: str, team: str) -> Iterable[str]:
+    def list_artifact_names(self, app: str, team: str) -> Iterable[str]:
         return (run.data.tags.get(_NAME, "") for run in self._records(app, team, "artifacts"))
 
     def save_at(self, key: SaveKey, version: str) -> ArtifactLocation:
@@ -133,7 +139,7 @@ class _MlflowStore:
         holder = self._write(app, team, name, {KIND: "model", _NAME: name}, source, _MODEL, now)
         try:
             self.client.create_registered_model(name)
-        except refusals() as error:
+        except list_refusal_types() as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
         # Where the files are, and not models:/<model id>: MLflow's registry looks that up in whatever tracker the
@@ -141,15 +147,15 @@ class _MlflowStore:
         address, owned = append_path(get_artifact_root(holder), _MODEL), {**tags, _MADE_BY: run_id or ""}
         return int(self.client.create_model_version(name, address, run_id=holder.info.run_id, tags=owned).version)
 
-    def model_names(self) -> Iterable[str]:
+    def list_model_names(self) -> Iterable[str]:
         # A process killed while it registered may have left a name without a version: not a model yet.
         models = items(partial(self.client.search_registered_models, max_results=200))
         return (model.name for model in models if model.latest_versions)
 
-    def versions(self, name: str) -> list[ModelVersion]:
+    def list_versions(self, name: str) -> list[ModelVersion]:
         try:
             aliases = self.client.get_registered_model(name).aliases
-        except refusals() as error:
+        except list_refusal_types() as error:
             if error.error_code == "RESOURCE_DOES_NOT_EXIST":
                 return []
             raise
@@ -175,7 +181,7 @@ class _MlflowStore:
         for key, value in tags.items():
             self.client.set_model_version_tag(name, str(number), key, value)
 
-    def version_at(self, name: str, number: int) -> ArtifactLocation:
+    def locate_version(self, name: str, number: int) -> ArtifactLocation:
         return ArtifactLocation(self.client.get_model_version_download_uri(name, str(number)))
 
     def log(self, app: str, team: str, run: NewRun) -> str:
@@ -186,7 +192,7 @@ class _MlflowStore:
     def run(self, run_id: str) -> TrackedRun | None:
         try:
             run = self.client.get_run(run_id)
-        except refusals() as error:
+        except list_refusal_types() as error:
             if error.error_code in {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}:
                 return None
             raise
@@ -199,7 +205,7 @@ class _MlflowStore:
         # MLflow narrows the search; whether a run matches is decided here, so that it means the same everywhere.
         candidates = () if experiment_id is None else find_runs(self.client, experiment_id, to_mlflow(clauses))
         return (
-            _to_tracked_run(run, environment_name(app, team))
+            _to_tracked_run(run, format_environment_name(app, team))
             for run in candidates
             if matches(clauses, tags=run.data.tags, params=run.data.params, metrics=run.data.metrics)
         )

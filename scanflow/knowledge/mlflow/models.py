@@ -30,7 +30,7 @@ class FittedModel:
         outputs = self._predict_raw(x)
         return outputs if outputs.ndim == 1 else outputs.argmax(axis=1) if outputs.shape[1] > 1 else outputs[:, 0]
 
-    def probabilities(self, x: Any) -> NDArray[Any] | None:
+    def predict_probabilities(self, x: Any) -> NDArray[Any] | None:
         """Return the probabilities of the classes (n, classes); None if the model provides none."""
         import numpy as np
 
@@ -177,7 +177,7 @@ def _is_sklearn(model: Any) -> bool:
     return any(base.__module__.startswith("sklearn.") for base in type(model).__mro__)
 
 
-def quiet() -> None:
+def limit_logs() -> None:
     """Limit TensorFlow's and MLflow's logs to errors; call it before either is imported."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "ERROR")

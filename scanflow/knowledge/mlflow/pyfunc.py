@@ -29,12 +29,12 @@ def load_pyfunc(folder: Path, who: str) -> Callable[[Any], Any]:
         raise UsageError(f"{who} cannot be loaded: {str(error)[:2000]}") from error
 
     def predict(value: Any) -> Any:
-        return _plain(model.predict(value))
+        return _to_arrays(model.predict(value))
 
     return predict
 
 
-def _plain(result: Any) -> Any:
+def _to_arrays(result: Any) -> Any:
     """Return tables as dictionaries of their columns, and columns as arrays."""
     kind = type(result).__name__
     if kind == "DataFrame":

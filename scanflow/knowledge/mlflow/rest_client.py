@@ -118,7 +118,7 @@ class RestClient:
         self._open_artifacts(run_id).log_artifacts(local_dir, artifact_path)
 
     def _open_artifacts(self, run_id: str) -> ArtifactRepository | LocalFiles:
-        return artifact_repository(self.get_run(run_id).info.artifact_uri, self)
+        return open_artifact_repository(self.get_run(run_id).info.artifact_uri, self)
 
     def search_logged_models(
         self, experiment_ids: Sequence[str], filter_string: str, *, page_token: str | None
@@ -192,7 +192,7 @@ class LocalFiles:
             shutil.copy(source, _make_folder(Path(destination), str(PurePosixPath(path).parent)))
 
 
-def artifact_repository(uri: str, client: Client) -> ArtifactRepository | LocalFiles:
+def open_artifact_repository(uri: str, client: Client) -> ArtifactRepository | LocalFiles:
     """Return the files at an address; MLflow is loaded for files that are not on this machine."""
     if isinstance(client, RestClient) and is_local(uri):
         return LocalFiles(uri)

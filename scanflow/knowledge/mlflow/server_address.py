@@ -9,16 +9,16 @@ import fcntl
 import os
 from pathlib import Path
 
-from scanflow.files.private import private_folder
+from scanflow.files.private import create_private_folder
 from scanflow.knowledge.step_environment import TrackerPlace
 from scanflow.processes.files import is_locked, try_lock
 
 
-def hold_served(place: TrackerPlace, url: str) -> bool:
+def hold_server_address(place: TrackerPlace, url: str) -> bool:
     """Publish that the tracker is served at ``url`` for as long as this process lives, also after an exec; return False
     if another process serves it."""
-    path = _file(place)
-    private_folder(path.parent)
+    path = _get_file(place)
+    create_private_folder(path.parent)
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     if not try_lock(file, fcntl.LOCK_EX):
         os.close(file)
@@ -29,11 +29,11 @@ def hold_served(place: TrackerPlace, url: str) -> bool:
     return True
 
 
-def served_url(place: TrackerPlace) -> str | None:
+def read_server_url(place: TrackerPlace) -> str | None:
     """Return the address of the tracker's server, which may still be starting; None: there is none."""
-    path = _file(place)
+    path = _get_file(place)
     return path.read_text(encoding="ascii") or None if is_locked(path) else None
 
 
-def _file(place: TrackerPlace) -> Path:
+def _get_file(place: TrackerPlace) -> Path:
     return place.notes.with_name(f"served-{place.digest}")

@@ -1,8 +1,8 @@
 """Joint planning: which CPUs an MPI job gets beside services and other jobs, by its bottleneck. Pure.
 
-A service answers as slowly as what is beside it makes it. A job that memory bounds is spread over memory nodes where no
-service is, as it takes bandwidth from all that is on its node; one that computes is packed onto the free cores beside
-services, which leaves other nodes to others; one that the network bounds stays together on one node.
+Neighbours slow a service down. A memory-bound job takes bandwidth from everything on its NUMA nodes, so it is spread
+over nodes without services. A CPU-bound job is packed onto the free cores beside services, which leaves other nodes
+free. A network-bound job is kept together on one node.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class CpuChoice(NamedTuple):
     """The reason; None: there are no neighbours."""
 
 
-class _MemoryNode(NamedTuple):
+class _NumaNode(NamedTuple):
     id: int
     free: list[int]
-    beside: list[Neighbour]
+    neighbours: list[Neighbour]
 
 
-def choose_cpus_beside(
+def choose_colocated_cpus(
     topology: Topology,
     *,
     cores: float,
@@ -57,14 +57,14 @@ def choose_cpus_beside(
 ) -> CpuChoice:
     """Choose the CPUs of a job beside its neighbours.
 
-    Those of others are taken only where it has not enough without them; a job whose tasks may share cores then has what
-    is free instead. A sibling of a service's CPU counts as free where cores are short.
+    It gets its neighbours' CPUs only if the free ones are too few; a job whose tasks may share cores then gets the free
+    ones instead. A sibling of a service's CPU counts as free only if cores are short.
 
     Args:
         topology: This machine.
-        cores: What the job asks for.
+        cores: The cores that the job requests.
         profile: The bottleneck; if it is unknown, memory is assumed.
-        neighbours: Who holds which CPUs.
+        neighbours: The services and jobs with their CPUs.
         oversubscribe: Whether its tasks may share cores.
     """
     everything = topology.effective_cpus
@@ -85,7 +85,7 @@ def choose_cpus_beside(
     whole = [cpu for cpu in free if served.isdisjoint(topology.core_of[cpu].cpus)]
     free = whole if len(whole) >= n_cores else free
     nodes = [
-        _MemoryNode(
+        _NumaNode(
             node.id,
             [cpu for cpu in free if cpu in node.cpus],
             [neighbour for neighbour in others if set(neighbour.cpus) & set(node.cpus)],
@@ -98,8 +98,8 @@ def choose_cpus_beside(
 
 
 def _choose_nodes(
-    nodes: Sequence[_MemoryNode], n_cores: int, profile: MPIProfile | None
-) -> tuple[Sequence[_MemoryNode], str]:
+    nodes: Sequence[_NumaNode], n_cores: int, profile: MPIProfile | None
+) -> tuple[Sequence[_NumaNode], str]:
     if profile == "cpu":
         return _pack(nodes, n_cores)
     if profile == "network":
@@ -107,17 +107,20 @@ def _choose_nodes(
     return _spread(nodes, n_cores, "memory-bound" if profile == "memory" else "bottleneck unknown")
 
 
-def _spread(nodes: Sequence[_MemoryNode], n_cores: int, why: str) -> tuple[Sequence[_MemoryNode], str]:
-    quiet = [node for node in nodes if not any(neighbour.shares_badly for neighbour in node.beside)]
+def _spread(nodes: Sequence[_NumaNode], n_cores: int, why: str) -> tuple[Sequence[_NumaNode], str]:
+    quiet = [node for node in nodes if not any(neighbour.shares_badly for neighbour in node.neighbours)]
     if sum(len(node.free) for node in quiet) >= n_cores:
-        return quiet, f"{why}: spread over {_format_nodes(quiet)}, away from {_name_neighbours(nodes, but=quiet)}"
+        return (
+            quiet,
+            f"{why}: spread over {_format_nodes(quiet)}, away from {_format_node_neighbours(nodes, but=quiet)}",
+        )
     there = "there is one memory node" if len(nodes) == 1 else "no other memory nodes have the cores"
-    return nodes, f"{why}, and {there}: it shares memory with {_name_neighbours(nodes)}, on exclusive cores"
+    return nodes, f"{why}, and {there}: it shares memory with {_format_node_neighbours(nodes)}, on exclusive cores"
 
 
-def _pack(nodes: Sequence[_MemoryNode], n_cores: int) -> tuple[Sequence[_MemoryNode], str]:
-    chosen: list[_MemoryNode] = []
-    for node in sorted(nodes, key=lambda node: (not node.beside, len(node.free), node.id)):
+def _pack(nodes: Sequence[_NumaNode], n_cores: int) -> tuple[Sequence[_NumaNode], str]:
+    chosen: list[_NumaNode] = []
+    for node in sorted(nodes, key=lambda node: (not node.neighbours, len(node.free), node.id)):
         if sum(len(chosen_node.free) for chosen_node in chosen) < n_cores:
             chosen.append(node)
     others = [node for node in nodes if node not in chosen]
@@ -125,12 +128,12 @@ def _pack(nodes: Sequence[_MemoryNode], n_cores: int) -> tuple[Sequence[_MemoryN
     return chosen, f"CPU-bound: packed onto the free cores of {_format_nodes(chosen)}{leaves}"
 
 
-def _keep_together(nodes: Sequence[_MemoryNode], n_cores: int) -> tuple[Sequence[_MemoryNode], str]:
+def _keep_together(nodes: Sequence[_NumaNode], n_cores: int) -> tuple[Sequence[_NumaNode], str]:
     fitting = [node for node in nodes if len(node.free) >= n_cores]
     if not fitting:
         short = f"no memory node has {format_count(n_cores, 'free core')}"
         return nodes, f"network-bound, and {short}: on {_format_nodes(nodes)}"
-    best = min(fitting, key=lambda node: (len(node.beside), len(node.free), node.id))
+    best = min(fitting, key=lambda node: (len(node.neighbours), len(node.free), node.id))
     return [best], f"network-bound: together on {_format_nodes([best])}"
 
 
@@ -138,9 +141,9 @@ def _format_names(neighbours: Iterable[Neighbour]) -> str:
     return ", ".join(sorted({repr(neighbour.name) for neighbour in neighbours}))
 
 
-def _name_neighbours(nodes: Iterable[_MemoryNode], *, but: Sequence[_MemoryNode] = ()) -> str:
-    return _format_names(neighbour for node in nodes if node not in but for neighbour in node.beside) or "others"
+def _format_node_neighbours(nodes: Iterable[_NumaNode], *, but: Sequence[_NumaNode] = ()) -> str:
+    return _format_names(neighbour for node in nodes if node not in but for neighbour in node.neighbours) or "others"
 
 
-def _format_nodes(nodes: Iterable[_MemoryNode]) -> str:
+def _format_nodes(nodes: Iterable[_NumaNode]) -> str:
     return format_numbered("memory node", sorted(node.id for node in nodes))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from scanflow.app.mpi import MPIWorkload
-from scanflow.placement.mpi.colocation import Neighbour, choose_cpus_beside
+from scanflow.placement.mpi.colocation import Neighbour, choose_colocated_cpus
 from scanflow.placement.mpi.groups import ClusterNode
 from scanflow.placement.mpi.plan import MPIPlan, plan_job
 from scanflow.placement.sysfs import read_topology
@@ -25,19 +25,19 @@ def build_local_node(topology: Topology) -> ClusterNode:
     return ClusterNode(name=HERE, cores=topology.effective_count, memory_bytes=topology.memory_bytes)
 
 
-def plan_here(
+def plan_local_job(
     workload: MPIWorkload, topology: Topology | None = None, *, neighbours: Iterable[Neighbour] = ()
 ) -> MPIPlan:
     """Plan a job on this machine; an omitted ``topology`` is read.
 
     ``profile="auto"`` is planned as an unknown profile. With ``neighbours``, the CPUs suit the job's profile beside
-    them (:func:`~scanflow.placement.mpi.colocation.choose_cpus_beside`).
+    them (:func:`~scanflow.placement.mpi.colocation.choose_colocated_cpus`).
     """
     here = topology or read_topology()
     planned = workload.replace(profile=None) if workload.profile == "auto" else workload
     assert planned.profile != "auto"
     cores = planned.n_tasks * (planned.resources_per_task.cores or 1.0)
-    cpus, why = choose_cpus_beside(
+    cpus, why = choose_colocated_cpus(
         here, cores=cores, profile=planned.profile, neighbours=neighbours, oversubscribe=planned.oversubscribe
     )
     if why is not None:

@@ -14,7 +14,7 @@ from scanflow.errors import InvalidError
 from scanflow.placement.cpulist import format_numbered
 from scanflow.placement.mpi.granularity import Granularity, select_granularity
 from scanflow.placement.mpi.groups import ClusterNode, build_groups, place_groups
-from scanflow.placement.mpi.tasks import MPIWorker, make_workers, number_ranks
+from scanflow.placement.mpi.tasks import MPIWorker, assign_ranks, make_workers
 from scanflow.placement.place import Grant, place
 from scanflow.placement.topology import Topology
 
@@ -54,7 +54,7 @@ class MPIPlan:
         """The number of ranks on each node."""
         return dict(Counter(rank.node for rank in self.ranks))
 
-    def lines(self) -> list[str]:
+    def format_lines(self) -> list[str]:
         """Return the map rank -> worker -> node -> CPUs, for people; equal ranks share a line."""
         lines: list[str] = []
         for worker, ranks in groupby(self.ranks, key=lambda rank: rank.worker):
@@ -110,7 +110,7 @@ def plan_job(
     bound = _bind_workers(workload, workers, placed, topologies or {})
     group_by_worker = {index: number for number, members in enumerate(groups) for index in members}
     ranks: list[PlacedRank] = []
-    for worker, own in zip(workers, number_ranks(workers), strict=True):
+    for worker, own in zip(workers, assign_ranks(workers), strict=True):
         grant = bound.get(worker.index)
         for place_in_worker, rank in enumerate(own):
             ranks.append(

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from scanflow.app.mpi import MPIWorkload
 from scanflow.placement.cpulist import format_cpus
 from scanflow.placement.mpi.plan import MPIPlan
-from scanflow.placement.mpi.tasks import hostfile
+from scanflow.placement.mpi.tasks import format_hostfile
 
 
-def rankfile(plan: MPIPlan) -> str:
+def format_rankfile(plan: MPIPlan) -> str:
     """Return Open MPI's rank file: each rank's node and CPUs, by the numbers that the kernel has for them.
 
     Ranks without numbered CPUs may use all of their node.
@@ -26,12 +26,12 @@ def rankfile(plan: MPIPlan) -> str:
 def mpirun_script(plan: MPIPlan, argv: Sequence[str]) -> str:
     """Return a shell script that starts the job with Open MPI on the plan's nodes."""
     bound = all(rank.cpus for rank in plan.ranks)
-    hosts = hostfile(plan.ranks_by_node.items())
+    hosts = format_hostfile(plan.ranks_by_node.items())
     lines = [*_build_header("#!/bin/sh", plan), "set -e", "folder=$(mktemp -d)", "trap 'rm -rf \"$folder\"' EXIT"]
     lines += ["cat >\"$folder/hostfile\" <<'EOF'", hosts.rstrip("\n"), "EOF"]
     options = ["--hostfile", '"$folder/hostfile"']
     if bound and plan.affinity != "any":
-        lines += ["cat >\"$folder/rankfile\" <<'EOF'", rankfile(plan).rstrip("\n"), "EOF"]
+        lines += ["cat >\"$folder/rankfile\" <<'EOF'", format_rankfile(plan).rstrip("\n"), "EOF"]
         options += ["--rankfile", '"$folder/rankfile"', "--mca", "rmaps_rank_file_physical", "1"]
     else:
         options += ["--map-by", "node" if plan.granularity.nodes > 1 else "slot", "--bind-to", _choose_binding(plan)]

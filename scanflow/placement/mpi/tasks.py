@@ -54,17 +54,17 @@ def make_workers(
     )
 
 
-def hostfile(hosts: Iterable[tuple[str, int]]) -> str:
+def format_hostfile(hosts: Iterable[tuple[str, int]]) -> str:
     """Return Open MPI's hostfile: a line ``host slots=n`` for each worker (Algorithm 3, line 6)."""
     return "".join(f"{host} slots={slots}\n" for host, slots in hosts)
 
 
-def machinefile(hosts: Iterable[tuple[str, int]]) -> str:
+def format_machinefile(hosts: Iterable[tuple[str, int]]) -> str:
     """Return MPICH's machine file: a line ``host:n`` for each worker."""
     return "".join(f"{host}:{slots}\n" for host, slots in hosts)
 
 
-def number_ranks(workers: Sequence[MPIWorker]) -> tuple[tuple[int, ...], ...]:
+def assign_ranks(workers: Sequence[MPIWorker]) -> tuple[tuple[int, ...], ...]:
     """Return the ranks of each worker, numbered consecutively, worker after worker, as ``mpirun`` fills slots."""
     numbered: list[tuple[int, ...]] = []
     first = 0

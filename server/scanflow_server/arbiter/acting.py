@@ -19,7 +19,7 @@ from scanflow_server.arbiter.identity import (
     get_start_time,
     qualify_strategy,
 )
-from scanflow_server.arbiter.intent_service import Look, append_reason, record_intent_event
+from scanflow_server.arbiter.intent_service import ReadState, append_reason, record_intent_event
 from scanflow_server.arbiter.objections import LEASE_S
 from scanflow_server.store import intents as intent_store
 from scanflow_server.store.base import Store
@@ -47,7 +47,7 @@ class Actor:
     """Starts, finishes and reverts actions. Decides nothing; two calls for one target do not overlap."""
 
     def __init__(
-        self, store: Store, perform: Perform, *, look: Look, measure: Measure, clock: Callable[[], float]
+        self, store: Store, perform: Perform, *, look: ReadState, measure: Measure, clock: Callable[[], float]
     ) -> None:
         self._store, self._perform, self._look, self._measure, self._clock = store, perform, look, measure, clock
 

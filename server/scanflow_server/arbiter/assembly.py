@@ -26,7 +26,7 @@ from scanflow_server.store import agents
 from scanflow_server.store.tables import events
 
 
-def make_engine(context: ServerContext) -> ArbiterEngine:
+def build_engine(context: ServerContext) -> ArbiterEngine:
     applications = primitives.ApplicationStore(context)
 
     def perform(

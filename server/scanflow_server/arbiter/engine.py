@@ -17,7 +17,7 @@ from scanflow.agent.records import Action, Decision, Guard, Intent
 from scanflow.errors import ScanflowError
 from scanflow_server.arbiter.acting import Actor, Measure, Perform
 from scanflow_server.arbiter.identity import get_place
-from scanflow_server.arbiter.intent_service import IntentService, Look
+from scanflow_server.arbiter.intent_service import IntentService, ReadState
 from scanflow_server.arbiter.objections import FOREIGN_S
 from scanflow_server.change_notifier import ChangeNotifier
 from scanflow_server.control.loop import IDLE_S, Loop
@@ -56,7 +56,7 @@ class ArbiterEngine:
         store: Store,
         perform: Perform,
         *,
-        look: Look,
+        look: ReadState,
         measure: Measure = lambda _intent, _metric: None,
         alive: Callable[[str, str], bool] = lambda _app, _agent: False,
         clock: Callable[[], float] = time.time,

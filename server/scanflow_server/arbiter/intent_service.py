@@ -23,7 +23,7 @@ from scanflow_server.store import intents as intent_store
 from scanflow_server.store.base import Store
 from scanflow_server.store.intents import ActionRow, FieldRow
 
-Look = Callable[[Intent], Mapping[str, Any]]
+ReadState = Callable[[Intent], Mapping[str, Any]]
 """Return the observable fields of an intent's target with their values, and under ``SINCE`` when it was created, if
 known."""
 
@@ -39,7 +39,7 @@ class IntentService:
         self,
         store: Store,
         *,
-        look: Look,
+        look: ReadState,
         clock: Callable[[], float],
         alive: Callable[[str, str], bool] = lambda _app, _agent: False,
         foreign_s: float = FOREIGN_S,

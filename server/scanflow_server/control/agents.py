@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from scanflow.agent.records import AgentView
 from scanflow.backends.agents import AgentProcess, HostedAgent
 from scanflow.errors import UnavailableError
-from scanflow.http.home_token import agents_token, home_token, token_hash
+from scanflow.http.home_token import agents_token, hash_token, home_token
 from scanflow.transport.clients import fetch_reply, is_loopback
 from scanflow_server.context import ServerContext
 from scanflow_server.control.loop import OUTSIDE_S, ErrorIsolation
@@ -172,7 +172,7 @@ def _make_hosted_agent(context: ServerContext, agent: AgentRow, process: AgentPr
 def compute_version(context: ServerContext, agent: AgentRow) -> str:
     # An agent with an outdated server address or token could not send heartbeats; one with another database would miss
     # changes.
-    hashes = [token_hash(word)[:8] for word in (_derive_token(context, agent), context.store.file) if word is not None]
+    hashes = [hash_token(word)[:8] for word in (_derive_token(context, agent), context.store.file) if word is not None]
     return " ".join((str(agent.generation), context.public_url, *hashes)).rstrip()
 
 

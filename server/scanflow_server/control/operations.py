@@ -27,7 +27,7 @@ _CONTROLLER = "services"
 _SERVICES_S = 1.0
 """The interval between checks of services, in seconds: nothing notifies of an unhealthy instance."""
 
-_UNWELL = frozenset({"degraded", "backup", "failed"})
+_UNHEALTHY = frozenset({"degraded", "backup", "failed"})
 
 
 class OperationsController:
@@ -149,9 +149,9 @@ class ServicesController:
         return record
 
     def _record_state(self, record: ServiceRecord, before: str | None) -> None:
-        if record.state == before or (record.state not in _UNWELL and before not in _UNWELL):
+        if record.state == before or (record.state not in _UNHEALTHY and before not in _UNHEALTHY):
             return
-        type = "service.unready" if record.state in _UNWELL else "service.ready"
+        type = "service.unready" if record.state in _UNHEALTHY else "service.ready"
         data: dict[str, Any] = {"state": record.state, "before": before, "error": record.error}
         at = self._context.clock()
         with self._context.store.write() as connection:

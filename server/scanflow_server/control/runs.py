@@ -13,7 +13,7 @@ from scanflow.app.files import load_json
 from scanflow.backends.records import Waiting
 from scanflow.deployer import RunRequest
 from scanflow.errors import InternalError, NotFoundError, ScanflowError, UnavailableError, UsageError
-from scanflow.files.private import private_folder
+from scanflow.files.private import create_private_folder
 from scanflow.http.problems import build_problem
 from scanflow.names import RunName
 from scanflow.processes.jobs import Job, Lines
@@ -55,7 +55,7 @@ class RunsController:
         """Record once in a job's lines that it is queued, and what it waits for."""
         if not what or job.lines.exists():
             return
-        private_folder(job.path)
+        create_private_folder(job.path)
         Lines(job.lines).append(Waiting(run=RunName(run.name), what=what).model_dump_json())
 
     def _advance(self, run: RequestedRun, job: Job, *, alive: bool, may_start: bool) -> bool:

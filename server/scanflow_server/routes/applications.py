@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from scanflow.errors import NotFoundError
-from scanflow.names import environment_name
+from scanflow.names import format_environment_name
 from scanflow_server import requests
 from scanflow_server.auth import Editor, Reader
 from scanflow_server.bodies import AppBody, ApplicationView, Name, check_name
@@ -52,4 +52,4 @@ def put(context: ContextDep, caller: Editor, app: Name, body: AppBody) -> Applic
 
 def _make_view(row: ApplicationRow) -> ApplicationView:
     same = row.model_dump(include={"name", "team", "source", "revision", "updated"})
-    return ApplicationView(environment=environment_name(row.name, row.team), application=row.document, **same)
+    return ApplicationView(environment=format_environment_name(row.name, row.team), application=row.document, **same)

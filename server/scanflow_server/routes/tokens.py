@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
-from scanflow.http.home_token import Role, make_token, token_hash
+from scanflow.http.home_token import Role, hash_token, make_token
 from scanflow_server.access import TokenHolder
 from scanflow_server.auth import Admin, get_home_owner
 from scanflow_server.bodies import Name
@@ -63,7 +63,7 @@ def make(context: ContextDep, request: Request, caller: Admin, body: TokenBody) 
     expires = None if body.expires_s is None else at + body.expires_s
     row = TokenRow(name=body.name, role=body.role, team=team, created=at, expires=expires)
     with context.store.write() as connection:
-        created = token_store.add(connection, row, token_hash(token))
+        created = token_store.add(connection, row, hash_token(token))
     request.app.state.callers.reload()
     return NewToken(**created.model_dump(), token=token)
 

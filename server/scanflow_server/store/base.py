@@ -19,7 +19,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from scanflow.errors import InvalidError, UnavailableError
-from scanflow.files.private import private_file, private_folder
+from scanflow.files.private import create_private_file, create_private_folder
 
 BUSY_TIMEOUT_S = 30.0
 CONNECTIONS = 50
@@ -95,8 +95,8 @@ def open_store(address: str, *, on_change: Callable[[], None] = lambda: None) ->
             raise InvalidError(
                 "A database in memory would be lost when the server stops. Use a file: sqlite:////a/file.db"
             )
-        private_folder(Path(url.database).parent)
-        private_file(Path(url.database))
+        create_private_folder(Path(url.database).parent)
+        create_private_file(Path(url.database))
         options: dict[str, Any] = {"connect_args": {"timeout": BUSY_TIMEOUT_S, "check_same_thread": False}}
     else:
         options = {"pool_pre_ping": True, "connect_args": {"connect_timeout": 5}}

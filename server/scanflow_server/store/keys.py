@@ -15,7 +15,7 @@ OWN = "intent/"
 """The prefix of the keys that the server makes itself; clients' keys never have it."""
 
 
-def fingerprint(request: Any) -> str:
+def compute_fingerprint(request: Any) -> str:
     """Return the digest of a request as it was sent."""
     return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 

@@ -119,7 +119,7 @@ def test_a_poisoned_version_is_rejected_and_not_tried_again_while_the_old_one_an
         until(lambda: rejected(knowledge), "it is noted in the registry", patience_s=PATIENCE_S)
         load.wait_for(load.progress[0] + 50, timeout_s=patient(120))
         load.stop()
-        result = load.result(timeout_s=patient(120))
+        result = load.read_result(timeout_s=patient(120))
     assert result.failed == 0, result.reasons
     assert result.requests >= 100
     assert swap["state"] == "failed"

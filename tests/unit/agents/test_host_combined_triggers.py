@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import scanflow as sf
 from scanflow.app.triggers import AllOf, AnyOf, Trigger
-from scanflow_agents.host.combined_triggers import NOTHING, Path, filter_seen, leaves, mark_fired
+from scanflow_agents.host.combined_triggers import NOTHING, Path, filter_seen, iterate_leaves, mark_fired
 
 CALL = sf.on_call()
 HOURLY = sf.every(hours=1)
@@ -46,7 +46,7 @@ class Model:
 
 @given(triggers, st.data())
 def test_any_combination_fires_as_its_definition_says(trigger: Trigger, data: st.DataObject) -> None:
-    paths = [path for path, _ in leaves(trigger)]
+    paths = [path for path, _ in iterate_leaves(trigger)]
     model, seen = Model(trigger), NOTHING
     for fired in data.draw(st.lists(st.sets(st.sampled_from(paths)), max_size=20)):
         seen, fires = mark_fired(trigger, seen, fired)
@@ -60,7 +60,7 @@ def test_without_a_pulse_nothing_fires_and_nothing_is_remembered(trigger: Trigge
 
 @given(triggers, st.data())
 def test_what_is_remembered_is_still_known(trigger: Trigger, data: st.DataObject) -> None:
-    paths = [path for path, _ in leaves(trigger)]
+    paths = [path for path, _ in iterate_leaves(trigger)]
     seen, _ = mark_fired(trigger, NOTHING, data.draw(st.sets(st.sampled_from(paths))))
     assert filter_seen(trigger, seen) == seen
 

@@ -493,7 +493,7 @@ def test_however_the_clock_is_set_what_is_counted_adds_up_and_the_next_due_time_
         (leaf,) = sensor_state.leaves.values()
         assert counted(sensor_state)
         assert leaf.accounted <= now + 60
-        due = leaf.next_after(now)
+        due = leaf.find_next_after(now)
         assert due is None or due > now
         if not isinstance(trigger, Date):
             assert due is not None

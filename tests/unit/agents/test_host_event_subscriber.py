@@ -52,7 +52,7 @@ class FakeServer:
         self.over += 1
         await self.ring()
 
-    async def newest(self) -> Event | None:
+    async def fetch_newest(self) -> Event | None:
         self._answer()
         return self.events[-1] if self.events else None
 

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 import scanflow as sf
 from scanflow.app.triggers import Cron, parse_cron
-from scanflow_agents.host.schedules import Scheduled, apply_jitter, count_between, first_after, format_time, last_until
+from scanflow_agents.host.schedules import (
+    Scheduled,
+    apply_jitter,
+    count_between,
+    find_first_after,
+    find_last_until,
+    format_time,
+)
 from tests.counting import count_instructions
 
 ANCHOR = 1_790_000_000.123
@@ -42,13 +49,13 @@ def test_due_times_found_one_by_one_are_those_that_are_counted(trigger: Schedule
     begin = ANCHOR + start
     end = min(begin + span, begin + 300 * getattr(trigger, "seconds", span))
     found = []
-    due = first_after(trigger, begin, anchor=ANCHOR)
+    due = find_first_after(trigger, begin, anchor=ANCHOR)
     while due is not None and due <= end:
         found.append(due)
-        due = first_after(trigger, due, anchor=ANCHOR)
+        due = find_first_after(trigger, due, anchor=ANCHOR)
     assert found == sorted(set(found))
     assert count_between(trigger, begin, end, anchor=ANCHOR) == len(found)
-    assert last_until(trigger, end, after=begin, anchor=ANCHOR) == (found[-1] if found else None)
+    assert find_last_until(trigger, end, after=begin, anchor=ANCHOR) == (found[-1] if found else None)
 
 
 @given(crons, st.integers(0, 400 * 24 * 60))
@@ -69,16 +76,16 @@ def test_a_cron_time_has_come_when_the_clock_on_the_wall_says_so(trigger: Cron, 
 
 
 def test_an_interval_begins_one_interval_after_its_anchor() -> None:
-    assert first_after(sf.every(hours=1), ANCHOR, anchor=ANCHOR) == ANCHOR + 3600
-    assert last_until(sf.every(hours=1), ANCHOR + 3599, after=0, anchor=ANCHOR) is None
+    assert find_first_after(sf.every(hours=1), ANCHOR, anchor=ANCHOR) == ANCHOR + 3600
+    assert find_last_until(sf.every(hours=1), ANCHOR + 3599, after=0, anchor=ANCHOR) is None
     assert count_between(sf.every(seconds=1), ANCHOR, ANCHOR + 7 * DAY_S, anchor=ANCHOR) == 7 * 86_400
 
 
 def test_a_date_is_due_once() -> None:
     moment = at("2026-02-03T04:05:06Z")
     trigger = sf.at(datetime.fromtimestamp(moment, UTC))
-    assert first_after(trigger, moment - 1, anchor=0) == moment
-    assert first_after(trigger, moment, anchor=0) is None
+    assert find_first_after(trigger, moment - 1, anchor=0) == moment
+    assert find_first_after(trigger, moment, anchor=0) is None
 
 
 @pytest.mark.parametrize(
@@ -103,7 +110,7 @@ def test_a_date_is_due_once() -> None:
 def test_cron_is_read_as_unix_reads_it(expression: str, zone: str, after: str, expected: list[str]) -> None:
     trigger, moment, found = sf.cron(expression, timezone=zone), at(after), []
     for _ in expected:
-        due = first_after(trigger, moment, anchor=0)
+        due = find_first_after(trigger, moment, anchor=0)
         assert due is not None
         moment = due
         found.append(format_time(due))
@@ -115,11 +122,11 @@ def test_decades_of_minutes_are_counted_without_walking_them() -> None:
     begin, decade, end = at("1926-01-01T00:00:00Z"), at("2016-01-01T00:00:00Z"), at("2026-01-01T00:00:00Z")
     minutes = (end - decade) / 60
     counting = count_instructions(lambda: count_between(trigger, decade, end, anchor=begin))
-    looking_back = count_instructions(lambda: last_until(trigger, end, after=begin, anchor=begin))
+    looking_back = count_instructions(lambda: find_last_until(trigger, end, after=begin, anchor=begin))
     assert max(counting, looking_back) < minutes, "not one instruction for each"
     assert count_between(trigger, decade, end, anchor=begin) == minutes
     assert count_between(trigger, begin, end, anchor=begin) == (end - begin) / 60
-    assert last_until(trigger, end, after=begin, anchor=begin) == end
+    assert find_last_until(trigger, end, after=begin, anchor=begin) == end
 
 
 @given(st.floats(0, 50), st.floats(0, 1000), st.text(max_size=8))

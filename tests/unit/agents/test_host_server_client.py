@@ -108,7 +108,7 @@ def test_it_asks_for_single_events(listed: list[Event]) -> None:
         transport = httpx.MockTransport(answer)
         source = ServerEvents(AsyncClient(URL, transport=transport))
         expected = listed[0] if listed else None
-        assert await source.newest() == expected
+        assert await source.fetch_newest() == expected
         assert await source.from_number(4) == expected
 
     asyncio.run(ask())

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow.app.graph import ancestors, collect_parents, levels
+from scanflow.app.graph import collect_parents, compute_levels, find_ancestors
 from scanflow.errors import InvalidError
 from tests.unit.app.making import batch, edges_of_dags, message, script
 
@@ -21,7 +21,7 @@ def test_every_node_comes_once_as_early_as_it_may_in_the_order_given(graph: Grap
     names, edges = graph
     parents = collect_parents(names, [*edges, *edges])  # an edge given twice counts once
     assert parents == {name: tuple(before for before, after in edges if after == name) for name in names}
-    waves = levels(parents)
+    waves = compute_levels(parents)
     wave_of = {name: index for index, wave in enumerate(waves) for name in wave}
     assert sorted(name for wave in waves for name in wave) == sorted(names)
     assert all(wave_of[name] == max((wave_of[one] + 1 for one in parents[name]), default=0) for name in names)
@@ -35,7 +35,7 @@ def test_ancestors_are_all_that_must_have_run_before(graph: Graph) -> None:
     reached = {name: set[str]() for name in names}
     for name in TopologicalSorter(parents).static_order():
         reached[name] = {one for parent in parents[name] for one in (parent, *reached[parent])}
-    assert {name: set(ancestors(parents, name)) for name in names} == reached
+    assert {name: set(find_ancestors(parents, name)) for name in names} == reached
 
 
 @given(edges_of_dags(), st.data())
@@ -43,10 +43,10 @@ def test_an_edge_back_is_refused_with_a_circle_that_is_really_there(graph: Graph
     names, edges = graph
     parents = collect_parents(names, edges)
     end = data.draw(st.sampled_from(names))
-    start = data.draw(st.sampled_from([end, *sorted(ancestors(parents, end))]))
+    start = data.draw(st.sampled_from([end, *sorted(find_ancestors(parents, end))]))
     edges = [*edges, (end, start)]
     with pytest.raises(InvalidError, match="depend on each other in a cycle") as error:
-        levels(collect_parents(names, edges))
+        compute_levels(collect_parents(names, edges))
     circle = message(error).partition("cycle: ")[2].partition(".")[0].split(" >> ")
     assert circle[0] == circle[-1]
     assert set(itertools.pairwise(circle)) <= set(edges)
@@ -65,6 +65,6 @@ def test_a_circle_is_told_in_the_order_its_steps_would_run() -> None:
 def test_a_circle_of_thousands_is_told_in_few_words() -> None:
     names = [f"n{index}" for index in range(5000)]
     with pytest.raises(InvalidError) as error:
-        levels(collect_parents(names, [*itertools.pairwise(names), (names[-1], names[0])]))
+        compute_levels(collect_parents(names, [*itertools.pairwise(names), (names[-1], names[0])]))
     assert "(4982 more)" in message(error)
     assert len(message(error)) < 400

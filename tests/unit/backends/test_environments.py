@@ -10,8 +10,8 @@ import pytest
 
 from scanflow.backends.local.environments import (
     Patience,
-    environment_python,
     is_ready,
+    locate_python,
     make_environment,
     normalise_requirements,
 )
@@ -58,7 +58,7 @@ def test_requirements_that_refer_to_another_file_are_refused(line: str) -> None:
 
 @pytest.mark.processes
 def test_an_environment_can_import_scanflow_and_nothing_else_of_ours(tmp_path: Path) -> None:
-    python = environment_python(tmp_path, [])
+    python = locate_python(tmp_path, [])
     make_environment(python, [], base=tmp_path, patience=Patience())
     program = "import scanflow.outputs; print('ours')\ntry:\n    import pytest\nexcept ImportError:\n    print('alone')"
     done = subprocess.run(
@@ -71,20 +71,20 @@ def test_an_environment_can_import_scanflow_and_nothing_else_of_ours(tmp_path: P
 def test_several_may_ask_for_one_environment_at_once(tmp_path: Path) -> None:
     program = (
         "import sys\nfrom pathlib import Path\n"
-        "from scanflow.backends.local.environments import Patience, environment_python, make_environment\n"
+        "from scanflow.backends.local.environments import Patience, locate_python, make_environment\n"
         "folder = Path(sys.argv[1])\n"
-        "make_environment(environment_python(folder, []), [], base=folder, patience=Patience())\n"
+        "make_environment(locate_python(folder, []), [], base=folder, patience=Patience())\n"
     )
     askers = [subprocess.Popen([sys.executable, "-c", program, str(tmp_path)]) for _ in range(4)]
     assert [asker.wait(PATIENCE_S) for asker in askers] == [0] * 4
-    assert is_ready(environment_python(tmp_path, []))
+    assert is_ready(locate_python(tmp_path, []))
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("why", ["stopped", "not ready after"])
 def test_what_takes_too_long_or_is_given_up_leaves_nothing_behind(tmp_path: Path, why: str) -> None:
     wanted = [source_that_says_when_it_is_built_and_never_ends(tmp_path)]
-    python = environment_python(tmp_path / "venvs", wanted)
+    python = locate_python(tmp_path / "venvs", wanted)
     patience, begun = Patience(), tmp_path / "begun"
 
     def give_up() -> None:
@@ -105,4 +105,4 @@ def test_what_takes_too_long_or_is_given_up_leaves_nothing_behind(tmp_path: Path
 def test_what_cannot_be_installed_is_told_in_the_installers_words(tmp_path: Path) -> None:
     wanted = [f"nope @ file://{tmp_path}/nope-1.0-py3-none-any.whl"]
     with pytest.raises(InvalidError, match=r"cannot be installed.*nope"):
-        make_environment(environment_python(tmp_path, wanted), wanted, base=tmp_path, patience=Patience())
+        make_environment(locate_python(tmp_path, wanted), wanted, base=tmp_path, patience=Patience())

@@ -47,7 +47,7 @@ def test_a_run_entered_under_a_name_is_entered_once(journal: Journal) -> None:
 
     first = named("{}")
     assert named("{}").id == first.id
-    assert list(journal.tasks(first)) == ["load"]
+    assert list(journal.read_tasks(first)) == ["load"]
     assert [record.name for record in journal.runs(limit=9)] == ["calm-otter-417"]
     with pytest.raises(InvalidError, match="'calm-otter-417' already"):
         named('{"other": 1}')
@@ -87,7 +87,7 @@ def test_a_task_comes_back_as_it_was_written(journal: Journal) -> None:
         failure=Failure(summary="exit code 1", frames=("a", "b"), cause="boom"),
     )
     journal.set_task(run, record)
-    assert journal.tasks(run) == {"train.3": record}
+    assert journal.read_tasks(run) == {"train.3": record}
 
 
 def test_changes_made_together_are_kept_together_or_not_at_all(journal: Journal) -> None:
@@ -100,7 +100,7 @@ def test_changes_made_together_are_kept_together_or_not_at_all(journal: Journal)
 
     with pytest.raises(KeyError):
         half()
-    assert journal.tasks(run) == {}
+    assert journal.read_tasks(run) == {}
 
 
 def test_changed_tasks_are_those_written_since_the_last_look(journal: Journal) -> None:
@@ -108,13 +108,13 @@ def test_changed_tasks_are_those_written_since_the_last_look(journal: Journal) -
     journal.set_task(run, task("a", "running"))
     journal.set_task(run, task("b", "running"))
     journal.set_task(other, task("z", "running"))
-    found, last = journal.changed_tasks(run, -1)
+    found, last = journal.read_changed_tasks(run, -1)
     assert found == [task("a", "running"), task("b", "running")]
-    assert journal.changed_tasks(run, last) == ([], last)
+    assert journal.read_changed_tasks(run, last) == ([], last)
     journal.set_task(run, task("a", "succeeded"))
-    assert journal.changed_tasks(run, last)[0] == [task("a", "succeeded")]
-    assert journal.task(run, "a") == task("a", "succeeded")
-    assert journal.task(run, "z") is None
+    assert journal.read_changed_tasks(run, last)[0] == [task("a", "succeeded")]
+    assert journal.read_task(run, "a") == task("a", "succeeded")
+    assert journal.read_task(run, "z") is None
 
 
 @pytest.mark.parametrize(
@@ -132,9 +132,9 @@ def test_a_journal_of_an_earlier_version_is_read_on(tmp_path: Path, before: str)
     with closing(sqlite3.connect(path)) as old:
         old.executescript(before)
     with closing(Journal(path)) as journal:
-        assert journal.tasks(run) == {"a": task("a", "succeeded")}
+        assert journal.read_tasks(run) == {"a": task("a", "succeeded")}
         journal.set_task(run, task("a", "running"))
-        assert [one.state for one in journal.changed_tasks(run, -1)[0]] == ["running"]
+        assert [one.state for one in journal.read_changed_tasks(run, -1)[0]] == ["running"]
     with closing(sqlite3.connect(path)) as db:
         query = "SELECT * FROM runs WHERE app = 'a' AND team = 't' AND workflow = 'w' ORDER BY id DESC LIMIT 9"
         (plan,) = db.execute(f"EXPLAIN QUERY PLAN {query}").fetchall()
@@ -163,7 +163,7 @@ def test_a_full_disk_is_an_error_of_the_outside(journal: Journal) -> None:
     long = Failure(summary="x" * 100_000)
     with pytest.raises(UnavailableError, match="its disk is full"):
         journal.set_task(run, TaskRecord(task=StepName("a"), step="a", state="failed", failure=long))
-    assert journal.tasks(run) == {}
+    assert journal.read_tasks(run) == {}
 
 
 @pytest.mark.processes

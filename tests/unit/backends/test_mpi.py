@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import scanflow as sf
-from scanflow.backends.local.mpi.elf import needed_libraries
+from scanflow.backends.local.mpi.elf import read_needed_libraries
 from scanflow.backends.local.mpi.flavors import Mpirun, build_command, find_launcher, linked_flavor
 from scanflow.backends.local.mpi.job import resolve_job
-from scanflow.backends.rank_files import describe_running_ranks, exit_status, rank_tasks
+from scanflow.backends.rank_files import build_rank_tasks, describe_running_ranks, exit_status
 from scanflow.backends.records import TaskRecord
 from scanflow.errors import InvalidError, NotFoundError, UnsupportedError
 from scanflow.names import StepName
 from scanflow.placement.cpulist import format_cpus
-from scanflow.placement.mpi.local_plan import plan_here
+from scanflow.placement.mpi.local_plan import plan_local_job
 from scanflow.placement.topology import Core, NumaNode, Topology
 
 
@@ -53,13 +53,15 @@ def installed(*programs: str) -> Callable[[str], str | None]:
     ],
 )
 def test_equations_3_2_to_3_12_on_two_sockets(mode: str, cpus: list[str]) -> None:
-    plan = plan_here(workload(n_workers=2, affinity=mode), machine(sockets=2))
+    plan = plan_local_job(workload(n_workers=2, affinity=mode), machine(sockets=2))
     assert [format_cpus(rank.cpus) for rank in plan.ranks] == cpus
-    assert plan.lines()[-1].endswith(f"-> worker 1 on localhost -> CPU{'' if len(cpus[-1]) == 1 else 's'} {cpus[-1]}")
+    assert plan.format_lines()[-1].endswith(
+        f"-> worker 1 on localhost -> CPU{'' if len(cpus[-1]) == 1 else 's'} {cpus[-1]}"
+    )
 
 
 def test_over_subscribed_ranks_share_cores_as_equation_3_12_has_it() -> None:
-    plan = plan_here(workload(n_tasks=8, oversubscribe=True, affinity="cpumempin"), machine(cores=4))
+    plan = plan_local_job(workload(n_tasks=8, oversubscribe=True, affinity="cpumempin"), machine(cores=4))
     assert [rank.cpus for rank in plan.ranks] == [(0,), (0,), (1,), (1,), (2,), (2,), (3,), (3,)]
     assert plan.oversubscribed
     assert "8 cores were requested and 4 are available" in plan.reasons[1]
@@ -77,7 +79,9 @@ def test_what_does_not_fit_the_machine_is_refused(fields: dict[str, Any], told: 
     here, size = machine(), 4 * 2**30
     installed = here.replace(nodes=[node.replace(memory_bytes=size) for node in here.nodes])
     with pytest.raises(InvalidError, match=told):
-        plan_here(workload(**fields), installed if memory == "installed" else here.replace(memory_limit_bytes=size))
+        plan_local_job(
+            workload(**fields), installed if memory == "installed" else here.replace(memory_limit_bytes=size)
+        )
 
 
 def test_of_ranks_that_still_ran_the_one_that_others_may_wait_for_is_named(tmp_path: Path) -> None:
@@ -115,7 +119,7 @@ def elf(file: Path, *libraries: str, wide: bool = True, order: str = "<") -> Pat
 @pytest.mark.parametrize("order", ["<", ">"])
 def test_the_libraries_of_a_program_are_read_from_its_headers(tmp_path: Path, wide: bool, order: str) -> None:
     program = elf(tmp_path / "a", "libm.so.6", "libmpi.so.40", wide=wide, order=order)
-    assert needed_libraries(program) == ("libm.so.6", "libmpi.so.40")
+    assert read_needed_libraries(program) == ("libm.so.6", "libmpi.so.40")
 
 
 @given(st.data())
@@ -197,13 +201,13 @@ def test_a_yaml_mainfile_that_is_none_says_why(tmp_path: Path, text: str, error:
 
 def test_each_rank_is_a_task_with_its_place(tmp_path: Path) -> None:
     job = TaskRecord(task=StepName("hpl"), step="hpl", state="failed", attempts=1)
-    assert rank_tasks(tmp_path, job) == []
+    assert build_rank_tasks(tmp_path, job) == []
     folder = tmp_path / "ranks"
     folder.mkdir()
     ranks = [{"rank": 0, "node": "localhost", "cpus": [0, 1]}, {"rank": 1, "node": "localhost", "cpus": []}]
     (folder / "plan.json").write_text(json.dumps({"ranks": ranks}))
     (folder / "1.exit").write_text("139\n")
-    first, second = rank_tasks(tmp_path, job)
+    first, second = build_rank_tasks(tmp_path, job)
     assert (first.task, first.state, first.place) == ("hpl.0", "stopped", "localhost, CPUs 0-1")
     assert (second.task, second.state, second.exit_code, second.place) == ("hpl.1", "failed", 139, "localhost")
     assert exit_status(folder, 0) is None

@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import scanflow as sf
-from scanflow.backends.local.mpi.profiling.calls import Calls, compile_library, read_calls, total
+from scanflow.backends.local.mpi.profiling.calls import CallCounters, compile_library, read_calls, sum_calls
 from scanflow.backends.local.mpi.profiling.classify import MEMORY_BYTES, MeasuredTotals, classify
 from scanflow.backends.local.mpi.profiling.pages import TouchedBytes, traffic
-from scanflow.backends.local.mpi.profiling.perf import parse_share, record_command
-from scanflow.backends.local.mpi.profiling.profile import MAX_DURATION_S, START_S, _long_enough
+from scanflow.backends.local.mpi.profiling.perf import build_record_command, parse_mpi_share
+from scanflow.backends.local.mpi.profiling.profile import MAX_DURATION_S, START_S, _build_end_predicate
 from scanflow.errors import InvalidError
 from scanflow.placement.mpi.groups import ClusterNode
-from scanflow.placement.mpi.local_plan import plan_here
+from scanflow.placement.mpi.local_plan import plan_local_job
 from scanflow.placement.mpi.plan import plan_job
-from scanflow.placement.topology import uniform
+from scanflow.placement.topology import build_uniform
 
 MB = 10**6
 
@@ -74,9 +74,11 @@ def test_too_little_seen_is_no_traffic_that_is_known() -> None:
 
 def test_what_a_rank_noted_is_read_and_a_line_that_is_cut_is_not(tmp_path: Path) -> None:
     (tmp_path / "0").write_text("1000000000 1 2 3 4000000000 5000000000 6000000000\n2000000000 2 4 6 5000000000 6000")
-    assert read_calls(tmp_path, 0) == [Calls(1.0, 1, 2, 3, 4.0, 5.0, 6.0)]
+    assert read_calls(tmp_path, 0) == [CallCounters(1.0, 1, 2, 3, 4.0, 5.0, 6.0)]
     assert read_calls(tmp_path, 1) == []
-    assert total([Calls(1, 1, 1, 1, 1, 1, 1), Calls(1, 2, 3, 4, 5, 6, 7)]) == Calls(2, 3, 4, 5, 6, 7, 8)
+    assert sum_calls([CallCounters(1, 1, 1, 1, 1, 1, 1), CallCounters(1, 2, 3, 4, 5, 6, 7)]) == CallCounters(
+        2, 3, 4, 5, 6, 7, 8
+    )
 
 
 def test_a_report_of_perf_tells_the_share_of_mpis_libraries() -> None:
@@ -88,9 +90,9 @@ def test_a_report_of_perf_tells_the_share_of_mpis_libraries() -> None:
     15.00%  mca_btl_vader.so
      5.00%  libc.so.6
 """
-    assert parse_share(report) == pytest.approx(0.75 / 0.95)
-    assert parse_share("") is None
-    assert parse_share(report.replace("2K", "199")) is None, "a start alone tells nothing"
+    assert parse_mpi_share(report) == pytest.approx(0.75 / 0.95)
+    assert parse_mpi_share("") is None
+    assert parse_mpi_share(report.replace("2K", "199")) is None, "a start alone tells nothing"
 
 
 def test_messages_that_mpi_copies_in_the_c_library_are_not_taken_for_the_programs_own_work() -> None:
@@ -101,21 +103,21 @@ def test_messages_that_mpi_copies_in_the_c_library_are_not_taken_for_the_program
      2.50%  kernels
      0.50%  ld-linux-x86-64.so.2
 """
-    assert parse_share(report) == pytest.approx(20 / 22.5)
+    assert parse_mpi_share(report) == pytest.approx(20 / 22.5)
     mostly_copies = report.replace("77.00", "97.00").replace("20.00", "1.00").replace("2.50", "1.50")
-    assert parse_share(mostly_copies) == pytest.approx(0.01), "too few elsewhere to tell by"
+    assert parse_mpi_share(mostly_copies) == pytest.approx(0.01), "too few elsewhere to tell by"
 
 
 def test_without_a_compiler_or_perf_nothing_measures(tmp_path: Path) -> None:
     assert compile_library("openmpi", tmp_path, which=lambda name: None) is None
     assert compile_library("openmpi", tmp_path, which=lambda name: "/bin/false") is None
-    assert record_command(tmp_path, which=lambda name: None) is None
-    assert record_command(tmp_path, which=lambda name: "/bin/false") is None
+    assert build_record_command(tmp_path, which=lambda name: None) is None
+    assert build_record_command(tmp_path, which=lambda name: "/bin/false") is None
 
 
 def test_a_job_to_be_measured_is_planned_here_and_refused_elsewhere() -> None:
     workload = sf.MPIWorkload(name="hpl", mainfile="hpl", n_tasks=2, profile="auto")
-    assert "is measured when the job starts" in plan_here(workload, uniform(cores_per_socket=2)).reasons[-1]
+    assert "is measured when the job starts" in plan_local_job(workload, build_uniform(cores_per_socket=2)).reasons[-1]
     with pytest.raises(InvalidError, match="scanflow mpi plan --measure"):
         plan_job(workload, [ClusterNode(name="node0", cores=4)])
 
@@ -126,7 +128,7 @@ def test_a_core_can_do_more_than_what_counts_as_memory_bound() -> None:
 
 def test_a_program_is_measured_from_when_all_its_ranks_run_and_given_time_to_begin(tmp_path: Path) -> None:
     now = [0.0]
-    enough = _long_enough(tmp_path, 2, clock=lambda: now[0])
+    enough = _build_end_predicate(tmp_path, 2, clock=lambda: now[0])
     (tmp_path / "0.pid").touch()
     now[0] = 20.0
     assert not enough()
@@ -134,6 +136,6 @@ def test_a_program_is_measured_from_when_all_its_ranks_run_and_given_time_to_beg
     for at, over in ((25.0, False), (54.0, False), (56.0, True)):
         now[0] = at
         assert enough() is over
-    never = _long_enough(tmp_path, 3, clock=lambda: now[0])
+    never = _build_end_predicate(tmp_path, 3, clock=lambda: now[0])
     now[0] = 56.0 + START_S + MAX_DURATION_S + 1
     assert never()

@@ -24,7 +24,7 @@ def test_every_step_becomes_ready_once_and_only_after_all_it_waits_for(
     ended: list[str] = []
     running: list[str] = []
     while not progress.finished:
-        while (step := progress.next_ready()) is not None:
+        while (step := progress.take_next_ready()) is not None:
             assert set(parents[step]) <= set(ended)
             running.append(step)
         step = running.pop(rng.randrange(len(running)))  # type: ignore[attr-defined]
@@ -37,7 +37,7 @@ def test_every_step_becomes_ready_once_and_only_after_all_it_waits_for(
 def test_a_step_is_skipped_only_if_all_it_waited_for_was(parents: dict[str, tuple[str, ...]], skip: set[int]) -> None:
     progress = StepProgress(parents)
     skipped: set[str] = set()
-    while (step := progress.next_ready()) is not None:
+    while (step := progress.take_next_ready()) is not None:
         forced = progress.should_skip(step)
         assert forced == (bool(parents[step]) and set(parents[step]) <= skipped)
         if forced or int(step[1:]) in skip:

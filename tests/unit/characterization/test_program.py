@@ -11,13 +11,13 @@ import pytest
 from typer.testing import CliRunner
 
 from scanflow.characterization.measurement import Placement, ProgramRun
-from scanflow.characterization.memory_group import memory_group
+from scanflow.characterization.memory_group import open_memory_group
 from scanflow.characterization.program import group_problem, run_program
 from scanflow.characterization.study import characterize, choose_core_counts, choose_placements
 from scanflow.errors import InvalidError, NotFoundError, StepFailedError, UnsupportedError
-from scanflow.placement.topology import Cache, uniform
+from scanflow.placement.topology import Cache, build_uniform
 from scanflow_client.cli.app import app
-from scanflow_client.formatting.characterize import characterization_to_json, format_characterization
+from scanflow_client.formatting.characterize import build_characterization_json, format_characterization
 from scanflow_client.resources_patch import build_resources_patch
 from tests.unit.characterization.test_analysis import MIB, ran
 from tests.waiting import patient, until
@@ -87,7 +87,7 @@ def test_a_group_is_made_below_our_own_in_either_version(
     (tmp_path / "self" / "cgroup").write_text(line)
     root = tmp_path / "root"
     (root / folder).mkdir(parents=True)
-    with memory_group(64 * MIB, root=root, proc=tmp_path) as group:
+    with open_memory_group(64 * MIB, root=root, proc=tmp_path) as group:
         assert group.folder.parent == root / folder
         assert [(group.folder / file).read_text() for file in files] == [str(64 * MIB), "0"]
         (group.folder / ("memory.events" if group.second else "memory.oom_control")).write_text("low 0\noom_kill 2\n")
@@ -98,12 +98,12 @@ def test_a_group_is_made_below_our_own_in_either_version(
 
 
 def test_where_there_are_no_groups_it_is_said(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="no control groups"), memory_group(1, root=tmp_path, proc=tmp_path):
+    with pytest.raises(UnsupportedError, match="no control groups"), open_memory_group(1, root=tmp_path, proc=tmp_path):
         pass
 
 
 def test_a_program_runs_in_one_cache_and_in_several_where_there_are_several() -> None:
-    two = uniform(sockets=1, cores_per_socket=4).model_copy(
+    two = build_uniform(sockets=1, cores_per_socket=4).model_copy(
         update={"caches": (Cache(level=3, cpus=(0, 1)), Cache(level=3, cpus=(2, 3)))}
     )
     assert choose_core_counts(two) == [1, 2, 4]
@@ -126,7 +126,7 @@ def test_runs_take_turns_and_memory_is_searched_where_the_program_is_nearly_as_f
             return replace(ran(), outcome="out of memory")
         return ran(seconds=10 / min(2, len(where.cpus)), cpu_s=10.0)
 
-    found = characterize(program, choose_placements(uniform(sockets=1, cores_per_socket=4), [1, 2, 4]), rounds=2)
+    found = characterize(program, choose_placements(build_uniform(sockets=1, cores_per_socket=4), [1, 2, 4]), rounds=2)
     assert [cores for cores, limit in seen if limit is None] == [1, 2, 4, 2, 4, 1]
     assert {cores for cores, limit in seen if limit is not None} == {2}
     assert (found.saturation.kind, found.saturation.cores) == ("flat", 2)
@@ -137,7 +137,7 @@ def test_runs_take_turns_and_memory_is_searched_where_the_program_is_nearly_as_f
     assert "out of memory" in {row[1] for row in limits.rows}  # type: ignore[union-attr]
     assert str(bound).startswith("It runs with ")
     assert str(advice) == 'Request: resources=sf.Resources(cpu=2, memory="64Mi")'
-    assert characterization_to_json(found)["saturation"]["speed"] == {1: 1.0, 2: 2.0, 4: 2.0}
+    assert build_characterization_json(found)["saturation"]["speed"] == {1: 1.0, 2: 2.0, 4: 2.0}
     assert [row[0] for row in table.rows] == ["1 core", "2 cores", "4 cores"]  # type: ignore[union-attr]
 
 

@@ -59,7 +59,7 @@ def test_the_same_rows_in_another_format_have_not_drifted(tmp_path: Path, refere
     table.to_parquet(tmp_path / "a.parquet")
     first, second, notes = read_pair(tmp_path / f"a.{reference}", tmp_path / f"a.{current}")
     for name, column in first.columns.items():
-        both = column.then(second.columns[name])
+        both = column.concatenate(second.columns[name])
         assert both.is_numeric is (name != "code" and (name != "zip" or reference == "csv")), name
         assert list(both.values[:400]) == pytest.approx(list(both.values[400:]), nan_ok=True), name
     assert {note.split("'")[1] for note in notes} >= {"opened", "closed", "day", "took", "zip"}

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from scanflow.drift.thumbnail import thumbnail
+from scanflow.drift.thumbnail import encode_thumbnail
 
 
 def opened(values: Any, **more: Any) -> Image.Image:
-    png = thumbnail(values, **more)
+    png = encode_thumbnail(values, **more)
     assert png is not None
     found = Image.open(io.BytesIO(png))
     found.load()  # which checks every chunk's sum
@@ -39,4 +39,4 @@ def test_numbers_of_another_range_are_stretched_and_a_large_picture_is_thinned_o
 
 @pytest.mark.parametrize("values", [np.zeros(64), np.zeros((2, 40)), np.zeros((5, 5, 7)), np.array([["a"] * 9] * 9)])
 def test_what_is_no_picture_has_none(values: Any) -> None:
-    assert thumbnail(values) is None
+    assert encode_thumbnail(values) is None

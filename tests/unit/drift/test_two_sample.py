@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from scanflow.drift.column_tests import RARE, Divisions, repeated_value
-from scanflow.drift.table import Column, DataTable, shares
+from scanflow.drift.column_tests import RARE, Divisions, run_repeated_value_test
+from scanflow.drift.table import Column, DataTable, compute_column_shares
 from scanflow.drift.two_sample import Comparison, compare
 from scanflow.errors import InvalidError
 
@@ -83,7 +83,7 @@ def test_a_value_s_share_is_tested_exactly(seed: int, old: int, new: int, most: 
     generator = np.random.default_rng(seed)
     values = generator.integers(0, most, old + new)
     divisions = Divisions.draw(old, new, 99, generator)
-    tested = repeated_value(Column.from_values("x", values), divisions)
+    tested = run_repeated_value_test(Column.from_values("x", values), divisions)
     different, counts = np.unique(values, return_counts=True)
     repeated = different[counts >= RARE]
     if len(different) <= 10 or not len(repeated):
@@ -180,6 +180,6 @@ def test_shares_of_both_tables_add_up() -> None:
     generator = np.random.default_rng(4)
     first, second = table(generator, 500), table(generator, 300)
     for name in first.columns:
-        found = shares(first.columns[name], second.columns[name])
+        found = compute_column_shares(first.columns[name], second.columns[name])
         assert sum(found.reference) == pytest.approx(1) == sum(found.current)
-    assert shares(first.columns["kind"], second.columns["kind"]).bins == ("a", "b", "c")
+    assert compute_column_shares(first.columns["kind"], second.columns["kind"]).bins == ("a", "b", "c")

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import scanflow as sf
-from scanflow.images.files import digest_files, list_code_files
+from scanflow.images.files import compute_digest, list_code_files
 from scanflow.loading import load_application
 from scanflow_client.cli.app import app
 
@@ -50,7 +50,7 @@ def test_dockerfiles_are_printed_and_nothing_is_built(folder: Path, tmp_path: Pa
     assert done.exit_code == 0, done.output
     assert done.stdout.count("FROM scanflow/base:latest") == 2
     assert "# r:5/scanflow/shop:" in done.stdout
-    assert digest_files(list_code_files(folder)) in done.stdout
+    assert compute_digest(list_code_files(folder)) in done.stdout
     assert not (tmp_path / "home" / "images").exists()
 
 

@@ -9,7 +9,7 @@ import pytest
 from scanflow.errors import UsageError
 from scanflow.images.builders import Say
 from scanflow.images.building import ImageRecord, build_images
-from scanflow.images.files import digest_files, list_code_files
+from scanflow.images.files import compute_digest, list_code_files
 from scanflow.images.recipe import Recipe
 from scanflow.images.recipes import PlannedImage
 from scanflow.images.records import BuiltImages
@@ -45,7 +45,7 @@ class Setting:
         (self.app_dir / "steps" / "train.py").write_text("print(1)")
 
     def wanted(self) -> list[PlannedImage]:
-        code = digest_files(list_code_files(self.app_dir))
+        code = compute_digest(list_code_files(self.app_dir))
         plain = Recipe(app="shop", team="data", base="base", code=code)
         needy = plain.model_copy(update={"requirements": ("numpy", "pandas")})
         return [

@@ -8,7 +8,7 @@ import pytest
 
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.images import files
-from scanflow.images.files import digest_files, list_code_files
+from scanflow.images.files import compute_digest, list_code_files
 
 
 def write(folder: Path, *names: str) -> None:
@@ -33,16 +33,16 @@ def test_code_is_what_is_not_hidden_generated_or_named_in_the_ignore_file(tmp_pa
 
 def test_the_digest_changes_with_content_names_and_the_permission_to_run(tmp_path: Path) -> None:
     write(tmp_path, "a.py", "b.py")
-    digests = [digest_files(list_code_files(tmp_path))]
+    digests = [compute_digest(list_code_files(tmp_path))]
     (tmp_path / "a.py").write_text("other")
-    digests.append(digest_files(list_code_files(tmp_path)))
+    digests.append(compute_digest(list_code_files(tmp_path)))
     (tmp_path / "a.py").rename(tmp_path / "c.py")
-    digests.append(digest_files(list_code_files(tmp_path)))
+    digests.append(compute_digest(list_code_files(tmp_path)))
     (tmp_path / "b.py").chmod(0o755)
-    digests.append(digest_files(list_code_files(tmp_path)))
+    digests.append(compute_digest(list_code_files(tmp_path)))
     assert len(set(digests)) == 4
     (tmp_path / "b.py").touch()
-    assert digest_files(list_code_files(tmp_path)) == digests[-1]
+    assert compute_digest(list_code_files(tmp_path)) == digests[-1]
 
 
 def test_a_folder_that_is_not_there_or_far_too_large_says_what_to_do(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.backends.kubernetes.code_configmap import Code, build_code
+from scanflow.backends.kubernetes.code_configmap import CodeConfigMap, build_code
 from scanflow.backends.kubernetes.environment.apply import Environments
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import build_selector, derive_namespace
@@ -109,7 +109,7 @@ class Served:
         own = [one["metadata"]["labels"] for one in found if wanted <= one["metadata"]["labels"].items()]
         return {one["scanflow.dev/revision"] for one in own}
 
-    def _code(self) -> Code:
+    def _code(self) -> CodeConfigMap:
         return build_code("shop", "data", NAMESPACE, self.folder)
 
     def _observe(self, progress: Progress) -> None:

@@ -59,7 +59,7 @@ def test_a_node_that_is_not_ready_takes_no_pods() -> None:
 
 def test_a_kubelet_that_does_not_answer_is_said() -> None:
     class Silent(MemoryCluster):
-        def text(self, path: str, *, timeout_s: float | None = None) -> str:  # noqa: ARG002
+        def fetch_text(self, path: str, *, timeout_s: float | None = None) -> str:  # noqa: ARG002
             raise UnavailableError(f"the kubelet is away: {path}")
 
     cluster = Silent()

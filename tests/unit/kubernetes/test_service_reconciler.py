@@ -13,7 +13,7 @@ from scanflow.backends.kubernetes.labels import build_labels
 from scanflow.backends.kubernetes.online.objects import build_state_map
 from scanflow.backends.kubernetes.online.reconciler import ServiceReconciler, should_backup_answer
 from scanflow.backends.kubernetes.online.store import ServiceStore
-from scanflow.backends.kubernetes.online.switch import Switch
+from scanflow.backends.kubernetes.online.switch import TrafficSwitch
 from scanflow.backends.kubernetes.online.traffic import compute_shares
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.service_change import ServiceChange
@@ -63,7 +63,7 @@ class Shop:
     def __init__(self, gateway: str | None = "infra/public", **changes: Any) -> None:
         self.cluster, self.at, self.totals = MemoryCluster(namespaces=("default", NAMESPACE)), 1000.0, Totals()
         settings = KubernetesSettings(gateway=gateway)
-        self.store, self.switch = ServiceStore(self.cluster), Switch(self.cluster, settings)
+        self.store, self.switch = ServiceStore(self.cluster), TrafficSwitch(self.cluster, settings)
         self.reconciler = ServiceReconciler(
             self.cluster, self.store, self.switch, lambda _name: self.totals, clock=lambda: self.at
         )

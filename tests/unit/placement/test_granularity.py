@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanflow.errors import InvalidError
-from scanflow.placement.granularity import BudgetShare, cores_and_instances, cut
+from scanflow.placement.granularity import BudgetShare, compute_granularity, cut
 
 GIB = 2**30
 
@@ -33,7 +33,7 @@ def test_table_4_1_of_the_thesis(instances: int, share: BudgetShare) -> None:
 )
 def test_a_budget_sizes_a_service_as_equation_4_1_does(given: dict[str, Any], found: tuple[int, float]) -> None:
     direct = (None, None) if given else found
-    assert cores_and_instances(*direct, **{"cut": None, "into": None, **given}) == found
+    assert compute_granularity(*direct, **{"cut": None, "into": None, **given}) == found
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_budget_sizes_a_service_as_equation_4_1_does(given: dict[str, Any], fo
 )
 def test_a_budget_that_sizes_no_service_says_what_to_write(direct: Any, given: dict[str, Any], told: str) -> None:
     with pytest.raises(InvalidError, match=told):
-        cores_and_instances(*direct, **{"cut": None, "into": None, **given})
+        compute_granularity(*direct, **{"cut": None, "into": None, **given})
 
 
 def test_what_does_not_divide_goes_to_the_first() -> None:

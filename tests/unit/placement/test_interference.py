@@ -17,8 +17,8 @@ from scanflow.placement.interference import (
     Window,
     compare,
     compute_coverage,
-    fair_pairs,
     is_confirmed,
+    pair_windows,
     split,
 )
 
@@ -36,7 +36,7 @@ def windows(count: int, *, slower: float = 1.0, load: float = 20.0, seed: int = 
 def test_a_pair_is_of_comparable_load_and_no_window_is_in_two(
     quiet: list[LoadPoint], disturbed: list[LoadPoint]
 ) -> None:
-    pairs = fair_pairs(quiet, disturbed)
+    pairs = pair_windows(quiet, disturbed)
     assert len(pairs) <= min(len(quiet), len(disturbed))
     assert all(SAME_LOAD * slow.load <= fast.load <= MAX_LOAD * slow.load for fast, slow in pairs)
     for side, points in enumerate((quiet, disturbed)):

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from scanflow.errors import InvalidError
 from scanflow.placement.mpi.granularity import Granularity, select_granularity
 from scanflow.placement.mpi.groups import ClusterNode, build_groups, node_score, place_groups
-from scanflow.placement.mpi.tasks import MPIWorker, allocate_tasks, hostfile, machinefile, make_workers, number_ranks
+from scanflow.placement.mpi.tasks import (
+    MPIWorker,
+    allocate_tasks,
+    assign_ranks,
+    format_hostfile,
+    format_machinefile,
+    make_workers,
+)
 from tests.counting import count_instructions
 
 
@@ -56,13 +63,13 @@ def test_algorithm_3_deals_tasks_in_turn(n_tasks: int, data: st.DataObject) -> N
     workers = make_workers(n_tasks, n_workers, cores=n_tasks * 2, memory_bytes=n_tasks * 1024)
     assert [worker.cores for worker in workers] == [2 * worker.n_tasks for worker in workers]
     assert sum(worker.memory_bytes or 0 for worker in workers) == n_tasks * 1024
-    assert [rank for own in number_ranks(workers) for rank in own] == list(range(n_tasks))
+    assert [rank for own in assign_ranks(workers) for rank in own] == list(range(n_tasks))
 
 
 def test_the_hostfile_says_how_many_tasks_each_worker_takes() -> None:
     hosts = list(zip(["w-0", "w-1"], allocate_tasks(5, 2), strict=True))
-    assert hostfile(hosts) == "w-0 slots=3\nw-1 slots=2\n"
-    assert machinefile(hosts) == "w-0:3\nw-1:2\n"
+    assert format_hostfile(hosts) == "w-0 slots=3\nw-1 slots=2\n"
+    assert format_machinefile(hosts) == "w-0:3\nw-1:2\n"
 
 
 def printed_groups(workers: Sequence[MPIWorker], n_groups: int) -> list[list[int]]:

@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import scanflow as sf
-from scanflow.placement.mpi.colocation import Neighbour, choose_cpus_beside
-from scanflow.placement.mpi.local_plan import plan_here
-from scanflow.placement.topology import uniform
+from scanflow.placement.mpi.colocation import Neighbour, choose_colocated_cpus
+from scanflow.placement.mpi.local_plan import plan_local_job
+from scanflow.placement.topology import build_uniform
 
-TWO = uniform(sockets=2, cores_per_socket=4)  # CPUs 0-3 and 4-7
+TWO = build_uniform(sockets=2, cores_per_socket=4)  # CPUs 0-3 and 4-7
 SERVE = Neighbour(name="serve", cpus=(0, 1))
 PROFILES = ("cpu", "memory", "network", None)
 
 
 def chosen(profile: Any, *neighbours: Neighbour, cores: float = 2, **more: Any) -> tuple[tuple[int, ...], str | None]:
-    return choose_cpus_beside(TWO, cores=cores, profile=profile, neighbours=neighbours, **more)
+    return choose_colocated_cpus(TWO, cores=cores, profile=profile, neighbours=neighbours, **more)
 
 
 def test_alone_a_job_has_all_cpus() -> None:
@@ -68,10 +68,10 @@ def test_cores_of_others_are_taken_only_where_tasks_may_not_share_their_own() ->
 
 
 def test_siblings_of_a_services_cpus_come_last() -> None:
-    smt = uniform(cores_per_socket=2, smt=2)  # cores 0,2 and 1,3
+    smt = build_uniform(cores_per_socket=2, smt=2)  # cores 0,2 and 1,3
     serve = Neighbour(name="serve", cpus=(0,))
-    assert choose_cpus_beside(smt, cores=2, profile="cpu", neighbours=[serve]).cpus == (1, 3)
-    assert choose_cpus_beside(smt, cores=3, profile="cpu", neighbours=[serve]).cpus == (1, 2, 3)
+    assert choose_colocated_cpus(smt, cores=2, profile="cpu", neighbours=[serve]).cpus == (1, 3)
+    assert choose_colocated_cpus(smt, cores=3, profile="cpu", neighbours=[serve]).cpus == (1, 2, 3)
 
 
 @given(
@@ -84,7 +84,7 @@ def test_a_job_gets_enough_and_nothing_of_others_while_that_is_possible(
     held: list[set[int]], profile: Any, cores: int, oversubscribe: bool
 ) -> None:
     neighbours = [Neighbour(name=f"n{place}", cpus=tuple(sorted(cpus))) for place, cpus in enumerate(held)]
-    cpus, why = choose_cpus_beside(
+    cpus, why = choose_colocated_cpus(
         TWO, cores=cores, profile=profile, neighbours=neighbours, oversubscribe=oversubscribe
     )
     taken = set().union(*held)
@@ -100,6 +100,6 @@ def test_a_job_gets_enough_and_nothing_of_others_while_that_is_possible(
 @pytest.mark.parametrize(("profile", "cpus"), [("cpu", {2, 3}), ("memory", {4, 5}), ("network", {4, 5})])
 def test_ranks_are_bound_beside_services_and_the_plan_says_why(profile: Any, cpus: set[int]) -> None:
     job = sf.MPIWorkload(name="job", mainfile="x", n_tasks=2, profile=profile, affinity="cpumempin")
-    plan = plan_here(job, TWO, neighbours=[SERVE])
+    plan = plan_local_job(job, TWO, neighbours=[SERVE])
     assert {cpu for rank in plan.ranks for cpu in rank.cpus} == cpus
     assert "-bound: " in plan.reasons[-1]

@@ -13,7 +13,7 @@ import scanflow as sf
 from scanflow.backends.local.mpi.profiling.classify import Profile
 from scanflow.placement.mpi.groups import ClusterNode
 from scanflow.placement.mpi.plan import MPIPlan, plan_job
-from scanflow.placement.mpi.scripts import mpirun_script, rankfile, sbatch_script
+from scanflow.placement.mpi.scripts import format_rankfile, mpirun_script, sbatch_script
 from scanflow.placement.topology import Core, NumaNode, Topology
 from scanflow_client.cli.app import app
 
@@ -54,8 +54,8 @@ def test_a_slurm_batch_file_has_the_nodes_and_tasks_of_the_plan() -> None:
 
 def test_a_rank_file_has_each_ranks_node_and_cpus() -> None:
     _, plan = planned(topology=FOUR, affinity="cpumempin")
-    assert rankfile(plan).splitlines()[3:5] == ["rank 3=node0 slot=3", "rank 4=node1 slot=0"]
-    assert rankfile(planned()[1]).splitlines()[0] == "rank 0=node0 slot=*"
+    assert format_rankfile(plan).splitlines()[3:5] == ["rank 3=node0 slot=3", "rank 4=node1 slot=0"]
+    assert format_rankfile(planned()[1]).splitlines()[0] == "rank 0=node0 slot=*"
 
 
 @pytest.mark.processes

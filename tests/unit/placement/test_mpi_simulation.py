@@ -11,14 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scanflow.errors import InvalidError
-from scanflow.placement.mpi.simulation.contention import Contention, WorkerRanks, Workers, group_alike, slowdowns
+from scanflow.placement.mpi.simulation.contention import (
+    Contention,
+    WorkerRanks,
+    Workers,
+    compute_slowdowns,
+    group_alike,
+)
 from scanflow.placement.mpi.simulation.engine import SimulatedCluster, Simulation, simulate
 from scanflow.placement.mpi.simulation.experiment import (
     CONTENTION,
     MAKESPANS_S,
     PROGRAMS,
     dgemm_jobs,
-    random_jobs,
+    generate_jobs,
     summarize,
     thesis_jobs,
 )
@@ -120,8 +126,8 @@ def places(draw: st.DrawFn) -> tuple[ProgramModel, tuple[Workers, ...]]:
 def test_one_more_job_never_speeds_the_others_up(
     running: list[tuple[ProgramModel, tuple[Workers, ...]]], more: tuple[ProgramModel, tuple[Workers, ...]]
 ) -> None:
-    before = slowdowns(running, CONTENTION)
-    after = slowdowns([*running, more], CONTENTION)
+    before = compute_slowdowns(running, CONTENTION)
+    after = compute_slowdowns([*running, more], CONTENTION)
     assert all(late >= early - 1e-9 for early, late in zip(before, after, strict=False))
     assert all(one >= 1 - 1e-9 for one in before)  # shares that sum to one nearly
 
@@ -131,7 +137,7 @@ def test_a_better_machine_never_slows_a_job(running: list[tuple[ProgramModel, tu
     better = replace(CONTENTION, **{what: 2 * getattr(CONTENTION, what)})
     assert all(
         fast <= slow + 1e-9
-        for fast, slow in zip(slowdowns(running, better), slowdowns(running, CONTENTION), strict=True)
+        for fast, slow in zip(compute_slowdowns(running, better), compute_slowdowns(running, CONTENTION), strict=True)
     )
 
 
@@ -139,7 +145,7 @@ def test_sixteen_stream_ranks_get_what_the_socket_gives() -> None:
     stream = next(program for program in PROGRAMS if program.name == "STREAM")
     together = group_alike([WorkerRanks(node=0, sockets=((0, 16),), pinned=True)])
     apart = group_alike([WorkerRanks(node=node, sockets=((0, 4),), pinned=True) for node in range(4)])
-    (slow,), (fast,) = (slowdowns([(stream, workers)], CONTENTION) for workers in (together, apart))
+    (slow,), (fast,) = (compute_slowdowns([(stream, workers)], CONTENTION) for workers in (together, apart))
     shortage = 16 * stream.memory_gb_per_s / CONTENTION.socket_gb_per_s
     assert slow - fast == pytest.approx(
         stream.memory_share * (shortage - 1) + stream.compute_share * CONTENTION.migration * (1 / 4 - 1 / 16)
@@ -153,7 +159,7 @@ def test_a_worker_gets_the_cores_of_one_socket_where_one_has_enough() -> None:
     assert machines.take("node0", 2) == (4, 5)
     spread = machines.take("node0", 3)
     assert spread == (3, 6, 7)
-    assert machines.ranks("node0", spread).sockets == ((0, 1), (1, 2))
+    assert machines.place_ranks("node0", spread).sockets == ((0, 1), (1, 2))
     machines.release("node0", first)
     assert machines.nodes[0].cores == 3
     with pytest.raises(ValueError, match="node0 has 3 cores, but 4 were placed on it"):
@@ -187,10 +193,10 @@ def test_the_planner_s_own_algorithms_place_the_workers() -> None:
 
 
 def test_random_jobs_are_the_five_programs_four_times_within_1200_seconds() -> None:
-    jobs = random_jobs(7)
+    jobs = generate_jobs(7)
     assert sorted(job.program.name for job in jobs) == sorted(4 * [program.name for program in PROGRAMS])
     assert all(0 <= one.submitted_s <= other.submitted_s <= 1200 for one, other in pairwise(jobs))
-    assert random_jobs(7) == jobs != random_jobs(8)
+    assert generate_jobs(7) == jobs != generate_jobs(8)
 
 
 def test_makespans_are_to_each_other_as_the_thesis_measured_them() -> None:

@@ -14,9 +14,9 @@ from scanflow.placement.threads import (
     INTRA_OP,
     POOLS,
     SCANFLOW_THREADS,
+    build_thread_variables,
     check_overrides,
     pool_size,
-    thread_variables,
 )
 from tests.waiting import patient
 
@@ -31,7 +31,7 @@ def test_a_part_of_a_core_counts_as_one(cores: float, size: int) -> None:
 
 
 def test_every_pool_is_as_large_as_the_cores_granted() -> None:
-    variables = thread_variables(3.5)
+    variables = build_thread_variables(3.5)
     assert {variables[name] for name in POOLS} == {"4"}
     assert (variables[INTER_OP], variables[INTRA_OP]) == ("1", "4")
     assert variables["OMP_NUM_THREADS"] == variables[SCANFLOW_THREADS] == "4"
@@ -40,8 +40,8 @@ def test_every_pool_is_as_large_as_the_cores_granted() -> None:
 
 
 def test_a_user_may_choose_how_openmp_waits() -> None:
-    assert thread_variables(2)["OMP_WAIT_POLICY"] == "passive"
-    assert thread_variables(2, {"OMP_WAIT_POLICY": "active"})["OMP_WAIT_POLICY"] == "active"
+    assert build_thread_variables(2)["OMP_WAIT_POLICY"] == "passive"
+    assert build_thread_variables(2, {"OMP_WAIT_POLICY": "active"})["OMP_WAIT_POLICY"] == "active"
 
 
 @pytest.mark.processes
@@ -53,7 +53,7 @@ def test_an_openmp_runtime_that_is_loaded_leaves_the_mask_alone() -> None:
         "assert os.sched_getaffinity(0) == own"
     )
     subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **thread_variables(2)}, timeout=patient(120), check=True
+        [sys.executable, "-c", code], env={**os.environ, **build_thread_variables(2)}, timeout=patient(120), check=True
     )
 
 
@@ -62,7 +62,7 @@ def test_an_openmp_runtime_that_is_loaded_leaves_the_mask_alone() -> None:
     [({}, "1", "8"), ({INTER_OP: "2"}, "2", "4"), ({INTRA_OP: "2"}, "4", "2"), ({INTER_OP: "3"}, "3", "2")],
 )
 def test_tensorflows_two_pools_share_the_cores(overrides: dict[str, str], inter: str, intra: str) -> None:
-    variables = thread_variables(8, overrides)
+    variables = build_thread_variables(8, overrides)
     assert (variables[INTER_OP], variables[INTRA_OP]) == (inter, intra)
 
 
@@ -73,7 +73,7 @@ def test_what_is_accepted_stays_within_the_budget(cores: int, sizes: dict[str, i
         check_overrides(overrides, cores)
     except InvalidError:
         return
-    variables = thread_variables(cores, overrides)
+    variables = build_thread_variables(cores, overrides)
     assert overrides.items() <= variables.items()
     assert all(1 <= int(variables[name]) <= cores for name in POOLS)
     assert int(variables[INTER_OP]) * int(variables[INTRA_OP]) <= cores

@@ -5,7 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from typing import Any
 
-from scanflow.backends.job_times import JobTimes, is_job, job_times, totals
+from scanflow.backends.job_times import JobTimes, compute_job_times, compute_job_totals, is_job
 from scanflow.backends.records import RunRecord, TaskRecord
 from scanflow.names import RunName, StepName
 from scanflow.reports.gantt import gantt
@@ -33,7 +33,7 @@ def jobs() -> list[JobTimes]:
         record("b", "running", 110.0, 120.0, None),
         record("a", "succeeded", 100.0, 104.0, 20.0),
     ]
-    return [job_times(one, now=150.0) for one in records]
+    return [compute_job_times(one, now=150.0) for one in records]
 
 
 def test_times_are_those_of_the_thesis() -> None:
@@ -42,11 +42,11 @@ def test_times_are_those_of_the_thesis() -> None:
     assert (runs.waiting_s, runs.running_s, runs.response_s) == (10.0, 30.0, None)
     assert (ended.waiting_s, ended.running_s, ended.response_s) == (4.0, 20.0, 24.0)
     assert (ended.ranks, ended.nodes) == (4, ("n0", "n1"))
-    second = job_times(record("d", "failed", 108.0, 124.0, 6.0), now=150.0)
-    found = totals([waits, runs, ended, second])
+    second = compute_job_times(record("d", "failed", 108.0, 124.0, 6.0), now=150.0)
+    found = compute_job_totals([waits, runs, ended, second])
     assert found is not None
     assert (found.jobs, found.makespan_s, found.response_s, found.waiting_s) == (2, 30.0, 46.0, 10.0)
-    assert totals([waits, runs]) is None
+    assert compute_job_totals([waits, runs]) is None
 
 
 def test_a_run_of_another_type_is_no_job() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from scanflow.agent.records import Event
-from scanflow.reports.loop_events import collect_versions, loop_event, loop_events
-from scanflow.reports.page import loop_report
+from scanflow.reports.loop_events import collect_versions, parse_loop_event, select_loop_events
+from scanflow.reports.page import render_report
 
 
 def event(type: str, agent: str | None = "planner", *, at: float = 100.0, subject: str = "", **data: Any) -> Event:
@@ -70,7 +70,7 @@ def judged(version: int, old: float, new: float, *, champion: int | None = 1, be
     ],
 )
 def test_each_thing_has_its_kind_and_its_words(happened: Event, kind: str, text: str) -> None:
-    found = loop_event(happened)
+    found = parse_loop_event(happened)
     assert found is not None
     assert (found.kind, found.text, found.at, found.agent) == (kind, text, 100.0, happened.data.get("agent", "labels"))
 
@@ -88,7 +88,7 @@ def test_each_thing_has_its_kind_and_its_words(happened: Event, kind: str, text:
     ],
 )
 def test_what_is_no_part_of_it_is_left_out_and_nothing_that_somebody_tells_breaks_it(happened: Event) -> None:
-    assert loop_event(happened) is None
+    assert parse_loop_event(happened) is None
     assert collect_versions([happened]) == []
 
 
@@ -180,10 +180,10 @@ def test_events_become_a_page_and_what_was_told_twice_or_of_another_application_
         event("drift.found", "checker", anomalies=3, predictions=1000, run="a-b-3"),
         judged(2, 0.9, 0.93),
     ]
-    events = loop_events(happened, app="mnist")
+    events = select_loop_events(happened, app="mnist")
     assert len(events) == 5
-    assert len(loop_events([event("labels.given", count=1, by="ada")] * 2)) == 2
-    page = loop_report(title="A <loop>", events=events, versions=collect_versions(happened))
+    assert len(select_loop_events([event("labels.given", count=1, by="ada")] * 2)) == 2
+    page = render_report(title="A <loop>", events=events, versions=collect_versions(happened))
     assert "<dt>samples selected</dt><dd>200</dd>" in page
     assert "<dt>anomalies</dt><dd>383</dd>" in page
     assert "1,000 predictions" in page

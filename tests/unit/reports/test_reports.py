@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow.reports.drawing import COLOURS, place, ticks
-from scanflow.reports.page import loop_report
+from scanflow.reports.drawing import COLOURS, compute_ticks, place_labels
+from scanflow.reports.page import render_report
 from scanflow.reports.records import Kind, LoopEvent, ModelUse, Version
 from scanflow.reports.sections import draw_history
-from scanflow.reports.timeline import build_markers, timeline
+from scanflow.reports.timeline import build_markers, draw_timeline
 
 HERE = Path(__file__).parent
 SVG = "{http://www.w3.org/2000/svg}"
@@ -67,7 +67,7 @@ def use(began: float, ended: float | None = None) -> ModelUse:
     return ModelUse(began=BEGIN + began, ended=None if ended is None else BEGIN + ended)
 
 
-DRAWINGS = {"timeline.svg": timeline(loop()), "model_history.svg": draw_history(versions())}
+DRAWINGS = {"timeline.svg": draw_timeline(loop()), "model_history.svg": draw_history(versions())}
 
 
 @pytest.mark.parametrize("name", DRAWINGS)
@@ -140,7 +140,7 @@ VERSIONS = st.builds(
 
 @given(EVENTS)
 def test_whatever_happened_can_be_drawn_and_no_labels_overlap(events: list[LoopEvent]) -> None:
-    assert overlaps(timeline(events)) == []
+    assert overlaps(draw_timeline(events)) == []
 
 
 @given(VERSIONS)
@@ -188,14 +188,14 @@ def test_each_look_has_a_dashed_line_whether_it_found_drift_or_not() -> None:
         event(100, "checker", "detection", "drift: 300 outliers", 300),
     ]
 
-    assert guides_of(timeline(events)) == [("blue", 84.0), ("soft", 510.0), ("red", 936.0)]
-    page = loop_report(title="Loop", events=events, versions=[])
+    assert guides_of(draw_timeline(events)) == [("blue", 84.0), ("soft", 510.0), ("red", 936.0)]
+    page = render_report(title="Loop", events=events, versions=[])
     assert "drift was found (red), a detection found no drift (grey)" in page
 
 
 @given(st.lists(st.tuples(st.floats(0, 900), st.floats(1, 300)), max_size=40), st.integers(1, 5))
 def test_labels_are_placed_inside_and_apart(wanted: list[tuple[float, float]], rows: int) -> None:
-    found = place(wanted, left=0.0, right=900.0, rows=rows, gap=8.0)
+    found = place_labels(wanted, left=0.0, right=900.0, rows=rows, gap=8.0)
 
     spans: dict[int, list[tuple[float, float]]] = {}
     for (_, width), label in zip(wanted, found, strict=True):
@@ -211,7 +211,7 @@ def test_labels_are_placed_inside_and_apart(wanted: list[tuple[float, float]], r
 
 @given(st.floats(0, 1e6), st.floats(1e-3, 1e6), st.integers(1, 12))
 def test_ticks_are_few_and_inside(low: float, span: float, most: int) -> None:
-    found = ticks(low, low + span, most)
+    found = compute_ticks(low, low + span, most)
 
     assert len(found) <= most + 1
     assert all(low - 1e-6 * span - 1e-6 <= tick <= low + span * (1 + 1e-6) + 1e-6 for tick in found)
@@ -229,7 +229,7 @@ def test_neighbours_of_a_kind_become_one_that_adds_them_up() -> None:
 def test_agents_of_the_loop_come_in_its_order_and_others_after_them() -> None:
     events = [event(0, name, "other", "x") for name in ("watch", "executor", "checker", "tracker", "planner")]
 
-    svg = timeline(events)
+    svg = draw_timeline(events)
 
     lanes = re.findall(r'font-weight="600"[^>]*>(\w+)<', svg)
     assert lanes == ["tracker", "checker", "planner", "executor", "watch"]
@@ -238,7 +238,7 @@ def test_agents_of_the_loop_come_in_its_order_and_others_after_them() -> None:
 def test_a_page_runs_nothing_fetches_nothing_and_shows_text_as_text() -> None:
     events = [*loop(), event(50, "<img src=x>", "other", "<script>alert(1)</script>" + "x" * 99)]
 
-    page = loop_report(title="Loop & <more>", events=events, versions=versions(), facts={"<b>": "<i>"})
+    page = render_report(title="Loop & <more>", events=events, versions=versions(), facts={"<b>": "<i>"})
 
     assert "<script" not in page
     assert "<img" not in page
@@ -250,7 +250,7 @@ def test_a_page_runs_nothing_fetches_nothing_and_shows_text_as_text() -> None:
 
 
 def test_a_page_counts_when_it_is_given_no_figures() -> None:
-    page = loop_report(title="Loop", events=loop(), versions=versions())
+    page = render_report(title="Loop", events=loop(), versions=versions())
 
     for name, value in (("predictions", "3,000"), ("anomalies", "900"), ("samples selected", "300"), ("versions", "7")):
         assert f"<dt>{name}</dt><dd>{value}</dd>" in page
@@ -260,7 +260,7 @@ def test_a_page_counts_when_it_is_given_no_figures() -> None:
 
 
 def test_a_page_of_nothing_says_so() -> None:
-    page = loop_report(title="Loop", events=[], versions=[])
+    page = render_report(title="Loop", events=[], versions=[])
 
     assert "No activity yet." in page
     assert "No drift was found." in page
@@ -271,7 +271,7 @@ def test_a_page_of_nothing_says_so() -> None:
 def test_a_long_table_keeps_the_latest() -> None:
     events = [event(at, "tracker", "other", f"number {at}") for at in range(1200)]
 
-    page = loop_report(title="Loop", events=events, versions=[])
+    page = render_report(title="Loop", events=events, versions=[])
 
     assert "The first 200 events are not listed." in page
     assert ">number 199</td>" not in page

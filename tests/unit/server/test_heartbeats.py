@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scanflow_server.arbiter.assembly import make_engine
+from scanflow_server.arbiter.assembly import build_engine
 from scanflow_server.heartbeats import SILENT_S, Heartbeats
 from scanflow_server.store import agents
 from scanflow_server.store import intents as kept
@@ -72,7 +72,7 @@ def test_a_strategy_keeps_its_field_for_as_long_as_its_agent_says_that_it_is_the
         kept.put_field(connection, "service/tests/serve", field)
     now += 10_000
     assert api.post(HERE, json={"url": "http://127.0.0.1:1", "pid": 7}).status_code == 204
-    engine = make_engine(api.context)
+    engine = build_engine(api.context)
     assert engine.submit(intent("i2", strategy="other")).winner == "i1"
     now += SILENT_S + 1
     assert engine.submit(intent("i3", strategy="other")).winner is None

@@ -16,7 +16,7 @@ import pytest
 
 from scanflow.agent.records import JSON, AgentView, Sample
 from scanflow.backends.records import RunRecord
-from scanflow.drift.thumbnail import thumbnail
+from scanflow.drift.thumbnail import encode_thumbnail
 from scanflow.names import RunName
 from scanflow_server.access import TokenHolder
 from scanflow_server.overview_html import Overview, render_overview
@@ -265,7 +265,7 @@ def test_who_labels_is_not_led_and_sees_who_said_what_when_they_ask(api: Api, ad
 
 
 def test_a_picture_is_seen_and_nothing_runs_or_comes_from_elsewhere(api: Api, ada: httpx.Client) -> None:
-    png = thumbnail(np.arange(784).reshape(28, 28))
+    png = encode_thumbnail(np.arange(784).reshape(28, 28))
     assert png is not None
     sent = {"id": "a/b&c", "picture": base64.b64encode(png).decode(), "data": {"shape": [28, 28]}}
     ask_for(api, sent)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from scanflow.http.home_token import token_hash
+from scanflow.http.home_token import hash_token
 from scanflow_server.access import TokenHolder
 from scanflow_server.auth import Callers
 from scanflow_server.store import agents, tokens
@@ -35,7 +35,7 @@ def test_a_request_that_comes_while_the_tokens_are_first_read_is_let_in(
     monkeypatch.setattr(
         tokens,
         "load_valid",
-        lambda _connection: {token_hash("secret"): TokenRow(name="ada", role="viewer", team="vision", created=1.0)},
+        lambda _connection: {hash_token("secret"): TokenRow(name="ada", role="viewer", team="vision", created=1.0)},
     )
 
     monkeypatch.setattr(agents, "list_all", lambda _connection: [])

@@ -12,7 +12,7 @@ from scanflow.backends.service_change import ServiceChange
 from scanflow.errors import UnavailableError, UsageError
 from scanflow_server import requests
 from scanflow_server.arbiter.arbitrate import QUEUE_S
-from scanflow_server.arbiter.assembly import make_engine
+from scanflow_server.arbiter.assembly import build_engine
 from scanflow_server.arbiter.why import explain_action
 from scanflow_server.commands import QueuedDeployer, carry_out
 from scanflow_server.context import ServerContext
@@ -32,7 +32,7 @@ class Desk:
     def __init__(self, context: ServerContext) -> None:
         seconds = itertools.count(1_800_000_000)
         context.clock = lambda: float(next(seconds))
-        self.context, self.engine = context, make_engine(context)
+        self.context, self.engine = context, build_engine(context)
 
     def request(self, kind: Kind, /, by: str = "ada", **wanted: Any) -> str:
         given = DEPLOY if kind == "deploy" else wanted
@@ -162,7 +162,7 @@ def test_a_command_waits_for_its_turn_only_for_so_long(desk: Desk) -> None:
     id = desk.request("change", instances=2)
     now = desk.context.clock() + QUEUE_S
     desk.context.clock = lambda: now
-    late = make_engine(desk.context)
+    late = build_engine(desk.context)
     stored = desk.wanted(id)
     late.intents.decide_again(stored.intent)
     problem = desk.known(id).problem

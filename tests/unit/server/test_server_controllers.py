@@ -16,7 +16,7 @@ from scanflow.deployer import RunRequest
 from scanflow.errors import UnavailableError
 from scanflow.processes.files import is_locked
 from scanflow.processes.jobs import Job
-from scanflow_server.arbiter.assembly import make_engine
+from scanflow_server.arbiter.assembly import build_engine
 from scanflow_server.context import ServerContext
 from scanflow_server.control.operations import OperationsController, ServicesController
 from scanflow_server.control.retention import RetentionController
@@ -179,7 +179,7 @@ def test_a_service_that_cannot_be_looked_at_hides_no_other_and_its_own_news_is_t
 
     monkeypatch.setattr(context.deployer, "services", lambda: listed)
     monkeypatch.setattr(context.deployer, "service", service)
-    controller = ServicesController(context, make_engine(context))
+    controller = ServicesController(context, build_engine(context))
 
     def told() -> list[str]:
         with context.store.read() as connection:
@@ -198,7 +198,7 @@ def test_a_change_that_is_due_is_asked_for_once_until_there_is_another_generatio
     seen = a_service("digits", "ready")
     monkeypatch.setattr(context.deployer, "services", lambda: [seen])
     monkeypatch.setattr(context.deployer, "reconcile", lambda _record, **_: ServiceChange(promote=True))
-    controller = ServicesController(context, make_engine(context))
+    controller = ServicesController(context, build_engine(context))
 
     def asked() -> list[str]:
         with context.store.read() as connection:
@@ -221,7 +221,7 @@ def test_what_was_put_right_of_a_service_is_an_event(context: ServerContext, mon
 
     monkeypatch.setattr(context.deployer, "services", lambda: [a_service("digits", "ready")])
     monkeypatch.setattr(context.deployer, "reconcile", reconcile)
-    ServicesController(context, make_engine(context)).tick()
+    ServicesController(context, build_engine(context)).tick()
     with context.store.read() as connection:
         (found,) = [one for one in events.list_after(connection, 0) if one.type == "service.mended"]
     assert (found.subject, found.data) == (

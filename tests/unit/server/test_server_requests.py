@@ -230,7 +230,7 @@ def post(api: Api, path: str, content: bytes = b"{}", key: str = "once") -> tupl
 def test_the_runs_of_a_workflow_are_found_however_many_others_there_are(doing: Doing) -> None:
     run = doing("run_workflow", workflow="w0").result["run"]
     doing("run_workflow", key="intent/i2", workflow="w1")
-    found = RequestedRuns(doing.context, "tests").newest(app="counting", team="tests", workflow="w0", limit=1)
+    found = RequestedRuns(doing.context, "tests").list_newest(app="counting", team="tests", workflow="w0", limit=1)
     assert [one.name for one in found] == [run]
 
 

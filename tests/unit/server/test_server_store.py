@@ -242,8 +242,8 @@ def test_events_are_found_by_number_type_and_application(store: Store) -> None:
 
 
 def test_a_key_stands_for_one_request(store: Store) -> None:
-    mark = keys.fingerprint({"a": 1, "b": 2})
-    assert mark == keys.fingerprint({"b": 2, "a": 1})
+    mark = keys.compute_fingerprint({"a": 1, "b": 2})
+    assert mark == keys.compute_fingerprint({"b": 2, "a": 1})
     with store.write() as connection:
         assert keys.find(connection, "k", "run", mark) is None
         keys.record(connection, "k", "run", mark, target="calm-otter-417", at=1.0)
@@ -251,7 +251,7 @@ def test_a_key_stands_for_one_request(store: Store) -> None:
         assert keys.find(connection, "k", "run", mark) == "calm-otter-417"
         assert keys.find(connection, None, "run", mark) is None
         with pytest.raises(InvalidError, match="'k' was used for another request"):
-            keys.find(connection, "k", "run", keys.fingerprint({"a": 2}))
+            keys.find(connection, "k", "run", keys.compute_fingerprint({"a": 2}))
 
 
 def test_a_run_is_active_until_its_newest_drive_has_ended(store: Store) -> None:

@@ -16,9 +16,9 @@ import pytest
 
 from scanflow.backends.local.services.supervisor.attempts import (
     describe_failure,
-    limit_logs,
     list_attempt_numbers,
     prune,
+    rotate_log,
 )
 from scanflow.backends.local.services.supervisor.canary import CanaryAnalysis
 from scanflow.backends.local.services.supervisor.listener import open_listening_socket, open_reserving_socket
@@ -51,7 +51,7 @@ def test_logs_are_bounded_and_the_last_part_is_kept(tmp_path: Path) -> None:
     with log.open("ab") as writer:
         writer.write(b"a" * 100)
         writer.flush()
-        limit_logs(tmp_path, at_most=50)
+        rotate_log(tmp_path, at_most=50)
         writer.write(b"b")
     assert (tmp_path / "stdout.log.1").read_bytes() == b"a" * 100
     assert log.read_bytes() == b"b"
@@ -89,14 +89,14 @@ def definition() -> ServiceSpec:
 def test_an_analysis_counts_from_its_beginning_whoever_looks(tmp_path: Path) -> None:
     path = tmp_path / "canary.json"
     before = Totals({"r1": RevisionStats(requests=1000, errors=900), "r2": RevisionStats(requests=5, buckets={0.1: 5})})
-    first = CanaryAnalysis(path).verdict(definition(), before, wall=100)
+    first = CanaryAnalysis(path).decide(definition(), before, wall=100)
     assert first is not None
     assert first.decision == "wait"
     after = Totals({"r1": RevisionStats(requests=1010, errors=900), "r2": RevisionStats(requests=15, errors=1)})
-    verdict = CanaryAnalysis(path).verdict(definition(), after, wall=101)
+    verdict = CanaryAnalysis(path).decide(definition(), after, wall=101)
     assert verdict is not None
     assert (verdict.decision, verdict.reason[:10]) == ("revert", "errors 0.1")
-    assert CanaryAnalysis(path).verdict(definition().with_changes(policy=None), after, wall=101) is None
+    assert CanaryAnalysis(path).decide(definition().with_changes(policy=None), after, wall=101) is None
 
 
 # Predictions
@@ -167,7 +167,7 @@ def test_who_records_beside_an_instance_ends_after_it_and_has_tried_again(record
 
 @pytest.fixture
 def noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ports, "_notes_file", lambda: tmp_path / "ports.json")
+    monkeypatch.setattr(ports, "_get_notes_file", lambda: tmp_path / "ports.json")
 
 
 @pytest.mark.usefixtures("noted")

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from scanflow.backends.local.services.supervisor.metrics import ServiceMetrics, read_usage
 from scanflow.backends.service_decisions import RevisionStats, subtract_stats
 from scanflow.backends.service_metrics import MetricsWindow
-from scanflow.backends.service_records import quantile
+from scanflow.backends.service_records import compute_quantile
 
 
 def samples(times: int = 1) -> list[list[Any]]:
@@ -73,7 +73,7 @@ def test_a_window_gives_rates_and_quantiles_of_its_seconds(tmp_path: Path) -> No
     metrics.report("1", samples(2))
     window.record(metrics.totals, 110, in_flight=0)
     assert window.active == 110
-    assert window.rps("r1") == 1.0
+    assert window.compute_rps("r1") == 1.0
     assert window.sample("rps", 10, queues=[0, 0], cpu_shares=[]) == pytest.approx(0.55)
     assert window.sample("p95", 10, queues=[0], cpu_shares=[]) == 1.0
     assert window.sample("queue", 10, queues=[1, 3], cpu_shares=[]) == 2
@@ -88,10 +88,10 @@ def test_what_was_done_between_two_moments_is_never_negative() -> None:
 
 def test_quantiles_lie_inside_their_bucket() -> None:
     buckets = {0.1: 90.0, 0.2: 100.0, float("inf"): 100.0}
-    assert quantile(buckets, 0.5) == pytest.approx(0.1 * 50 / 90)
-    assert quantile(buckets, 0.95) == pytest.approx(0.15)
-    assert quantile({0.1: 0.0, float("inf"): 3.0}, 0.5) == 0.1
-    assert quantile({}, 0.5) is None
+    assert compute_quantile(buckets, 0.5) == pytest.approx(0.1 * 50 / 90)
+    assert compute_quantile(buckets, 0.95) == pytest.approx(0.15)
+    assert compute_quantile({0.1: 0.0, float("inf"): 3.0}, 0.5) == 0.1
+    assert compute_quantile({}, 0.5) is None
 
 
 def test_the_usage_of_a_process_is_read() -> None:

@@ -65,7 +65,7 @@ class Asked:
         self.status = response.status
         self.content_type = response.content_type
         self.headers = dict(response.headers)
-        self.body = response.content()
+        self.body = response.join_body()
 
     @property
     def json(self) -> Any:

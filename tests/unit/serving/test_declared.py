@@ -161,8 +161,8 @@ def test_whole_numbers_may_come_as_floats() -> None:
 
 
 def test_zeros_fit_what_is_declared() -> None:
-    assert NodeSignature((X,)).zeros().shape == (1, 4)
-    zeros = TABLE.zeros()
+    assert NodeSignature((X,)).make_zeros().shape == (1, 4)
+    zeros = TABLE.make_zeros()
     assert {name: one.shape for name, one in zeros.items()} == {"a": (1,), "b": (1,)}
-    assert TensorSpec("s", "BYTES", (-1,)).zeros().tolist() == [b""]
-    assert NodeSignature().zeros() is None
+    assert TensorSpec("s", "BYTES", (-1,)).make_zeros().tolist() == [b""]
+    assert NodeSignature().make_zeros() is None

@@ -122,7 +122,7 @@ async def test_a_swap_loses_no_request_and_unloads_after_the_last(path: Path) ->
         await here.application.apply(desired(revision("new", adder(path, 2)), generation=2))
         after = here.infer([0])
         assert [one.id for one in here.application.revisions.retiring] == ["old"]
-        assert here.application.state()["revisions"][-1]["id"] == "old"
+        assert here.application.describe_state()["revisions"][-1]["id"] == "old"
         module(here).gate.set()
         assert (await begun).outputs == [[1]]
         assert (await begun).headers["x-scanflow-revision"] == "old"
@@ -149,7 +149,7 @@ async def test_what_cannot_be_served_changes_nothing(path: Path, bad: Any, words
             await here.application.apply(desired(*bad(path), generation=2))
         assert words in str(caught.value)
         assert here.application.ready()
-        assert here.application.state()["generation"] == 1
+        assert here.application.describe_state()["generation"] == 1
         assert (await here.infer([0])).outputs == [[1]]
 
 
@@ -167,7 +167,7 @@ async def test_wishes_that_come_together_are_done_one_after_the_other(path: Path
         ]
         await asyncio.gather(*wishes)
         assert (await here.infer([0])).outputs == [[4]]
-        assert here.application.state()["generation"] == 5
+        assert here.application.describe_state()["generation"] == 5
 
 
 async def test_requests_never_fail_while_revisions_come_and_go(path: Path) -> None:
@@ -209,7 +209,7 @@ async def test_a_shadow_is_compared_and_never_answers(path: Path, by: int, outco
             assert (await here.infer([0])).outputs == [[1]]
             await until(lambda: loaded(here)["next"].in_flight == 0)
         assert loaded(here)["next"].compared[outcome] == 10
-        (told,) = [one for one in here.application.state()["revisions"] if one["shadow"]]
+        (told,) = [one for one in here.application.describe_state()["revisions"] if one["shadow"]]
         assert told["compared"][outcome] == 10
         figures = (await here.ask("/metrics")).body.decode()
         assert f'scanflow_shadow_total{{outcome="{outcome}",revision="next",service="wf"}} 10.0' in figures

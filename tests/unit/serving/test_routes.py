@@ -280,7 +280,7 @@ async def test_an_instance_with_too_many_threads_that_hang_is_no_longer_ready(pa
         assert len(here.application.engine.abandoned) >= MAX_ABANDONED
         assert (await here.ask("/v2/health/ready")).status == 503
         assert (await here.ask("/v2/health/live")).status == 503
-        assert here.application.state()["unhealthy"]
+        assert here.application.describe_state()["unhealthy"]
         module().gate.set()
 
 
@@ -456,7 +456,7 @@ async def test_a_component_that_says_it_is_unwell_makes_the_instance_unready(pat
         assert (await here.ask("/v2/health/ready")).status == 503
         answer = await here.ask("/v2/models/sick/ready")
         assert (answer.status, "the GPU fell off" in answer.detail) == (503, True)
-        assert "the GPU fell off" in here.application.state()["unwell"]
+        assert "the GPU fell off" in here.application.describe_state()["unwell"]
         module().Sick.well = True
         await here.application.health.check()
         await asyncio.sleep(0)
@@ -467,7 +467,7 @@ async def test_the_state_counts_what_is_there(path: Path) -> None:
     async with instance(path.parent, node("bad", path, "Bad")) as here:
         waiting = [here.infer([2]) for _ in range(3)]
         await until(module().inside.is_set)
-        state = here.application.state()
+        state = here.application.describe_state()
         assert (state["generation"], state["in_flight"], state["queue"], state["ready"]) == (1, 3, 2, True)
         assert state["threads"] >= 2
         assert state["cpus"]
@@ -475,7 +475,7 @@ async def test_the_state_counts_what_is_there(path: Path) -> None:
         assert json.dumps(state)
         module().gate.set()
         await asyncio.gather(*waiting)
-        assert here.application.state()["revisions"][0]["requests"] == 3
+        assert here.application.describe_state()["revisions"][0]["requests"] == 3
 
 
 async def test_predictions_are_recorded_as_they_were_sent(path: Path, tmp_path: Path) -> None:

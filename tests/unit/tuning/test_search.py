@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scanflow.errors import InvalidError, UnavailableError, UsageError
-from scanflow.placement.topology import uniform
+from scanflow.placement.topology import build_uniform
 from scanflow.tuning.candidates import Candidate, SearchSpace
 from scanflow.tuning.comparison import compare
 from scanflow.tuning.goals import Goal, Measurement
@@ -17,7 +17,7 @@ from scanflow.tuning.search import choose_next_candidate
 from scanflow.tuning.study import FRESH_PAIRS, Study
 from tests.unit.tuning.conftest import SimulatedBench
 
-SPACE = SearchSpace(topology=uniform(sockets=2, cores_per_socket=8), cores=16, batches=(4, 16))
+SPACE = SearchSpace(topology=build_uniform(sockets=2, cores_per_socket=8), cores=16, batches=(4, 16))
 DEFAULT = Candidate(instances=1, cores=16.0)
 
 
@@ -127,7 +127,11 @@ def test_a_candidate_that_cannot_be_served_is_out_and_the_reason_is_kept() -> No
 def test_cost_is_requests_of_each_core_and_latency_the_90th_percentile() -> None:
     found = Measurement(rate=100.0, p50_s=0.01, p90_s=0.02, p99_s=0.03, requests=9)
     one = Candidate(instances=4, cores=2.0)
-    assert [Goal(name=name).value(one, found) for name in ("throughput", "cost", "latency")] == [100.0, 12.5, 50.0]
+    assert [Goal(name=name).compute_value(one, found) for name in ("throughput", "cost", "latency")] == [
+        100.0,
+        12.5,
+        50.0,
+    ]
 
 
 def test_a_candidate_that_fails_is_out_and_the_search_goes_on() -> None:
@@ -202,4 +206,4 @@ def test_the_interval_is_student_s() -> None:
 
 def test_a_trial_of_one_that_fails_scores_below_all() -> None:
     bad = Measurement(rate=0.0, p50_s=1.0, p90_s=1.0, p99_s=1.0, requests=1, failed=1)
-    assert Trial(candidate=DEFAULT, default=(bad,), measured=(bad,)).score(Goal(), DEFAULT) < -1e9
+    assert Trial(candidate=DEFAULT, default=(bad,), measured=(bad,)).compute_score(Goal(), DEFAULT) < -1e9

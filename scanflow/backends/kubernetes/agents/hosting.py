@@ -23,7 +23,7 @@ from scanflow.backends.kubernetes.agents.manifests import (
     format_object_name,
 )
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.code_configmap import CODE_VOLUME, Code, build_code
+from scanflow.backends.kubernetes.code_configmap import CODE_VOLUME, CodeConfigMap, build_code
 from scanflow.backends.kubernetes.differences import format_recreation
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import AGENT, APP, SELECTED, TEAM, derive_namespace
@@ -200,7 +200,7 @@ class KubernetesAgents:
         return replace(agent, tracker=self._ensure(app) or agent.tracker), find_agent(app, agent.name)
 
 
-def _build_code(agent: HostedAgent, definition: Agent) -> Code | None:
+def _build_code(agent: HostedAgent, definition: Agent) -> CodeConfigMap | None:
     """Return the ConfigMap of an agent's files; None: it has none, or its image contains them."""
     references = [sensor.function for sensor in definition.sensors] + list(definition.parameters.values())
     has_files = bool(definition.modules) or any(

@@ -9,11 +9,11 @@ from typing import Any, Final
 from scanflow.app.agents import Agent
 from scanflow.app.application import Application
 from scanflow.backends.agents import HostedAgent
-from scanflow.backends.kubernetes.code_configmap import APP_DIR, Code
+from scanflow.backends.kubernetes.code_configmap import APP_DIR, CodeConfigMap
 from scanflow.backends.kubernetes.environment.manifests import PODS, build_env_from
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import AGENT, append_hash, build_labels, derive_namespace
-from scanflow.backends.kubernetes.security import container_security, pod_security
+from scanflow.backends.kubernetes.security import build_container_security, build_pod_security
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.names import MAX_NAME
 
@@ -41,7 +41,7 @@ def format_address(app: str, team: str, agent: str) -> str:
 
 
 def build_objects(
-    agent: HostedAgent, definition: Agent, settings: KubernetesSettings, code: Code | None = None
+    agent: HostedAgent, definition: Agent, settings: KubernetesSettings, code: CodeConfigMap | None = None
 ) -> list[Manifest]:
     """Return the objects of an agent, in the order of creation.
 
@@ -131,7 +131,7 @@ def _build_selector(agent: HostedAgent) -> dict[str, str]:
 
 
 def _build_deployment(
-    agent: HostedAgent, definition: Agent, settings: KubernetesSettings, code: Code | None
+    agent: HostedAgent, definition: Agent, settings: KubernetesSettings, code: CodeConfigMap | None
 ) -> Manifest:
     base, annotations = _build_metadata(agent), {VERSION: agent.version, CODE: agent.code}
     base["metadata"]["annotations"] = annotations
@@ -140,7 +140,7 @@ def _build_deployment(
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": _GRACE_S,
-        "securityContext": {**pod_security(), "fsGroupChangePolicy": "OnRootMismatch"},
+        "securityContext": {**build_pod_security(), "fsGroupChangePolicy": "OnRootMismatch"},
         "containers": [_build_container(agent, definition, settings, code)],
         "volumes": [
             {"name": "state", "persistentVolumeClaim": {"claimName": format_object_name(agent.name)}},
@@ -171,7 +171,7 @@ def _build_deployment(
 
 
 def _build_container(
-    agent: HostedAgent, definition: Agent, settings: KubernetesSettings, code: Code | None
+    agent: HostedAgent, definition: Agent, settings: KubernetesSettings, code: CodeConfigMap | None
 ) -> Manifest:
     probe = {"httpGet": {"path": "/healthz", "port": "http", "httpHeaders": [{"name": "Host", "value": "localhost"}]}}
     token = {"secretKeyRef": {"name": format_object_name(agent.name), "key": "token"}}
@@ -197,7 +197,7 @@ def _build_container(
         "readinessProbe": {**probe, "periodSeconds": 5, "timeoutSeconds": 5},
         "livenessProbe": {**probe, "periodSeconds": 10, "failureThreshold": 6, "timeoutSeconds": 5},
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": container_security(),
+        "securityContext": build_container_security(),
         "volumeMounts": [
             {"name": "state", "mountPath": FOLDER},
             {"name": "spec", "mountPath": f"{FOLDER}/agent.json", "subPath": "agent.json", "readOnly": True},

@@ -12,7 +12,7 @@ from scanflow.app.application import Application
 from scanflow.app.plan import IMAGE_NOTE, Plan, plan_workflow
 from scanflow.app.workflow import Workflow
 from scanflow.backends.definition import SavedDefinition, enter_run, read_definition, redefine_run
-from scanflow.backends.function_store import forget_functions
+from scanflow.backends.function_store import delete_unused_functions
 from scanflow.backends.journal import Journal, JournalRun
 from scanflow.backends.kubernetes.batch.checks import check_definition
 from scanflow.backends.kubernetes.batch.document import RunDocument
@@ -44,18 +44,18 @@ from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.log_files import FileLogs
 from scanflow.backends.port import Environment, LogReader, RunDefinition, Stream
 from scanflow.backends.records import Observer, RunEnded, RunRecord, RunStarted, RunState, TaskRecord
-from scanflow.backends.step_process import task_tags
+from scanflow.backends.step_process import build_task_tags
 from scanflow.backends.tasks import (
     add_pending_tasks,
     cut_down,
     find_logged_task,
     find_output_tasks,
     find_spin_inputs,
-    running_tasks,
+    select_running_tasks,
 )
 from scanflow.backends.values import Outputs
 from scanflow.errors import InvalidError, UnavailableError, UsageError
-from scanflow.files.private import private_folder, write_private
+from scanflow.files.private import create_private_folder, write_private
 from scanflow.names import RunName, StepName
 from scanflow.outputs import OUTPUTS_FOLDER
 from scanflow.processes.files import is_locked
@@ -129,7 +129,7 @@ class KubernetesBatch(ClusterRuns):
 
     def forget_functions(self, before: float, needed: Collection[str] = ()) -> int:
         with self._journal() as journal:
-            return forget_functions(self._home.functions, before, needed, journal.definitions())
+            return delete_unused_functions(self._home.functions, before, needed, journal.iterate_definitions())
 
     def enter(self, definition: RunDefinition, name: RunName | None = None) -> RunRecord:
         cut = cut_down(definition)
@@ -142,7 +142,7 @@ class KubernetesBatch(ClusterRuns):
                 tasks = find_spin_inputs(cut, self._load_with_tasks(journal, journal.run(cut.past)))
             run = enter_run(journal, cut, parent=self._home.runs, rng=self._rng, name=chosen, tasks=tasks)
             home = self._run_home(run)
-            private_folder(home.path)
+            create_private_folder(home.path)
             self._functions.keep_live(cut.workflow, home)
             origins = {task.step: task.origin for task in tasks if task.state == "succeeded" and task.origin}
             document = RunDocument(**self._build_document_fields(run, cut), origins=origins)
@@ -197,7 +197,7 @@ class KubernetesBatch(ClusterRuns):
                 live = facts.refresh(self._cluster, run_namespace(journal_run)) if entered is None else None
                 run_definition = cut_down(definition or read_definition(journal_run))
                 adopted = live is not None and live.observed.phase == "running"
-                previous_tasks = journal.tasks(journal_run)
+                previous_tasks = journal.read_tasks(journal_run)
                 if adopted:
                     assert live is not None
                     manifest: Manifest | None = live.manifest
@@ -263,12 +263,12 @@ class KubernetesBatch(ClusterRuns):
         document_before, live = (
             (previous, None) if isinstance(previous, RunDocument) else (self._load_document(run), previous)
         )
-        tasks = journal.tasks(run)
+        tasks = journal.read_tasks(run)
         finished, kept_tasks = find_finished_steps(definition.workflow, tasks)
         last_drive = max(
             document_before.drive if document_before is not None else 0, live.drive if live is not None else 0
         )
-        tags = task_tags(definition.workflow.name, run.record.name, "@step@", StepName("@task@"))
+        tags = build_task_tags(definition.workflow.name, run.record.name, "@step@", StepName("@task@"))
         document = RunDocument(
             **self._build_document_fields(run, definition),
             drive=last_drive + 1,
@@ -341,7 +341,7 @@ class KubernetesBatch(ClusterRuns):
             journal_run = journal.run(run)
             _, live = self._observe(journal, journal_run)
             record = self._load_with_tasks(journal, journal_run)
-            tasks_to_stop = running_tasks(record, task)
+            tasks_to_stop = select_running_tasks(record, task)
             if live is not None:
                 for task_record in tasks_to_stop:
                     stop_running_task(self._cluster, run_namespace(journal_run), live, task_record.task)
@@ -457,7 +457,7 @@ class KubernetesBatch(ClusterRuns):
         return facts.end(live.observed.phase, seconds=(record.seconds or 0.0) + seconds, error=live.observed.error)
 
     def _load_with_tasks(self, journal: Journal, run: JournalRun) -> RunRecord:
-        tasks = add_pending_tasks(read_definition(run).workflow, journal.tasks(run).values())
+        tasks = add_pending_tasks(read_definition(run).workflow, journal.read_tasks(run).values())
         return self._add_details(self._load_without_tasks(journal, run).model_copy(update={"tasks": tasks}))
 
 

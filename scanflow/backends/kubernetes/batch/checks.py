@@ -34,4 +34,4 @@ def check_definition(definition: RunDefinition, is_by_value: Callable[[Target], 
         elif (call := node.target.call) is not None:
             check_parameters(call, node.parameters, who=f"Step {node.name!r}")
         elif not is_by_value(node.target):
-            files.function_file(node.target, node.name)
+            files.find_function_file(node.target, node.name)

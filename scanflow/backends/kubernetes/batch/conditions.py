@@ -49,19 +49,17 @@ def build_when(
         clauses.append(" || ".join(f"'{{{{tasks.{step}.status}}}}' == 'Succeeded'" for step in waits_for))
     if node.when is not None and node.when.left.step is not None:
         step = node.when.left.step
-        default = "true" if _is_true_if_skipped(node) else "false"
-        clauses.append(
-            f"'{reference_output(sources[step], f'when-{node.name}', default if step in may_skip else None)}' == 'true'"
-        )
+        skipped = ("true" if _is_true_if_skipped(node) else "false") if step in may_skip else None
+        clauses.append(f"'{format_output_reference(sources[step], f'when-{node.name}', skipped)}' == 'true'")
     return " && ".join(f"({clause})" for clause in clauses) if len(clauses) > 1 else next(iter(clauses), None)
 
 
-def reference_items(node: Executor, task: str, may_skip: Collection[str]) -> str:
+def format_items_reference(node: Executor, task: str, may_skip: Collection[str]) -> str:
     """Return the reference to the parameter of ``task`` that lists the tasks of a fan-out."""
-    return reference_output(task, f"items-{node.name}", WRONG if task in may_skip else None)
+    return format_output_reference(task, f"items-{node.name}", WRONG if task in may_skip else None)
 
 
-def reference_output(task: str, name: str, default: str | None) -> str:
+def format_output_reference(task: str, name: str, default: str | None) -> str:
     """Return the reference to an output parameter, with ``default`` for a skipped task; None: it is never skipped."""
     if default is None:
         return f"{{{{tasks.{task}.outputs.parameters.{name}}}}}"

@@ -16,7 +16,7 @@ from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import build_selector
 from scanflow.backends.kubernetes.times import parse_epoch_s
 from scanflow.backends.records import RunRecord, RunState, TaskRecord
-from scanflow.files.private import private_folder, write_private
+from scanflow.files.private import create_private_folder, write_private
 from scanflow.names import StepName
 from scanflow.outputs import OUTPUTS_FOLDER
 
@@ -69,7 +69,7 @@ class Facts:
 
     def note(self, tasks: Mapping[StepName, TaskRecord]) -> None:
         """Record the tasks that changed."""
-        recorded = self._journal.tasks(self._run)
+        recorded = self._journal.read_tasks(self._run)
         for name, task in tasks.items():
             if recorded.get(name) != task and not (task.state == "pending" and name not in recorded):
                 self._journal.set_task(self._run, task)
@@ -86,7 +86,7 @@ class Facts:
 
     def record_deletion(self, namespace: str) -> RunRecord:
         """Record that a run's Workflow was deleted by others."""
-        running = [task for task in self._journal.tasks(self._run).values() if task.state == "running"]
+        running = [task for task in self._journal.read_tasks(self._run).values() if task.state == "running"]
         for task in running:
             self._journal.set_task(self._run, task.model_copy(update={"state": "stopped"}))
         return self.end(
@@ -108,7 +108,7 @@ def write_outputs(home: RunHome, task: StepName, outputs: Mapping[str, str]) -> 
     if folder.is_dir() and {file.name: file.read_text(encoding="utf-8") for file in folder.iterdir()} == texts:
         return
     forget_outputs(home, [task])
-    private_folder(folder)
+    create_private_folder(folder)
     for name, text in texts.items():
         write_private(folder / name, text)
 

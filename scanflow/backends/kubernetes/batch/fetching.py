@@ -18,10 +18,10 @@ from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.environment.manifests import OUTPUTS
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import MANAGER, RUN
-from scanflow.backends.kubernetes.security import container_security, pod_security
+from scanflow.backends.kubernetes.security import build_container_security, build_pod_security
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError
-from scanflow.files.private import private_folder, write_private
+from scanflow.files.private import create_private_folder, write_private
 from scanflow.names import StepName
 from scanflow.outputs import OUTPUTS_FOLDER
 
@@ -89,7 +89,7 @@ def _fetch(
     folders = list(target_folders.values())
     with tarfile.open(fileobj=io.BytesIO(base64.b64decode(text)), mode="r:gz") as packed:
         for folder in folders:
-            private_folder(folder)
+            create_private_folder(folder)
         for member in packed:
             number, _, file = member.name.partition("/")
             content = packed.extractfile(member) if member.isfile() and "/" not in file else None
@@ -112,7 +112,7 @@ def build_reader_pod(settings: KubernetesSettings, namespace: str, run: str, fol
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
             "activeDeadlineSeconds": round(MAX_DURATION_S),
-            "securityContext": pod_security(),
+            "securityContext": build_pod_security(),
             **({"imagePullSecrets": [{"name": settings.pull_secret}]} if settings.pull_secret else {}),
             "containers": [
                 {
@@ -120,7 +120,7 @@ def build_reader_pod(settings: KubernetesSettings, namespace: str, run: str, fol
                     "image": settings.image,
                     "command": ["python", "-c", _PROGRAM, base, str(MAX_BYTES), *folders],
                     "resources": {"requests": SMALL},
-                    "securityContext": container_security(),
+                    "securityContext": build_container_security(),
                     "volumeMounts": [{"name": "outputs", "mountPath": str(layout.OUTPUTS), "readOnly": True}],
                 }
             ],

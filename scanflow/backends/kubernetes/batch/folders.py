@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from scanflow.backends.kubernetes.batch import layout
-from scanflow.backends.kubernetes.batch.framing import LAST
+from scanflow.backends.kubernetes.batch.framing import FINAL_MARK
 from scanflow.files.private import write_private
 from scanflow.outputs import OUTPUTS_FOLDER
 
@@ -58,7 +58,7 @@ class Folders:
     def write_report(self, text: str) -> None:
         """Write the report of a task's end, and the last mark of its log."""
         self.write_parameter(layout.REPORT, text)
-        sys.stdout.buffer.write(LAST)
+        sys.stdout.buffer.write(FINAL_MARK)
         sys.stdout.buffer.flush()
 
 
@@ -75,7 +75,7 @@ def begin_attempt(logs: Path, drive: int) -> bool:
     return True
 
 
-def empty_folder(folder: Path) -> None:
+def create_empty_folder(folder: Path) -> None:
     """Create an output folder, without files of an earlier attempt."""
     if folder.exists():
         import shutil  # few attempts find anything, and all would wait for it

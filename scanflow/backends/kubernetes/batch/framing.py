@@ -15,9 +15,9 @@ END: Final = b"\x1b[0;39;49m"
 END_OF_LINE: Final = b"\x1b[0;49;39m\n"
 """The end of a line of standard error: lines of a log are whole, also where both streams write."""
 
-LAST: Final = b"\x1b[39;49;0m\n"
-_MARKS: Final = re.compile(b"|".join(re.escape(mark) for mark in (BEGIN, END_OF_LINE, END, LAST)))
-_MAX_MARK_LENGTH: Final = max(len(mark) for mark in (BEGIN, END_OF_LINE, END, LAST))
+FINAL_MARK: Final = b"\x1b[39;49;0m\n"
+_MARKS: Final = re.compile(b"|".join(re.escape(mark) for mark in (BEGIN, END_OF_LINE, END, FINAL_MARK)))
+_MAX_MARK_LENGTH: Final = max(len(mark) for mark in (BEGIN, END_OF_LINE, END, FINAL_MARK))
 _ARGO: Final = re.compile(rb'^time="[^"\n]*" level=\w+ msg=[^\n]* argo=true[^\n]*\n?', re.MULTILINE)
 
 
@@ -45,7 +45,7 @@ class StreamSplitter:
             else:
                 before, mark, text = text[: match.start()], match[0], text[match.end() :]
                 before += b"\n" if mark == END_OF_LINE else b""
-                self._error, self._has_ended = mark == BEGIN, mark == LAST
+                self._error, self._has_ended = mark == BEGIN, mark == FINAL_MARK
             if before:
                 yield stream, before
 
@@ -54,7 +54,7 @@ def split_streams(parts: Iterable[bytes]) -> dict[str, bytes]:
     """Return the data of each stream."""
     streams, reader = {"stdout": bytearray(), "stderr": bytearray()}, StreamSplitter()
     log = b"".join(parts)
-    if LAST not in log:  # killed before its end: what follows is Argo's
+    if FINAL_MARK not in log:  # killed before its end: what follows is Argo's
         log = _ARGO.sub(b"", log)
     for stream, piece in reader.feed(log, last=True):
         streams[stream] += piece
@@ -65,4 +65,4 @@ def _count_partial_mark(text: bytes) -> int:
     """Return how many bytes at the end of ``text`` may be the beginning of a mark."""
     start = text.rfind(b"\x1b", max(0, len(text) - _MAX_MARK_LENGTH + 1))
     rest = text[start:] if start >= 0 else b""
-    return len(rest) if rest and any(mark.startswith(rest) for mark in (BEGIN, END_OF_LINE, END, LAST)) else 0
+    return len(rest) if rest and any(mark.startswith(rest) for mark in (BEGIN, END_OF_LINE, END, FINAL_MARK)) else 0

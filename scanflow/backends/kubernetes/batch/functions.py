@@ -8,7 +8,7 @@ from pathlib import Path
 
 from scanflow.app.executor import Target
 from scanflow.app.workflow import Workflow
-from scanflow.backends.function_store import is_kept_function, keep_function
+from scanflow.backends.function_store import is_saved_function, save_function
 from scanflow.backends.kubernetes.batch.home import BatchHome, RunHome
 from scanflow.backends.kubernetes.batch.layout import KEY, KEY_SECRET, format_function_key
 from scanflow.backends.kubernetes.cluster import Cluster, ConflictError
@@ -16,7 +16,7 @@ from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import build_labels
 from scanflow.backends.pickles import add_signature, home_key, read_signed, write_pickle
 from scanflow.errors import NotFoundError, UnavailableError
-from scanflow.files.private import open_home, private_folder
+from scanflow.files.private import create_private_folder, open_home
 
 
 class Functions:
@@ -27,14 +27,14 @@ class Functions:
 
     def keep(self, pickled: bytes) -> str:
         """Keep a pickled function, and return its name."""
-        return keep_function(self._home.functions, pickled, self._key)
+        return save_function(self._home.functions, pickled, self._key)
 
     def keep_live(self, workflow: Workflow, run: RunHome) -> None:
         """Keep the functions that the running program or notebook defines."""
         for node in workflow.steps:
             target = node.target
             if target is not None and target.call is not None and target.startswith("__main__:"):
-                private_folder(run.functions)
+                create_private_folder(run.functions)
                 function = getattr(target.call, "function", target.call)
                 write_pickle(run.functions / format_function_key(target), function, self._key)
 
@@ -68,7 +68,7 @@ class Functions:
 
     def _locate_file(self, target: Target, run: RunHome | None) -> Path | None:
         module = target.partition(":")[0]
-        if is_kept_function(module):
+        if is_saved_function(module):
             return self._home.functions / module
         if module != "__main__":
             return None

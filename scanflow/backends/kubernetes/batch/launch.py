@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from scanflow.backends.kubernetes.batch import layout
-from scanflow.backends.kubernetes.batch.folders import Folders, begin_attempt, empty_folder
+from scanflow.backends.kubernetes.batch.folders import Folders, begin_attempt, create_empty_folder
 from scanflow.backends.kubernetes.batch.process import ProcessEnd, run_process
 
 
@@ -37,7 +37,7 @@ class StepLaunch(NamedTuple):
         logs = layout.locate_attempt_logs(folders.outputs, self.run, self.step, attempt)
         if not begin_attempt(logs, self.drive) and not self.has_retries:
             return None
-        empty_folder(target)
+        create_empty_folder(target)
         argv = [sys.executable, str(folders.app / self.mainfile), *self.options]
         variables = {**os.environ, **self.variables}
         end = run_process(argv, cwd=folders.app, env=variables, timeout_s=self.timeout_s, logs=logs)

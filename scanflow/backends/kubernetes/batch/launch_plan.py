@@ -12,8 +12,8 @@ from scanflow.backends.kubernetes.batch import layout
 from scanflow.backends.kubernetes.batch.signals import list_signals
 from scanflow.backends.parameters import StepInputs
 from scanflow.backends.port import RunDefinition
-from scanflow.backends.step_process import options, step_variables
-from scanflow.backends.tasks import task_name
+from scanflow.backends.step_process import iterate_options, step_variables
+from scanflow.backends.tasks import format_task_name
 from scanflow.errors import ScanflowError
 
 
@@ -46,19 +46,19 @@ def plan_launches(
 def _build_launch(
     node: Executor, definition: RunDefinition, run: str, variables: Mapping[str, str], inputs: StepInputs, base: Path
 ) -> dict[str, Any]:
-    task, parameters = task_name(node.name, None), inputs.parameters(node, None)
+    task, parameters = format_task_name(node.name, None), inputs.parameters(node, None)
     app, workflow = definition.app, definition.workflow.name
-    tracking = name_task(variables, node.name, task)
+    tracking = build_task_env(variables, node.name, task)
     own = step_variables(app, workflow, run, node, task, base / node.name, tracking=lambda _: tracking)
     return {
         "mainfile": node.mainfile,
-        "options": list(options(parameters, who=f"Executor {node.name!r}")),
+        "options": list(iterate_options(parameters, who=f"Executor {node.name!r}")),
         "variables": own,
         "timeout_s": node.timeout_s,
         "has_retries": bool(node.retry.limit),
     }
 
 
-def name_task(variables: Mapping[str, str], step: str, task: str) -> dict[str, str]:
+def build_task_env(variables: Mapping[str, str], step: str, task: str) -> dict[str, str]:
     """Return a run's tracker variables with the names of a step and a task."""
     return {name: text.replace("@step@", step).replace("@task@", task) for name, text in variables.items()}

@@ -10,7 +10,7 @@ from scanflow.backends.kubernetes.batch.framing import StreamSplitter, split_str
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.port import LogPage, LogPart, Stream
 from scanflow.errors import NotFoundError, UnavailableError, UsageError
-from scanflow.files.private import private_folder
+from scanflow.files.private import create_private_folder
 from scanflow.processes.files import write_atomically
 
 MAIN = "main"
@@ -26,7 +26,7 @@ def copy_log(cluster: Cluster, pod: str, namespace: str, folder: Path) -> bool:
         streams = split_streams(cluster.log(pod, namespace, container=MAIN))
     except (NotFoundError, UsageError):  # the pod is gone, or its container never started
         return False
-    private_folder(folder)
+    create_private_folder(folder)
     for name, data in streams.items():
         write_atomically(folder / f"{name}.log", data)
     return True

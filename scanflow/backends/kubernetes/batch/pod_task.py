@@ -17,8 +17,8 @@ from scanflow.app_files import AppFiles
 from scanflow.backends import function_process
 from scanflow.backends.kubernetes.batch import layout
 from scanflow.backends.kubernetes.batch.document import RunDocument
-from scanflow.backends.kubernetes.batch.folders import Folders, begin_attempt, empty_folder
-from scanflow.backends.kubernetes.batch.launch_plan import name_task
+from scanflow.backends.kubernetes.batch.folders import Folders, begin_attempt, create_empty_folder
+from scanflow.backends.kubernetes.batch.launch_plan import build_task_env
 from scanflow.backends.kubernetes.batch.process import run_process
 from scanflow.backends.kubernetes.batch.report import VANISHED, TaskReport, build_error_report, build_process_report
 from scanflow.backends.kubernetes.batch.retries import has_own_backoff
@@ -26,8 +26,8 @@ from scanflow.backends.kubernetes.batch.signals import evaluate_signal, list_sig
 from scanflow.backends.parameters import StepInputs
 from scanflow.backends.port import RunDefinition
 from scanflow.backends.step_cache import cache_key, copy_outputs
-from scanflow.backends.step_process import options, step_variables
-from scanflow.backends.tasks import task_name
+from scanflow.backends.step_process import iterate_options, step_variables
+from scanflow.backends.tasks import format_task_name
 from scanflow.backends.values import Outputs, encode
 from scanflow.errors import InternalError, ScanflowError
 from scanflow.files.private import write_private
@@ -93,7 +93,7 @@ class Pod:
 
     def run(self, step: str, index: int | None, *, retry: int, before: Mapping[str, int]) -> int:
         """Run a task, and return the exit code of its pod."""
-        task, attempt = task_name(step, index), retry + 1
+        task, attempt = format_task_name(step, index), retry + 1
         try:
             node = self.workflow.node(step)
             if not isinstance(node, Executor):
@@ -127,7 +127,7 @@ class Pod:
         logs = layout.locate_attempt_logs(self._folders.outputs, self.document.run, task, attempt)
         if not begin_attempt(logs, self.document.drive) and not node.retry.limit:
             return VANISHED
-        empty_folder(target)
+        create_empty_folder(target)
         argv = self._build_command(node, parameters)
         end = run_process(
             argv, cwd=self._folders.app, env=self._build_variables(node, task), timeout_s=node.timeout_s, logs=logs
@@ -146,8 +146,11 @@ class Pod:
     def _build_command(self, node: Executor, parameters: Mapping[str, Any]) -> list[str]:
         if node.target is None:
             main = self.files.find(node.mainfile or "", node.name)
-            return [sys.executable, str(main), *options(parameters, who=f"Executor {node.name!r}")]
-        file, by_value = self.files.function_file(node.target, node.name), self._find_pickled_function(str(node.target))
+            return [sys.executable, str(main), *iterate_options(parameters, who=f"Executor {node.name!r}")]
+        file, by_value = (
+            self.files.find_function_file(node.target, node.name),
+            self._find_pickled_function(str(node.target)),
+        )
         request_folder = self._folders.reported / "request"
         request_folder.mkdir(exist_ok=True)
         request = request_folder / "request.json"
@@ -167,7 +170,7 @@ class Pod:
         return file.resolve() if file.is_file() else None  # a ConfigMap's files are links, which are not loaded
 
     def _build_variables(self, node: Executor, task: StepName) -> dict[str, str]:
-        tracking = name_task(self.document.variables, node.name, task)
+        tracking = build_task_env(self.document.variables, node.name, task)
         own = step_variables(
             self.definition.app,
             self.workflow.name,
@@ -196,7 +199,7 @@ class Pod:
         if node.target is None:
             return self.files.find(node.mainfile or "", node.name)
         pickled_function = self._find_pickled_function(str(node.target))
-        return pickled_function or self.files.function_file(node.target, node.name) or str(node.target).encode()
+        return pickled_function or self.files.find_function_file(node.target, node.name) or str(node.target).encode()
 
 
 def _restore_cached(cached: Path, target: Path) -> str | None:

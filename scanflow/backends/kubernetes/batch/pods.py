@@ -16,7 +16,7 @@ from scanflow.backends.kubernetes.batch import layout
 from scanflow.backends.kubernetes.batch.pod_settings import SMALL, PodSettings
 from scanflow.backends.kubernetes.environment.manifests import build_env_from
 from scanflow.backends.kubernetes.placement import build_step_placement
-from scanflow.backends.kubernetes.security import container_security, pod_security
+from scanflow.backends.kubernetes.security import build_container_security, build_pod_security
 
 PROGRAM: Final = ("python", "-m", "scanflow.backends.kubernetes.batch.step")
 MOUNTS: Final[tuple[Mapping[str, Any], ...]] = (
@@ -36,7 +36,7 @@ def build_spec(pod_settings: PodSettings, run: str, templates: list[argo.Templat
     return argo.WorkflowSpec(
         entrypoint="run",
         service_account_name=pod_settings.service_account,
-        security_context=argo.PodSecurityContext.model_validate(pod_security()),
+        security_context=argo.PodSecurityContext.model_validate(build_pod_security()),
         image_pull_secrets=[argo.LocalObjectReference(name=pod_settings.pull_secret)]
         if pod_settings.pull_secret
         else None,
@@ -49,7 +49,7 @@ def build_spec(pod_settings: PodSettings, run: str, templates: list[argo.Templat
                 working_dir=str(layout.APP),
                 env=_build_variables({"HOME": "/tmp"}),  # noqa: S108  the pod's own
                 env_from=[argo.EnvFromSource.model_validate(source) for source in build_env_from()],
-                security_context=argo.SecurityContext.model_validate(container_security()),
+                security_context=argo.SecurityContext.model_validate(build_container_security()),
                 volume_mounts=[argo.VolumeMount.model_validate(mount) for mount in MOUNTS],
             )
         ),

@@ -15,7 +15,7 @@ from scanflow.backends.kubernetes.batch.shared_templates import STEP_INPUT
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.times import parse_epoch_s
 from scanflow.backends.records import TaskRecord, TaskState
-from scanflow.backends.tasks import task_name
+from scanflow.backends.tasks import format_task_name
 from scanflow.names import StepName
 from scanflow.text.failures import Failure
 
@@ -139,7 +139,7 @@ def _iterate_attempts(
     for node in sorted(pods, key=lambda node: (node["name"].count("("), _read_retry(node), node["name"])):
         step = _read_step(node) or ""
         index = _read_index(node)
-        task = task_name(step, index if index is None or index >= 0 else None)
+        task = format_task_name(step, index if index is None or index >= 0 else None)
         counts[task] = counts.get(task, attempts_before.get(task, 0)) + 1
         number = counts[task]
         retry = number - 1 - attempts_before.get(task, 0)
@@ -256,7 +256,7 @@ def _find_skipped(nodes: Mapping[str, Any], workflow: str) -> dict[StepName, Tas
 def _find_retrying(nodes: Mapping[str, Any], tasks: Mapping[StepName, TaskRecord]) -> Iterator[StepName]:
     for node in nodes.values():
         if node.get("type") == "Retry" and node.get("phase") == "Running" and (step := _read_step(node)) is not None:
-            task = task_name(step, _read_index(node))
+            task = format_task_name(step, _read_index(node))
             if task in tasks and tasks[task].state == "failed":
                 yield task
 

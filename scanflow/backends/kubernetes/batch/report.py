@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from scanflow.app.quantities import format_duration
 from scanflow.backends.kubernetes.batch.process import ProcessEnd
 from scanflow.errors import ScanflowError
-from scanflow.text.failures import Failure, failure_from_text
+from scanflow.text.failures import Failure, parse_failure
 
 MAX_CAUSE_LENGTH = 2_000
 """Characters of a cause: the engine keeps all reports of a run in one object."""
@@ -90,4 +90,4 @@ def _describe_failure(end: ProcessEnd) -> Failure:
         summary = f"killed by {signal.Signals(-end.code).name}{hint if end.code == -signal.SIGKILL else ''}"
     else:
         summary = f"exit code {end.code}"
-    return failure_from_text(end.stderr, summary=summary, own_folder=_OWN_FOLDER)
+    return parse_failure(end.stderr, summary=summary, own_folder=_OWN_FOLDER)

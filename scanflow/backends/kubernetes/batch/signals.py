@@ -94,7 +94,7 @@ def evaluate_signal(
 def replay(workflow: Workflow, inputs: StepInputs, upto: Iterable[str]) -> None:
     """Replay the steps before ``upto`` into ``inputs``: which were skipped, and how wide their fan-outs were."""
     ancestors, progress = _find_ancestors(workflow, upto), StepProgress(workflow.parents)
-    while (step := progress.next_ready()) is not None:
+    while (step := progress.take_next_ready()) is not None:
         node = workflow.by_name[step]
         if step not in ancestors or not isinstance(node, Executor):
             progress.end(step, "ran")

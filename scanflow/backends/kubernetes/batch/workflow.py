@@ -18,7 +18,12 @@ from scanflow.app.executor import Executor
 from scanflow.app.references import Ref
 from scanflow.app.workflow import Workflow
 from scanflow.backends.kubernetes.batch import layout, pods
-from scanflow.backends.kubernetes.batch.conditions import build_when, find_skippable, reference_items, reference_output
+from scanflow.backends.kubernetes.batch.conditions import (
+    build_when,
+    find_skippable,
+    format_items_reference,
+    format_output_reference,
+)
 from scanflow.backends.kubernetes.batch.document import MAX_BYTES, RunDocument, check_size
 from scanflow.backends.kubernetes.batch.finished_steps import FinishedSteps, add_skipped
 from scanflow.backends.kubernetes.batch.pod_settings import PodSettings
@@ -157,7 +162,7 @@ def _build_task(graph: _Graph, node: Executor) -> argo.DAGTask:
         )
     root = find_root(graph.workflow, node)
     if isinstance(root.for_each, Ref):
-        items = reference_items(node, graph.sources[root.for_each.step or ""], graph.undecided)
+        items = format_items_reference(node, graph.sources[root.for_each.step or ""], graph.undecided)
     else:
         items = format_static_items(root, node, graph.document.kept.get(node.name, ()), graph.definition.step)
     return argo.DAGTask(
@@ -191,7 +196,7 @@ def _build_templates(graph: _Graph, node: Executor) -> list[argo.Template]:
         parameters=[
             argo.Parameter(
                 name=signal.name,
-                value_from=argo.ValueFrom(parameter=reference_output(SUMMING, signal.name, default=None)),
+                value_from=argo.ValueFrom(parameter=format_output_reference(SUMMING, signal.name, default=None)),
             )
             for signal in signals
         ]

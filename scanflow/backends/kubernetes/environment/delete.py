@@ -15,7 +15,7 @@ from scanflow.backends.kubernetes.labels import MANAGER, build_selector, derive_
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import AccessDeniedError, NotFoundError, UnavailableError, UnsupportedError
 
-_FIRST: Final = (
+_DELETED_FIRST: Final = (
     ("ScaledObject", "HorizontalPodAutoscaler", "HTTPRoute", "GRPCRoute"),
     (
         "Workflow",
@@ -66,9 +66,17 @@ def delete_environment(
     if namespace is None:
         return EnvironmentDeletion(name, True, (), ())
     removed: list[str] = []
-    rest = sorted({kind for kind, info in KINDS.items() if info.namespaced} - _IGNORED_KINDS - {*_FIRST[0], *_FIRST[1]})
+    rest = sorted(
+        {kind for kind, info in KINDS.items() if info.namespaced}
+        - _IGNORED_KINDS
+        - {*_DELETED_FIRST[0], *_DELETED_FIRST[1]}
+    )
     kinds = [kind for kind in rest if kind != _CLAIM or not settings.keep_claims]
-    for group in (*_FIRST, [kind for kind in kinds if kind not in {_CLAIM, "Pod"}], [k for k in kinds if k == _CLAIM]):
+    for group in (
+        *_DELETED_FIRST,
+        [kind for kind in kinds if kind not in {_CLAIM, "Pod"}],
+        [k for k in kinds if k == _CLAIM],
+    ):
         removed += _remove(cluster, name, group, build_selector(app=app, team=team), deadline)
     remaining = _list_remaining(cluster, name, rest)
     managed = namespace["metadata"].get("labels", {}).get("app.kubernetes.io/managed-by") == MANAGER
@@ -94,7 +102,7 @@ def _list_remaining(cluster: Cluster, namespace: str, kinds: Iterable[str]) -> l
     """Return the objects that remain, without those that the cluster created and those with an owner."""
     return _list_foreign_objects(cluster, namespace) + [
         f"{kind} {manifest['metadata']['name']}"
-        for kind in [*kinds, *_FIRST[0], *_FIRST[1]]
+        for kind in [*kinds, *_DELETED_FIRST[0], *_DELETED_FIRST[1]]
         for manifest in _find_objects(cluster, kind, namespace, "")
         if (kind, manifest["metadata"]["name"]) not in _DEFAULT_OBJECTS
         and not manifest["metadata"].get("ownerReferences")
@@ -108,7 +116,7 @@ def _list_foreign_objects(cluster: Cluster, namespace: str) -> list[str]:
     for resource in _FOREIGN_RESOURCES:
         group, plural = resource.split()
         try:
-            items = json.loads(cluster.text(f"/{group}/namespaces/{namespace}/{plural}"))["items"]
+            items = json.loads(cluster.fetch_text(f"/{group}/namespaces/{namespace}/{plural}"))["items"]
         except (AccessDeniedError, NotFoundError):
             continue
         names += [

@@ -7,7 +7,7 @@ from typing import Any, Final
 from scanflow.app.application import Application
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import derive_namespace
-from scanflow.backends.kubernetes.security import container_security, pod_security
+from scanflow.backends.kubernetes.security import build_container_security, build_pod_security
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 
 NAME: Final = "tracker"
@@ -69,7 +69,7 @@ def build_deployment(
         "readinessProbe": probe,
         "livenessProbe": {**probe, "periodSeconds": 20, "failureThreshold": 3},
         "resources": {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"memory": "2Gi"}},
-        "securityContext": container_security(),
+        "securityContext": build_container_security(),
         "volumeMounts": mounts,
     }
     if settings.tracker_secret:
@@ -88,7 +88,7 @@ def build_deployment(
                     "serviceAccountName": account,
                     "automountServiceAccountToken": False,
                     "enableServiceLinks": False,
-                    "securityContext": pod_security(),
+                    "securityContext": build_pod_security(),
                     "containers": [container],
                     "volumes": volumes,
                 },

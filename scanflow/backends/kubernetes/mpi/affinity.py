@@ -1,9 +1,9 @@
 """Affinities of a job's pods to their own group, to services and to other jobs. Pure.
 
-Joint planning as on one machine (:mod:`scanflow.placement.mpi.colocation`), in what a scheduler knows: a job that memory
-bounds, or of which nothing is known, prefers nodes without services and without other such jobs, of all environments;
-one that computes prefers nodes that services are on, which leaves others free. All of it is preferred only: where there
-is no room elsewhere, a job shares. Of services nothing is said where there were none when the job was submitted.
+Joint planning as on one machine (:mod:`scanflow.placement.mpi.colocation`), as preferences of the scheduler: a
+memory-bound job, or one of an unknown profile, prefers nodes without services and without other such jobs, of all
+environments; a CPU-bound one prefers nodes with services, which leaves other nodes free. Without other room, a job
+shares a node. The affinity to services is left out if there were none when the job was submitted.
 """
 
 from __future__ import annotations

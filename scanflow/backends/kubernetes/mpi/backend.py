@@ -31,15 +31,21 @@ from scanflow.backends.kubernetes.nodes import sum_allocatable
 from scanflow.backends.kubernetes.object_watcher import ObjectWatcher
 from scanflow.backends.kubernetes.runs import ClusterRuns, run_namespace
 from scanflow.backends.log_files import FileLogs
-from scanflow.backends.mpi_program import get_mpi_workload, one_step_plan
+from scanflow.backends.mpi_program import build_one_step_plan, get_mpi_workload
 from scanflow.backends.port import Environment, RunDefinition, Stream
-from scanflow.backends.rank_files import create_rank_folder, rank_logs, rank_tasks
+from scanflow.backends.rank_files import build_rank_tasks, create_rank_folder, list_rank_logs
 from scanflow.backends.records import Observer, RunEnded, RunRecord, RunStarted
-from scanflow.backends.step_process import task_tags
-from scanflow.backends.tasks import add_pending_tasks, find_logged_task, find_output_tasks, running_tasks, split_task
+from scanflow.backends.step_process import build_task_tags
+from scanflow.backends.tasks import (
+    add_pending_tasks,
+    find_logged_task,
+    find_output_tasks,
+    select_running_tasks,
+    split_task,
+)
 from scanflow.backends.values import Outputs
 from scanflow.errors import AlreadyRunningError, InvalidError, ScanflowError, UnsupportedError, UsageError
-from scanflow.files.private import private_folder, write_private
+from scanflow.files.private import create_private_folder, write_private
 from scanflow.names import RunName, StepName
 from scanflow.placement.mpi.groups import ClusterNode
 from scanflow.placement.mpi.plan import MPIPlan, plan_job
@@ -61,8 +67,10 @@ class KubernetesMPI(ClusterRuns):
 
     def plan(self, app: Application, workflow: Workflow) -> Plan:
         program, plan = self._plan_job(app, workflow)
-        notes = (f"image {program.image}", *plan.reasons, *plan.lines())
-        return one_step_plan(workflow, program.workload, plan, program.argv, notes, sum_allocatable(self._cluster))
+        notes = (f"image {program.image}", *plan.reasons, *plan.format_lines())
+        return build_one_step_plan(
+            workflow, program.workload, plan, program.argv, notes, sum_allocatable(self._cluster)
+        )
 
     @property
     def queue(self) -> str:
@@ -142,7 +150,7 @@ class KubernetesMPI(ClusterRuns):
         definition = replace(definition, workflow=definition.workflow.replace(nodes=(program.workload,)))
         with self._journal() as journal:
             run = enter_run(journal, definition, parent=self._home.runs, rng=self._rng, name=name)
-            private_folder(self._run_home(run).path)
+            create_private_folder(self._run_home(run).path)
             return self._load_with_tasks(journal, run)
 
     # A run
@@ -200,12 +208,12 @@ class KubernetesMPI(ClusterRuns):
         self._ensure(definition.app)
         name, home = run.record.name, self._run_home(run)
         program, plan = self._plan_job(definition.app, definition.workflow)
-        tags = task_tags(definition.workflow.name, name, program.workload.name, StepName(program.workload.name))
+        tags = build_task_tags(definition.workflow.name, name, program.workload.name, StepName(program.workload.name))
         variables = environment(tags)
         *others, job = self._build_objects(name, drive, definition.app, program, plan, dict(variables))
         redefine_run(journal, run, definition)
         create_rank_folder(home.locate_outputs(facts.task), plan)
-        facts.open_output(drive).write_notes([*plan.reasons, *plan.lines()])
+        facts.open_output(drive).write_notes([*plan.reasons, *plan.format_lines()])
         for manifest in others:
             self._cluster.apply(manifest, force=True)
         try:
@@ -239,7 +247,7 @@ class KubernetesMPI(ClusterRuns):
 
     def stop_task(self, run: str, task: str) -> RunRecord:
         record = self.show(run)
-        running_tasks(record, task)
+        select_running_tasks(record, task)
         if split_task(task)[1] is not None:
             raise UnsupportedError(
                 f"The rank {task!r} cannot be stopped alone: the other ranks would wait for it forever. Stop the job: "
@@ -261,7 +269,7 @@ class KubernetesMPI(ClusterRuns):
         folder = home.locate_attempt(StepName(job), attempt or task_record.attempts)
         files = [(name, folder / f"{name}.log") for name in ("stdout", "stderr")]
         if rank is not None:
-            files = rank_logs(home.locate_outputs(StepName(job)), rank)
+            files = list_rank_logs(home.locate_outputs(StepName(job)), rank)
         chosen = [file for file in files if stream in {file[0], "both"}]
         return FileLogs(lambda: (chosen, self.show(record.name).state != "running"))
 
@@ -302,8 +310,8 @@ class KubernetesMPI(ClusterRuns):
         return super()._add_details(record).with_details(type=MPI)
 
     def _load_with_tasks(self, journal: Journal, run: JournalRun) -> RunRecord:
-        tasks = add_pending_tasks(read_definition(run).workflow, journal.tasks(run).values())
-        ranks = rank_tasks(self._run_home(run).locate_outputs(tasks[0].task), tasks[0])
+        tasks = add_pending_tasks(read_definition(run).workflow, journal.read_tasks(run).values())
+        ranks = build_rank_tasks(self._run_home(run).locate_outputs(tasks[0].task), tasks[0])
         place = ", ".join(sorted({rank.place for rank in ranks if rank.place})) or None
         tasks = (*ranks, tasks[0].model_copy(update={"place": place}))
         return self._add_details(self._load_without_tasks(journal, run).model_copy(update={"tasks": tasks}))

@@ -18,7 +18,7 @@ from scanflow.backends.kubernetes.mpi.observed_job import ENDED_FOR, STOPPED, Ob
 from scanflow.backends.kubernetes.mpi.output import RankOutput
 from scanflow.backends.kubernetes.pod_logs import read_lines_since
 from scanflow.backends.parameters import RESULT
-from scanflow.backends.rank_files import RANKS, describe_running_ranks, first_failure
+from scanflow.backends.rank_files import RANKS, describe_first_failure, describe_running_ranks
 from scanflow.backends.records import TaskRecord
 from scanflow.names import StepName
 from scanflow.text.failures import Failure
@@ -56,7 +56,7 @@ class JobFacts:
     @property
     def is_done(self) -> bool:
         """Whether the job has succeeded before."""
-        record = self._journal.tasks(self._run).get(self.task)
+        record = self._journal.read_tasks(self._run).get(self.task)
         return record is not None and record.state == "succeeded"
 
     def observe(self, manifest: Manifest) -> ObservedJob:
@@ -107,7 +107,7 @@ class JobFacts:
 
     def note(self, record: TaskRecord) -> None:
         """Record the job's task where it changed. Times and failure of an ended one stay after its pods' deletion."""
-        previous = self._journal.tasks(self._run).get(record.task)
+        previous = self._journal.read_tasks(self._run).get(record.task)
         if previous == record or (previous is None and record.state == "pending"):
             return
         if previous is not None and previous.attempts == record.attempts and record.began is None:
@@ -131,7 +131,7 @@ class JobFacts:
     def record_deletion(self, *, asked: bool, why: str | None) -> str | None:
         """Record that a job's object was deleted, and return the run's error."""
         initial = TaskRecord(task=self.task, step=self.workload.name, state="pending", attempts=1)
-        previous = self._journal.tasks(self._run).get(self.task, initial)
+        previous = self._journal.read_tasks(self._run).get(self.task, initial)
         if previous.state in {"running", "pending"}:
             failure = None if why is None else Failure(summary="failed", cause=why)
             state = "stopped" if why is None else "failed"
@@ -155,7 +155,7 @@ class JobFacts:
             return Failure(summary="timed out", cause=cause)
         rank_ends = sorted(output.read().ended.items(), key=lambda rank_end: rank_end[1][0])
         exit_codes = [(rank, code) for rank, (_, code) in rank_ends]
-        cause = first_failure(name, exit_codes, folder) or self._describe_mpirun_failure(observed, output)
+        cause = describe_first_failure(name, exit_codes, folder) or self._describe_mpirun_failure(observed, output)
         if observed.lost_workers:
             cause = f"{_describe_lost(observed.lost_workers)} {cause}"
         if observed.reason == "OOMKilled":

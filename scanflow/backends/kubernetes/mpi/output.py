@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict
 
 from scanflow.backends.kubernetes.pod_logs import LogLine
 from scanflow.backends.kubernetes.times import parse_epoch_s
-from scanflow.backends.rank_files import PLAN, rank_file
-from scanflow.files.private import open_private, private_folder
+from scanflow.backends.rank_files import PLAN, get_rank_file
+from scanflow.files.private import create_private_folder, open_private
 from scanflow.processes.files import write_atomically
 
 TOLD: Final = "##scanflow"
@@ -139,9 +139,9 @@ class RankOutput:
         until = lines[-1].stamp if lines else before.until
         for key in list(log.parts) if over else ():
             log.end_line(key, until, several=several)
-        private_folder(self._attempt)
+        create_private_folder(self._attempt)
         for (rank, stream), data in log.ranks.items():
-            _append(rank_file(self._folder, rank, stream), data)
+            _append(get_rank_file(self._folder, rank, stream), data)
         for stream, data in log.whole.items():
             _append(self._attempt / f"{stream}.log", data)
         for rank, (_, code) in log.ended.items():
@@ -183,7 +183,7 @@ class RankOutput:
 
     def write_notes(self, lines: Iterable[str]) -> None:
         """Append notes to the output of all ranks."""
-        private_folder(self._attempt)
+        create_private_folder(self._attempt)
         _append(self._attempt / "stdout.log", "".join(f"{line}\n" for line in lines).encode())
 
     @property

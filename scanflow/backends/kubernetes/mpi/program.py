@@ -9,7 +9,7 @@ from scanflow.app.application import Application
 from scanflow.app.mpi import MPIWorkload
 from scanflow.app.workflow import Workflow
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.code_configmap import APP_DIR, Code, build_code
+from scanflow.backends.kubernetes.code_configmap import APP_DIR, CodeConfigMap, build_code
 from scanflow.backends.kubernetes.labels import derive_namespace
 from scanflow.backends.kubernetes.mpi.affinity import read_node_selector
 from scanflow.backends.kubernetes.nodes import is_schedulable, read_allocatable
@@ -25,7 +25,7 @@ class PodProgram(NamedTuple):
     workload: MPIWorkload
     image: str
     argv: list[str]
-    code: Code | None
+    code: CodeConfigMap | None
     """The application's files, where the image lacks them."""
 
 
@@ -69,7 +69,7 @@ def _check_supported(workload: MPIWorkload) -> None:
         raise UnsupportedError(f"{who}: the backend 'kubernetes' does not support resources_per_task.gpu of MPI jobs.")
 
 
-def _locate_program(program: MPIProgram, app: Application, code: Code) -> str:
+def _locate_program(program: MPIProgram, app: Application, code: CodeConfigMap) -> str:
     """Return the path of the program among the application's files in a pod."""
     who = f"MPIWorkload {program.workload.name!r}"
     assert program.file is not None

@@ -17,7 +17,7 @@ from scanflow.backends.kubernetes.mpi.job import (
     compute_worker_resources,
     format_launch_script,
 )
-from scanflow.placement.mpi.tasks import MPIWorker, hostfile
+from scanflow.placement.mpi.tasks import MPIWorker, format_hostfile
 
 LAUNCHER: Final = "launcher"
 SCHEDULER: Final = ("volcano-system", "volcano-scheduler-configmap")
@@ -54,7 +54,7 @@ def build_volcano_objects(job: ClusterJob) -> list[Manifest]:
         "kind": "ConfigMap",
         "metadata": job.metadata,
         "data": {
-            "hostfile": hostfile(hosts),
+            "hostfile": format_hostfile(hosts),
             "launch": format_launch_script(
                 build_mpirun_command(job, f"{_FILES}/hostfile"), [host for host, _ in hosts]
             ),

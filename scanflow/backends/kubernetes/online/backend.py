@@ -41,7 +41,7 @@ from scanflow.backends.kubernetes.online.records import build_service_record
 from scanflow.backends.kubernetes.online.rollout import Rollout
 from scanflow.backends.kubernetes.online.scaling import ScalingTarget, compute_scaling_target
 from scanflow.backends.kubernetes.online.store import ServiceConfigMap, ServiceStore
-from scanflow.backends.kubernetes.online.switch import Switch
+from scanflow.backends.kubernetes.online.switch import TrafficSwitch
 from scanflow.backends.kubernetes.pod_image import PodImage
 from scanflow.backends.kubernetes.pods import explain_denial
 from scanflow.backends.kubernetes.settings import KubernetesSettings
@@ -128,7 +128,7 @@ class KubernetesServices:
         )
         self._list_cache = list_cache or ListCache(lambda: cluster)
         self._store = ServiceStore(cluster, self._list_cache)
-        self._switch = Switch(cluster, settings)
+        self._switch = TrafficSwitch(cluster, settings)
         self._reconciler = ServiceReconciler(cluster, self._store, self._switch, self._get_totals, clock=clock)
         self._rollout = Rollout(cluster, settings, self._store, self._switch, build_pod_options)
         self._drift = Drift(cluster, settings, self._store, self._rollout, self._switch, objects, self._list_cache)

@@ -25,7 +25,7 @@ from scanflow.backends.kubernetes.online.objects import STATE, compute_hashes, g
 from scanflow.backends.kubernetes.online.rollout import Rollout
 from scanflow.backends.kubernetes.online.scaling import ScalingTarget
 from scanflow.backends.kubernetes.online.store import ServiceConfigMap, ServiceStore
-from scanflow.backends.kubernetes.online.switch import SCALERS, Switch
+from scanflow.backends.kubernetes.online.switch import SCALERS, TrafficSwitch
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.service_spec import ServiceSpec
 from scanflow.errors import UnsupportedError
@@ -78,7 +78,7 @@ class LiveObjects:
             self._versions.setdefault(service_key, {})[key] = get_version(manifest)
         self.refreshed_at, self.checked = now, set()
 
-    def versions(self, stored: ServiceConfigMap) -> Versions:
+    def read_versions(self, stored: ServiceConfigMap) -> Versions:
         """Return the versions of a service's desired state and of its objects."""
         backup = self.services.get(stored.active_backup or "")
         own = self._versions.get(stored.key, {})
@@ -150,7 +150,7 @@ class Drift:
         settings: KubernetesSettings,
         store: ServiceStore,
         rollout: Rollout,
-        switch: Switch,
+        switch: TrafficSwitch,
         live: LiveObjects,
         list_cache: ListCache,
         *,
@@ -177,7 +177,7 @@ class Drift:
             live.missing.pop(name, None)
         else:
             yield from self._repair_mounted_objects(stored)
-        if live.verified.get(name) == (versions := live.versions(stored)):
+        if live.verified.get(name) == (versions := live.read_versions(stored)):
             return
         repairs = 0
         try:

@@ -68,7 +68,7 @@ def _query_instance(cluster: Cluster, pod: Manifest) -> InstanceStatus | None:
     if pod.get("status", {}).get("phase") != "Running":
         return None
     try:
-        return parse_instance_status(json.loads(cluster.text(f"{path}/proxy/state", timeout_s=_TIMEOUT_S)))
+        return parse_instance_status(json.loads(cluster.fetch_text(f"{path}/proxy/state", timeout_s=_TIMEOUT_S)))
     except (ScanflowError, ValueError, TypeError, AttributeError):
         return None  # it is starting, ending or hanging: the status of its pod says more
 

@@ -17,11 +17,11 @@ from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import REVISION, SERVICE, build_labels, derive_namespace
 from scanflow.backends.kubernetes.online.traffic import GRPC_PORT, HTTP_PORT
 from scanflow.backends.kubernetes.placement import build_instance_placement
-from scanflow.backends.kubernetes.security import container_security, pod_security
+from scanflow.backends.kubernetes.security import build_container_security, build_pod_security
 from scanflow.backends.recorder import LOG_PREDICTIONS
 from scanflow.backends.service_records import Shape
 from scanflow.backends.service_spec import ServiceSpec
-from scanflow.placement.threads import check_overrides, thread_variables
+from scanflow.placement.threads import build_thread_variables, check_overrides
 from scanflow.wire import DRAIN_IDLE_S, DesiredInstanceState, InstanceSpec, Recording, Revision, encode
 
 MANAGEMENT_PORT: Final = 8082
@@ -144,7 +144,7 @@ def build_pod_template(
         "terminationGracePeriodSeconds": int(LINGER_S + max(definition.limits.deadline_s, DRAIN_IDLE_S))
         + _SLACK_S
         + (_LAST_S if recorder else 0),
-        "securityContext": pod_security(),
+        "securityContext": build_pod_security(),
         "containers": [
             {
                 "name": container,
@@ -162,7 +162,7 @@ def build_pod_template(
                 "startupProbe": _build_probe("/v2/health/ready", HTTP_PORT, every_s=1, failures=_START_S),
                 "readinessProbe": _build_probe("/v2/health/ready", HTTP_PORT, every_s=2, failures=2),
                 "livenessProbe": _build_probe("/v2/health/live", MANAGEMENT_PORT, every_s=10, failures=6),
-                "securityContext": container_security(),
+                "securityContext": build_container_security(),
                 "terminationMessagePolicy": "FallbackToLogsOnError",
                 "volumeMounts": mounts,
             },
@@ -204,7 +204,7 @@ def _build_recorder(definition: ServiceSpec, options: PodOptions) -> Manifest:
         "resources": {"requests": shared, "limits": {"memory": "512Mi"}}
         if definition.shape.affinity == "any"
         else {"requests": dedicated, "limits": dict(dedicated)},
-        "securityContext": container_security(),
+        "securityContext": build_container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": "tmp", "mountPath": _TMP}, {"name": "recorded", "mountPath": _RECORDED}],
     }
@@ -236,7 +236,7 @@ def compute_threads(shape: Shape, env: Mapping[str, str]) -> dict[str, str]:
     """
     cores = shape.cores or 1.0
     check_overrides(env, max(cores, shape.pool_threads or 0))
-    return thread_variables(shape.pool_threads or cores, env)
+    return build_thread_variables(shape.pool_threads or cores, env)
 
 
 def _build_instance_spec(definition: ServiceSpec, options: PodOptions) -> InstanceSpec:

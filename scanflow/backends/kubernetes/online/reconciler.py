@@ -19,7 +19,7 @@ from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import REVISION, SERVICE
 from scanflow.backends.kubernetes.online import observed
 from scanflow.backends.kubernetes.online.store import ServiceConfigMap, ServiceStore
-from scanflow.backends.kubernetes.online.switch import Switch
+from scanflow.backends.kubernetes.online.switch import TrafficSwitch
 from scanflow.backends.kubernetes.times import parse_epoch_s
 from scanflow.backends.service_change import ServiceChange
 from scanflow.backends.service_decisions import (
@@ -90,7 +90,7 @@ class ServiceReconciler:
         self,
         cluster: Cluster,
         store: ServiceStore,
-        switch: Switch,
+        switch: TrafficSwitch,
         read_totals: ReadTotals,
         *,
         clock: Callable[[], float] = time,

@@ -20,7 +20,7 @@ from scanflow.backends.kubernetes.online.engines import ENGINES, ServingObject, 
 from scanflow.backends.kubernetes.online.objects import build_revision_service, compute_hashes
 from scanflow.backends.kubernetes.online.scaling import ScalingTarget, compute_scaling_target
 from scanflow.backends.kubernetes.online.store import ServiceConfigMap, ServiceStore
-from scanflow.backends.kubernetes.online.switch import Switch
+from scanflow.backends.kubernetes.online.switch import TrafficSwitch
 from scanflow.backends.kubernetes.pods import PodDenial, explain_denial
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.service_desired import DesiredState
@@ -69,7 +69,7 @@ class Rollout:
         cluster: Cluster,
         settings: KubernetesSettings,
         store: ServiceStore,
-        switch: Switch,
+        switch: TrafficSwitch,
         build_options: BuildPodOptions,
         *,
         clock: Callable[[], float] = time.monotonic,

@@ -33,7 +33,7 @@ SCALERS = ("HorizontalPodAutoscaler", "ScaledObject")
 _ROUTES = ("HTTPRoute", "GRPCRoute", "TraefikService")
 
 
-class Switch:
+class TrafficSwitch:
     """The traffic of one cluster's services."""
 
     def __init__(self, cluster: Cluster, settings: KubernetesSettings) -> None:

@@ -28,7 +28,7 @@ Mirroring = Literal["filter", "traefik"]
 """How a Gateway mirrors requests: with a filter of the route, or with Traefik's own kind."""
 
 _TRAEFIK: Final = "traefik.io/gateway-controller"
-_WHOLE: Final = 1000  # weights are whole numbers: a tenth of a percent
+_TOTAL_WEIGHT: Final = 1000  # weights are whole numbers: a tenth of a percent
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ def _build_backend_refs(routing: Routing, port: int) -> list[Manifest]:
     cumulative = assigned = 0.0
     for name, share in routing.shares.items():
         cumulative += share
-        weight = round(cumulative * _WHOLE) - assigned
+        weight = round(cumulative * _TOTAL_WEIGHT) - assigned
         assigned += weight
         backends.append({"name": name, "port": port, "weight": int(weight)})
     return backends

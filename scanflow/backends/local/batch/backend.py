@@ -16,19 +16,19 @@ from scanflow.app.mpi import MPIProfile
 from scanflow.app.plan import Plan, plan_workflow
 from scanflow.app.workflow import Workflow
 from scanflow.backends.definition import enter_run, read_definition, redefine_run
-from scanflow.backends.function_store import forget_functions, keep_function
+from scanflow.backends.function_store import delete_unused_functions, save_function
 from scanflow.backends.job_times import MPI
 from scanflow.backends.journal import Journal, JournalRun
-from scanflow.backends.local.batch.definition import check_supported, ignored_fields
+from scanflow.backends.local.batch.definition import check_supported, list_ignored_fields
 from scanflow.backends.local.batch.engine import RunEngine
 from scanflow.backends.local.batch.launch import Launcher
 from scanflow.backends.local.layout import Home, RunFolder
-from scanflow.backends.local.mpi.claims import neighbours
+from scanflow.backends.local.mpi.claims import list_neighbours
 from scanflow.backends.local.mpi.job import as_batch, is_job, measure_here, plan_workload, resolve_job
 from scanflow.backends.log_files import FileLogs
 from scanflow.backends.pickles import home_key
 from scanflow.backends.port import Environment, RunDefinition, Stream
-from scanflow.backends.rank_files import rank_logs, rank_tasks
+from scanflow.backends.rank_files import build_rank_tasks, list_rank_logs
 from scanflow.backends.records import Observer, RunEnded, RunRecord, RunStarted, RunState, TaskRecord
 from scanflow.backends.schedule import Budget, Share
 from scanflow.backends.tasks import (
@@ -37,17 +37,17 @@ from scanflow.backends.tasks import (
     find_logged_task,
     find_output_tasks,
     find_spin_inputs,
-    running_tasks,
+    select_running_tasks,
     split_task,
 )
 from scanflow.backends.values import Outputs
 from scanflow.errors import AlreadyRunningError, UnavailableError, UnsupportedError, UsageError
-from scanflow.files.disk import disk_error
-from scanflow.files.private import open_home, private_folder
+from scanflow.files.disk import build_disk_error
+from scanflow.files.private import create_private_folder, open_home
 from scanflow.names import RunName, StepName
 from scanflow.placement.available_cpus import this_machine
 from scanflow.placement.mpi.groups import ClusterNode
-from scanflow.placement.mpi.local_plan import build_local_node, plan_here
+from scanflow.placement.mpi.local_plan import build_local_node, plan_local_job
 from scanflow.placement.mpi.plan import MPIPlan
 from scanflow.placement.sysfs import read_topology
 from scanflow.processes.files import hold_driver_lock, is_locked
@@ -84,17 +84,17 @@ class LocalBackend:
                 )
             parent = self._home.runs_folder(app.name, app.team)
             run = enter_run(journal, reduced, parent=parent, rng=self._rng, name=run_name, tasks=tasks)
-            with _disk_errors(folder := _folder(run).path):
-                private_folder(folder)
-            return self._complete(journal, run)
+            with _disk_errors(folder := _get_folder(run).path):
+                create_private_folder(folder)
+            return self._add_pending_tasks(journal, run)
 
     def _inherit(self, journal: Journal, cut: RunDefinition, folder: RunFolder) -> list[TaskRecord]:
         """Link a spin's inputs from its past run, and return the tasks that wrote them."""
-        past = self._complete(journal, journal.run(cut.past or ""))
+        past = self._add_pending_tasks(journal, journal.run(cut.past or ""))
         inputs, past_folder = find_spin_inputs(cut, past), RunFolder(Path(past.folder))
         with _disk_errors(folder.path):
             # The folder first: once the run is entered, its driver must find the inputs.
-            private_folder(folder.outputs)
+            create_private_folder(folder.outputs)
             for other in {record.step for record in inputs if record.state == "succeeded"}:
                 if not (folder.outputs / other).is_symlink():
                     (folder.outputs / other).symlink_to(past_folder.outputs / other, target_is_directory=True)
@@ -104,11 +104,11 @@ class LocalBackend:
 
     def keep_function(self, pickled: bytes) -> str:
         with _disk_errors(self._home.functions):
-            return keep_function(self._home.functions, pickled, home_key(open_home(self._home.path)))
+            return save_function(self._home.functions, pickled, home_key(open_home(self._home.path)))
 
     def forget_functions(self, before: float, needed: Collection[str] = ()) -> int:
         with self._journal() as journal:
-            return forget_functions(self._home.functions, before, needed, journal.definitions())
+            return delete_unused_functions(self._home.functions, before, needed, journal.iterate_definitions())
 
     def free_name(self) -> RunName:
         with self._journal() as journal:
@@ -118,17 +118,17 @@ class LocalBackend:
         """Mark a run without a driver as failed, with the reason, and stop its remaining tasks."""
         with self._journal() as journal:
             run = journal.run(name)
-            if self._state(run.record) == "interrupted":
+            if self._get_state(run.record) == "interrupted":
                 self._stop_leftover_tasks(journal, run)
                 journal.set_run(run, "failed", seconds=run.record.seconds, error=why)
-            return self._complete(journal, journal.run(name))
+            return self._add_pending_tasks(journal, journal.run(name))
 
     def check(self, definition: RunDefinition) -> None:
         cut = cut_down(as_batch(definition, self._home.path))
         self._check(cut)
         if cut.past is not None:
             with self._journal() as journal:
-                find_spin_inputs(cut, self._complete(journal, journal.run(cut.past)))
+                find_spin_inputs(cut, self._add_pending_tasks(journal, journal.run(cut.past)))
 
     def _check(self, definition: RunDefinition) -> None:
         check_supported(definition.workflow)
@@ -152,7 +152,7 @@ class LocalBackend:
         return [build_local_node(read_topology())]
 
     def job_plan(self, app: Application, workflow: Workflow) -> MPIPlan:
-        return plan_here(resolve_job(app, workflow)[0], neighbours=neighbours(self._home.path))
+        return plan_local_job(resolve_job(app, workflow)[0], neighbours=list_neighbours(self._home.path))
 
     def job_share(self, run: str) -> Share | None:
         workflow = self.definition(run).workflow
@@ -177,23 +177,23 @@ class LocalBackend:
             run = journal.run(name)
             reduced = cut_down(as_batch(definition or read_definition(run), self._home.path))
             self._check(reduced)
-            if self._state(run.record) == "running":
+            if self._get_state(run.record) == "running":
                 raise AlreadyRunningError(
                     f"The run {run.record.name!r} is running. Watch it: scanflow show {run.record.name}"
                 )
             redefine_run(journal, run, reduced)
-            folder, name, began = _folder(run), run.record.name, time.monotonic()
+            folder, name, began = _get_folder(run), run.record.name, time.monotonic()
             launcher = self._launcher(reduced, folder, environment)
             with _disk_errors(folder.path, then=f"scanflow resume {name}"):
-                private_folder(folder.path)
+                create_private_folder(folder.path)
                 with hold_driver_lock(folder.lock, name):
                     journal.set_run(run, "running", seconds=run.record.seconds)
                     observe(
                         RunStarted(
                             run=name,
                             steps=len(reduced.workflow.nodes),
-                            kept=sum(task.state == "succeeded" for task in journal.tasks(run).values()),
-                            ignored=ignored_fields(reduced.workflow),
+                            kept=sum(task.state == "succeeded" for task in journal.read_tasks(run).values()),
+                            ignored=list_ignored_fields(reduced.workflow),
                         ).with_details(folder=str(folder.path))
                     )
                     launcher.keep_functions()
@@ -202,7 +202,7 @@ class LocalBackend:
                     budget = Budget(cores, machine.memory_bytes)
                     engine = RunEngine(journal, run, reduced.workflow, launcher, budget, workers=cores, observe=observe)
                     journal.set_run(run, engine.drive(), seconds=(run.record.seconds or 0.0) + time.monotonic() - began)
-            record = self._complete(journal, journal.run(name))
+            record = self._add_pending_tasks(journal, journal.run(name))
         observe(RunEnded(run=record.name, record=record))
         return record
 
@@ -216,16 +216,16 @@ class LocalBackend:
                 )
             journal.request_stop(run)
             # Checked after the request: the driver may have died before reading it.
-            if self._state(run.record) == "interrupted":
+            if self._get_state(run.record) == "interrupted":
                 with suppress(AlreadyRunningError):  # another process drives it now, and reads the request
                     self._stop_leftover_tasks(journal, run)
-            return self._complete(journal, journal.run(run.record.name))
+            return self._add_pending_tasks(journal, journal.run(run.record.name))
 
     def stop_task(self, name: str, task: str) -> RunRecord:
         with self._journal() as journal:
             run = journal.run(name)
-            record, steps = self._complete(journal, run), read_definition(run).workflow.by_name
-            running = running_tasks(record, task)
+            record, steps = self._add_pending_tasks(journal, run), read_definition(run).workflow.by_name
+            running = select_running_tasks(record, task)
             if threads := [task.task for task in running if getattr(steps[task.step], "in_process", False)]:
                 raise UnsupportedError(
                     f"The task {threads[0]!r} cannot be stopped alone: its step is in_process, a thread of the "
@@ -233,28 +233,30 @@ class LocalBackend:
                 )
             with _disk_errors(Path(record.folder)):
                 for running_task in running:
-                    _stop_attempt(_folder(run).attempt(running_task.task, running_task.attempts), running_task.task)
-            return self._complete(journal, journal.run(record.name))
+                    _stop_attempt(
+                        _get_folder(run).get_attempt_folder(running_task.task, running_task.attempts), running_task.task
+                    )
+            return self._add_pending_tasks(journal, journal.run(record.name))
 
     def show(self, name: str) -> RunRecord:
         with self._journal() as journal:
-            record = self._complete(journal, journal.run(name))
+            record = self._add_pending_tasks(journal, journal.run(name))
             # A run that ends between reading the journal and checking the lock seems interrupted: read it again.
-            return self._complete(journal, journal.run(name)) if record.state == "interrupted" else record
+            return self._add_pending_tasks(journal, journal.run(name)) if record.state == "interrupted" else record
 
     def follow(self, name: str, since: int = -1) -> tuple[RunRecord, int]:
         with self._journal() as journal:
             run = journal.run(name)
             # The state first: a task that ends in between is then reported once more.
             state = self._with_current_state(run.record)
-            tasks, last = journal.changed_tasks(run, since)
+            tasks, last = journal.read_changed_tasks(run, since)
             return state.model_copy(update={"tasks": tuple(tasks)}), last
 
     def _has_task_ended(self, name: str, task: str) -> bool:
         with self._journal() as journal:
             run = journal.run(name)
-            record = journal.task(run, task)
-            return self._state(run.record) != "running" or (record is not None and record.state != "running")
+            record = journal.read_task(run, task)
+            return self._get_state(run.record) != "running" or (record is not None and record.state != "running")
 
     def definition(self, name: str) -> RunDefinition:
         with self._journal() as journal:
@@ -271,17 +273,17 @@ class LocalBackend:
         record = self.show(name)
         tasks = find_output_tasks(record, step)
         folder, key = RunFolder(Path(record.folder)), home_key(self._home.path)
-        values = [dict(Outputs(folder.outputs_folder(task.task), key)) for task in tasks]
+        values = [dict(Outputs(folder.get_outputs_folder(task.task), key)) for task in tasks]
         return values[0] if step == tasks[0].task else values
 
     def logs(self, name: str, task: str, *, stream: Stream = "both", attempt: int | None = None) -> FileLogs:
         record = self.show(name)
         task_record = find_logged_task(record, task)
-        folder = RunFolder(Path(record.folder)).attempt(task_record.task, attempt or task_record.attempts)
+        folder = RunFolder(Path(record.folder)).get_attempt_folder(task_record.task, attempt or task_record.attempts)
         files = [("stdout", folder / "stdout.log"), ("stderr", folder / "stderr.log")]
         step, rank = split_task(task)
         if rank is not None and is_job(self.definition(record.name).workflow):
-            files = rank_logs(RunFolder(Path(record.folder)).outputs_folder(StepName(step)), rank)
+            files = list_rank_logs(RunFolder(Path(record.folder)).get_outputs_folder(StepName(step)), rank)
         files = [file for file in files if stream in {file[0], "both"}]
         return FileLogs(lambda: (files, self._has_task_ended(record.name, task)))
 
@@ -290,32 +292,32 @@ class LocalBackend:
         return Launcher(definition, folder, home=self._home, max_fan_out=most, tracking=tracking)
 
     def _stop_leftover_tasks(self, journal: Journal, run: JournalRun) -> None:
-        folder = _folder(run)
+        folder = _get_folder(run)
         with hold_driver_lock(folder.lock, run.record.name):
             if journal.run(run.record.name).record.state != "running":
                 return  # it ended between reading the journal and taking the lock
-            for record in journal.tasks(run).values():
+            for record in journal.read_tasks(run).values():
                 if record.state == "running":
-                    attempt = folder.attempt(record.task, record.attempts)
+                    attempt = folder.get_attempt_folder(record.task, record.attempts)
                     if (attempt / "alive").exists():
                         stop_attempt(attempt)
             journal.set_run(run, "stopped", seconds=run.record.seconds)
 
-    def _complete(self, journal: Journal, run: JournalRun) -> RunRecord:
+    def _add_pending_tasks(self, journal: Journal, run: JournalRun) -> RunRecord:
         """Return a run with all its tasks, pending ones included."""
         workflow = read_definition(run).workflow
-        tasks = add_pending_tasks(workflow, journal.tasks(run).values())
+        tasks = add_pending_tasks(workflow, journal.read_tasks(run).values())
         record = self._with_current_state(run.record)
         if is_job(workflow):
-            tasks = (*rank_tasks(_folder(run).outputs_folder(tasks[0].task), tasks[0]), *tasks)
+            tasks = (*build_rank_tasks(_get_folder(run).get_outputs_folder(tasks[0].task), tasks[0]), *tasks)
             record = record.with_details(type=MPI)
         return record.model_copy(update={"tasks": tasks})
 
     def _with_current_state(self, record: RunRecord) -> RunRecord:
-        state = self._state(record)
+        state = self._get_state(record)
         return record if state == record.state else record.model_copy(update={"state": state})
 
-    def _state(self, record: RunRecord) -> RunState:
+    def _get_state(self, record: RunRecord) -> RunState:
         if record.state == "running" and not is_locked(RunFolder(Path(record.folder)).lock):
             return "interrupted"
         return record.state
@@ -340,7 +342,7 @@ def _stop_attempt(attempt: Path, task: str) -> None:
     stop_attempt(attempt)
 
 
-def _folder(run: JournalRun) -> RunFolder:
+def _get_folder(run: JournalRun) -> RunFolder:
     return RunFolder(Path(run.record.folder))
 
 
@@ -352,4 +354,4 @@ def _disk_errors(folder: Path, then: str = "") -> Iterator[None]:
     except OSError as error:
         if isinstance(error, ConnectionError | InterruptedError):
             raise
-        raise disk_error(error, folder, then=then) from error
+        raise build_disk_error(error, folder, then=then) from error

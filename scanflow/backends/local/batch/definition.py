@@ -21,11 +21,11 @@ def check_supported(workflow: Workflow) -> None:
             f"Workflow {workflow.name!r} is of type {workflow.type!r}; the embedded backend runs 'batch' and 'mpi'."
         )
     for node in workflow.steps:
-        if problem := _problem(node):
+        if problem := _find_problem(node):
             raise UnsupportedError(f"Executor {node.name!r}: the embedded backend does not support {problem}")
 
 
-def ignored_fields(workflow: Workflow) -> tuple[str, ...]:
+def list_ignored_fields(workflow: Workflow) -> tuple[str, ...]:
     """Return short descriptions of a workflow's fields that this backend ignores."""
     return tuple(
         f"{node.name}: image={node.image!r} is not used: steps run with this Python, not in containers"
@@ -34,7 +34,7 @@ def ignored_fields(workflow: Workflow) -> tuple[str, ...]:
     )
 
 
-def _problem(node: Executor) -> str | None:
+def _find_problem(node: Executor) -> str | None:
     if node.resources.gpu:
         return "resources.gpu: it allocates cores and memory only. Remove it, or run on Kubernetes."
     affinity = node.affinity

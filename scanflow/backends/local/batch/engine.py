@@ -24,10 +24,10 @@ from scanflow.backends.journal import Journal, JournalRun
 from scanflow.backends.local.batch.function_threads import FunctionOutcome, capture_streams, run_function
 from scanflow.backends.local.batch.launch import Launcher, Python, can_fork
 from scanflow.backends.local.batch.outcomes import (
+    build_task_record,
     describe_function_failure,
     describe_process_failure,
     describe_refusal,
-    task_record,
 )
 from scanflow.backends.local.environments import Patience, is_ready, make_environment
 from scanflow.backends.local.layout import RunFolder
@@ -35,8 +35,8 @@ from scanflow.backends.records import EnvironmentReady, Observer, RunState, Task
 from scanflow.backends.schedule import Budget, Share, StepProgress
 from scanflow.backends.step_cache import copy_outputs
 from scanflow.errors import ScanflowError
-from scanflow.files.disk import disk_error
-from scanflow.files.private import private_folder
+from scanflow.files.disk import build_disk_error
+from scanflow.files.private import create_private_folder
 from scanflow.names import StepName
 from scanflow.processes.shims import Exit, Shims, stop_attempt
 
@@ -87,7 +87,7 @@ class RunEngine:
         self._launcher, self._budget, self._workers = launcher, budget, workers
         self._inputs, self._observe, self._clock = launcher.inputs, observe, clock
         self._folder = RunFolder(Path(run.record.folder))
-        self._known: Mapping[StepName, TaskRecord] = journal.tasks(run)
+        self._known: Mapping[StepName, TaskRecord] = journal.read_tasks(run)
         self._progress = StepProgress(workflow.parents)
         self._steps: dict[str, _Step] = {}
         self._queue: deque[_Task] = deque()
@@ -122,7 +122,7 @@ class RunEngine:
     def _advance(self) -> bool:
         """Start all ready tasks; return whether there is anything to wait for."""
         while not (self._failed or self._stopping):
-            while (step := self._progress.next_ready()) is not None:
+            while (step := self._progress.take_next_ready()) is not None:
                 self._open(step)
             self._requeue_due()
             if not (self._queue and self._budget.take(self._queue[0].share)):
@@ -162,7 +162,7 @@ class RunEngine:
         except ScanflowError as error:
             self._steps[step] = _Step(node, 1, 1)
             failed = _Task(StepName(step), node, None, Share())
-            self._end(failed, task_record(step, StepName(step), describe_refusal(error)))
+            self._end(failed, build_task_record(step, StepName(step), describe_refusal(error)))
             return
         self._steps[step] = _Step(node, len(tasks), len(tasks))
         share = Share(node.resources.cores or 1.0, node.resources.memory_bytes or 0)
@@ -191,7 +191,7 @@ class RunEngine:
             self._queue.append(task)
 
     def _adopt(self, task: _Task) -> None:
-        folder = self._folder.attempt(task.name, task.attempt)
+        folder = self._folder.get_attempt_folder(task.name, task.attempt)
         exit_ = self._shims.adopt(folder) if (folder / "alive").exists() else Exit(None, reason="void")
         if exit_ is not None and not exit_.succeeded:
             self._queue.append(task)  # it failed before this drive: resuming means to run it again
@@ -228,15 +228,17 @@ class RunEngine:
                 self._shims.start(folder)
         except ScanflowError as error:
             self._budget.release(task.share)
-            self._end(task, task_record(task.node.name, task.name, describe_refusal(error), attempts=task.attempt))
+            self._end(
+                task, build_task_record(task.node.name, task.name, describe_refusal(error), attempts=task.attempt)
+            )
             return
         self._report_start(task)
 
     def _begin_in_thread(self, task: _Task, parameters: Mapping[str, Any]) -> None:
-        function = self._launcher.function(task.node)
+        function = self._launcher.load_target(task.node)
         outputs = self._launcher.clean_outputs(task.name, task.attempt)
-        logs = self._folder.attempt(task.name, task.attempt)
-        private_folder(logs)
+        logs = self._folder.get_attempt_folder(task.name, task.attempt)
+        create_private_folder(logs)
         self._threads[task.name] = task
 
         def work() -> None:
@@ -270,7 +272,7 @@ class RunEngine:
             except ScanflowError as caught:
                 error = caught
             except OSError as caught:
-                error = disk_error(caught, python.path, then=f"scanflow resume {self._run.record.name}")
+                error = build_disk_error(caught, python.path, then=f"scanflow resume {self._run.record.name}")
             self._submit_callback(lambda: self._unpark(python.path, self._clock() - began, error))
 
         self._pool.submit(work)
@@ -283,7 +285,9 @@ class RunEngine:
             self._queue.extendleft(reversed(tasks))
             return
         for task in tasks if not self._stopping else ():
-            self._end(task, task_record(task.node.name, task.name, describe_refusal(error), attempts=task.attempt))
+            self._end(
+                task, build_task_record(task.node.name, task.name, describe_refusal(error), attempts=task.attempt)
+            )
 
     def _reuse(self, task: _Task, parameters: Mapping[str, Any], python: Python) -> bool:
         task.key = self._launcher.cache_key(task.node, parameters, python)
@@ -291,8 +295,8 @@ class RunEngine:
         if cached is None or not cached[1].is_dir():
             return False
         origin, folder = cached
-        target = self._folder.outputs_folder(task.name)
-        private_folder(target.parent)
+        target = self._folder.get_outputs_folder(task.name)
+        create_private_folder(target.parent)
         try:
             copy_outputs(folder, target)
         except OSError:  # a pipe among them, or a full disk: running the step shows the problem
@@ -321,14 +325,16 @@ class RunEngine:
                 self._queue.appendleft(task)
             return
         failure = None if exit_.succeeded else describe_process_failure(exit_, folder, task.node.timeout_s)
-        self._finish_attempt(task, task_record(task.node.name, task.name, failure, attempts=task.attempt, exit_=exit_))
+        self._finish_attempt(
+            task, build_task_record(task.node.name, task.name, failure, attempts=task.attempt, exit_=exit_)
+        )
 
     def _end_thread(self, task: _Task, outcome: FunctionOutcome) -> None:
         del self._threads[task.name]
         self._budget.release(task.share)
         failure = None if outcome.error is None else describe_function_failure(outcome.error)
         self._finish_attempt(
-            task, task_record(task.node.name, task.name, failure, attempts=task.attempt, seconds=outcome.seconds)
+            task, build_task_record(task.node.name, task.name, failure, attempts=task.attempt, seconds=outcome.seconds)
         )
 
     def _finish_attempt(self, task: _Task, record: TaskRecord) -> None:
@@ -341,7 +347,7 @@ class RunEngine:
             self._observe(self._build_end_event(record, retry_in_s=wait_s))
             return
         if record.state == "succeeded" and task.key is not None:
-            self._journal.remember(task.key, self._run.record.name, self._folder.outputs_folder(task.name))
+            self._journal.remember(task.key, self._run.record.name, self._folder.get_outputs_folder(task.name))
         self._end(task, record)
 
     def _end(self, task: _Task, record: TaskRecord) -> None:

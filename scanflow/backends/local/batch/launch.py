@@ -17,7 +17,7 @@ from scanflow.app.executor import Executor, Target
 from scanflow.app.steps import check_parameters
 from scanflow.app_files import AppFiles
 from scanflow.backends import function_process
-from scanflow.backends.local.environments import environment_python, normalise_requirements
+from scanflow.backends.local.environments import locate_python, normalise_requirements
 from scanflow.backends.local.layout import Home, RunFolder
 from scanflow.backends.local.services.grants import find_cpus_avoiding
 from scanflow.backends.local.services.layout import ServicesHome
@@ -25,11 +25,11 @@ from scanflow.backends.parameters import StepInputs
 from scanflow.backends.pickles import home_key, read_pickle, write_pickle
 from scanflow.backends.port import Environment, RunDefinition
 from scanflow.backends.step_cache import cache_key
-from scanflow.backends.step_process import options, step_variables
+from scanflow.backends.step_process import iterate_options, step_variables
 from scanflow.backends.tasks import split_task
 from scanflow.backends.values import Outputs, encode
 from scanflow.errors import InternalError, NotFoundError
-from scanflow.files.private import private_folder
+from scanflow.files.private import create_private_folder
 from scanflow.loading import load_function
 from scanflow.names import StepName
 from scanflow.placement.sysfs import read_topology
@@ -89,7 +89,7 @@ class Launcher:
         else:
             lines, base = list(node.requirements), self._files.app_dir
         requirements = normalise_requirements(lines, with_runtime=node.target is not None)
-        return Python(environment_python(self._home.environments, requirements), requirements, base)
+        return Python(locate_python(self._home.environments, requirements), requirements, base)
 
     def cache_key(self, node: Executor, parameters: Mapping[str, Any], python: Python) -> str:
         code, name = self._code(node)
@@ -106,14 +106,14 @@ class Launcher:
         self, node: Executor, task: StepName, attempt: int, parameters: Mapping[str, Any], python: Python
     ) -> Path:
         outputs = self.clean_outputs(task, attempt)
-        folder = self._folder.attempt(task, attempt)
-        private_folder(folder)
+        folder = self._folder.get_attempt_folder(task, attempt)
+        create_private_folder(folder)
         request = None
         if node.target is None:
             mainfile = self._files.find(node.mainfile or "", node.name)
-            argv = [str(python.path), str(mainfile), *options(parameters, who=f"Executor {node.name!r}")]
+            argv = [str(python.path), str(mainfile), *iterate_options(parameters, who=f"Executor {node.name!r}")]
         else:
-            request, file = folder / "request.json", self._files.function_file(node.target, node.name)
+            request, file = folder / "request.json", self._files.find_function_file(node.target, node.name)
             by_value = self._find_pickled_function(node.target)
             function_process.FunctionRequest(
                 name=str(node.target),
@@ -121,33 +121,33 @@ class Launcher:
                 file=str(file) if file else None,
                 by_value=str(by_value) if by_value else None,
                 # A step's own environment has its own packages.
-                path=None if python.requirements is not None else self._path(by_value),
+                path=None if python.requirements is not None else self._build_module_path(by_value),
                 parameters=encode(dict(parameters), folder, self.key),
                 key=self.key.hex(),
             ).write(request)
             argv = [str(python.path), function_process.__file__, str(request)]
-        env = self._variables(node, task, outputs)
+        env = self._build_env(node, task, outputs)
         by_fork = str(request) if request and can_fork(node) else None
         cwd = str(self._files.app_dir)
-        spec = Spec(argv=argv, cwd=cwd, request=by_fork, env=env, cpus=self._cpus(node), timeout_s=node.timeout_s)
+        spec = Spec(argv=argv, cwd=cwd, request=by_fork, env=env, cpus=self._find_cpus(node), timeout_s=node.timeout_s)
         return create_attempt_folder(folder, spec)
 
-    def _cpus(self, node: Executor) -> tuple[int, ...]:
+    def _find_cpus(self, node: Executor) -> tuple[int, ...]:
         if not node.avoid_services:
             return ()
         return find_cpus_avoiding(ServicesHome(self._home.path / "services"), node.avoid_services, read_topology())
 
-    def _path(self, by_value: Path | None) -> list[str]:
+    def _build_module_path(self, by_value: Path | None) -> list[str]:
         """Return the module search path of a function. Loading a file adds its folder; by value there is none."""
         app_folder = [] if by_value is None else [str(self._files.app_dir)]
         return [*app_folder, *(entry or str(Path.cwd()) for entry in sys.path)]
 
     def clean_outputs(self, task: StepName, attempt: int) -> Path:
         """Return a task's output folder, emptied of an earlier attempt's files."""
-        outputs = self._folder.outputs_folder(task)
+        outputs = self._folder.get_outputs_folder(task)
         if attempt > 1:
             shutil.rmtree(outputs, ignore_errors=True)
-        private_folder(outputs)
+        create_private_folder(outputs)
         return outputs
 
     def check(self) -> None:
@@ -165,7 +165,7 @@ class Launcher:
             elif _DIGEST.fullmatch(node.target.partition(":")[0]):
                 self._find_pickled_function(node.target)
             else:
-                self._files.function_file(node.target, node.name)
+                self._files.find_function_file(node.target, node.name)
             self.python(node)
 
     def keep_functions(self) -> None:
@@ -176,10 +176,10 @@ class Launcher:
                 and node.target is not None
                 and node.target.call
             ):
-                private_folder(file.parent)
+                create_private_folder(file.parent)
                 write_pickle(file, getattr(node.target.call, "function", node.target.call), self.key)
 
-    def function(self, node: Executor) -> Callable[..., Any]:
+    def load_target(self, node: Executor) -> Callable[..., Any]:
         target = node.target
         if target is None:
             raise InternalError(f"The step {node.name!r} is not a function.")
@@ -188,7 +188,7 @@ class Launcher:
         if (file := self._find_pickled_function(target)) is not None:
             function: Callable[..., Any] = read_pickle(file, self.key)
             return function
-        return load_function(str(target), self._files.function_file(target, node.name))
+        return load_function(str(target), self._files.find_function_file(target, node.name))
 
     def _get_pickle_path(self, target: Target | None) -> Path | None:
         """Return the file of a function stored by value: in the run's folder for this program's, else by digest."""
@@ -209,24 +209,24 @@ class Launcher:
     def _code(self, node: Executor) -> tuple[Path | bytes, str]:
         if node.target is None:
             return self._files.find(node.mainfile or "", node.name), node.mainfile or ""
-        file = self._files.function_file(node.target, node.name)
+        file = self._files.find_function_file(node.target, node.name)
         if file is not None:
             return file, str(node.target)
         if node.target.call is None and (stored := self._find_pickled_function(node.target)) is not None:
             return stored, str(node.target)
-        function = self.function(node)
+        function = self.load_target(node)
         plain = getattr(function, "function", function)
         own = None if plain.__module__ == "__main__" else getattr(sys.modules.get(plain.__module__), "__file__", None)
         return (Path(own) if own else cloudpickle.dumps(plain)), str(node.target)
 
-    def _variables(self, node: Executor, task: StepName, outputs: Path) -> dict[str, str]:
+    def _build_env(self, node: Executor, task: StepName, outputs: Path) -> dict[str, str]:
         """Return the environment variables that a step gets in addition to its runner's."""
         run = self._folder.path.name
         variables = step_variables(self._app, self._workflow.name, run, node, task, outputs, tracking=self._tracking)
         return {"SCANFLOW_HOME": str(self._home.path), **variables}  # for steps that run scanflow's own commands
 
     def _read_outputs(self, task: StepName) -> Outputs:
-        folder = self._folder.outputs_folder(task)
+        folder = self._folder.get_outputs_folder(task)
         if not folder.exists():
             raise NotFoundError(f"The outputs of {split_task(task)[0]!r} are gone: {str(folder)!r}. Start a new run.")
         return Outputs(folder, self.key)

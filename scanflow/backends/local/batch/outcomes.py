@@ -11,21 +11,21 @@ from scanflow.backends.records import TaskRecord, TaskState
 from scanflow.errors import ScanflowError
 from scanflow.names import StepName
 from scanflow.processes.shims import Exit
-from scanflow.text.failures import Failure, failure_from_text
+from scanflow.text.failures import Failure, parse_failure
 
 TAIL_BYTES = 65_536  # of standard error; a traceback is at its end
 _OWN_FOLDER = str(Path(__file__).parents[3])  # the library's: its frames are not the user's
 
 
 def describe_process_failure(exit_: Exit, folder: Path, timeout_s: float | None) -> Failure:
-    text = _tail(folder / "stderr.log")
-    if exit_.reason == "lost" and (shim_error := _tail(folder / "shim.error")):
+    text = _read_tail(folder / "stderr.log")
+    if exit_.reason == "lost" and (shim_error := _read_tail(folder / "shim.error")):
         text = shim_error
-    return failure_from_text(text, summary=_summary(exit_, timeout_s), own_folder=_OWN_FOLDER)
+    return parse_failure(text, summary=_summarize(exit_, timeout_s), own_folder=_OWN_FOLDER)
 
 
 def describe_function_failure(trace: str) -> Failure:
-    return failure_from_text(trace, summary="raised", own_folder=_OWN_FOLDER)
+    return parse_failure(trace, summary="raised", own_folder=_OWN_FOLDER)
 
 
 def describe_refusal(error: ScanflowError) -> Failure:
@@ -33,7 +33,7 @@ def describe_refusal(error: ScanflowError) -> Failure:
     return Failure(summary="could not start", cause=str(error))
 
 
-def task_record(
+def build_task_record(
     step: str,
     task: StepName,
     failure: Failure | None,
@@ -63,7 +63,7 @@ def task_record(
     )
 
 
-def _summary(exit_: Exit, timeout_s: float | None) -> str:
+def _summarize(exit_: Exit, timeout_s: float | None) -> str:
     if exit_.reason == "timeout":
         return f"timed out after {format_duration(timeout_s or exit_.seconds or 0)}"
     if exit_.reason == "stopped":
@@ -76,7 +76,7 @@ def _summary(exit_: Exit, timeout_s: float | None) -> str:
     return f"exit code {exit_.exit_code}"
 
 
-def _tail(path: Path) -> str:
+def _read_tail(path: Path) -> str:
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - TAIL_BYTES))

@@ -15,19 +15,21 @@ from scanflow.app.mpi import MPIProfile
 from scanflow.backends.local.services.grants import read_service_cpus
 from scanflow.backends.local.services.layout import ServicesHome
 from scanflow.errors import InvalidError
-from scanflow.files.private import private_folder
+from scanflow.files.private import create_private_folder
 from scanflow.placement.mpi.colocation import Neighbour
 from scanflow.placement.mpi.plan import MPIPlan
 from scanflow.processes.files import hold_driver_lock, hold_lock, is_locked, write_atomically
 from scanflow.wire import decode, encode
 
-JOBS: Final = "jobs"
+JOBS_FOLDER: Final = "jobs"
 
 
-def neighbours(home: Path) -> list[Neighbour]:
+def list_neighbours(home: Path) -> list[Neighbour]:
     """Return the services and jobs of a home with their CPUs."""
     services = [Neighbour(name=name, cpus=cpus) for name, cpus in read_service_cpus(_services(home)).items()]
-    return services + [job for file in sorted((home / JOBS).glob("*.json")) if (job := _running(file)) is not None]
+    return services + [
+        job for file in sorted((home / JOBS_FOLDER).glob("*.json")) if (job := _read_running_job(file)) is not None
+    ]
 
 
 @contextmanager
@@ -35,12 +37,12 @@ def claim_cpus(
     home: Path, name: str, profile: MPIProfile | None, plan: Callable[[Sequence[Neighbour]], MPIPlan]
 ) -> Iterator[MPIPlan]:
     """Plan a job beside running ones, and hold its CPUs inside the context; services and other jobs choose after it."""
-    file = home / JOBS / f"{os.getpid()}.json"
+    file = home / JOBS_FOLDER / f"{os.getpid()}.json"
     with ExitStack() as stack:
         with hold_lock(_services(home).lock):
-            mpi_plan = plan(neighbours(home))
+            mpi_plan = plan(list_neighbours(home))
             cpus = tuple(sorted({cpu for rank in mpi_plan.ranks for cpu in rank.cpus}))
-            private_folder(home / JOBS)
+            create_private_folder(home / JOBS_FOLDER)
             stack.enter_context(hold_driver_lock(file.with_suffix(".lock"), name))
             write_atomically(file, encode(Neighbour(name=name, cpus=cpus, service=False, profile=profile)))
         try:
@@ -54,7 +56,7 @@ def _services(home: Path) -> ServicesHome:
     return ServicesHome(home / "services")
 
 
-def _running(file: Path) -> Neighbour | None:
+def _read_running_job(file: Path) -> Neighbour | None:
     if not is_locked(file.with_suffix(".lock")):
         return None
     try:

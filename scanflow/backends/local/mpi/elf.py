@@ -13,7 +13,7 @@ _MAX_BYTES: Final = 1 << 24  # of a table; a damaged header may have any number
 _MAX_OFFSET: Final = 1 << 40
 
 
-def needed_libraries(program: Path) -> tuple[str, ...]:
+def read_needed_libraries(program: Path) -> tuple[str, ...]:
     """Return the names of the libraries that the dynamic linker loads for a program.
 
     None for a script, for a program that is linked statically, and for a file that is damaged.
@@ -33,15 +33,15 @@ def _read_needed(file: BinaryIO, head: bytes) -> tuple[str, ...]:
     start, size, count = struct.unpack_from(f"{order}{'32xQ14xHH' if wide else '28xI10xHH'}", head)
     # Each segment's type, offset in the file, address in memory and length.
     segment = f"{order}{'I4xQQ8xQ' if wide else 'III4xI'}"
-    segments = [struct.unpack_from(segment, _part(file, start + size * index, size)) for index in range(count)]
+    segments = [struct.unpack_from(segment, _read_part(file, start + size * index, size)) for index in range(count)]
     dynamic = [(offset, length) for kind, offset, _, length in segments if kind == _DYNAMIC]
     if not dynamic:
         return ()
-    table = _part(file, *dynamic[0])
+    table = _read_part(file, *dynamic[0])
     entry = struct.Struct(f"{order}{'qQ' if wide else 'iI'}")
     entries = list(entry.iter_unpack(table[: len(table) // entry.size * entry.size]))
     tags = dict(entries)
-    names = _part(file, _in_file(tags[_NAMES], segments), tags[_NAMES_SIZE]) if _NAMES in tags else b""
+    names = _read_part(file, _in_file(tags[_NAMES], segments), tags[_NAMES_SIZE]) if _NAMES in tags else b""
     return tuple(names[at:].split(b"\0", 1)[0].decode("ascii", "replace") for tag, at in entries if tag == _NEEDED)
 
 
@@ -52,7 +52,7 @@ def _in_file(address: int, segments: list[tuple[int, ...]]) -> int:
     raise ValueError(address)
 
 
-def _part(file: BinaryIO, offset: int, length: int) -> bytes:
+def _read_part(file: BinaryIO, offset: int, length: int) -> bytes:
     if length > _MAX_BYTES or offset > _MAX_OFFSET:
         raise ValueError(offset, length)
     file.seek(offset)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from scanflow.app.mpi import MPIFlavor
-from scanflow.backends.local.mpi.elf import needed_libraries
+from scanflow.backends.local.mpi.elf import read_needed_libraries
 from scanflow.errors import InvalidError, NotFoundError
 
 _PROGRAMS: Final[Mapping[MPIFlavor, tuple[str, ...]]] = {
@@ -40,7 +40,7 @@ def linked_flavor(program: Path) -> MPIFlavor | None:
 
     A program that is started by the other flavor's ``mpirun`` silently runs as many jobs of one rank each.
     """
-    needed = needed_libraries(program)
+    needed = read_needed_libraries(program)
     for flavor, names in _LIBRARIES.items():
         if any(library.startswith(names) for library in needed):
             return flavor

@@ -14,13 +14,13 @@ from scanflow.app.mpi import MPIWorkload
 from scanflow.app.plan import Plan
 from scanflow.app.resources import Resources
 from scanflow.app.workflow import Workflow
-from scanflow.backends.local.mpi.claims import neighbours
+from scanflow.backends.local.mpi.claims import list_neighbours
 from scanflow.backends.local.mpi.containers import build_container_command, find_runtime
 from scanflow.backends.local.mpi.flavors import find_launcher
-from scanflow.backends.mpi_program import check_affinity, load_mpi_program, one_step_plan
+from scanflow.backends.mpi_program import build_one_step_plan, check_affinity, load_mpi_program
 from scanflow.backends.port import RunDefinition
 from scanflow.errors import InvalidError, UnsupportedError
-from scanflow.placement.mpi.local_plan import plan_here
+from scanflow.placement.mpi.local_plan import plan_local_job
 from scanflow.placement.sysfs import read_topology
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def as_batch(definition: RunDefinition, home: Path) -> RunDefinition:
     if workflow.type != "mpi":
         return definition
     workload, argv = resolve_job(definition.app, workflow)
-    plan = plan_here(workload)
+    plan = plan_local_job(workload)
     find_launcher(workload.flavor, Path(argv[0]), name=workload.name)
     step = Executor(
         name=workload.name,
@@ -109,13 +109,13 @@ def measure_here(app: Application, workflow: Workflow, folder: Path) -> Profile:
 
     workload, argv = resolve_job(app, workflow)
     launcher, topology = find_launcher(workload.flavor, Path(argv[0]), name=workload.name), read_topology()
-    plan = plan_here(workload, topology)
+    plan = plan_local_job(workload, topology)
     return measure(workload, plan, argv, launcher=launcher, topology=topology, folder=folder)
 
 
 def plan_workload(app: Application, workflow: Workflow, *, home: Path, machine_memory_bytes: int) -> Plan:
     """Return the plan of a job for ``scanflow plan``: one step, with the map of ranks in its notes."""
     workload, argv = resolve_job(app, workflow)
-    plan = plan_here(workload, neighbours=neighbours(home))
+    plan = plan_local_job(workload, neighbours=list_neighbours(home))
     machine = (read_topology().effective_count, machine_memory_bytes)
-    return one_step_plan(workflow, workload, plan, argv, (*plan.reasons, *plan.lines()), machine)
+    return build_one_step_plan(workflow, workload, plan, argv, (*plan.reasons, *plan.format_lines()), machine)

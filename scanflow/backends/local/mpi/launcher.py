@@ -29,7 +29,7 @@ from scanflow.backends.local.mpi.processes import (
 from scanflow.backends.rank_files import RANKS, describe_running_ranks
 from scanflow.errors import StepFailedError
 from scanflow.outputs import output_dir
-from scanflow.placement.mpi.local_plan import plan_here
+from scanflow.placement.mpi.local_plan import plan_local_job
 from scanflow.placement.mpi.plan import MPIPlan
 from scanflow.placement.sysfs import read_topology
 
@@ -50,16 +50,16 @@ def launch(workload: Mapping[str, Any], argv: Sequence[str], home: str | None = 
     launcher = find_launcher(job.flavor, Path(argv[0]), name=job.name)
     job, notes = _resolve_profile(job, argv, launcher)
     if home is None:
-        return _run(job, plan_here(job), argv, launcher, notes)
+        return _run(job, plan_local_job(job), argv, launcher, notes)
     assert job.profile != "auto"
-    with claim_cpus(Path(home), job.name, job.profile, lambda others: plan_here(job, neighbours=others)) as plan:
+    with claim_cpus(Path(home), job.name, job.profile, lambda others: plan_local_job(job, neighbours=others)) as plan:
         return _run(job, plan, argv, launcher, notes)
 
 
 def _run(
     job: MPIWorkload, plan: MPIPlan, argv: Sequence[str], launcher: Mpirun, notes: dict[str, Any]
 ) -> dict[str, Any]:
-    _say(*plan.reasons, *plan.lines())
+    _say(*plan.reasons, *plan.format_lines())
     folder = output_dir() / RANKS
     prepare(folder, plan, notes)
     began = time.monotonic()
@@ -97,7 +97,7 @@ def _resolve_profile(job: MPIWorkload, argv: Sequence[str], launcher: Mpirun) ->
 
     _say(f"profile='auto': the program first runs for at most {MAX_DURATION_S:g} s, to be profiled")
     topology = read_topology()
-    plan = plan_here(job, topology)
+    plan = plan_local_job(job, topology)
     profile = measure(job, plan, argv, launcher=launcher, topology=topology, folder=output_dir() / PROFILE)
     _say(f"profile='auto': {profile}")
     return job.replace(profile=profile.profile), {"profile": profile.profile, "profile_reason": profile.reason}

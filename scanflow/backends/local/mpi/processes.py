@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Final
 
 from scanflow.backends.local.mpi.flavors import RANK_VARIABLES, Mpirun, build_command
-from scanflow.backends.rank_files import create_rank_folder, first_failure
+from scanflow.backends.rank_files import create_rank_folder, describe_first_failure
 from scanflow.placement.cpulist import format_cpus
 from scanflow.placement.mpi.plan import MPIPlan
-from scanflow.processes.proc_stat import cpu_seconds, stat_fields
+from scanflow.processes.proc_stat import compute_cpu_seconds, read_stat_fields
 
 MAX_OUTPUT_BYTES: Final = 256 * 1024 * 1024
 """Limit of all ranks' output, so that they cannot fill the disk."""
@@ -130,7 +130,7 @@ def measure_cpu_time(folder: Path) -> dict[int, float]:
     seconds: dict[int, float] = {}
     for rank, pid in _pids(folder).items():
         with suppress(OSError):
-            seconds[rank] = cpu_seconds(stat_fields(pid))
+            seconds[rank] = compute_cpu_seconds(read_stat_fields(pid))
     return seconds
 
 
@@ -146,7 +146,7 @@ def describe_failure(folder: Path, name: str, code: int) -> str:
         (file.stat().st_mtime_ns, int(file.stem), int(file.read_text(encoding="ascii").strip() or 0))
         for file in folder.glob("*.exit")
     ]
-    failed = first_failure(name, ((rank, status) for _, rank, status in sorted(ended)), folder)
+    failed = describe_first_failure(name, ((rank, status) for _, rank, status in sorted(ended)), folder)
     if failed is None:
         text = (folder / "mpirun.err").read_text(encoding="utf-8", errors="replace").strip()
         return f"mpirun failed with code {code} before a rank of {name!r} did: {text[-2000:]}"

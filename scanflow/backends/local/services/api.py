@@ -21,7 +21,7 @@ from scanflow.backends.local.layout import Home
 from scanflow.backends.local.services.control import rollout
 from scanflow.backends.local.services.layout import ServiceFolder, ServicesHome
 from scanflow.backends.local.services.spec.builder import ServiceSpecBuilder, plan_online
-from scanflow.backends.local.services.state.desired import read_desired, taken_ports, update_desired
+from scanflow.backends.local.services.state.desired import list_used_ports, read_desired, update_desired
 from scanflow.backends.local.services.state.observed import is_current, is_supervised, read_observed
 from scanflow.backends.local.services.state.report import build_record
 from scanflow.backends.local.services.supervisor.attempts import list_newest_attempts
@@ -89,7 +89,7 @@ class LocalServices:
         self._builder.check(app, workflow, shape)
         folder = self._folders.service(workflow.name)
         self._check_owner(folder, app, workflow)
-        spec = self._builder.definition(
+        spec = self._builder.build_spec(
             app,
             workflow,
             source=deployment.source,
@@ -122,7 +122,7 @@ class LocalServices:
             generation, previous_port, previous_grpc_port = (
                 (1, None, None) if previous is None else (previous.generation + 1, previous.port, previous.grpc_port)
             )
-            taken = taken_ports(self._folders, spec.workflow)
+            taken = list_used_ports(self._folders, spec.workflow)
             port = _port(requested_port, previous_port, taken, "HTTP")
             grpc_port = spec.serving.grpc_port
             return DesiredState(
@@ -161,7 +161,7 @@ class LocalServices:
     def services(self, *, instances: bool = True) -> list[ServiceRecord]:  # noqa: ARG002  its folder has them
         """Return all services, by name. Starts nothing."""
         records = []
-        for name in self._folders.names():
+        for name in self._folders.list_names():
             try:
                 records.append(self._record(self._folders.service(name)))
             except NotFoundError:
@@ -181,7 +181,7 @@ class LocalServices:
 
     def _ensure_watched(self, name: str) -> ServiceFolder:
         """Return the folder of a service, once it has a supervisor that has reported."""
-        folder = self._folder(name)
+        folder = self._get_folder(name)
         desired = read_desired(folder)
         if desired is not None and not desired.hopeless and rollout.ensure_supervisor(folder):
             rollout.wait_until_reported(folder)
@@ -196,7 +196,7 @@ class LocalServices:
         return FileLogs(lambda: (self._log_files(name, instance), False))
 
     def _log_files(self, name: str, instance: str | None) -> list[tuple[str, Path]]:
-        folder = self._folder(name)
+        folder = self._get_folder(name)
         if instance == "supervisor":
             return [("supervisor", folder.log)]
         attempts = dict(list_newest_attempts(folder))
@@ -217,7 +217,7 @@ class LocalServices:
     def change(
         self, name: str, change: ServiceChange, *, key: str | None = None, observe: ServiceObserver = lambda _: None
     ) -> ServiceRecord:
-        folder = self._folder(name)
+        folder = self._get_folder(name)
         if change.backup:
             service_transitions.check_backup(name, change.backup, self.services())
         files = None
@@ -228,7 +228,7 @@ class LocalServices:
         def apply_change(stored: DesiredState | None) -> DesiredState:
             desired = service_transitions.require_changeable(stored, name)
             return service_transitions.apply_change(
-                desired, change, files, suppress_registry_errors(self._recall), self._builder.complete
+                desired, change, files, suppress_registry_errors(self._recall), self._builder.complete_shape
             )
 
         return self._change(folder, apply_change, key, observe)
@@ -260,7 +260,7 @@ class LocalServices:
         Raises:
             UsageError: it is the backup of another service.
         """
-        folder = self._folder(name)
+        folder = self._get_folder(name)
         for other in self.services():
             if other.backup == name:
                 raise UsageError(
@@ -273,10 +273,10 @@ class LocalServices:
         rollout.wait_until_gone(folder, watcher)
         shutil.rmtree(folder.path, ignore_errors=True)
 
-    def _folder(self, name: str) -> ServiceFolder:
+    def _get_folder(self, name: str) -> ServiceFolder:
         folder = self._folders.service(name)
         if not folder.desired.exists():
-            names = self._folders.names()
+            names = self._folders.list_names()
             if not names:
                 raise NotFoundError("There is no service yet. Start one: scanflow deploy app.py")
             raise NotFoundError(f"There is no service {name!r}.{did_you_mean(name, names)}")

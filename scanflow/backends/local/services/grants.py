@@ -15,7 +15,7 @@ from scanflow.backends.local.services.layout import ServiceFolder, ServicesHome
 from scanflow.backends.service_records import Shape
 from scanflow.errors import InvalidError, UnavailableError
 from scanflow.placement.place import Grant, place
-from scanflow.placement.threads import POOLS, check_overrides, thread_variables
+from scanflow.placement.threads import POOLS, build_thread_variables, check_overrides
 from scanflow.placement.topology import Topology
 from scanflow.processes.files import hold_lock, write_atomically
 from scanflow.wire import decode, encode
@@ -71,7 +71,7 @@ def derive_thread_variables(topology: Topology, shape: Shape, env: dict[str, str
     overrides = {} if shape.pool_threads is None else dict.fromkeys(POOLS, str(shape.pool_threads))
     overrides |= {name: value for name, value in env.items() if name in variable_names}
     check_overrides(overrides, cores)
-    return thread_variables(cores, overrides)
+    return build_thread_variables(cores, overrides)
 
 
 def choose_grant(
@@ -124,7 +124,7 @@ def _choose_exclusive_grant(
 
 
 def read_used_cpus(home: ServicesHome, name: str) -> UsedCpus:
-    records = [_read(home.service(other).grants) for other in home.names() if other != name]
+    records = [_read(home.service(other).grants) for other in home.list_names() if other != name]
     exclusive, shared = (
         [grant for record in records if record.shared is kind for grant in record.grants] for kind in (False, True)
     )
@@ -134,7 +134,8 @@ def read_used_cpus(home: ServicesHome, name: str) -> UsedCpus:
 def read_service_cpus(home: ServicesHome) -> dict[str, tuple[int, ...]]:
     """Return the CPUs of each service's instances, by its name; services without CPUs are left out."""
     cpus_by_service = {
-        name: {cpu for grant in _read(home.service(name).grants).grants for cpu in grant.cpus} for name in home.names()
+        name: {cpu for grant in _read(home.service(name).grants).grants for cpu in grant.cpus}
+        for name in home.list_names()
     }
     return {name: tuple(sorted(cpus)) for name, cpus in cpus_by_service.items() if cpus}
 

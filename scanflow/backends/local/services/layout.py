@@ -24,7 +24,7 @@ class ServiceFolder:
         self.recorder = path / "recorder"  # the attempts of the recorder
         self.instances = path / "instances"  # a folder for each instance, with one for each of its attempts, from 1
 
-    def attempts(self, instance: str) -> Path:
+    def get_attempts_folder(self, instance: str) -> Path:
         return self.instances / instance
 
 
@@ -38,6 +38,6 @@ class ServicesHome:
     def service(self, name: str) -> ServiceFolder:
         return ServiceFolder(self.path / name)
 
-    def names(self) -> list[str]:
+    def list_names(self) -> list[str]:
         """Return the names of all services, sorted."""
         return sorted(file.parent.name for file in self.path.glob("*/service.json"))

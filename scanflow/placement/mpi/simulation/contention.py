@@ -75,7 +75,7 @@ def group_alike(workers: Sequence[WorkerRanks]) -> tuple[Workers, ...]:
     )
 
 
-def slowdowns(running: Sequence[tuple[ProgramModel, Sequence[Workers]]], contention: Contention) -> list[float]:
+def compute_slowdowns(running: Sequence[tuple[ProgramModel, Sequence[Workers]]], contention: Contention) -> list[float]:
     """Return the factor by which each job's running time grows while these jobs run together, in their order."""
     memory: dict[tuple[int, int], float] = defaultdict(float)  # asked for, by node and socket
     senders: dict[int, float] = defaultdict(float)  # ranks that send to other nodes, by node
@@ -87,12 +87,12 @@ def slowdowns(running: Sequence[tuple[ProgramModel, Sequence[Workers]]], content
             if program.mpi_gb_per_s:
                 senders[node] += alike.count * alike.ranks.n_ranks * alike.remote_share
     return [
-        max(_slowdown(program, alike.ranks, memory, senders[alike.ranks.node], contention) for alike in workers)
+        max(_compute_slowdown(program, alike.ranks, memory, senders[alike.ranks.node], contention) for alike in workers)
         for program, workers in running
     ]
 
 
-def _slowdown(
+def _compute_slowdown(
     program: ProgramModel,
     worker: WorkerRanks,
     memory: Mapping[tuple[int, int], float],

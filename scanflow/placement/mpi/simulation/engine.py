@@ -17,7 +17,7 @@ from typing import Literal
 from scanflow.app.mpi import MPIWorkload
 from scanflow.errors import InvalidError
 from scanflow.placement.mpi.plan import MPIPlan, plan_job
-from scanflow.placement.mpi.simulation.contention import Contention, Workers, group_alike, slowdowns
+from scanflow.placement.mpi.simulation.contention import Contention, Workers, compute_slowdowns, group_alike
 from scanflow.placement.mpi.simulation.machines import Machines
 from scanflow.placement.mpi.simulation.programs import SubmittedJob
 from scanflow.placement.mpi.simulation.schemes import DeploymentScheme
@@ -82,7 +82,7 @@ class Simulation:
         """From the first submission to the last end (thesis 6.4.1)."""
         return max(job.ended_s for job in self.jobs) - min(job.submitted_s for job in self.jobs)
 
-    def running_times(self) -> dict[str, float]:
+    def compute_running_times(self) -> dict[str, float]:
         """Return the mean running time of each program, in seconds."""
         times_by_program: dict[str, list[float]] = {}
         for job in self.jobs:
@@ -139,7 +139,7 @@ class _Simulator:
         self._scenario, self._contention, self._seed = scenario, contention, seed
         self._machines = Machines(cluster.n_nodes, cluster.sockets, cluster.cores_per_socket, pinned=scenario.pinned)
         self._random = Random(seed)  # noqa: S311  to draw, not to hide
-        self._placing = scenario.placing(self._random)
+        self._placing = scenario.choose_placing(self._random)
         self._now = 0.0
         self._events: list[_Event] = []
         self._numbers = count()  # events at one time keep their order
@@ -185,7 +185,9 @@ class _Simulator:
         self._now = to
 
     def _set_rates(self) -> None:
-        slowed = slowdowns([(running.job.program, running.places) for running in self._running], self._contention)
+        slowed = compute_slowdowns(
+            [(running.job.program, running.places) for running in self._running], self._contention
+        )
         for running, slowdown in zip(self._running, slowed, strict=True):
             running.rate = 1 / slowdown
 
@@ -230,6 +232,6 @@ class _Simulator:
             for worker in plan.workers
         )
         started = self._now + self._scenario.start_s + len(workers) * self._scenario.start_worker_s
-        places = group_alike([self._machines.ranks(worker.node, worker.cores) for worker in workers])
+        places = group_alike([self._machines.place_ranks(worker.node, worker.cores) for worker in workers])
         running = _Running(job=job, started_s=started, remaining_s=job.program.seconds, workers=workers, places=places)
         self._schedule(started, "start", running)

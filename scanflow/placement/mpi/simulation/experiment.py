@@ -71,21 +71,23 @@ class SchemeSummary:
 
 def thesis_jobs() -> tuple[SubmittedJob, ...]:
     """Return the jobs of the thesis, at the times published by its authors."""
-    return tuple(_job(place, program, at) for place, (at, program) in enumerate(_SUBMITTED))
+    return tuple(_build_job(place, program, at) for place, (at, program) in enumerate(_SUBMITTED))
 
 
-def random_jobs(seed: int) -> tuple[SubmittedJob, ...]:
+def generate_jobs(seed: int) -> tuple[SubmittedJob, ...]:
     """Return random jobs, drawn as in 6.4.3: each program four times, within 1200 seconds."""
     random = Random(seed)  # noqa: S311  to draw, not to hide
     programs = [program for program in PROGRAMS for _ in range(4)]
     random.shuffle(programs)
     times = sorted(random.uniform(0, 1200) for _ in programs)
-    return tuple(_job(place, program, at) for place, (at, program) in enumerate(zip(times, programs, strict=True)))
+    return tuple(
+        _build_job(place, program, at) for place, (at, program) in enumerate(zip(times, programs, strict=True))
+    )
 
 
 def dgemm_jobs() -> tuple[SubmittedJob, ...]:
     """Return the ten jobs of 6.4.2, one each minute."""
-    return tuple(_job(place, DGEMM, 60 * place) for place in range(10))
+    return tuple(_build_job(place, DGEMM, 60 * place) for place in range(10))
 
 
 def summarize(runs: Sequence[Simulation]) -> SchemeSummary:
@@ -102,5 +104,5 @@ def summarize(runs: Sequence[Simulation]) -> SchemeSummary:
     )
 
 
-def _job(place: int, program: ProgramModel, at: float) -> SubmittedJob:
+def _build_job(place: int, program: ProgramModel, at: float) -> SubmittedJob:
     return SubmittedJob(name=f"{program.name.lower()}-{place}", program=program, submitted_s=at)

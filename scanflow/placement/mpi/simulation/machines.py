@@ -53,7 +53,7 @@ class Machines:
         for socket in free:
             socket.sort()
 
-    def ranks(self, node: str, cores: Sequence[int]) -> WorkerRanks:
+    def place_ranks(self, node: str, cores: Sequence[int]) -> WorkerRanks:
         """Return the placement of a worker's ranks on these cores: one on each."""
         if self._pinned:
             counted = Counter(core // self._per_socket for core in cores)

@@ -54,7 +54,7 @@ class DeploymentScheme:
             n_workers=by_hand if self.policy == "none" else None,
         )
 
-    def placing(self, random: Random) -> Placing:
+    def choose_placing(self, random: Random) -> Placing:
         """Return the function that chooses nodes."""
         return place_groups if self.task_groups else _RandomPlacement(random)
 

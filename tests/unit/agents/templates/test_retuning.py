@@ -103,7 +103,7 @@ def test_another_load_in_two_of_three_looks_leads_to_one_search(world: World) ->
 
 def test_a_service_that_nothing_is_asked_of_has_no_other_load() -> None:
     watch = LoadWatch(2.0)
-    assert [watch.look(rate) for rate in (None, 0.0, 10.0, 4.0, None, 4.0)] == [False] * 5 + [True]
+    assert [watch.observe(rate) for rate in (None, 0.0, 10.0, 4.0, None, 4.0)] == [False] * 5 + [True]
 
 
 def test_what_a_search_found_better_is_applied_with_its_evidence_and_a_guard(world: World) -> None:

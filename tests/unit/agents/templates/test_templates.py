@@ -13,14 +13,14 @@ from scanflow.agent.context import Context
 from scanflow.agent.records import Guard, Intent
 from scanflow.errors import InvalidError, UnavailableError, UsageError
 from scanflow.knowledge.labels import read_json
-from scanflow.plugins import plugin_names
+from scanflow.plugins import list_plugins
 from scanflow_agents.templates import load_declared
 from tests.unit.agents.templates.fakes import World
 
 
 def test_each_template_declares_its_strategies_those_of_table_5_5_and_one_for_streams(world: World) -> None:
     world.parameters["stream"] = {}
-    found = {name: sorted(one.name for one in world.load(name).strategies) for name in plugin_names("templates")}
+    found = {name: sorted(one.name for one in world.load(name).strategies) for name in list_plugins("templates")}
     assert found == {
         "tracker": ["count_number_of_predictions"],
         "checker": ["check_predictions"],

@@ -170,7 +170,7 @@ def test_names_and_options_that_are_not_known_are_told() -> None:
         catalogue.make("tabel", generator=generator)
     with pytest.raises(InvalidError, match=r"does not accept these options.*'speed'"):
         catalogue.make("table", generator=generator, options={"speed": 1})
-    assert all(catalogue.make(name, generator=generator) for name in catalogue.names())
+    assert all(catalogue.make(name, generator=generator) for name in catalogue.list_detectors())
 
 
 def test_what_is_no_saved_detector_is_told(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_what_is_no_saved_detector_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_the_default_depends_on_the_kind_of_data(data: Any, name: str) -> None:
-    assert catalogue.default_detector(data) == name
+    assert catalogue.choose_detector(data) == name
 
 
 def test_the_default_of_a_table_fits_one_and_the_autoencoder_says_what_to_use() -> None:

@@ -57,11 +57,11 @@ class InlineRuns:
     def show(self, run: str) -> RunRecord:
         return self._deployer.show(run)
 
-    def job_planner(self) -> JobPlanner:
+    def get_job_planner(self) -> JobPlanner:
         assert isinstance(self._deployer, EmbeddedDeployer)
         return require_job_planner(self._deployer.batch)
 
-    def newest(self, *, app: str, team: str, workflow: str, limit: int) -> list[RunRecord]:
+    def list_newest(self, *, app: str, team: str, workflow: str, limit: int) -> list[RunRecord]:
         found = self._deployer.runs(limit=limit)
         return [one for one in found if (one.app, one.team, one.workflow) == (app, team, workflow)]
 

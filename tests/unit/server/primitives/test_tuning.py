@@ -58,7 +58,7 @@ class BegunRuns(InlineRuns):
     def show(self, run: str) -> RunRecord:
         return next(one for one in self.records.values() if one.name == run)
 
-    def newest(self, *, app: str, team: str, workflow: str, limit: int) -> list[RunRecord]:  # noqa: ARG002
+    def list_newest(self, *, app: str, team: str, workflow: str, limit: int) -> list[RunRecord]:  # noqa: ARG002
         return [one for one in self.records.values() if one.workflow == workflow]
 
 

@@ -15,10 +15,10 @@ _COMPILERS: Final[dict[MPIFlavor, tuple[str, ...]]] = {
     "openmpi": ("mpicc.openmpi", "mpicc"),
     "mpich": ("mpicc.mpich", "mpicc"),
 }
-_COMPILE_S: Final = 60
+_COMPILE_TIMEOUT_S: Final = 60
 
 
-class Calls(NamedTuple):
+class CallCounters(NamedTuple):
     """A rank's counters at one moment."""
 
     at_s: float
@@ -32,9 +32,9 @@ class Calls(NamedTuple):
     cpu_s: float
     """Of the process, MPI included."""
 
-    def subtract(self, before: Calls) -> Calls:
+    def subtract(self, before: CallCounters) -> CallCounters:
         """Return the difference to an earlier moment; ``at_s`` is the time between them."""
-        return Calls(*(after - earlier for after, earlier in zip(self, before, strict=True)))
+        return CallCounters(*(after - earlier for after, earlier in zip(self, before, strict=True)))
 
 
 def compile_library(
@@ -47,7 +47,7 @@ def compile_library(
         library = folder / "pmpi.so"
         argv = [compiler, "-O2", "-shared", "-fPIC", "-pthread", "-o", str(library), str(SOURCE)]
         try:
-            done = subprocess.run(argv, capture_output=True, timeout=_COMPILE_S, check=False)
+            done = subprocess.run(argv, capture_output=True, timeout=_COMPILE_TIMEOUT_S, check=False)
         except (OSError, subprocess.TimeoutExpired):
             continue
         if done.returncode == 0:
@@ -55,21 +55,21 @@ def compile_library(
     return None
 
 
-def read_calls(folder: Path, rank: int) -> list[Calls]:
+def read_calls(folder: Path, rank: int) -> list[CallCounters]:
     """Return the library's samples of a rank's counters; none if the rank did not call ``MPI_Init``."""
     try:
         lines = (folder / str(rank)).read_text(encoding="ascii").splitlines()
     except FileNotFoundError:
         return []
-    moments: list[Calls] = []
+    moments: list[CallCounters] = []
     for line in lines:
         numbers = [int(number) for number in line.split()]
-        if len(numbers) == len(Calls._fields):  # the last line may be cut
+        if len(numbers) == len(CallCounters._fields):  # the last line may be cut
             at, calls, messages, sent, wall, inside, cpu = numbers
-            moments.append(Calls(at / 1e9, calls, messages, sent, wall / 1e9, inside / 1e9, cpu / 1e9))
+            moments.append(CallCounters(at / 1e9, calls, messages, sent, wall / 1e9, inside / 1e9, cpu / 1e9))
     return moments
 
 
-def total(parts: Iterable[Calls]) -> Calls:
+def sum_calls(parts: Iterable[CallCounters]) -> CallCounters:
     """Return the sum over ranks."""
-    return Calls(*(sum(column) for column in zip(*parts, strict=True)))
+    return CallCounters(*(sum(column) for column in zip(*parts, strict=True)))

@@ -38,9 +38,9 @@ def sample_pages(pid: int, window_s: float) -> TouchedBytes | None:
     folder = Path("/proc") / str(pid)
     try:
         (folder / "clear_refs").write_text("1", encoding="ascii")
-        before = _cpu_s(folder)
+        before = _read_cpu_s(folder)
         time.sleep(window_s)
-        after = _cpu_s(folder)
+        after = _read_cpu_s(folder)
         referenced = _REFERENCED.search((folder / "smaps_rollup").read_text(encoding="ascii"))
     except (OSError, ValueError):
         return None
@@ -70,7 +70,7 @@ def traffic(samples: Iterable[TouchedBytes], cache_bytes: int, *, outside_mpi: f
     return max(rates, default=None)
 
 
-def _cpu_s(folder: Path) -> float:
+def _read_cpu_s(folder: Path) -> float:
     """Return the CPU time of a process' threads, more exactly than ``/proc/PID/stat``."""
     return (
         sum(int((task / "schedstat").read_text(encoding="ascii").split()[0]) for task in (folder / "task").iterdir())

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-_REPORT_S: Final = 60
+_REPORT_TIMEOUT_S: Final = 60
 MIN_SAMPLES: Final = 200
 """A second of CPU: starting MPI takes a part of that, which is nearly all in MPI."""
 
 _SAMPLES: Final = re.compile(r"^# Samples: (\d+)(K?)", re.MULTILINE)
-_LINE: Final = re.compile(r"\s*([0-9.]+)%\s+(\S+)")
-_OF_MPI: Final = re.compile(r"(lib)?(mpi|mpich|mpifort|open-rte|open-pal|pmix|psm2?|fabric|uc[pst]|mca_)[\w.+-]*")
-_OF_C: Final = re.compile(r"(libc|ld-linux[\w-]*)[.-][\w.]*")
+_REPORT_LINE: Final = re.compile(r"\s*([0-9.]+)%\s+(\S+)")
+_MPI_LIBRARY: Final = re.compile(r"(lib)?(mpi|mpich|mpifort|open-rte|open-pal|pmix|psm2?|fabric|uc[pst]|mca_)[\w.+-]*")
+_C_LIBRARY: Final = re.compile(r"(libc|ld-linux[\w-]*)[.-][\w.]*")
 
 _RECORD: Final = (
     'folder=$1; shift; exec "$0" record --quiet --event cpu-clock:u --freq 199 '
@@ -24,7 +24,7 @@ _RECORD: Final = (
 )
 
 
-def record_command(folder: Path, *, which: Callable[[str], str | None] = shutil.which) -> list[str] | None:
+def build_record_command(folder: Path, *, which: Callable[[str], str | None] = shutil.which) -> list[str] | None:
     """Return the command prefix that records a rank's samples into ``folder``; None: ``perf`` cannot be used.
 
     Samples are by the clock, which needs no CPU counters.
@@ -33,17 +33,17 @@ def record_command(folder: Path, *, which: Callable[[str], str | None] = shutil.
     return None if perf is None or _is_refused(perf) else ["/bin/sh", "-c", _RECORD, perf, str(folder)]
 
 
-def share_in_mpi(folder: Path, rank: int) -> float | None:
+def read_mpi_share(folder: Path, rank: int) -> float | None:
     """Return the share of a rank's samples in MPI libraries; None: there are too few."""
     argv = ["perf", "report", "--stdio", "--sort", "dso", "--input", str(folder / f"{rank}.perf")]
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=_REPORT_S, check=False)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=_REPORT_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return parse_share(done.stdout)
+    return parse_mpi_share(done.stdout)
 
 
-def parse_share(report: str) -> float | None:
+def parse_mpi_share(report: str) -> float | None:
     """Parse the share of MPI libraries in a report by library; None: it has too few samples.
 
     The C library is left out if there are enough other samples: where a process may not read another's memory, MPI
@@ -53,17 +53,17 @@ def parse_share(report: str) -> float | None:
     samples = int(counted[1]) * (1000 if counted[2] else 1) if counted else 0
     if samples < MIN_SAMPLES:
         return None
-    shares = [(float(match[1]), match[2]) for line in report.splitlines() if (match := _LINE.match(line))]
-    elsewhere = [(share, name) for share, name in shares if not _OF_C.match(name)]
+    shares = [(float(match[1]), match[2]) for line in report.splitlines() if (match := _REPORT_LINE.match(line))]
+    elsewhere = [(share, name) for share, name in shares if not _C_LIBRARY.match(name)]
     if samples * sum(share for share, _ in elsewhere) / 100 >= MIN_SAMPLES:
         shares = elsewhere
     total = sum(share for share, _ in shares)
-    return sum(share for share, name in shares if _OF_MPI.match(name)) / total if total else None
+    return sum(share for share, name in shares if _MPI_LIBRARY.match(name)) / total if total else None
 
 
 def _is_refused(perf: str) -> bool:
     tried = [perf, "stat", "--event", "cpu-clock:u", "true"]
     try:
-        return subprocess.run(tried, capture_output=True, timeout=_REPORT_S, check=False).returncode != 0
+        return subprocess.run(tried, capture_output=True, timeout=_REPORT_TIMEOUT_S, check=False).returncode != 0
     except (OSError, subprocess.TimeoutExpired):
         return True

@@ -21,10 +21,10 @@ from scanflow.backends.local.mpi.processes import (
     prepare,
     start,
 )
-from scanflow.backends.local.mpi.profiling.calls import Calls, compile_library, read_calls, total
+from scanflow.backends.local.mpi.profiling.calls import CallCounters, compile_library, read_calls, sum_calls
 from scanflow.backends.local.mpi.profiling.classify import MeasuredTotals, Profile, classify
 from scanflow.backends.local.mpi.profiling.pages import WINDOWS_S, TouchedBytes, sample_pages, traffic
-from scanflow.backends.local.mpi.profiling.perf import record_command, share_in_mpi
+from scanflow.backends.local.mpi.profiling.perf import build_record_command, read_mpi_share
 from scanflow.errors import StepFailedError
 from scanflow.placement.mpi.plan import MPIPlan
 from scanflow.placement.topology import Topology
@@ -48,7 +48,7 @@ _POLL_S: Final = 0.05
 class ProfileSamples(NamedTuple):
     """Samples of a program's ranks."""
 
-    calls: list[list[Calls]]
+    calls: list[list[CallCounters]]
     """Samples of each rank's calls; none: calls were not counted."""
 
     pages: list[TouchedBytes]
@@ -70,7 +70,13 @@ def measure(
         StepFailedError: a rank failed, or wrote too much.
     """
     observed = observe(
-        job, plan, argv, launcher=launcher, topology=topology, folder=folder, enough=_long_enough(folder, job.n_tasks)
+        job,
+        plan,
+        argv,
+        launcher=launcher,
+        topology=topology,
+        folder=folder,
+        enough=_build_end_predicate(folder, job.n_tasks),
     )
     if observed is None:
         package = "libopenmpi-dev" if launcher.flavor == "openmpi" else "libmpich-dev"
@@ -80,7 +86,7 @@ def measure(
     return compute_profile(observed)
 
 
-def _long_enough(folder: Path, n_tasks: int, clock: Callable[[], float] = time.monotonic) -> Callable[[], bool]:
+def _build_end_predicate(folder: Path, n_tasks: int, clock: Callable[[], float] = time.monotonic) -> Callable[[], bool]:
     """Return a predicate: whether all ranks have run for :data:`MAX_DURATION_S`, or failed to start in time."""
     began, running = clock(), list[float]()
 
@@ -122,7 +128,7 @@ def observe(
     """
     prepare(folder, plan, {})
     library = compile_library(launcher.flavor, folder)
-    recording = None if library is not None else record_command(folder)
+    recording = None if library is not None else build_record_command(folder)
     if library is not None:
         argv = ["env", f"LD_PRELOAD={library}", f"SCANFLOW_MPI_PROFILE={folder}", *argv]
     elif recording is not None:
@@ -133,7 +139,7 @@ def observe(
     grace_s = GRACE_S if library is not None else WRITTEN_S
     process = start(folder, plan, launcher, argv, end_s=1 if library is not None else round(WRITTEN_S) - 1)
     try:
-        pages = _look(process, folder, job, enough, child=library is None)
+        pages = _sample_pages(process, folder, job, enough, child=library is None)
     finally:
         end(process, grace_s=grace_s)
     ranks = range(job.n_tasks)
@@ -142,7 +148,7 @@ def observe(
         pages=pages,
         shares=[]
         if library is not None
-        else [share for rank in ranks if (share := share_in_mpi(folder, rank)) is not None],
+        else [share for rank in ranks if (share := read_mpi_share(folder, rank)) is not None],
         cache_bytes=_cache_share(topology, job.n_tasks),
         seconds=time.monotonic() - began,
     )
@@ -152,7 +158,7 @@ def compute_profile(observed: ProfileSamples) -> Profile:
     """Compute a program's profile from its samples."""
     calls, pages, shares, cache, seconds = observed
     if calls:
-        seen = total(moments[-1].subtract(moments[0]) for moments in calls)
+        seen = sum_calls(moments[-1].subtract(moments[0]) for moments in calls)
         outside = max(0.0, seen.cpu_s - seen.mpi_cpu_s)
         memory = traffic(pages, cache, outside_mpi=outside / seen.cpu_s if seen.cpu_s else 1.0)
         return classify(
@@ -173,7 +179,7 @@ def compute_profile(observed: ProfileSamples) -> Profile:
     return Profile(profile=None, reason="no rank ran long enough after MPI_Init to be measured")
 
 
-def _look(
+def _sample_pages(
     process: subprocess.Popen[bytes], folder: Path, job: MPIWorkload, enough: Callable[[], bool], *, child: bool
 ) -> list[TouchedBytes]:
     """Sample the pages the ranks touch, one rank after the other; ``child``: perf started the program."""
@@ -184,7 +190,7 @@ def _look(
             kill_ranks(folder, MAX_OUTPUT_BYTES)
             raise StepFailedError(f"While it was profiled, {job.name!r} exceeded the output limit. Print fewer lines.")
         rank, window_s = turn % job.n_tasks, WINDOWS_S[turn // job.n_tasks % len(WINDOWS_S)]
-        pid = _pid(folder, rank, child)
+        pid = _find_pid(folder, rank, child)
         sample = None if pid is None else sample_pages(pid, window_s)
         if sample is not None:
             samples.append(sample)
@@ -198,7 +204,7 @@ def _look(
     return samples
 
 
-def _pid(folder: Path, rank: int, child: bool) -> int | None:
+def _find_pid(folder: Path, rank: int, child: bool) -> int | None:
     try:
         pid = int((folder / f"{rank}.pid").read_text(encoding="ascii"))
         return int(Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()[0]) if child else pid

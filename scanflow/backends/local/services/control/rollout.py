@@ -16,7 +16,7 @@ from scanflow.backends.local.services.state.observed import is_current, is_super
 from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_records import Progress, ServiceObserver, ServiceRecord
 from scanflow.errors import NotFoundError, UnavailableError, UsageError
-from scanflow.files.private import private_folder
+from scanflow.files.private import create_private_folder
 from scanflow.processes import restarter, seqpacket
 
 _POLL_S = 0.02
@@ -39,7 +39,7 @@ def start_supervisor(folder: ServiceFolder, *, inherit: Sequence[int] = ()) -> N
     supervisor = [sys.executable, "-m", "scanflow.backends.local.services.supervisor", str(folder.path)]
     command = [sys.executable, "-IS", restarter.__file__, str(folder.shim), str(folder.log), *supervisor]
     try:
-        private_folder(folder.path)
+        create_private_folder(folder.path)
         subprocess.run(
             command,
             cwd="/",

@@ -18,7 +18,7 @@ from scanflow.backends.local.services.grants import derive_thread_variables, pla
 from scanflow.backends.local.services.layout import ServicesHome
 from scanflow.backends.local.services.spec.supported import check_supported, find_requirements
 from scanflow.backends.service_records import Shape
-from scanflow.backends.service_spec import Fetch, ServiceSpec, build_nodes, find_scaling, fingerprint
+from scanflow.backends.service_spec import Fetch, ServiceSpec, build_nodes, compute_fingerprint, find_scaling
 from scanflow.backends.shapes import compute_shape
 from scanflow.errors import InvalidError, UsageError
 from scanflow.placement.available_cpus import this_machine
@@ -53,7 +53,7 @@ class ServiceSpecBuilder:
         find_requirements(app, workflow)
         self._fit_shape(workflow.name, shape or compute_shape(workflow), find_scaling(workflow), dict(serving.env))
 
-    def definition(
+    def build_spec(
         self,
         app: Application,
         workflow: Workflow,
@@ -76,7 +76,7 @@ class ServiceSpecBuilder:
             workflow=workflow.name,
             source=None if source is None else str(source),
             app_dir=str(Path(app.app_dir).resolve()),
-            code=fingerprint(Path(app.app_dir).resolve()),
+            code=compute_fingerprint(Path(app.app_dir).resolve()),
             deployment=1,
             serves=1,
             shape=self._fit_shape(workflow.name, shape or compute_shape(workflow), scaling, env),
@@ -92,7 +92,7 @@ class ServiceSpecBuilder:
             ),
         )
 
-    def complete(self, definition: ServiceSpec, shape: Shape) -> Shape:
+    def complete_shape(self, definition: ServiceSpec, shape: Shape) -> Shape:
         """Return a shape with its thread variables, after checking that it fits this machine."""
         return self._fit_shape(definition.workflow, shape, definition.scaling, dict(definition.serving.env))
 
@@ -121,7 +121,7 @@ class ServiceSpecBuilder:
         requirements = environments.normalise_requirements(
             lines, with_runtime=True, runtime=environments.SERVING_RUNTIME
         )
-        python = environments.environment_python(self._home.environments, requirements)
+        python = environments.locate_python(self._home.environments, requirements)
         if not environments.is_ready(python):
             tell("its environment is being created")
             environments.make_environment(python, requirements, base=files[0].parent, patience=environments.Patience())

@@ -44,10 +44,10 @@ def update_desired(
         return after
 
 
-def taken_ports(home: ServicesHome, excluded: str) -> set[int]:
+def list_used_ports(home: ServicesHome, excluded: str) -> set[int]:
     """Return the ports of all services of this home but one, including stopped ones."""
     ports: set[int] = set()
-    for name in home.names():
+    for name in home.list_names():
         desired = None if name == excluded else read_desired(home.service(name))
         if desired is not None:
             ports |= {desired.port, *([desired.grpc_port] if desired.grpc_port else [])}

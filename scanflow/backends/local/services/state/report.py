@@ -28,12 +28,12 @@ def build_record(
     return report(
         desired,
         window,
-        state=_state(desired, ordered, count, backup_active=backup_active),
+        state=_compute_state(desired, ordered, count, backup_active=backup_active),
         url=f"http://{desired.host}:{desired.port}",
         grpc=f"{desired.host}:{desired.grpc_port}" if desired.grpc_port else None,
         count=count,
         ready=sum(instance.phase == "ready" for instance in ordered),
-        instances=[_instance(instance, desired.name) for instance in ordered],
+        instances=[_build_instance_record(instance, desired.name) for instance in ordered],
         revisions=[
             report_revision(revision, place, window, window.compute_recent_stats(revision.id))
             for place, revision in enumerate(desired.definition.revisions)
@@ -42,7 +42,9 @@ def build_record(
     ).with_details(folder=str(folder.path))
 
 
-def _state(desired: DesiredState, instances: list[Instance], count: int, *, backup_active: bool) -> ServiceState:
+def _compute_state(
+    desired: DesiredState, instances: list[Instance], count: int, *, backup_active: bool
+) -> ServiceState:
     if desired.hopeless:
         return "failed"
     if backup_active:
@@ -60,7 +62,7 @@ def _state(desired: DesiredState, instances: list[Instance], count: int, *, back
     return "degraded" if restarting else "starting"
 
 
-def _instance(instance: Instance, service: str) -> InstanceRecord:
+def _build_instance_record(instance: Instance, service: str) -> InstanceRecord:
     error = None
     if instance.error is not None:
         error = f"{instance.error}. Its log: scanflow logs {service} --instance {instance.name}"
@@ -73,10 +75,10 @@ def _instance(instance: Instance, service: str) -> InstanceRecord:
         began=round(time.time() - (now - instance.began), 1) if instance.alive else None,
         restarts=instance.restarts,
         cores=instance.cores,
-        threads=_whole(instance.state.get("threads")) or (instance.usage.threads if instance.usage else None),
+        threads=_parse_integer(instance.state.get("threads")) or (instance.usage.threads if instance.usage else None),
         rss_bytes=instance.usage.rss_bytes if instance.usage else None,
         cpu_share=None if instance.cpu_share is None else round(instance.cpu_share, 2),
-        in_flight=_whole(instance.state.get("in_flight")) or 0,
+        in_flight=_parse_integer(instance.state.get("in_flight")) or 0,
         error=error,
     ).with_details(
         pid=instance.pid,
@@ -85,5 +87,5 @@ def _instance(instance: Instance, service: str) -> InstanceRecord:
     )
 
 
-def _whole(value: object) -> int | None:
+def _parse_integer(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None

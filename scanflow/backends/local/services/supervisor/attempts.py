@@ -17,7 +17,7 @@ from scanflow.backends.local.services.layout import ServiceFolder
 from scanflow.backends.local.services.supervisor.listener import LISTEN_FD
 from scanflow.backends.service_desired import DesiredState
 from scanflow.errors import InvalidError
-from scanflow.files.private import private_folder, write_private
+from scanflow.files.private import create_private_folder, write_private
 from scanflow.placement.place import Grant
 from scanflow.processes.shims import Exit, Spec, create_attempt_folder
 from scanflow.wire import DRAIN_IDLE_S, InstanceSpec, Recording, decode, encode
@@ -42,7 +42,7 @@ class Template:
 
 def create_attempt(folder: ServiceFolder, desired: DesiredState, name: str, template: Template) -> Path:
     """Create the folder of an instance's next attempt, ready for its shim."""
-    path, definition = next_attempt(folder.attempts(name)), desired.definition
+    path, definition = get_next_attempt_folder(folder.get_attempts_folder(name)), desired.definition
     spec = _spec(folder, desired, name, path, template.grant)
     command = Spec(
         argv=(definition.python, *desired.program, str(path)),
@@ -59,7 +59,7 @@ def create_attempt(folder: ServiceFolder, desired: DesiredState, name: str, temp
         grace_s=definition.limits.deadline_s + _DRAIN_EXTRA_S,
     )
     try:
-        private_folder(path)
+        create_private_folder(path)
         write_private(path / "instance.json", encode(spec))
         write_private(path / "desired.json", encode(definition.desired))
         write_private(path / "template.json", encode(template))
@@ -105,7 +105,7 @@ def list_attempt_numbers(own: Path) -> list[int]:
     return sorted(int(path.name) for path in own.iterdir() if path.name.isdecimal())
 
 
-def next_attempt(own: Path) -> Path:
+def get_next_attempt_folder(own: Path) -> Path:
     return own / str(max(list_attempt_numbers(own), default=0) + 1)
 
 
@@ -149,7 +149,7 @@ def describe_failure(path: Path, exit_: Exit) -> str:
         return f"it was killed by signal {exit_.signal}" + (" (SIGKILL)" if exit_.signal == 9 else "")
     if exit_.exit_code == 70:
         return "it reported itself unhealthy: too many of its threads are stuck in a component"
-    last = _last_line(path / "stderr.log")
+    last = _read_last_line(path / "stderr.log")
     return f"it exited with code {exit_.exit_code}" + (f": {last}" if last else "")
 
 
@@ -169,7 +169,7 @@ def prune(own: Path) -> None:
         shutil.rmtree(own / str(number), ignore_errors=True)
 
 
-def limit_logs(path: Path, *, at_most: int = LOG_BYTES) -> None:
+def rotate_log(path: Path, *, at_most: int = LOG_BYTES) -> None:
     """Rotate a log that has grown too large: copy it to ``….1``, and truncate it.
 
     Its writer appends, so it continues at the new end. Lines written between the two steps are lost.
@@ -185,7 +185,7 @@ def limit_logs(path: Path, *, at_most: int = LOG_BYTES) -> None:
             continue
 
 
-def _last_line(path: Path) -> str:
+def _read_last_line(path: Path) -> str:
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - 2000))

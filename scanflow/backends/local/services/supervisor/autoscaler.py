@@ -44,7 +44,7 @@ class Autoscaler:
         if count is None or not self._past:
             self._past, self._changed = [Recommendation(now, self.count)], now
 
-    def due(self, now: float) -> bool:
+    def is_due(self, now: float) -> bool:
         return self._scaling is not None and now - self._looked >= cast("float", self._scaling.polling)
 
     def update(self, window: MetricsWindow, ready: list[Instance], now: float, wall: float) -> str | None:
@@ -85,7 +85,7 @@ class Autoscaler:
         if self.count == 0:
             self.count, self._changed = 1, now
 
-    def explanation(self, wall: float) -> Explanation:
+    def explain(self, wall: float) -> Explanation:
         """Return the last decision, or the reason that there is none."""
         if self._last is not None and self._scaling is not None:
             return self._last

@@ -12,7 +12,7 @@ from scanflow.backends.service_spec import ServiceSpec
 from scanflow.processes.files import write_atomically
 
 
-class _Beginning(BaseModel):
+class _CanaryBaseline(BaseModel):
     """The counters at the start of a canary analysis."""
 
     revision: str
@@ -25,9 +25,9 @@ class CanaryAnalysis:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._beginning: _Beginning | None = None
+        self._beginning: _CanaryBaseline | None = None
 
-    def verdict(self, definition: ServiceSpec, totals: Totals, wall: float) -> Verdict | None:
+    def decide(self, definition: ServiceSpec, totals: Totals, wall: float) -> Verdict | None:
         """Return the decision on the canary; None: there is none to analyse. ``wall``: seconds since the epoch.
 
         Raises:
@@ -39,7 +39,7 @@ class CanaryAnalysis:
         names = (definition.current.id, canary.id)
         beginning = self._beginning or self._read()
         if beginning is None or beginning.revision != canary.id:
-            beginning = _Beginning(
+            beginning = _CanaryBaseline(
                 revision=canary.id, began=wall, before={name: totals.get_revision(name) for name in names}
             )
             write_atomically(self._path, beginning.model_dump_json().encode())
@@ -49,8 +49,8 @@ class CanaryAnalysis:
         )
         return analyse(definition.policy, current=current, canary=trial, elapsed_s=wall - beginning.began)
 
-    def _read(self) -> _Beginning | None:
+    def _read(self) -> _CanaryBaseline | None:
         try:
-            return _Beginning.model_validate_json(self._path.read_bytes())
+            return _CanaryBaseline.model_validate_json(self._path.read_bytes())
         except (OSError, ValueError):
             return None

@@ -17,7 +17,7 @@ from scanflow.backends.local.services.layout import ServiceFolder
 from scanflow.backends.local.services.state import observed
 from scanflow.backends.local.services.state.desired import read_desired, update_desired
 from scanflow.backends.local.services.state.report import build_record
-from scanflow.backends.local.services.supervisor.attempts import limit_logs
+from scanflow.backends.local.services.supervisor.attempts import rotate_log
 from scanflow.backends.local.services.supervisor.autoscaler import Autoscaler
 from scanflow.backends.local.services.supervisor.backup import Backup
 from scanflow.backends.local.services.supervisor.canary import CanaryAnalysis
@@ -25,8 +25,8 @@ from scanflow.backends.local.services.supervisor.instance import Instance
 from scanflow.backends.local.services.supervisor.listener import (
     GRPC_FD,
     LISTEN_FD,
-    Refuser,
     SharedSocket,
+    UnavailableResponder,
     open_listening_socket,
     open_reserving_socket,
 )
@@ -37,7 +37,7 @@ from scanflow.backends.local.services.supervisor.recorder_process import Recorde
 from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_metrics import MetricsWindow
 from scanflow.errors import ScanflowError
-from scanflow.files.private import private_folder
+from scanflow.files.private import create_private_folder
 from scanflow.placement.sysfs import read_topology
 from scanflow.processes.shims import Shims
 from scanflow.wire import SHORT_IDLE_S
@@ -54,7 +54,7 @@ class IntervalGate:
     def __init__(self) -> None:
         self._last: dict[str, float] = {}
 
-    def due(self, what: str, every_s: float, now: float) -> bool:
+    def is_due(self, what: str, every_s: float, now: float) -> bool:
         """Return whether the interval has passed, and start the next one if so."""
         if now - self._last.get(what, float("-inf")) < every_s:
             return False
@@ -80,7 +80,7 @@ class ServiceController:
         count = previous.record.shape.instances if previous and is_unchanged else None
         self.autoscaler = Autoscaler(desired.definition, now, count)
         self._backup = Backup(folder, selector)
-        self._refuser = Refuser(folder.path.name)
+        self._refuser = UnavailableResponder(folder.path.name)
         self._canary = CanaryAnalysis(folder.canary)
         self.recording = RecorderProcess(folder, shims)
         self._topology = read_topology()
@@ -96,7 +96,7 @@ class ServiceController:
 
     def adopt(self) -> None:
         """Adopt the processes of an earlier supervisor."""
-        private_folder(self.folder.recorded)
+        create_private_folder(self.folder.recorded)
         self.pool.adopt(self.desired, time.monotonic(), time.time())
         self.recording.adopt()
         self._log_event("supervisor restarted" if self.pool.alive else "supervisor started")
@@ -165,7 +165,7 @@ class ServiceController:
 
     def get_watched_socket(self) -> socket | None:
         """Return the listening socket if this process has to watch it: while scaled to zero, or refusing."""
-        return self.listener.sock if self._asleep or self._refusing(time.monotonic()) else None
+        return self.listener.sock if self._asleep or self._is_refusing(time.monotonic()) else None
 
     def _is_finished(self, now: float) -> bool:
         if not self._stopping or self.pool.alive:
@@ -241,16 +241,16 @@ class ServiceController:
     # Looking and deciding
 
     def _decide(self, now: float) -> None:
-        if self._gate.due("usage", 2.0, now):
+        if self._gate.is_due("usage", 2.0, now):
             self._measure(now)
-        if self._gate.due("logs", 10.0, now):
+        if self._gate.is_due("logs", 10.0, now):
             for instance in self.pool.alive:
-                limit_logs(instance.path)
-        if not self._stopping and self.autoscaler.due(now):
+                rotate_log(instance.path)
+        if not self._stopping and self.autoscaler.is_due(now):
             self._measure(now)
             if message := self.autoscaler.update(self._window, self.pool.ready, now, time.time()):
                 self._log_event(message)
-        if self._gate.due("look", 1.0, now):
+        if self._gate.is_due("look", 1.0, now):
             self._fail_over(now)
             self._analyse_canary()
         elif self._backup.active or not self.pool.ready:
@@ -284,7 +284,7 @@ class ServiceController:
         definition = self.desired.definition
         if not self.desired.in_effect or self._stopping or definition.canary is None:
             return
-        verdict = self._canary.verdict(definition, self._window.totals, time.time())
+        verdict = self._canary.decide(definition, self._window.totals, time.time())
         if verdict is None or verdict.decision == "wait":
             return
         is_promoted = verdict.decision == "promote"
@@ -371,18 +371,18 @@ class ServiceController:
                 self.shims.release(shared.number)
             return True
         try:
-            self._share(self.listener, self.desired.port)
+            self._share_port(self.listener, self.desired.port)
             if self.desired.grpc_port is not None:
-                self._share(self._grpc_port, self.desired.grpc_port)
+                self._share_port(self._grpc_port, self.desired.grpc_port)
         except ScanflowError as error:
             if self.desired.settled == 0:
                 self._revert_change(str(error))
-            elif self._gate.due("port", 10.0, now):
+            elif self._gate.is_due("port", 10.0, now):
                 self._log_event(str(error))
             return self.desired.hopeless
         return True
 
-    def _share(self, shared: SharedSocket, port: int) -> None:
+    def _share_port(self, shared: SharedSocket, port: int) -> None:
         if shared.open(self.desired.host, port) and shared.sock is not None:
             self.shims.hold(shared.number, shared.sock)
 
@@ -391,7 +391,7 @@ class ServiceController:
             self._log_event("a request arrived: starting an instance")
             self.autoscaler.wake(now)
 
-    def _refusing(self, now: float) -> bool:
+    def _is_refusing(self, now: float) -> bool:
         limit_s = min(self.desired.definition.limits.deadline_s, HOLD_S)
         return self._unanswered_since is not None and now - self._unanswered_since >= limit_s
 
@@ -401,7 +401,7 @@ class ServiceController:
             self._unanswered_since = None
         elif self._unanswered_since is None:
             self._unanswered_since = now
-        if self.listener.sock is not None and self._refusing(now):
+        if self.listener.sock is not None and self._is_refusing(now):
             self._refuser.accept(self.listener.sock, now)
         self._refuser.serve(now)
 
@@ -414,7 +414,7 @@ class ServiceController:
         self._dirty = True
 
     def _report(self, now: float, *, surely: bool = False) -> None:
-        if not (surely or self._dirty or self._gate.due("report", 2.0, now)):
+        if not (surely or self._dirty or self._gate.is_due("report", 2.0, now)):
             return
         record = build_record(
             self.desired,
@@ -424,7 +424,7 @@ class ServiceController:
             window=self._window,
             backup_active=self._backup.active,
         )
-        explanation = self.autoscaler.explanation(time.time())
+        explanation = self.autoscaler.explain(time.time())
         state = observed.ObservedState(
             record=record, events=tuple(self._events), explanation=explanation, by=os.getpid()
         )
@@ -435,5 +435,5 @@ class ServiceController:
             observed.write_observed(self.folder, state)
             self._dirty, self._reported = False, state
         except ScanflowError as error:  # a full disk: instances serve on
-            if self._gate.due("unwritten", 10.0, now):
+            if self._gate.is_due("unwritten", 10.0, now):
                 _log.warning("%s", error)

@@ -85,7 +85,7 @@ class Instance:
         """Whether it is applying another generation."""
         return self.channel is not None and self.channel.is_awaiting("apply")
 
-    def silent_s(self, now: float) -> float:
+    def compute_silence_s(self, now: float) -> float:
         """Return the time since its last answer."""
         return max(0.0, now - self.answered) if self.channel else now - max(self.since, self.answered)
 

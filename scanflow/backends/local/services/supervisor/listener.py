@@ -93,11 +93,11 @@ class SharedSocket:
 @dataclass(slots=True)
 class _Connection:
     sock: socket.socket
-    until: float
+    deadline: float
     answered: bool = False
 
 
-class Refuser:
+class UnavailableResponder:
     """Accepts connections and answers 503 while no instance does."""
 
     def __init__(self, service: str) -> None:
@@ -134,7 +134,7 @@ class Refuser:
         """Answer requests, and close connections that were read to their end: unread bytes would reset the answer."""
         remaining = []
         for connection in self._open:
-            if self._serve(connection) and now < connection.until:
+            if self._serve(connection) and now < connection.deadline:
                 remaining.append(connection)
             else:
                 connection.sock.close()

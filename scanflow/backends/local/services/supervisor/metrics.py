@@ -18,7 +18,7 @@ from scanflow.backends.service_metrics import (
 )
 from scanflow.errors import ScanflowError
 from scanflow.processes.files import write_atomically
-from scanflow.processes.proc_stat import cpu_seconds, stat_fields
+from scanflow.processes.proc_stat import compute_cpu_seconds, read_stat_fields
 
 _COUNTERS = ("_total", "_bucket", "_sum", "_count")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -70,11 +70,11 @@ class ServiceMetrics:
 
 def read_usage(pid: int) -> Usage | None:
     try:
-        stat = stat_fields(pid)
+        stat = read_stat_fields(pid)
         pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
     except (OSError, IndexError, ValueError):
         return None
-    return Usage(cpu_seconds(stat), pages * _PAGE, int(stat[17]))
+    return Usage(compute_cpu_seconds(stat), pages * _PAGE, int(stat[17]))
 
 
 def is_memory_short(rss_bytes: int) -> bool:

@@ -18,7 +18,7 @@ from scanflow.backends.local.services.supervisor import attempts
 from scanflow.backends.local.services.supervisor.instance import Instance
 from scanflow.backends.local.services.supervisor.metrics import ServiceMetrics
 from scanflow.backends.service_desired import DesiredState
-from scanflow.files.disk import disk_error
+from scanflow.files.disk import build_disk_error
 from scanflow.placement.place import Grant
 from scanflow.placement.topology import Topology
 from scanflow.processes.shims import Exit, Shims, stop_attempt
@@ -107,7 +107,7 @@ class InstancePool:
         try:
             path = attempts.create_attempt(self._folder, desired, name, template)
         except OSError as error:
-            raise disk_error(error, self._folder.attempts(name)) from error
+            raise build_disk_error(error, self._folder.get_attempts_folder(name)) from error
         instance = Instance(name=name, template=template, path=path, since=now, began=now)
         if previous is not None:
             instance.lives, instance.restarts = previous.lives, previous.restarts + 1

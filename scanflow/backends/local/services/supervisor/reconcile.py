@@ -68,7 +68,7 @@ def reconcile(target: PoolTarget, instances: Sequence[Instance], now: float) -> 
     actions += [_plan_removal(instance) for instance in surplus]
     actions += [_plan_removal(instance) for instance in _select_replaced(target, remaining, old)]
     actions += _plan_starts(target, remaining, old, {instance.name for instance in instances}, now)
-    if (outdated := _next_to_apply(target, remaining)) is not None:
+    if (outdated := _select_next_to_apply(target, remaining)) is not None:
         actions.append(InstanceAction("apply", outdated.name))
     return actions
 
@@ -91,7 +91,7 @@ def _is_only_waiting(instance: Instance, now: float) -> bool:
 
 def _check_health(target: PoolTarget, instance: Instance, now: float) -> InstanceAction | None:
     limit = APPLY_SILENT_S if instance.applying else SILENT_S
-    if instance.phase == "ready" and instance.silent_s(now) > limit:
+    if instance.phase == "ready" and instance.compute_silence_s(now) > limit:
         return InstanceAction("kill", instance.name)
     if instance.phase == "starting" and now - instance.since > START_S:
         return InstanceAction("kill", instance.name)
@@ -103,7 +103,7 @@ def _check_health(target: PoolTarget, instance: Instance, now: float) -> Instanc
 def _select_surplus(target: PoolTarget, new: Sequence[Instance]) -> list[Instance]:
     """Return the surplus instances: those without a process first, then those that are not ready."""
     order: dict[Phase, int] = {"failed": 0, "waiting": 1, "starting": 2, "ready": 3, "draining": 4}
-    ranked = sorted(new, key=lambda instance: (order[instance.phase], -_number(instance.name)))
+    ranked = sorted(new, key=lambda instance: (order[instance.phase], -_parse_number(instance.name)))
     return ranked[: max(0, len(new) - target.count)]
 
 
@@ -119,7 +119,7 @@ def _select_replaced(target: PoolTarget, new: Sequence[Instance], old: Sequence[
     serving = [instance for instance in old if instance.phase == "ready"]
     replaced = [instance for instance in old if instance.phase != "ready"]
     capacity = sum(instance.cores for instance in [*ready, *serving])
-    for instance in sorted(serving, key=lambda instance: -_number(instance.name)):
+    for instance in sorted(serving, key=lambda instance: -_parse_number(instance.name)):
         if is_complete or capacity - instance.cores >= target.count * target.cores:
             replaced.append(instance)
             capacity -= instance.cores
@@ -143,13 +143,13 @@ def _plan_starts(
     return [*actions, *(InstanceAction("start", name) for name in islice(free, max(missing, 0)))]
 
 
-def _next_to_apply(target: PoolTarget, new: Sequence[Instance]) -> Instance | None:
+def _select_next_to_apply(target: PoolTarget, new: Sequence[Instance]) -> Instance | None:
     """Return the next instance to apply the generation to: one by one, so that a bad version affects one only."""
     if any(instance.applying for instance in new):
         return None
     outdated = [instance for instance in new if instance.phase == "ready" and instance.serves < target.serves]
-    return min(outdated, key=lambda instance: _number(instance.name), default=None)
+    return min(outdated, key=lambda instance: _parse_number(instance.name), default=None)
 
 
-def _number(name: str) -> int:
+def _parse_number(name: str) -> int:
     return int(name) if name.isdecimal() else 0

@@ -38,7 +38,7 @@ class RecorderProcess:
 
     def start_if_due(self, desired: DesiredState, now: float) -> None:
         if self._running is None and desired.recorder and now >= self._due and self.has_files:
-            path = attempts.next_attempt(self._folder.recorder)
+            path = attempts.get_next_attempt_folder(self._folder.recorder)
             create_attempt_folder(path, Spec(argv=desired.recorder, cwd=str(self._folder.path)))
             self._running = path
             self._shims.start(path)
