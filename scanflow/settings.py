@@ -9,8 +9,8 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
 from scanflow.environment_variables import list_variables, read_settings
-from scanflow.http.home_token import home_token
-from scanflow.http.security import host_name, is_loopback_host
+from scanflow.http.home_token import read_home_token
+from scanflow.http.security import is_loopback_host, parse_host_name
 
 
 def _parse_options(value: Any) -> Any:
@@ -56,8 +56,8 @@ class Settings(BaseModel):
         """Return the token to send to the server at ``url``; None: there is none that it could be sent."""
         if self.token is not None:
             return self.token.get_secret_value()
-        host = host_name(url.partition("://")[2].partition("/")[0].encode("ascii", "replace"))
-        return home_token(self.home) if is_loopback_host(host) else None
+        host = parse_host_name(url.partition("://")[2].partition("/")[0].encode("ascii", "replace"))
+        return read_home_token(self.home) if is_loopback_host(host) else None
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Self:

@@ -19,8 +19,8 @@ from typing import Any
 from scanflow.deployer.remote_home import UpProcess, UpState, forget_up, get_up_file, read_up, write_up
 from scanflow.errors import MissingExtraError, ScanflowError, UnavailableError, UsageError
 from scanflow.files.private import create_private_folder, open_home, open_private
-from scanflow.http.home_token import ensure_home_token, home_token
-from scanflow.knowledge.step_environment import tracker_place
+from scanflow.http.home_token import ensure_home_token, read_home_token
+from scanflow.knowledge.step_environment import locate_tracker
 from scanflow.processes.daemon import Daemon
 from scanflow.processes.files import is_locked, take_lock
 from scanflow.processes.ports import forget_ports, reserve_port
@@ -177,7 +177,7 @@ def _end_process(name: str, process: UpProcess | None) -> list[str]:
 
 def _connect(url: str, settings: Settings) -> ServerClient:
     """Return a client of the home's server, by the home's token, or of the server that the settings name."""
-    token = settings.find_token(url) if settings.url else home_token(settings.home)
+    token = settings.find_token(url) if settings.url else read_home_token(settings.home)
     return ServerClient(url, token=token, timeout_s=AGENT_S)
 
 
@@ -243,7 +243,7 @@ def _describe_other_process(server: ServerClient, process: UpProcess) -> str | N
 def _start_tracker(
     home: Path, settings: Settings, before: UpState | None, running: UpState, notes: list[str]
 ) -> UpProcess | None:
-    place = tracker_place(home, settings.tracker_uri)
+    place = locate_tracker(home, settings.tracker_uri)
     if place.artifact_root is None:
         notes.append("SCANFLOW_TRACKER_URI names a tracker server, so none was started.")
         return None

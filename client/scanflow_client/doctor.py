@@ -12,7 +12,7 @@ from pathlib import Path
 
 from scanflow.backends.findings import Finding
 from scanflow.deployer import EmbeddedDeployer
-from scanflow.placement.available_cpus import this_machine
+from scanflow.placement.available_cpus import read_this_machine
 from scanflow.settings import Settings
 from scanflow_client.formatting.text import format_bytes
 
@@ -41,7 +41,7 @@ def _check_python() -> Finding:
 
 
 def _check_cores() -> Finding:
-    machine = this_machine()
+    machine = read_this_machine()
     installed = os.cpu_count() or machine.cores
     limited = "" if machine.cores == installed else f" of {installed} (limited by affinity or cgroup)"
     return Finding("✓", "machine", f"{machine.cores} cores{limited}, {format_bytes(machine.memory_bytes)} of memory")

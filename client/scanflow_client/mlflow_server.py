@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from scanflow.knowledge.mlflow.server_address import hold_server_address
-from scanflow.knowledge.step_environment import TrackerPlace, sqlite_path, tracker_place
+from scanflow.knowledge.step_environment import TrackerPlace, get_sqlite_path, locate_tracker
 from scanflow.settings import Settings
 
 _OTHERS = ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME")
@@ -44,8 +44,8 @@ def main(words: Sequence[str]) -> None:
     """Create the database if there is none, and execute MLflow's server on the port in ``words``."""
     os.umask(0o077)  # its files are private to the user
     settings = Settings.from_environment()
-    place = tracker_place(settings.home.expanduser(), settings.tracker_uri)
-    path = sqlite_path(place.tracking_uri)
+    place = locate_tracker(settings.home.expanduser(), settings.tracker_uri)
+    path = get_sqlite_path(place.tracking_uri)
     if path is not None and place.artifact_root is not None and not path.exists():
         from scanflow.knowledge.mlflow.database import make_database
 

@@ -15,7 +15,7 @@ from scanflow.knowledge import open_knowledge
 from scanflow.knowledge.mlflow.server_address import read_server_url
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow.knowledge.records import ModelVersion
-from scanflow.knowledge.step_environment import tracker_place
+from scanflow.knowledge.step_environment import locate_tracker
 from scanflow.knowledge.version_tags import (
     ACTION,
     BEFORE,
@@ -45,7 +45,7 @@ def open_server_knowledge(settings: Settings, control: ControlClient | None) -> 
     if (
         url.startswith("http")
         and tracker.get("ready")
-        and url != read_server_url(tracker_place(home, settings.tracker_uri))
+        and url != read_server_url(locate_tracker(home, settings.tracker_uri))
     ):
         return open_knowledge(home, url)
     return open_knowledge(home, settings.tracker_uri, served=True)

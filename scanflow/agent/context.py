@@ -93,7 +93,7 @@ _current: ContextVar[Context | None] = ContextVar("scanflow_context", default=No
 
 
 @contextmanager
-def firing(context: Context) -> Iterator[Context]:
+def use_context(context: Context) -> Iterator[Context]:
     """Make ``context`` the current context of this task and of the tasks it starts."""
     token = _current.set(context)
     try:

@@ -169,7 +169,7 @@ class PrimitiveModel(Act, Model):
             "target": "service/WORKFLOW" if kind == "online" else "workflow/WORKFLOW",
             "fields": cls.writes,
             "inverse": cls.reversible,
-            "parameters": tuple(cls._parameters()),
+            "parameters": tuple(cls._list_parameters()),
         }
         return Primitive(**{**fields, **changes})
 
@@ -178,7 +178,7 @@ class PrimitiveModel(Act, Model):
         return (cls.row(),)
 
     @classmethod
-    def _parameters(cls) -> list[Parameter]:
+    def _list_parameters(cls) -> list[Parameter]:
         return [
             Parameter(
                 name=argument,

@@ -239,7 +239,7 @@ class _Loader:
             raise InvalidError(
                 f"The module {name!r} cannot be loaded: its path must end in '.py' and have no other dot."
             )
-        full = ".".join((self._root(root), *parts))
+        full = ".".join((self._get_root(root), *parts))
         try:
             with mark_loading(path):
                 module = importlib.import_module(full)
@@ -271,7 +271,7 @@ class _Loader:
         function: Callable[..., Any] = target
         return function
 
-    def _root(self, folder: Path) -> str:
+    def _get_root(self, folder: Path) -> str:
         if folder not in self._roots:
             name = self._package if not self._roots else f"{self._package}{_ROOT}{len(self._roots)}"
             root = ModuleType(name)

@@ -69,7 +69,7 @@ def explain(rule: Rule, values: Mapping[str, Any]) -> str:
     Where the source is unavailable, or changed since it was loaded, only the name and the values are given.
     """
     code = getattr(rule.function, "__code__", None)
-    source = _source(code) if isinstance(code, CodeType) else None
+    source = _read_source(code) if isinstance(code, CodeType) else None
     shown = {name: shorten(value) for name, value in values.items() if source is None or name in source.names}
     if source is not None:
         shown |= {name: shorten(value) for name, value in _find_constants(rule.function, source.names - set(values))}
@@ -103,7 +103,7 @@ def _find_constants(function: Callable[..., Any], names: frozenset[str]) -> Iter
 
 
 @lru_cache(maxsize=4096)
-def _source(code: CodeType) -> _Source | None:
+def _read_source(code: CodeType) -> _Source | None:
     """Return the expression that a function returns, if that is all it does and its file is unchanged."""
     linecache.checkcache(code.co_filename)
     bodies, codes = _find_functions("".join(linecache.getlines(code.co_filename)))

@@ -38,10 +38,10 @@ class Chain:
             )
 
     def __rshift__(self, other: Targets) -> Chain:
-        return _join(self, _chain(other))
+        return _join(self, _join_nodes(other))
 
     def __rrshift__(self, other: Targets) -> Chain:
-        return _join(_chain(other), self)
+        return _join(_join_nodes(other), self)
 
     def __iter__(self) -> Iterator[Dependency]:
         self.used.append(True)
@@ -54,23 +54,23 @@ class Linkable(Model):
     name: str
 
     def __rshift__(self, other: Targets) -> Chain:
-        return _join(_chain(self), _chain(other))
+        return _join(_join_nodes(self), _join_nodes(other))
 
     def __rrshift__(self, other: Targets) -> Chain:
-        return _join(_chain(other), _chain(self))
+        return _join(_join_nodes(other), _join_nodes(self))
 
 
 Targets = Linkable | Chain | Sequence["Linkable | Chain"]
 
 
-def _chain(target: Targets) -> Chain:
+def _join_nodes(target: Targets) -> Chain:
     if isinstance(target, Chain):
         return target
     if isinstance(target, Linkable):
         return Chain((), (target.name,), (target.name,))
     if not target or not _is_list(target):
         raise InvalidError(_explain_links(target))
-    parts = [_chain(part) for part in target]
+    parts = [_join_nodes(part) for part in target]
     return Chain(
         tuple(edge for part in parts for edge in part),
         tuple(name for part in parts for name in part.heads),

@@ -77,7 +77,7 @@ class Step(Generic[P, R]):
         The item is the function's first parameter that is not given here, unless an argument uses ``sf.item``.
         Later steps get the list of the results, in the order of the items.
         """
-        if not find_references([list(args), kwargs, self.fields.get("when")]) or not _uses_item(
+        if not find_references([list(args), kwargs, self.fields.get("when")]) or not _is_using_item(
             [*args, *kwargs.values()]
         ):
             taken = set(self.signature.bind_partial(*args, **kwargs).arguments)
@@ -227,7 +227,7 @@ def _format_type(hint: Any) -> str:
     return hint.__name__ if isinstance(hint, type) else str(hint)
 
 
-def _uses_item(values: Sequence[Any]) -> bool:
+def _is_using_item(values: Sequence[Any]) -> bool:
     return any(ref.step is None for ref in find_references(list(values)))
 
 

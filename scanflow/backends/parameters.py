@@ -73,7 +73,7 @@ class StepInputs:
             f"The step {node.name!r} has {len(tasks)} tasks, numbered from {node.name}.0; there is no {self._only!r}."
         )
 
-    def parameters(self, node: Executor, item: Any) -> dict[str, Any]:
+    def resolve_parameters(self, node: Executor, item: Any) -> dict[str, Any]:
         """Return a task's parameters with references resolved."""
         return {name: self._resolve(value, item) for name, value in node.parameters.items()}
 

@@ -21,7 +21,7 @@ from scanflow.files.private import write_private
 _SIGNATURE_BYTES = 32
 
 
-def home_key(home: Path) -> bytes:
+def read_home_key(home: Path) -> bytes:
     path = home / "pickle.key"
     try:
         return path.read_bytes()

@@ -149,7 +149,7 @@ def build_nodes(app: Application, workflow: Workflow, fetch: Fetch) -> tuple[Nod
             file=_locate_file(places, service),
             model=None if service.model is None else fetch(service.model),
             parameters=_to_json(service.parameters),
-            batching=_batching(service),
+            batching=_describe_batching(service),
         )
         for service in workflow.services
     )
@@ -197,7 +197,7 @@ def _locate_file(places: AppFiles, service: Service) -> str | None:
     return str(places.find(module, service.name).resolve()) if module.endswith(".py") else None
 
 
-def _batching(service: Service) -> BatchingOptions | None:
+def _describe_batching(service: Service) -> BatchingOptions | None:
     batching = service.batching
     if batching is None:
         return None

@@ -25,7 +25,7 @@ THREAD_VARIABLES = (
 """Each library's own variable for the size of its thread pool."""
 
 
-def step_variables(
+def build_step_env(
     app: Application, workflow: str, run: str, node: Executor, task: StepName, outputs: Path, *, tracking: Environment
 ) -> dict[str, str]:
     """Return the environment variables of one task; ``tracking`` makes it log to the tracker."""

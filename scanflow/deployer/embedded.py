@@ -20,7 +20,7 @@ from scanflow.deployer.port import Deployer, InstanceLogs, RunRequest, TaskLog
 from scanflow.deployer.service_client import connect_service
 from scanflow.errors import NotFoundError, ScanflowError, UnsupportedError
 from scanflow.knowledge import open_knowledge
-from scanflow.knowledge.step_environment import add_run_tags, find_prepared_environment, step_environment
+from scanflow.knowledge.step_environment import add_run_tags, build_step_environment, find_prepared_environment
 from scanflow.loading import load_application, refuse_while_loading
 from scanflow.names import RunName
 from scanflow.plugins import load_plugin
@@ -125,7 +125,7 @@ class EmbeddedDeployer(Deployer):
 
     def run(self, request: RunRequest, *, observe: Observer = _ignore) -> RunRecord:
         name, definition = self._prepare(request)
-        environment = self._environment(definition.app, observe)
+        environment = self._get_environment(definition.app, observe)
         if name is None:
             name = self.batch.enter(definition).name
         return self.batch.drive(name, definition, environment=environment, observe=observe)
@@ -137,7 +137,7 @@ class EmbeddedDeployer(Deployer):
 
         def drive(observe: Observer) -> RunRecord:
             try:
-                environment = self._environment(definition.app, observe)
+                environment = self._get_environment(definition.app, observe)
             except ScanflowError as error:
                 if resumed is None:
                     batch.give_up(name, str(error))
@@ -245,11 +245,11 @@ class EmbeddedDeployer(Deployer):
                 if not page.parts:
                     self._sleep(LOG_POLL_S)
 
-    def _environment(self, app: Application, observe: Observer) -> Environment:
+    def _get_environment(self, app: Application, observe: Observer) -> Environment:
         if app.tracker is None:
             return lambda _tags: {}
         if (own := self.backend.tracker(app)) is not None:
-            own_variables = step_environment(own, app=app.name, team=app.team)
+            own_variables = build_step_environment(own, app=app.name, team=app.team)
             return lambda tags: add_run_tags(own_variables, tags)
         uri = app.tracker.uri or self._settings.tracker_uri
         home = self._settings.home.expanduser().absolute()

@@ -39,7 +39,7 @@ PATIENCE_S = 30.0
 _EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="kind")])
 
 
-def new_key() -> str:
+def generate_key() -> str:
     """Return a new idempotency key: a request is executed once however often it is sent."""
     return uuid.uuid4().hex
 
@@ -62,7 +62,7 @@ class RemoteDeployer(Deployer):
         token: str | None = None,
         *,
         server: ServerClient | None = None,
-        keys: Callable[[], str] = new_key,
+        keys: Callable[[], str] = generate_key,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -144,12 +144,12 @@ class RemoteDeployer(Deployer):
     def logs(self, of: TaskLog | InstanceLogs, *, follow: bool = False) -> Iterator[LogPart]:
         on = "true" if follow else None
         if isinstance(of, InstanceLogs):
-            return self._instance_logs(of, on)
+            return self._read_instance_logs(of, on)
         path = build_path("runs", of.run, "tasks", of.task, "logs")
         blocks = self._server.stream(path, stream=of.stream, attempt=of.attempt, follow=on)
         return (LogPart(of.stream, block) for block in blocks)
 
-    def _instance_logs(self, of: InstanceLogs, follow: str | None) -> Iterator[LogPart]:
+    def _read_instance_logs(self, of: InstanceLogs, follow: str | None) -> Iterator[LogPart]:
         yielded: Counter[str] = Counter()
         skipped: dict[str, int] = {}
         rest = b""

@@ -125,7 +125,7 @@ class Column:
         renumbered = np.append(np.where(common, np.cumsum(common) - 1, int(common.sum())), -1)
         return renumbered[index]
 
-    def features(self, codes: NDArray[np.intp] | None) -> list[NDArray[np.float64]]:
+    def compute_features(self, codes: NDArray[np.intp] | None) -> list[NDArray[np.float64]]:
         """Return the column's features for joint tests, one or more (rows,)."""
         missing = self.missing
         features: list[NDArray[np.float64]] = []

@@ -276,7 +276,7 @@ def compute_joint_features(
 
     Numbers become normal scores, so that neither their scale nor a few wild values count; categories, one feature each.
     """
-    features = [(values, at) for at, (column, codes) in enumerate(columns) for values in column.features(codes)]
+    features = [(values, at) for at, (column, codes) in enumerate(columns) for values in column.compute_features(codes)]
     features = [(values, at) for values, at in features if values.std() > 1e-9]
     if not features:
         return np.empty((0, 0), np.float32), []

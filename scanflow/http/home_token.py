@@ -24,7 +24,7 @@ def get_token_file(home: Path) -> Path:
     return home.expanduser().absolute() / "token"
 
 
-def home_token(home: Path) -> str | None:
+def read_home_token(home: Path) -> str | None:
     """Return the token of a home; None: it has none yet, or another user's file cannot be read."""
     try:
         return get_token_file(home).read_text(encoding="ascii").strip() or None
@@ -45,7 +45,7 @@ def ensure_home_token(home: Path) -> str:
             f"The token {str(path)!r} cannot be stored: {error.strerror}. Fix the folder's owner, or use another home: "
             "SCANFLOW_HOME"
         ) from error
-    token = home_token(home)
+    token = read_home_token(home)
     if token is None:
         raise UnavailableError(
             f"The token {str(path)!r} is empty or unreadable. Remove it; a new token is then created."
@@ -56,7 +56,7 @@ def ensure_home_token(home: Path) -> str:
 def keep_home_token(home: Path, token: str) -> None:
     """Make ``token`` the one of a home."""
     path = get_token_file(home)
-    if home_token(home) == token:
+    if read_home_token(home) == token:
         return
     open_home(path.parent)
     draft = path.with_name(f".token-{secrets.token_hex(8)}")
@@ -69,7 +69,7 @@ def make_token() -> str:
     return _PREFIX + secrets.token_urlsafe(32)
 
 
-def agents_token(home: str, app: str, team: str) -> str:
+def read_agents_token(home: str, app: str, team: str) -> str:
     """Return the token of the agents of a team's application, derived from the home's, which it does not reveal."""
     digest = hmac.digest(home.encode(), f"agents\0{team}\0{app}".encode(), "sha256")
     return _PREFIX + base64.urlsafe_b64encode(digest).rstrip(b"=").decode("ascii")

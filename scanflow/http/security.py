@@ -102,7 +102,7 @@ def read_bearer_token(headers: Headers) -> str | None:
     return token.strip().decode("latin-1") or None if scheme.lower() == b"bearer" else None
 
 
-def host_name(host: bytes) -> str:
+def parse_host_name(host: bytes) -> str:
     """Return the name in a ``Host`` header, in lower case and without its port; empty: it is malformed."""
     try:
         parts = urlsplit(f"//{host.decode('ascii')}")
@@ -180,7 +180,7 @@ async def _is_still_valid(authenticate: Authenticate, token: str | None) -> bool
 
 
 def _is_allowed(host: bytes, hosts: Collection[str]) -> bool:
-    name = host_name(host)
+    name = parse_host_name(host)
     return bool(name) and (is_loopback_host(name) or name in hosts or ANY_HOST in hosts)
 
 

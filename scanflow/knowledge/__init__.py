@@ -32,9 +32,9 @@ def open_knowledge(
         InvalidError: the address is none that MLflow and scanflow both know.
     """
     from scanflow.knowledge.mlflow.knowledge import MlflowKnowledge
-    from scanflow.knowledge.step_environment import tracker_place
+    from scanflow.knowledge.step_environment import locate_tracker
 
-    return MlflowKnowledge(tracker_place(home, tracker_uri), connect_timeout_s=connect_timeout_s, served=served)
+    return MlflowKnowledge(locate_tracker(home, tracker_uri), connect_timeout_s=connect_timeout_s, served=served)
 
 
 def __getattr__(name: str) -> object:

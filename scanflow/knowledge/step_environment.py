@@ -42,7 +42,7 @@ class TrackerPlace:
         return hashlib.sha256(self.tracking_uri.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
-def tracker_place(home: Path, tracker_uri: str | None = None) -> TrackerPlace:
+def locate_tracker(home: Path, tracker_uri: str | None = None) -> TrackerPlace:
     """Return the place of the tracker at ``tracker_uri``; unset: SQLite and a folder inside ``home``."""
     root = home.absolute() / "tracker"
     uri = tracker_uri or f"sqlite:///{root / 'mlflow.db'}"
@@ -54,13 +54,13 @@ def tracker_place(home: Path, tracker_uri: str | None = None) -> TrackerPlace:
         )
     if scheme in {"http", "https"}:
         return TrackerPlace(tracking_uri=uri.rstrip("/"), artifact_root=None, notes=root / "prepared")
-    path = sqlite_path(uri)
+    path = get_sqlite_path(uri)
     # A relative path would mean another database in every step's working folder.
     tracking_uri = f"sqlite:///{path}" if path is not None else uri
     return TrackerPlace(tracking_uri=tracking_uri, artifact_root=root / "artifacts", notes=root / "prepared")
 
 
-def sqlite_path(tracking_uri: str) -> Path | None:
+def get_sqlite_path(tracking_uri: str) -> Path | None:
     """Return the database file of a SQLite tracker, and None for any other tracker."""
     if not tracking_uri.startswith("sqlite:"):
         return None
@@ -77,7 +77,9 @@ def sqlite_path(tracking_uri: str) -> Path | None:
     return Path(text).absolute()
 
 
-def step_environment(tracking_uri: str, *, app: str, team: str, experiment_id: str | None = None) -> dict[str, str]:
+def build_step_environment(
+    tracking_uri: str, *, app: str, team: str, experiment_id: str | None = None
+) -> dict[str, str]:
     """Return the variables with which ``import mlflow`` in a step's own code logs to the environment.
 
     A step that calls ``mlflow.set_experiment`` itself chooses its own place: with a SQLite tracker, MLflow then keeps
@@ -113,7 +115,7 @@ def find_prepared_environment(
     home: Path, app: str, team: str, *, tracker_uri: str | None = None
 ) -> dict[str, str] | None:
     """Return the variables for a step if its environment was prepared; None if ``prepare`` must be called."""
-    return find_known_environment(tracker_place(home, tracker_uri), app, team)
+    return find_known_environment(locate_tracker(home, tracker_uri), app, team)
 
 
 def find_known_environment(place: TrackerPlace, app: str, team: str) -> dict[str, str] | None:
@@ -121,15 +123,15 @@ def find_known_environment(place: TrackerPlace, app: str, team: str) -> dict[str
     if note is None or (note.get("app"), note.get("team"), note.get("mlflow")) != (app, team, _find_installed_mlflow()):
         return None
     experiment_id = str(note.get("experiment_id"))
-    path = sqlite_path(place.tracking_uri)
+    path = get_sqlite_path(place.tracking_uri)
     if path is not None and not _matches_database(path, experiment_id, app, team, note.get("schema")):
         return None
-    return step_environment(place.tracking_uri, app=app, team=team, experiment_id=experiment_id)
+    return build_step_environment(place.tracking_uri, app=app, team=team, experiment_id=experiment_id)
 
 
 def remember(place: TrackerPlace, *, app: str, team: str, experiment_id: str) -> None:
     """Record that the environment is prepared. Failing to write the record is not an error: it only saves time."""
-    path = sqlite_path(place.tracking_uri)
+    path = get_sqlite_path(place.tracking_uri)
     note = {
         "app": app,
         "team": team,

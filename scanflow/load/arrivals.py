@@ -75,14 +75,14 @@ def build_constant_rate(rate: float, seconds: float) -> RateTrace:
     return RateTrace(((0.0, rate), (seconds, rate)))
 
 
-def steps(rates: Sequence[float], seconds: float) -> RateTrace:
+def build_step_rates(rates: Sequence[float], seconds: float) -> RateTrace:
     """Return a trace of constant rates, each for an equal part of ``seconds``."""
     part = seconds / len(rates)
     knots = [((place + end) * part, rate) for place, rate in enumerate(rates) for end in (0, 1)]
     return RateTrace(tuple(knots))
 
 
-def sine(low: float, high: float, period_s: float, seconds: float) -> RateTrace:
+def build_sine_rate(low: float, high: float, period_s: float, seconds: float) -> RateTrace:
     """Return a rate that rises from ``low`` to ``high`` and falls again in each period."""
     lines = max(1, math.ceil(_SINE_KNOTS * seconds / period_s))
     middle, swing = (low + high) / 2, (high - low) / 2
@@ -122,10 +122,10 @@ def parse_trace(text: str, seconds: float) -> RateTrace:
     except ValueError:
         numbers = []
     if kind == "steps" and numbers:
-        return steps(numbers, seconds)
+        return build_step_rates(numbers, seconds)
     if kind == "sine" and len(numbers) == 3 and numbers[2] > 0:
         low, high, period_s = numbers
-        return sine(low, high, period_s, seconds)
+        return build_sine_rate(low, high, period_s, seconds)
     raise InvalidError(
         f"The trace {text!r} cannot be read. Write steps:50,100,200 (requests per second, in order), sine:20,200,60 "
         "(lowest, highest, period in seconds), or the name of a .csv file (seconds, rate)."

@@ -123,7 +123,7 @@ class RequestSender:
         for connection in [self._idle.pop() for _ in range(len(self._idle))]:
             self.release(connection)
 
-    def message(self, number: int) -> bytes:
+    def build_message(self, number: int) -> bytes:
         return self._messages[number % len(self._messages)]
 
     def send_due(self, requests: Sequence[tuple[float, int]], *, late: bool) -> None:
@@ -154,7 +154,7 @@ class RequestSender:
             connection.send(time.monotonic(), self._begun - 1)
         else:
             self._idle.append(connection)
-            self._maybe_over()
+            self._end_if_over()
 
     def replace(self, connection: LoadConnection) -> None:
         self._open.discard(connection)
@@ -163,7 +163,7 @@ class RequestSender:
         task = self._loop.create_task(self._reconnect())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        self._maybe_over()
+        self._end_if_over()
 
     async def _reconnect(self) -> None:
         while not self.over.done():
@@ -183,7 +183,7 @@ class RequestSender:
         elif self._closed and self.began and not self._is_finished():
             self._begun += 1
             self.record_result(self._begun - 1, time.monotonic(), NEVER, 0, reason, None)
-        self._maybe_over()
+        self._end_if_over()
 
     def record_result(
         self, number: int, due: float, sent: float, status: int, reason: str | None, tally: str | None
@@ -212,7 +212,7 @@ class RequestSender:
             self.record_result(number, due, NEVER, 0, "timeout before a connection was free", None)
         if self.plan.duration_s is not None and now - self.began >= self.plan.duration_s:
             self.stop()
-        self._maybe_over()
+        self._end_if_over()
 
     async def sweep_until_over(self) -> None:
         while not self.over.done():
@@ -223,7 +223,7 @@ class RequestSender:
         self._stopping = True
         self._begun -= len(self._waiting)
         self._waiting.clear()
-        self._maybe_over()
+        self._end_if_over()
 
     async def disconnect(self) -> None:
         """Close all connections."""
@@ -239,7 +239,7 @@ class RequestSender:
     def _is_finished(self) -> bool:
         return self._stopping or (self._requests is not None and self._begun >= self._requests)
 
-    def _maybe_over(self) -> None:
+    def _end_if_over(self) -> None:
         if self._is_finished() and len(self.due) >= self._begun and not self.over.done():
             self.over.set_result(None)
 

@@ -100,7 +100,7 @@ class GrpcConnection:
     async def _send(self, due: float, number: int) -> None:
         run, status, reason, lost = self._run, 200, None, False
         try:
-            answer = await self._call(run.message(number), metadata=self._metadata)
+            answer = await self._call(run.build_message(number), metadata=self._metadata)
             if run.expect is not None and run.expect not in answer:
                 status, reason = -200, f"another answer: {answer[:200].decode(errors='replace')}"
         except grpc.aio.AioRpcError as error:

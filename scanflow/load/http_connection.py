@@ -62,7 +62,7 @@ class HttpConnection(asyncio.Protocol):
         self._body.clear()
         self._tally = None
         assert self._transport is not None
-        self._transport.write(self._run.message(number))
+        self._transport.write(self._run.build_message(number))
 
     def data_received(self, data: bytes) -> None:
         self._begun = True

@@ -140,8 +140,8 @@ class _Queries(RequestSender):
         self._rows += [row for _, row in samples]
         self.send_due([(at, number) for number in range(first, len(self._ids))], late=True)
 
-    def message(self, number: int) -> bytes:
-        return super().message(self._rows[number])
+    def build_message(self, number: int) -> bytes:
+        return super().build_message(self._rows[number])
 
     def record_result(
         self, number: int, due: float, sent: float, status: int, reason: str | None, tally: str | None

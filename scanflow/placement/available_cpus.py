@@ -45,7 +45,7 @@ class Machine:
         return max(1, min(len(self.cpus), math.ceil(self.quota)) if self.quota else len(self.cpus))
 
 
-def this_machine(cgroup: Path = CGROUP, proc: Path = PROC) -> Machine:
+def read_this_machine(cgroup: Path = CGROUP, proc: Path = PROC) -> Machine:
     limits = read_limits(cgroup, proc)
     mask = read_affinity_mask()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

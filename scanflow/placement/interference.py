@@ -74,7 +74,7 @@ class Slowdown:
     p: float
     """Probability of such a result if the neighbour had no effect: Wilcoxon's signed-rank test, one-sided."""
 
-    def disturbs(self, neighbours: int = 1) -> bool:
+    def is_disturbing(self, neighbours: int = 1) -> bool:
         """Return whether the effect is significant and large, corrected for the number of neighbours tested
         (Bonferroni)."""
         return self.p < LEVEL / max(1, neighbours) and self.ratio >= MIN_EFFECT
@@ -118,7 +118,7 @@ class InterferenceWatch:
                 self._agree[neighbour],
             )
             if window is not None:
-                agree.append(slowdown is not None and slowdown.disturbs(len(seen)))
+                agree.append(slowdown is not None and slowdown.is_disturbing(len(seen)))
             if (
                 slowdown is not None
                 and is_confirmed(agree)

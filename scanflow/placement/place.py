@@ -37,7 +37,7 @@ class Grant:
     part: int | None = None
     """The CPU that it uses only in part."""
 
-    def loads(self) -> dict[int, int]:
+    def compute_loads(self) -> dict[int, int]:
         """Return the load of this grant on each CPU, in thousandths."""
         amount = to_milli(self.cores)
         if self.part is not None:
@@ -116,7 +116,7 @@ def _count_placeable(occupancy: Occupancy, demand: Demand) -> int:
 def _sum_loads(taken: Iterable[int], beside: Iterable[Grant]) -> Counter[int]:
     loads: Counter[int] = Counter(dict.fromkeys(taken, FULL))
     for grant in beside:
-        loads.update(grant.loads())
+        loads.update(grant.compute_loads())
     return loads
 
 

@@ -42,17 +42,17 @@ def read_topology(sysfs: Path = SYSFS, *, proc: Path = PROC, affinity: Collectio
                 "of its parent folder."
             )
         tree.online = read_affinity_mask()  # macOS, or a sandbox that hides /sys
-    usable, nodes = _compute_usable(mask, limits, tree.online), tree.nodes()
+    usable, nodes = _compute_usable(mask, limits, tree.online), tree.read_nodes()
     node_ids = [node.id for node in nodes]
     near = [node for node in node_ids if limits.memory_nodes is None or node in limits.memory_nodes]
     installed = sum(node.memory_bytes or 0 for node in nodes)
     limit = limits.memory_bytes
     return Topology(
-        title=tree.title(),
+        title=tree.read_title(),
         cores=tree.read_cores(nodes),
         nodes=nodes,
         caches=tree.read_caches(),
-        offline=tree.offline(),
+        offline=tree.read_offline(),
         allowed=None if usable == tree.online else usable,
         allowed_nodes=None if not near or near == node_ids else tuple(near),
         quota=limits.quota,
@@ -90,12 +90,12 @@ class _Tree:
         switched_on = [cpu for cpu in self._there if _read_number(self._cpus / f"cpu{cpu}" / "online") != 0]
         self.online: tuple[int, ...] = listed or tuple(switched_on)
 
-    def offline(self) -> tuple[int, ...]:
+    def read_offline(self) -> tuple[int, ...]:
         """Return the CPUs that are present but offline; those that could be hot-plugged are not present."""
         there = set(self._there) | set(_read_list(self._cpus / "present") or ())
         return tuple(sorted(there - set(self.online)))
 
-    def title(self) -> str:
+    def read_title(self) -> str:
         for line in (_read_text(self._proc / "cpuinfo") or "").splitlines():
             field, _, value = line.partition(":")
             if field.strip() in {"model name", "Model", "cpu", "Processor", "Hardware"} and value.strip():
@@ -150,7 +150,7 @@ class _Tree:
         groups = [_read_list(self._devices / name / "cpus") or () for name in ("cpu_core", "cpu_atom", "cpu_lowpower")]
         return {cpu: tier for tier, cpus in enumerate(filter(None, groups)) for cpu in cpus}
 
-    def nodes(self) -> tuple[NumaNode, ...]:
+    def read_nodes(self) -> tuple[NumaNode, ...]:
         """Return the NUMA nodes; one where there are none. CPUs that are in none join the node of their socket."""
         folder = self._devices / "system" / "node"
         online = _read_list(folder / "online")

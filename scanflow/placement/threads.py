@@ -44,7 +44,7 @@ _FIXED = {
 }
 
 
-def pool_size(cores: float) -> int:
+def compute_pool_size(cores: float) -> int:
     """Return the size of a thread pool for a number of cores, rounded up."""
     return max(1, math.ceil(round(cores, 6)))
 
@@ -55,7 +55,7 @@ def build_thread_variables(cores: float, overrides: Mapping[str, str] | None = N
     TensorFlow's two pools multiply: one operation at a time gets all cores, unless an override asks for several, which
     then share them. ``overrides``, checked by :func:`check_overrides`, are in the result.
     """
-    size, own = pool_size(cores), dict(overrides or {})
+    size, own = compute_pool_size(cores), dict(overrides or {})
     sizes: dict[str, int] = dict.fromkeys(POOLS, size)
     if INTER_OP in own:
         sizes[INTRA_OP] = max(1, size // _parse_threads(own[INTER_OP], INTER_OP))
@@ -70,7 +70,7 @@ def build_thread_variables(cores: float, overrides: Mapping[str, str] | None = N
 
 def check_overrides(overrides: Mapping[str, str], cores: float) -> None:
     """Reject the user's variables that let a pool outgrow the cores granted."""
-    size = pool_size(cores)
+    size = compute_pool_size(cores)
     for name in (*POOLS, INTER_OP, INTRA_OP):
         if name in overrides:
             number = _parse_threads(overrides[name], name)

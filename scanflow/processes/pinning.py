@@ -129,11 +129,11 @@ def _set_mempolicy(mode: int, nodes: Sequence[int]) -> int:
     for node in nodes:
         words[node // bits] |= 1 << node % bits
     # The kernel reads one bit less than the given number.
-    status = _syscall(number, ctypes.c_long(mode), words, ctypes.c_ulong(bits * len(words) + 1))
+    status = _call_kernel(number, ctypes.c_long(mode), words, ctypes.c_ulong(bits * len(words) + 1))
     return 0 if status == 0 else ctypes.get_errno()
 
 
-def _syscall(number: int, *arguments: object) -> int:
+def _call_kernel(number: int, *arguments: object) -> int:
     call = ctypes.CDLL(None, use_errno=True).syscall
     call.restype = ctypes.c_long
     return int(call(ctypes.c_long(number), *arguments))

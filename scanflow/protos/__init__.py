@@ -16,7 +16,7 @@ SERVICE = "inference.GRPCInferenceService"
 
 
 @cache
-def _pool() -> descriptor_pool.DescriptorPool:
+def _load_pool() -> descriptor_pool.DescriptorPool:
     pool = descriptor_pool.DescriptorPool()
     described = descriptor_pb2.FileDescriptorSet.FromString(
         Path(__file__).with_name("open_inference_grpc.binpb").read_bytes()
@@ -27,13 +27,14 @@ def _pool() -> descriptor_pool.DescriptorPool:
 
 
 @cache
-def message(name: str) -> Any:
-    descriptor = _pool().FindMessageTypeByName(f"inference.{name}")
+def get_message_class(name: str) -> Any:
+    descriptor = _load_pool().FindMessageTypeByName(f"inference.{name}")
     return message_factory.GetMessageClass(descriptor)
 
 
 def list_methods() -> dict[str, tuple[Any, Any]]:
-    service = _pool().FindServiceByName(SERVICE)
+    service = _load_pool().FindServiceByName(SERVICE)
     return {
-        method.name: (message(method.input_type.name), message(method.output_type.name)) for method in service.methods
+        method.name: (get_message_class(method.input_type.name), get_message_class(method.output_type.name))
+        for method in service.methods
     }

@@ -75,7 +75,7 @@ def estimate_text_width(text: str, font_px: float = AXIS_FONT_PX) -> float:
     return len(text) * font_px * WIDEST
 
 
-def halo(text: str, middle: float, y: float) -> str:
+def draw_halo(text: str, middle: float, y: float) -> str:
     """Return a background rectangle that keeps lines from running through a label."""
     width = estimate_text_width(text)
     return draw_element("rect", x=middle - width / 2, y=y - 12, width=width, height=15.0, **paint("paper"))
@@ -121,7 +121,7 @@ def place_labels(
     return placed
 
 
-def nice_step(span: float, most: int) -> float:
+def choose_step(span: float, most: int) -> float:
     """Return the smallest of 1, 2, 5 times a power of ten that cuts ``span`` into at most ``most`` parts."""
     if span <= 0:
         return 1.0
@@ -132,7 +132,7 @@ def nice_step(span: float, most: int) -> float:
 
 def compute_ticks(low: float, high: float, most: int) -> list[float]:
     """Return round numbers from ``low`` to ``high``, no more than ``most`` + 1."""
-    step = nice_step(high - low, most)
+    step = choose_step(high - low, most)
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
     return [round(at * step, 10) for at in range(first, last + 1)]

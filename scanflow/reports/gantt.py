@@ -14,7 +14,7 @@ COLOURS = {"succeeded": "green", "failed": "red", "stopped": "amber", "running":
 MAX_LETTERS = 19
 
 
-def gantt(jobs: Sequence[JobTimes], *, width: float = svg.WIDTH) -> str:
+def draw_gantt(jobs: Sequence[JobTimes], *, width: float = svg.WIDTH) -> str:
     """Draw one or more jobs, the first submitted on top; waiting time is an outline, running time a filled bar."""
     ordered = sorted(jobs, key=lambda job: job.submitted)
     begin = ordered[0].submitted

@@ -58,7 +58,7 @@ def draw_chart(
     high = max(values) if limits[1] is None else limits[1]
     if high <= low:  # all figures are one
         low, high = (low - 0.1, high) if limits[0] is None and low > 0.1 else (low, low + 1)
-    step = max(svg.nice_step(high - low, 4), 0.01 if "%" in form else 0.0)  # else two ticks would read alike
+    step = max(svg.choose_step(high - low, 4), 0.01 if "%" in form else 0.0)  # else two ticks would read alike
     low = step * math.floor(low / step + 1e-9) if limits[0] is None else low
     high = max(low + step, step * math.ceil(high / step - 1e-9) if limits[1] is None else high)
     right = width - RIGHT

@@ -130,7 +130,7 @@ def draw_lane(
             y = base - LANE_PAD_PX - label.row * ROW_PX
             parts.append(svg.draw_line(mark.x, base, mark.x, y + 4, colour))
             text = shorten(mark.text, right + RIGHT)
-            words += [svg.halo(text, label.middle, y), svg.draw_text(text, label.middle, y, colour)]
+            words += [svg.draw_halo(text, label.middle, y), svg.draw_text(text, label.middle, y, colour)]
         title = svg.draw_element("title", svg.escape_text(mark.title))
         parts.append(
             svg.draw_element(

@@ -386,7 +386,7 @@ class MemoryCluster(Cluster):
             metadata |= {"uid": f"uid-{next(self._uids)}", "creationTimestamp": _format_now(), "generation": 1}
         elif _get_content(after) != _get_content(live) and key[0] not in {"ConfigMap", "Secret", "Event"}:
             metadata["generation"] = live["metadata"]["generation"] + 1
-        metadata["managedFields"] = server_side_apply.managed_fields(owners, after["apiVersion"])
+        metadata["managedFields"] = server_side_apply.list_managed_fields(owners, after["apiVersion"])
         if dry_run or after == live:
             return copy.deepcopy(after)
         self._owners[key] = owners

@@ -139,7 +139,7 @@ def merge(value: Any, patch: Any) -> Any:
     return merged
 
 
-def managed_fields(owners: Owners, api_version: str) -> list[Manifest]:
+def list_managed_fields(owners: Owners, api_version: str) -> list[Manifest]:
     """Return the owners as ``metadata.managedFields`` has them."""
     managers = sorted({manager for names in owners.values() for manager in names})
     return [

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from scanflow.errors import UnavailableError
-from scanflow.transport.clients import CONNECT_TIMEOUT_S, client_options, read_reply
+from scanflow.transport.clients import CONNECT_TIMEOUT_S, build_client_options, read_reply
 from scanflow.transport.sse import Message, Parser
 
 TIMEOUT_S = 10.0
@@ -34,7 +34,7 @@ class AsyncClient:
         self.url = url.rstrip("/")
         limits = httpx.Limits(keepalive_expiry=KEPT_S)
         self._client = httpx.AsyncClient(
-            transport=transport, limits=limits, **client_options(self.url, token, timeout_s)
+            transport=transport, limits=limits, **build_client_options(self.url, token, timeout_s)
         )
 
     async def ask(self, method: str, path: str, body: Any = None, *, key: str | None = None) -> Any:

@@ -23,7 +23,7 @@ CONNECT_TIMEOUT_S = 5.0
 FIRST_WAIT_S, MAX_WAIT_S = 0.1, 2.0
 
 
-def client_options(url: str, token: str | None, timeout_s: float) -> dict[str, Any]:
+def build_client_options(url: str, token: str | None, timeout_s: float) -> dict[str, Any]:
     """Return the options of an httpx client. No answer takes longer than ``timeout_s`` between two bytes."""
     return {
         "base_url": url,
@@ -87,7 +87,7 @@ def fetch_reply(url: str, path: str, *, token: str | None, timeout_s: float) -> 
         UnavailableError: it does not answer.
     """
     try:
-        with httpx.Client(**client_options(url, token, timeout_s)) as client:
+        with httpx.Client(**build_client_options(url, token, timeout_s)) as client:
             return read_reply(client.get(path), url)
     except httpx.HTTPError as error:
         raise UnavailableError(f"{url} cannot be reached ({type(error).__name__}: {error}).") from error

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from scanflow.errors import UnavailableError
-from scanflow.transport.clients import client_options
+from scanflow.transport.clients import build_client_options
 
 TIMEOUT_S = 60.0
 """Longest wait for the next byte of an answer: SQLite executes writes one after the other."""
@@ -31,7 +31,7 @@ class MlflowApi:
     def __init__(self, url: str, *, transport: httpx.BaseTransport | None = None) -> None:
         self.url = url
         self._client = httpx.Client(
-            transport=transport, **client_options(f"{url}/api/2.0/mlflow", token=None, timeout_s=TIMEOUT_S)
+            transport=transport, **build_client_options(f"{url}/api/2.0/mlflow", token=None, timeout_s=TIMEOUT_S)
         )
         weakref.finalize(self, self._client.close)
 

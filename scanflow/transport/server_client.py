@@ -17,8 +17,8 @@ from scanflow.errors import InvalidError, ScanflowError, UnavailableError
 from scanflow.http.problems import parse_error
 from scanflow.transport.clients import (
     CONNECT_TIMEOUT_S,
+    build_client_options,
     build_tls_context,
-    client_options,
     is_loopback,
     read_reply,
     retry,
@@ -73,7 +73,7 @@ class ServerClient:
             raise InvalidError(
                 "The token cannot be sent: it contains spaces or characters that no token has. Copy it again."
             )
-        self._client = httpx.Client(transport=transport, **client_options(self.url, token, timeout_s))
+        self._client = httpx.Client(transport=transport, **build_client_options(self.url, token, timeout_s))
         self._finalizer = weakref.finalize(self, self._client.close)
 
     def get(self, path: str, **query: Any) -> Any:

@@ -12,7 +12,7 @@ import httpx
 
 from scanflow.errors import UnavailableError
 from scanflow.http.problems import parse_refusal
-from scanflow.transport.clients import client_options, retry
+from scanflow.transport.clients import build_client_options, retry
 from scanflow.transport.tensors import as_arrays, decode_answer, encode_request
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class HttpServiceClient:
         """
         self._url = url.rstrip("/")
         self._name = name
-        self._client = httpx.Client(transport=transport, **client_options(self._url, token, timeout_s))
+        self._client = httpx.Client(transport=transport, **build_client_options(self._url, token, timeout_s))
 
     def infer(
         self, model: str, inputs: Any, *, version: str | None = None, dtype: str | None = None, binary: bool = True

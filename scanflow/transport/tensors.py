@@ -79,10 +79,10 @@ def encode_grpc_request(model: str, inputs: Mapping[str, NDArray[Any]]) -> bytes
         https://github.com/kserve/open-inference-protocol/blob/main/specification/protocol/open_inference_grpc.proto
     """
     try:
-        from scanflow.protos import message
+        from scanflow.protos import get_message_class
     except ImportError as error:
         raise MissingExtraError("gRPC needs the serving extra. Install it: pip install 'scanflow[serving]'") from error
-    request = message("ModelInferRequest")(model_name=model)
+    request = get_message_class("ModelInferRequest")(model_name=model)
     for name, array in inputs.items():
         request.inputs.add(name=name, datatype=_get_datatype(array), shape=array.shape)
         request.raw_input_contents.append(_to_bytes(array))

@@ -16,7 +16,7 @@ TIMEOUT_S = 5.0
 _MAY_PASS = frozenset({408, 425, 429})
 
 
-def signature(secret: str, id: str, at: int, body: bytes) -> str:
+def compute_signature(secret: str, id: str, at: int, body: bytes) -> str:
     """Return the header ``webhook-signature``. A secret with the prefix ``whsec_`` is base64."""
     try:
         key = base64.b64decode(secret[6:], validate=True) if secret.startswith("whsec_") else secret.encode()
@@ -37,7 +37,7 @@ def post(url: str, body: bytes, *, id: str, at: int, secret: str | None, patienc
     """
     headers = {"content-type": "application/json", "webhook-id": id, "webhook-timestamp": str(at)}
     if secret is not None:
-        headers["webhook-signature"] = signature(secret, id, at, body)
+        headers["webhook-signature"] = compute_signature(secret, id, at, body)
     timeout, host = httpx.Timeout(TIMEOUT_S, connect=CONNECT_TIMEOUT_S), urlsplit(url).hostname
 
     def send() -> None:

@@ -19,7 +19,7 @@ from scanflow.tuning.candidates import Candidate, SearchSpace, describe
 from scanflow.tuning.goals import Goal, Measurement
 from scanflow.tuning.result import Trial, TuningResult
 from scanflow.tuning.search import choose_next_candidate, select_best
-from scanflow.tuning.warm_start import TuningHistory, choose_next_after, still_holds
+from scanflow.tuning.warm_start import TuningHistory, choose_next_after, is_still_better
 
 SEARCH_PAIRS = 2
 FRESH_PAIRS = 6
@@ -113,7 +113,7 @@ class Study:
             interrupted=interrupted,
             complete=self.complete,
             history=self.history,
-            is_history_valid=self.history is not None and still_holds(self.space, self.history, self.scores),
+            is_history_valid=self.history is not None and is_still_better(self.space, self.history, self.scores),
         )
 
     @property

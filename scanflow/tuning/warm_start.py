@@ -82,7 +82,7 @@ def rank_candidates(default: Candidate, winner: Candidate | None, scores: Scores
     return (first, *others)[:MAX_RANKED]
 
 
-def still_holds(space: SearchSpace, history: TuningHistory, scores: Scores) -> bool:
+def is_still_better(space: SearchSpace, history: TuningHistory, scores: Scores) -> bool:
     """Return whether the earlier best is still better than the earlier default, as far as both were measured."""
     scores_by_placement = {space.get_placement(candidate): score for candidate, score in scores.items()}
     best, base = (
@@ -104,7 +104,7 @@ def choose_next_after(
         scores: What was measured, the default too: see :data:`~scanflow.tuning.search.Scores`.
         history: Adapted to the space.
     """
-    if not history.ranking or not still_holds(space, history, scores):
+    if not history.ranking or not is_still_better(space, history, scores):
         return choose_next_candidate(space, default, scores)
     best, *runners_up = history.ranking
     candidates = [best, *([history.default] if history.ratio > 1 else [])]

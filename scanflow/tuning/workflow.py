@@ -16,7 +16,7 @@ SETUP_S = 300.0
 """Time in seconds that a search may take beyond its budget, to deploy its copy and to delete it."""
 
 
-def tuning_workflow(
+def build_tuning_workflow(
     service: str,
     *,
     inputs: Any = None,

@@ -12,7 +12,7 @@ from fastapi import Depends, Request
 from sqlalchemy import Connection
 from starlette.concurrency import run_in_threadpool
 
-from scanflow.http.home_token import agents_token, ensure_home_token, hash_token, home_token, keep_home_token
+from scanflow.http.home_token import ensure_home_token, hash_token, keep_home_token, read_agents_token, read_home_token
 from scanflow_server.access import Permission, TokenHolder
 from scanflow_server.context import ServerContext
 from scanflow_server.store import agents, tokens
@@ -29,7 +29,7 @@ class Callers:
     def __init__(self, context: ServerContext, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._context, self._clock = context, clock
         self._tokens: dict[str, TokenRow] = {}
-        self._home = home_token(context.settings.home)
+        self._home = read_home_token(context.settings.home)
         self._read = float("-inf")
         self._fresh_s = _FRESH_S if context.store.file is None else _OWN_FRESH_S
         self._lock = threading.Lock()
@@ -54,7 +54,7 @@ class Callers:
         """Return the tokens of the agents hosted by this server, by their hashes; they are derived, never stored."""
         teams = {(agent.app, agent.team) for agent in agents.list_all(connection) if agent.document is not None}
         return {
-            hash_token(agents_token(self._home, app, team)): TokenRow(
+            hash_token(read_agents_token(self._home, app, team)): TokenRow(
                 name=f"agents of {app}", role="agent", team=team, created=0.0
             )
             for app, team in teams

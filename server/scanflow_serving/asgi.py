@@ -209,11 +209,11 @@ async def _write(response: Response, send: Send, unread: Receive | None) -> None
     if unread is not None:
         await send({"type": "http.response.body", "body": last, "more_body": True})
         last = b""
-        await _linger(unread)
+        await _discard_body(unread)
     await send({"type": "http.response.body", "body": last})
 
 
-async def _linger(receive: Receive) -> None:
+async def _discard_body(receive: Receive) -> None:
     """Read and drop the rest of a request for a while: closing a socket with unread bytes resets the connection."""
     try:
         async with asyncio.timeout(LINGER_S):

@@ -219,7 +219,7 @@ class SeldonCall(ServingCall):
 
 
 def add_headers(problem: ProblemError, headers: Headers) -> Response:
-    response = problem.response()
+    response = problem.build_response()
     response.headers = (*headers, *response.headers)
     return response
 

@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from scanflow.errors import UnavailableError
-from scanflow.protos import SERVICE, list_methods, message
+from scanflow.protos import SERVICE, get_message_class, list_methods
 from scanflow.wire import Limits
 from scanflow_serving.messages import InferRequest, InferResponse, Request, RequestedOutput, Response, Tensor
 from scanflow_serving.oip import parse_timeout
@@ -179,16 +179,16 @@ class GrpcApi:
             raise AssertionError("aborting raises") from problem
 
     async def _server_live(self, _request: Any, _context: Any) -> Any:
-        return message("ServerLiveResponse")(live=self._core.live())
+        return get_message_class("ServerLiveResponse")(live=self._core.live())
 
     async def _server_ready(self, _request: Any, _context: Any) -> Any:
-        return message("ServerReadyResponse")(ready=self._core.ready())
+        return get_message_class("ServerReadyResponse")(ready=self._core.ready())
 
     async def _model_ready(self, request: Any, _context: Any) -> Any:
         answer = await self._core.handle(Request("GET", f"{_build_path(request.name, request.version)}/ready"))
         if answer.status == 404:
             raise ProblemError(404, _get_detail(answer))
-        return message("ModelReadyResponse")(ready=answer.status == 200)
+        return get_message_class("ModelReadyResponse")(ready=answer.status == 200)
 
     async def _server_metadata(self, _request: Any, _context: Any) -> Any:
         return await self._fetch_document("/v2", "ServerMetadataResponse")
@@ -208,7 +208,7 @@ class GrpcApi:
         answer = await self._core.handle(Request("GET", path))
         if answer.status != 200:
             raise ProblemError(answer.status, _get_detail(answer))
-        return ParseDict(json.loads(answer.join_body()), message(kind)(), ignore_unknown_fields=True)
+        return ParseDict(json.loads(answer.join_body()), get_message_class(kind)(), ignore_unknown_fields=True)
 
 
 def read_request(request: Any, *, allow_nan: bool) -> InferRequest:
@@ -236,7 +236,9 @@ def read_request(request: Any, *, allow_nan: bool) -> InferRequest:
 def write_response(answer: InferResponse, *, raw: bool) -> Any:
     """Return an answer as a ``ModelInferResponse``: raw if the request was, or if a datatype requires it."""
     raw = raw or any(tensor.datatype not in _CONTENTS for tensor in answer.outputs)
-    written = message("ModelInferResponse")(model_name=answer.model, model_version=answer.version, id=answer.id)
+    written = get_message_class("ModelInferResponse")(
+        model_name=answer.model, model_version=answer.version, id=answer.id
+    )
     for name, value in answer.parameters.items():
         _set_parameter(written.parameters[name], value)
     for tensor in answer.outputs:

@@ -193,7 +193,7 @@ class Connection(HttpToolsProtocol):
                 return
             cycle.disconnected = True
             cycle.message_event.set()
-        response = problem.response()
+        response = problem.build_response()
         body = response.join_body()
         lines = [f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}"]
         lines += [f"content-type: {response.content_type}", f"content-length: {len(body)}", "connection: close"]
@@ -280,7 +280,7 @@ class HttpServer:
         The backlog is accepted by another process that shares the socket.
         """
         self._stop_listening(key)
-        for connection in self._connections():
+        for connection in self._list_connections():
             if connection.key == key:
                 connection.close_soon()
 
@@ -352,7 +352,7 @@ class HttpServer:
     def leave(self) -> None:
         """Keep accepting, but close each connection with its next response, so that clients move elsewhere."""
         self.leaving = True
-        for connection in self._connections():
+        for connection in self._list_connections():
             connection.close_soon()
 
     async def drain(self, within_s: float) -> bool:
@@ -372,7 +372,7 @@ class HttpServer:
         self._timer.cancel()
         for key in list(self._listeners):
             self._stop_listening(key)
-        for connection in self._connections():
+        for connection in self._list_connections():
             connection.transport.abort()
 
     def count_lost(self) -> None:
@@ -392,7 +392,7 @@ class HttpServer:
         if fair_share is None or self._short_lived:
             self._unbalanced_since = None
             return
-        busy = [connection for connection in self._connections() if connection.is_busy(self.now)]
+        busy = [connection for connection in self._list_connections() if connection.is_busy(self.now)]
         if (len(busy) - fair_share) * 8 <= fair_share:
             self._unbalanced_since = None
         elif self._unbalanced_since is None:
@@ -404,7 +404,7 @@ class HttpServer:
 
     # -- time
 
-    def _connections(self) -> list[Connection]:
+    def _list_connections(self) -> list[Connection]:
         return [connection for connection in self.state.connections if isinstance(connection, Connection)]
 
     def _sweep(self) -> None:
@@ -414,7 +414,7 @@ class HttpServer:
         date = formatdate(time.time(), usegmt=True).encode()
         self.state.default_headers = [(b"date", date), (b"server", b"scanflow")]
         self._head = b"date: %b\r\nserver: scanflow\r\n" % date
-        connections = self._connections()
+        connections = self._list_connections()
         self._short_lived, self._lost = self._lost > len(connections) + _SHORT_LIVED, 0
         for connection in connections:
             connection.expire(now, self.drain_idle_s if connection.closing else IDLE_S)

@@ -34,4 +34,4 @@ class Management:
         return self.refuse(ProblemError(404, f"There is no path {request.path[:80]!r} on this port."))
 
     def refuse(self, problem: ProblemError) -> Response:
-        return problem.response()
+        return problem.build_response()

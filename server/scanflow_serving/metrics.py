@@ -67,7 +67,7 @@ class _Histogram:
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
-    def samples(self, name: str, labels: dict[str, str]) -> Iterator[tuple[str, dict[str, str], float]]:
+    def collect_samples(self, name: str, labels: dict[str, str]) -> Iterator[tuple[str, dict[str, str], float]]:
         counts = list(accumulate(self._counts))
         for bound, count in zip((*map(str, self._bounds), "+Inf"), counts, strict=True):
             yield f"{name}_bucket", {**labels, "le": bound}, count
@@ -154,12 +154,12 @@ class Metrics:
             number = self.get_counter(name, revision=revision, node=node)
             number.value = value if kind == "gauge" else number.value + max(0.0, value)
 
-    def samples(self) -> Samples:
+    def collect_samples(self) -> Samples:
         samples: list[tuple[str, dict[str, str], float]] = []
         for (name, label_pairs), series in tuple(self._series.items()):
             labels = dict(label_pairs)
             if isinstance(series, _Histogram):
-                samples += series.samples(name, labels)
+                samples += series.collect_samples(name, labels)
             else:
                 suffix = "_total" if self._families[name][0] == "counter" else ""
                 samples.append((name + suffix, labels, series.value))
@@ -170,7 +170,7 @@ class Metrics:
         from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
         whole = CollectorRegistry()
-        whole.register(_Sum(self._families, self.samples(), others))
+        whole.register(_Sum(self._families, self.collect_samples(), others))
         return generate_latest(whole), CONTENT_TYPE_LATEST
 
 

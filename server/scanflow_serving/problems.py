@@ -39,7 +39,7 @@ class ProblemError(Exception):
         self.headers = headers
         self.extra = extra or {}
 
-    def response(self) -> Response:
+    def build_response(self) -> Response:
         """Return the response; ``retry-after`` is in whole seconds, at least 1."""
         # Clients of the Open Inference Protocol read the message from `error`.
         more = {"error": self.detail, **self.extra}

@@ -113,7 +113,7 @@ class ServingApplication:
             "unhealthy": self.engine.unhealthy,
             "unwell": next(iter(self.health.failures.values()), ""),
             "pinned": self.pinning.update(),
-            **({"metrics": self.metrics.samples()} if metrics else {}),
+            **({"metrics": self.metrics.collect_samples()} if metrics else {}),
             **documents.describe_process(),
         }
 
@@ -263,8 +263,8 @@ class ServingApplication:
             get(f"{path}/ready", partial(self._report_ready, target))
             post(f"{path}/infer", partial(self._respond, OipCall, target))
         whole = self._targets.get((self._spec.service, ""))
-        post("/api/v1.0/predictions", partial(self._respond, SeldonCall, whole) if whole else _not_ready)
-        post("/api/v1.0/feedback", partial(self._give_feedback, whole) if whole else _not_ready)
+        post("/api/v1.0/predictions", partial(self._respond, SeldonCall, whole) if whole else _build_not_ready)
+        post("/api/v1.0/feedback", partial(self._give_feedback, whole) if whole else _build_not_ready)
         self._routes = table
 
     def _find_targets(self) -> dict[tuple[str, str], RouteTarget]:
@@ -395,7 +395,7 @@ def _make_not_loaded_problem() -> ProblemError:
     return ProblemError(503, "No model is loaded yet. Try again in a moment.", retry_after_s=1.0)
 
 
-async def _not_ready(_request: Request) -> Response:
+async def _build_not_ready(_request: Request) -> Response:
     raise _make_not_loaded_problem()
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.labels import derive_namespace
-from scanflow.placement.mpi.simulation.experiment import thesis_jobs
+from scanflow.placement.mpi.simulation.experiment import generate_thesis_jobs
 from tests.cluster.test_mpi_runs import IMAGE
 from tests.server import ServerProcess
 from tests.waiting import until
@@ -96,7 +96,7 @@ def test_the_twenty_jobs_wait_in_volcanos_queue_run_and_end(
     assert done.returncode == 0, f"{done.stdout}{done.stderr}"
     lines = done.stdout.splitlines()
     jobs = [line.split() for line in lines if line.endswith("succeeded")]
-    assert [job[0] for job in jobs] == [job.name for job in thesis_jobs()]
+    assert [job[0] for job in jobs] == [job.name for job in generate_thesis_jobs()]
     for _, waiting, running, response, _ in jobs:
         assert float(waiting) + float(running) == pytest.approx(float(response), abs=0.02)
     assert re.fullmatch(r"makespan [\d.]+ s", lines[-1])

@@ -24,7 +24,7 @@ import pytest
 from scanflow.app.application import Application
 from scanflow.errors import MissingExtraError, NotFoundError, UnavailableError, UsageError
 from scanflow.knowledge import open_knowledge
-from scanflow.knowledge.step_environment import add_run_tags, find_prepared_environment, tracker_place
+from scanflow.knowledge.step_environment import add_run_tags, find_prepared_environment, locate_tracker
 from tests.serving import held_port
 from tests.waiting import patient
 
@@ -105,7 +105,7 @@ def test_a_run_has_ended_when_it_is_wholly_written(home: Path, tmp_path: Path) -
 
     from scanflow.knowledge.mlflow.knowledge import MlflowKnowledge
 
-    knowledge = MlflowKnowledge(tracker_place(home), clock=clock)
+    knowledge = MlflowKnowledge(locate_tracker(home), clock=clock)
     (tmp_path / "plot.png").write_bytes(b"png")
     run = knowledge.log_run("shop", "data", metrics={"loss": 1.0}, artifacts=tmp_path / "plot.png")
     assert len(told) > 1

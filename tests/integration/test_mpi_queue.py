@@ -12,7 +12,7 @@ import pytest
 
 from scanflow.backends.job_times import JobTimes, compute_job_times, compute_job_totals
 from scanflow.backends.records import RunRecord
-from scanflow.placement.mpi.simulation.experiment import thesis_jobs
+from scanflow.placement.mpi.simulation.experiment import generate_thesis_jobs
 from tests.server import ServerProcess, body_of
 from tests.waiting import patient, until
 
@@ -23,7 +23,7 @@ pytestmark = [
 ]
 
 TUTORIALS = Path(__file__).parents[2] / "tutorials"
-STREAM = next(job.name for job in thesis_jobs() if job.program.name == "STREAM")
+STREAM = next(job.name for job in generate_thesis_jobs() if job.program.name == "STREAM")
 PLANNER = """
 import scanflow as sf
 from scanflow.agent import primitives as do, sensor
@@ -61,7 +61,7 @@ def workflow(job):
 app = sf.Application(
     name="scheduler",
     team="hpc",
-    workflows=[workflow(job) for job in twenty.thesis_jobs()],
+    workflows=[workflow(job) for job in twenty.generate_thesis_jobs()],
     agents=[sf.Agent(name="planner", modules=["planning.py"])],
 )
 """
@@ -106,7 +106,7 @@ def test_a_planner_has_a_job_cut_for_the_nodes_that_there_are_and_run(server: Se
 
 
 def test_of_twenty_jobs_each_gets_its_turn_and_none_is_lost(server: ServerProcess, source: Path) -> None:
-    body, names = body_of(source), [job.name for job in thesis_jobs()]
+    body, names = body_of(source), [job.name for job in generate_thesis_jobs()]
     submitted = [server.api.post("/runs", json={**body, "workflow": name}).raise_for_status().json() for name in names]
     runs = [one["name"] for one in submitted]
     server.kill()  # the queue is what is written down

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from scanflow.placement.mpi.simulation.experiment import thesis_jobs
+from scanflow.placement.mpi.simulation.experiment import generate_thesis_jobs
 from tests.server import ServerProcess
 from tests.waiting import patient
 
@@ -76,7 +76,7 @@ def test_the_twenty_jobs_wait_in_the_servers_queue_run_and_end(
     finally:
         server.close()
     jobs = [line.split() for line in lines if line.endswith("succeeded")]
-    assert [job[0] for job in jobs] == [job.name for job in thesis_jobs()]
+    assert [job[0] for job in jobs] == [job.name for job in generate_thesis_jobs()]
     assert all(
         float(waiting) + float(running) == pytest.approx(float(all_), abs=0.02) for _, waiting, running, all_, _ in jobs
     )

@@ -16,7 +16,13 @@ from typing import Any
 
 from scanflow.placement.mpi.simulation.contention import Contention
 from scanflow.placement.mpi.simulation.engine import Simulation, simulate
-from scanflow.placement.mpi.simulation.experiment import CONTENTION, MAKESPANS_S, PROGRAMS, dgemm_jobs, thesis_jobs
+from scanflow.placement.mpi.simulation.experiment import (
+    CONTENTION,
+    MAKESPANS_S,
+    PROGRAMS,
+    generate_dgemm_jobs,
+    generate_thesis_jobs,
+)
 from scanflow.placement.mpi.simulation.programs import ProgramModel, SubmittedJob
 from scanflow.placement.mpi.simulation.schemes import (
     CM,
@@ -78,7 +84,7 @@ def with_parameters(fitted: Fitted) -> tuple[dict[str, ProgramModel], Contention
 def simulated(fitted: Fitted, *, seeds: int) -> dict[str, list[float]]:
     """Return the figure as simulated."""
     programs, contention = with_parameters(fitted)
-    jobs = [replace(job, program=programs[job.program.name]) for job in thesis_jobs()]
+    jobs = [replace(job, program=programs[job.program.name]) for job in generate_thesis_jobs()]
     found: dict[str, list[float]] = {name: [] for name in RUNNING_S}
     for scenario in FITTED_SCENARIOS:
         runs = [simulate(jobs, scenario, contention, seed=seed).compute_running_times() for seed in range(seeds)]
@@ -140,7 +146,7 @@ def show(fitted: Fitted, *, seeds: int = 15) -> None:
         own = [replace(job, program=programs[job.program.name]) for job in jobs]
         return [simulate(own, scenario, contention, seed=seed) for seed in range(seeds)]
 
-    found = {one.name: runs(thesis_jobs(), one) for one in SCENARIOS}
+    found = {one.name: runs(generate_thesis_jobs(), one) for one in SCENARIOS}
     ours = [median(run.makespan_s for run in some) for some in found.values()]
     print("\nMakespans, predicted")
     print(row("makespan", ours, [MAKESPANS_S[name] for name in found]))
@@ -153,7 +159,7 @@ def show(fitted: Fitted, *, seeds: int = 15) -> None:
     responses = [median(run.response_s for run in found[name]) for name in RESPONSE_S]
     print(row("response", responses, list(RESPONSE_S.values())))
     print("\nFig. 6.4 and 6.5, ten DGEMM jobs, predicted")
-    alone = [runs(dgemm_jobs(), one) for one in FITTED_SCENARIOS]
+    alone = [runs(generate_dgemm_jobs(), one) for one in FITTED_SCENARIOS]
     print(row("running", [median(run.running_s / 10 for run in some) for some in alone], DGEMM_RUNNING_S))
     print(row("response", [median(run.response_s for run in some) for some in alone], DGEMM_RESPONSE_S))
     volcano = [found["Volcano"][seed].compute_running_times() for seed in range(seeds)]

@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from scanflow.agent.records import Action, Decision
 from scanflow.errors import UsageError
-from scanflow.http.home_token import ensure_home_token, get_token_file, home_token
+from scanflow.http.home_token import ensure_home_token, get_token_file, read_home_token
 from scanflow_server.app import OPEN_PATHS, create_app
 from scanflow_server.auth import get_home_owner, register_home
 from scanflow_server.context import ServerContext
@@ -115,7 +115,7 @@ def test_the_store_and_the_list_hold_no_token(context: ServerContext, url: str, 
     assert made not in HTTP.get(f"{url}/tokens", headers=token).text
     files = [one for one in context.settings.folder.rglob("*") if one.is_file()]
     assert files
-    secrets = {made.encode(), str(home_token(context.settings.home)).encode()}
+    secrets = {made.encode(), str(read_home_token(context.settings.home)).encode()}
     assert not any(secret in one.read_bytes() for one in files for secret in secrets)
 
 
@@ -158,6 +158,6 @@ def test_a_token_that_is_given_becomes_the_home_s_and_is_told_to_no_process(
     first = register_home(context)
     context.settings = context.settings.model_copy(update={"token": SecretStr("scanflow_given")})
     assert (register_home(context), first) != ("scanflow_given", "scanflow_given")
-    assert home_token(context.settings.home) == "scanflow_given"
+    assert read_home_token(context.settings.home) == "scanflow_given"
     assert get_token_file(context.settings.home).stat().st_mode & 0o777 == 0o600
     assert "scanflow_given" not in str(context.environ)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.backends.pickles import home_key, read_pickle, write_pickle
+from scanflow.backends.pickles import read_home_key, read_pickle, write_pickle
 from scanflow.backends.values import Outputs, write_result
 from scanflow.errors import InvalidError, StepFailedError
 from scanflow_client.client import Client
@@ -123,12 +123,12 @@ def test_links_pipes_and_folders_are_no_outputs(planted: Path, tmp_path: Path) -
 
 
 def test_a_home_has_one_key_that_only_its_user_may_read(tmp_path: Path) -> None:
-    assert home_key(tmp_path) == home_key(tmp_path)
-    assert len(home_key(tmp_path)) == 32
+    assert read_home_key(tmp_path) == read_home_key(tmp_path)
+    assert len(read_home_key(tmp_path)) == 32
     assert [path.name for path in tmp_path.iterdir()] == ["pickle.key"]
     assert (tmp_path / "pickle.key").stat().st_mode & 0o777 == 0o600
-    write_pickle(tmp_path / "x", {1}, home_key(tmp_path))
-    assert read_pickle(tmp_path / "x", home_key(tmp_path)) == {1}
+    write_pickle(tmp_path / "x", {1}, read_home_key(tmp_path))
+    assert read_pickle(tmp_path / "x", read_home_key(tmp_path)) == {1}
     with pytest.raises(InvalidError):
         read_pickle(tmp_path / "x", KEY)
 

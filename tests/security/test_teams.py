@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from scanflow.backends.agents import HostedAgent
-from scanflow.http.home_token import agents_token, home_token
+from scanflow.http.home_token import read_agents_token, read_home_token
 from scanflow_server.access import PERMISSIONS, Permission, TokenHolder, explain_refusal
 from scanflow_server.app import create_app
 from scanflow_server.context import ServerContext
@@ -113,7 +113,7 @@ class Two:
 
     def __init__(self, context: ServerContext, url: str) -> None:
         self.context, self.url, self.root = context, url, url.removesuffix("/api/v1")
-        self.home = bearer(str(home_token(context.settings.home)))
+        self.home = bearer(str(read_home_token(context.settings.home)))
         self._fill()
 
     def token(self, team: str | None, role: str, **more: Any) -> dict[str, str]:
@@ -403,8 +403,8 @@ def test_a_token_is_not_valid_any_more_when_it_has_expired(two: Two) -> None:
 
 
 def test_an_agent_s_token_reaches_its_own_team_alone_and_is_no_editor_s(two: Two) -> None:
-    home = str(home_token(two.context.settings.home))
-    agent = bearer(agents_token(home, "alpha-app", "alpha"))
+    home = str(read_home_token(two.context.settings.home))
+    agent = bearer(read_agents_token(home, "alpha-app", "alpha"))
     assert two.ask("GET /runs/{run}", agent, two.alphas).status_code == 200
     assert two.ask("POST /agents/{app}/{agent}/here", agent, two.alphas).status_code == 204
     assert two.ask("POST /intents", agent, {}).status_code == 200
@@ -413,7 +413,7 @@ def test_an_agent_s_token_reaches_its_own_team_alone_and_is_no_editor_s(two: Two
     own = two.entered("beta", "b")
     assert two.ask("GET /runs/{run}", agent, {**two.alphas, "runs.run": own}).status_code == 404
     for app, team in (("alpha-app", "beta"), ("b", "beta")):
-        stranger = bearer(agents_token(home, app, team))
+        stranger = bearer(read_agents_token(home, app, team))
         assert two.ask("GET /runs", stranger, {}).status_code == 401, "it has no agents"
 
 
@@ -422,8 +422,8 @@ def test_what_hosts_an_agent_is_given_the_agent_s_own_token(two: Two, monkeypatc
     monkeypatch.setattr(two.context.agents, "start", lambda one, **_: hosted.append(one))
     AgentsController(two.context).tick()
     (given,) = [one.token.get_secret_value() for one in hosted if one.token is not None]
-    home = str(home_token(two.context.settings.home))
-    assert (given == agents_token(home, "alpha-app", "alpha"), home in str(hosted[0])) == (True, False)
+    home = str(read_home_token(two.context.settings.home))
+    assert (given == read_agents_token(home, "alpha-app", "alpha"), home in str(hosted[0])) == (True, False)
 
 
 @pytest.mark.parametrize("where", ["home", "later", "secrets", "around"])

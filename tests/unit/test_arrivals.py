@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanflow.errors import InvalidError
-from scanflow.load.arrivals import RateTrace, build_constant_rate, parse_trace, read_csv, sine, steps
+from scanflow.load.arrivals import (
+    RateTrace,
+    build_constant_rate,
+    build_sine_rate,
+    build_step_rates,
+    parse_trace,
+    read_csv,
+)
 
 _RATE = st.floats(0, 200)
 _PART = st.floats(0, 5)
@@ -67,13 +74,13 @@ def test_a_poisson_process_has_the_gaps_of_one_and_its_rate_where_that_changes()
 
 
 def test_steps_a_sine_and_a_recorded_rate() -> None:
-    assert list(steps([1, 2], 2).generate_arrivals()) == [0.0, 1.0, 1.5]
-    wave = sine(20, 200, 60, 120)
+    assert list(build_step_rates([1, 2], 2).generate_arrivals()) == [0.0, 1.0, 1.5]
+    wave = build_sine_rate(20, 200, 60, 120)
     assert wave.requests == pytest.approx(110 * 120, rel=1e-3)
     assert [min(rate for _, rate in wave.knots), max(rate for _, rate in wave.knots)] == pytest.approx([20.0, 200.0])
     recorded = read_csv(["seconds,rate\n", "5,10\n", "7,10\n", "7,0\n", "9,20\n"], "a.csv")
     assert list(recorded.knots) == [(0.0, 10.0), (2.0, 10.0), (2.0, 0.0), (4.0, 20.0)]
-    assert parse_trace("steps:1,2", 2) == steps([1, 2], 2)
+    assert parse_trace("steps:1,2", 2) == build_step_rates([1, 2], 2)
     assert parse_trace("sine:20,200,60s", 120) == wave
 
 

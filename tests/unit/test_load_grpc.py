@@ -19,7 +19,7 @@ from scanflow.load.arrivals import build_constant_rate
 from scanflow.load.grpc_connection import describe_failure
 from scanflow.load.load import LoadError, LoadGenerator, LoadPlan
 from scanflow.load.mlperf import MlperfSettings, Scenario
-from scanflow.protos import message
+from scanflow.protos import get_message_class
 from scanflow.transport.tensors import INFER_METHOD, encode_grpc_request
 from scanflow_client.formatting.load import format_load
 from scanflow_client.predict_io import GrpcRequest, PredictRequest, to_call
@@ -79,7 +79,9 @@ def record(grpc_address: str | None) -> ServiceRecord:
 
 
 def test_a_message_has_the_model_its_tensors_and_their_raw_contents() -> None:
-    read = message("ModelInferRequest").FromString(encode_grpc_request("m", {"x": ROWS, "t": np.array(["ab"])}))
+    read = get_message_class("ModelInferRequest").FromString(
+        encode_grpc_request("m", {"x": ROWS, "t": np.array(["ab"])})
+    )
     assert read.model_name == "m"
     assert [(one.name, one.datatype, list(one.shape)) for one in read.inputs] == [
         ("x", "FP64", [1, 2]),

@@ -20,7 +20,7 @@ from scanflow.knowledge.mlflow.connection import MlflowConnection
 from scanflow.knowledge.mlflow.experiments import items
 from scanflow.knowledge.mlflow.rest_client import LocalFiles, RestClient
 from scanflow.knowledge.mlflow.server_address import hold_server_address, read_server_url
-from scanflow.knowledge.step_environment import tracker_place
+from scanflow.knowledge.step_environment import locate_tracker
 from scanflow.transport.mlflow_api import MlflowApi, MlflowApiError
 from tests.waiting import PATIENCE_S, until
 
@@ -118,15 +118,15 @@ _HOLD = """
 import sys, time
 from pathlib import Path
 from scanflow.knowledge.mlflow.server_address import hold_server_address
-from scanflow.knowledge.step_environment import tracker_place
-print(hold_server_address(tracker_place(Path(sys.argv[1])), "http://127.0.0.1:5000"), flush=True)
+from scanflow.knowledge.step_environment import locate_tracker
+print(hold_server_address(locate_tracker(Path(sys.argv[1])), "http://127.0.0.1:5000"), flush=True)
 sys.stdin.read()
 """
 
 
 @pytest.mark.processes
 def test_a_tracker_is_served_for_as_long_as_the_process_that_said_so_lives(tmp_path: Path) -> None:
-    place, other = tracker_place(tmp_path), tracker_place(tmp_path, "sqlite:////elsewhere.db")
+    place, other = locate_tracker(tmp_path), locate_tracker(tmp_path, "sqlite:////elsewhere.db")
     assert read_server_url(place) is None
     command = [sys.executable, "-c", _HOLD, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -150,8 +150,8 @@ def test_a_tracker_that_is_served_is_asked_without_mlflow(tmp_path: Path, monkey
         "scanflow.knowledge.mlflow.connection._check_reachable", lambda *_, starts: waited.append(starts)
     )
     monkeypatch.setattr(MlflowConnection, "_load", lambda _: "MLflow")
-    light = MlflowConnection(tracker_place(tmp_path), connect_timeout_s=1, served=True)
-    full = MlflowConnection(tracker_place(tmp_path), connect_timeout_s=1)
+    light = MlflowConnection(locate_tracker(tmp_path), connect_timeout_s=1, served=True)
+    full = MlflowConnection(locate_tracker(tmp_path), connect_timeout_s=1)
     with light.open("look") as one, full.open("look") as two:
         assert (type(one), two) == (RestClient, "MLflow")
     served.clear()
@@ -173,7 +173,7 @@ def test_what_the_server_refuses_is_raised_as_ours(
 ) -> None:
     monkeypatch.setattr("scanflow.knowledge.mlflow.connection.read_server_url", lambda _: "http://127.0.0.1:9")
     monkeypatch.setattr("scanflow.knowledge.mlflow.connection._check_reachable", lambda *_, starts: None)
-    light = MlflowConnection(tracker_place(tmp_path), connect_timeout_s=1, served=True)
+    light = MlflowConnection(locate_tracker(tmp_path), connect_timeout_s=1, served=True)
     with pytest.raises(kind, match=r"Could not look in http://127\.0\.0\.1:9: No\."), light.open("look"):
         raise MlflowApiError(code, "No.")
 

@@ -15,7 +15,7 @@ from scanflow.agent.records import Event
 from scanflow.deployer import EmbeddedDeployer, RemoteDeployer
 from scanflow.deployer.remote_home import UpProcess, UpState, write_up
 from scanflow.errors import UnavailableError
-from scanflow.knowledge.step_environment import tracker_place
+from scanflow.knowledge.step_environment import locate_tracker
 from scanflow.settings import Settings
 from scanflow.transport import ServerClient
 from scanflow_client import mlflow_server
@@ -89,7 +89,7 @@ def test_events_are_printed_and_followed_from_the_last_one_on(monkeypatch: pytes
 
 
 def test_mlflow_s_server_gets_the_tracker_of_the_home_and_no_address_on_its_command_line(tmp_path: Path) -> None:
-    place = tracker_place(tmp_path, "postgresql://me:secret@host/mlflow")
+    place = locate_tracker(tmp_path, "postgresql://me:secret@host/mlflow")
     command = mlflow_server.build_command(5001)
     assert command[:4] == [sys.executable, "-m", "mlflow", "server"]
     assert command[command.index("--port") + 1] == "5001"

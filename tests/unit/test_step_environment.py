@@ -14,10 +14,10 @@ from scanflow.errors import InvalidError
 from scanflow.knowledge.step_environment import (
     TrackerPlace,
     add_run_tags,
+    build_step_environment,
     find_prepared_environment,
+    locate_tracker,
     remember,
-    step_environment,
-    tracker_place,
 )
 
 
@@ -55,12 +55,12 @@ def _change(home: Path, statement: str) -> None:
 def test_a_prepared_environment_is_known_to_the_mlflow_that_prepared_it(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = tracker_place(home)
+    place = locate_tracker(home)
     assert find_prepared_environment(home, "shop", "data") is None
     assert find_prepared_environment(home / "nowhere", "shop", "data") is None
     remember(place, app="shop", team="data", experiment_id="7")
     known = find_prepared_environment(home, "shop", "data")
-    assert known == step_environment(place.tracking_uri, app="shop", team="data", experiment_id="7")
+    assert known == build_step_environment(place.tracking_uri, app="shop", team="data", experiment_id="7")
     assert find_prepared_environment(home, "shop", "other") is None
     monkeypatch.setattr(prepared, "version", lambda _name: "4.0.0")
     assert find_prepared_environment(home, "shop", "data") is None
@@ -79,13 +79,13 @@ def test_a_prepared_environment_is_known_to_the_mlflow_that_prepared_it(
     ],
 )
 def test_a_database_that_changed_is_not_trusted(home: Path, change: str) -> None:
-    remember(tracker_place(home), app="shop", team="data", experiment_id="7")
+    remember(locate_tracker(home), app="shop", team="data", experiment_id="7")
     _change(home, change)
     assert find_prepared_environment(home, "shop", "data") is None
 
 
 def test_a_lost_or_damaged_database_or_note_is_not_trusted(home: Path) -> None:
-    remember(tracker_place(home), app="shop", team="data", experiment_id="7")
+    remember(locate_tracker(home), app="shop", team="data", experiment_id="7")
     (note,) = (home / "tracker" / "prepared").iterdir()
     text = note.read_text()
     for damaged in ("", "{", "[]", "null"):
@@ -103,7 +103,7 @@ def test_a_lost_or_damaged_database_or_note_is_not_trusted(home: Path) -> None:
 
 def test_a_servers_environment_is_known_without_asking_it(tmp_path: Path) -> None:
     uri = "http://user:secret@127.0.0.1:9"
-    remember(tracker_place(tmp_path, uri), app="a-b", team="c", experiment_id="12")
+    remember(locate_tracker(tmp_path, uri), app="a-b", team="c", experiment_id="12")
     known = find_prepared_environment(tmp_path, "a-b", "c", tracker_uri=uri)
     assert known is not None
     assert known["MLFLOW_EXPERIMENT_ID"] == "12"
@@ -114,17 +114,17 @@ def test_a_servers_environment_is_known_without_asking_it(tmp_path: Path) -> Non
 
 def test_a_home_that_cannot_be_written_does_without_notes(tmp_path: Path) -> None:
     (tmp_path / "tracker").write_text("in the way")
-    remember(tracker_place(tmp_path, "http://127.0.0.1:9"), app="shop", team="data", experiment_id="1")
+    remember(locate_tracker(tmp_path, "http://127.0.0.1:9"), app="shop", team="data", experiment_id="1")
     assert find_prepared_environment(tmp_path, "shop", "data", tracker_uri="http://127.0.0.1:9") is None
 
 
 def test_steps_get_an_absolute_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert tracker_place(Path("home"), "sqlite:///mine.db").tracking_uri == f"sqlite:///{tmp_path / 'mine.db'}"
-    assert tracker_place(Path("home")).tracking_uri == f"sqlite:///{tmp_path / 'home/tracker/mlflow.db'}"
-    assert tracker_place(Path("home")).artifact_root == tmp_path / "home/tracker/artifacts"
-    assert tracker_place(Path("home"), "https://mlflow.example/").tracking_uri == "https://mlflow.example"
-    assert tracker_place(Path("home"), "http://127.0.0.1:5000").artifact_root is None
+    assert locate_tracker(Path("home"), "sqlite:///mine.db").tracking_uri == f"sqlite:///{tmp_path / 'mine.db'}"
+    assert locate_tracker(Path("home")).tracking_uri == f"sqlite:///{tmp_path / 'home/tracker/mlflow.db'}"
+    assert locate_tracker(Path("home")).artifact_root == tmp_path / "home/tracker/artifacts"
+    assert locate_tracker(Path("home"), "https://mlflow.example/").tracking_uri == "https://mlflow.example"
+    assert locate_tracker(Path("home"), "http://127.0.0.1:5000").artifact_root is None
 
 
 @pytest.mark.parametrize(
@@ -132,15 +132,15 @@ def test_steps_get_an_absolute_database(tmp_path: Path, monkeypatch: pytest.Monk
 )
 def test_a_tracker_or_home_that_cannot_be_used_is_refused(tmp_path: Path, uri: str) -> None:
     with pytest.raises(InvalidError, match=r"sqlite:///"):
-        tracker_place(tmp_path, uri)
+        locate_tracker(tmp_path, uri)
     for character in "?%":
         with pytest.raises(InvalidError, match="cannot contain"):
-            tracker_place(tmp_path / f"a{character}b")
+            locate_tracker(tmp_path / f"a{character}b")
 
 
 def test_tags_are_added_to_what_runs_will_carry() -> None:
     place = TrackerPlace(tracking_uri="http://127.0.0.1:9", artifact_root=None, notes=Path("notes"))
-    base = step_environment(place.tracking_uri, app="shop", team="data", experiment_id="7")
+    base = build_step_environment(place.tracking_uri, app="shop", team="data", experiment_id="7")
     both = add_run_tags(base, {"scanflow.step": "train", "scanflow.run": "grüner-otter"})
     of_step = {"scanflow.step": "train", "scanflow.run": "grüner-otter"}
     assert json.loads(both["MLFLOW_RUN_CONTEXT"]) == {"scanflow.app": "shop", "scanflow.team": "data"} | of_step

@@ -9,7 +9,7 @@ import time
 
 import scanflow as sf
 from scanflow.backends.job_times import compute_job_times, compute_job_totals
-from scanflow.placement.mpi.simulation.experiment import thesis_jobs
+from scanflow.placement.mpi.simulation.experiment import generate_thesis_jobs
 
 SERVER = os.environ.get("SCANFLOW_URL", "http://127.0.0.1:46666")  # as `scanflow up` says it
 ROUNDS = {"DGEMM": 60, "STREAM": 20, "MiniFE": 30, "RandomRing": 100, "FFT": 100}
@@ -30,12 +30,14 @@ def workflow(job):
     return sf.Workflow(name=job.name, type="mpi", nodes=[workload])
 
 
-app = sf.Application(name="scheduler", team="hpc", app_dir="../mpi", workflows=[workflow(job) for job in thesis_jobs()])
+app = sf.Application(
+    name="scheduler", team="hpc", app_dir="../mpi", workflows=[workflow(job) for job in generate_thesis_jobs()]
+)
 
 
 def main(factor=200.0):
     client, start, runs = sf.Client(SERVER, progress=False), time.time(), []
-    for job in thesis_jobs():
+    for job in generate_thesis_jobs():
         time.sleep(max(0.0, start + job.submitted_s / factor - time.time()))
         runs.append(client.run(app, job.name, wait=False))  # first come, first served
     times = [compute_job_times(run.wait(), time.time()) for run in runs]

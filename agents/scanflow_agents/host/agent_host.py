@@ -153,7 +153,7 @@ class AgentHost:
     def _format_event_key(self, number: int) -> str:
         return str(number) if self.state.position is None else self.state.position.format_event_key(number)
 
-    def health(self) -> dict[str, Any]:
+    def describe_health(self) -> dict[str, Any]:
         return {
             "agent": self.agent,
             "app": self.app,
@@ -166,7 +166,7 @@ class AgentHost:
             "heard": 0 if self.state.position is None else self.state.position.number,
         }
 
-    def reports(self) -> list[SensorReport]:
+    def build_reports(self) -> list[SensorReport]:
         now = self._clock()
         return [
             SensorReport(
@@ -261,7 +261,7 @@ class AgentHost:
         if self._registered and counters == reported and now - reported_at < QUIET_S:
             return True
         try:
-            await client.send_heartbeat(url, os.getpid(), self.reports())
+            await client.send_heartbeat(url, os.getpid(), self.build_reports())
         except UnavailableError as error:
             self._registered = False
             _log.info("the server does not answer: %s", error)

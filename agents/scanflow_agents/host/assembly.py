@@ -9,7 +9,7 @@ from pathlib import Path
 
 from scanflow.errors import MissingExtraError
 from scanflow.files.unchanged_reads import UnchangedReads
-from scanflow.http.home_token import ensure_home_token, home_token
+from scanflow.http.home_token import ensure_home_token, read_home_token
 from scanflow.knowledge import KnowledgeBase, open_knowledge
 from scanflow.transport.async_client import AsyncClient
 from scanflow.transport.server_client import ServerClient
@@ -98,7 +98,7 @@ def get_token(spec: AgentSpec) -> str:
 
 def list_accepted_tokens(spec: AgentSpec) -> set[str]:
     """Return the tokens that the agent's API accepts: its own, and the home's where it shares that folder."""
-    home = home_token(Path(spec.home))
+    home = read_home_token(Path(spec.home))
     return {get_token(spec), *([] if home is None else [home])}
 
 

@@ -72,11 +72,11 @@ class _Endpoints:
 
     async def healthz(self, request: Request) -> JSONResponse:
         """Return that the agent is alive; with a token, its whole health document."""
-        return JSONResponse(self._host.health() if request.state.caller else {"status": "alive"})
+        return JSONResponse(self._host.describe_health() if request.state.caller else {"status": "alive"})
 
     async def sensors(self, request: Request) -> JSONResponse:  # noqa: ARG002
         """Return the reports of the sensors."""
-        return JSONResponse([report.model_dump(mode="json") for report in self._host.reports()])
+        return JSONResponse([report.model_dump(mode="json") for report in self._host.build_reports()])
 
     async def call(self, request: Request) -> JSONResponse:
         """Call a sensor, once for each idempotency key."""

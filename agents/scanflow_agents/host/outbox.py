@@ -148,16 +148,16 @@ class Outbox:
             return
         body = json.dumps({"key": delivery.key, "answer": answer})
         self._state.note("decision", delivery.queue, self._clock(), body)
-        self._complete(delivery, answer, None)
+        self._complete_delivery(delivery, answer, None)
 
     def _give_up(self, delivery: Delivery, error: ScanflowError) -> None:
         self.refused += 1
         _log.warning("%s %s was dropped: %s", delivery.kind, delivery.key, error)
         body = {"key": delivery.key, "error": str(error), "type": type(error).__name__}
         self._state.note("refused", delivery.queue, self._clock(), json.dumps(body))
-        self._complete(delivery, None, error)
+        self._complete_delivery(delivery, None, error)
 
-    def _complete(self, delivery: Delivery, answer: Any, error: ScanflowError | None) -> None:
+    def _complete_delivery(self, delivery: Delivery, answer: Any, error: ScanflowError | None) -> None:
         future = self._answers.pop(delivery.key, None)
         if future is not None and not future.done():
             if error is None:

@@ -98,11 +98,11 @@ class ServerEvents:
 
     async def fetch_newest(self) -> Event | None:
         document = await self._server.ask("GET", f"{BASE}/events/newest")
-        return None if document is None else _event(json.dumps(document))
+        return None if document is None else _parse_event(json.dumps(document))
 
     async def from_number(self, number: int) -> Event | None:
         documents = await self._server.ask("GET", f"{BASE}/events?after={number - 1}&limit=1")
-        return _event(json.dumps(documents[0])) if documents else None
+        return _parse_event(json.dumps(documents[0])) if documents else None
 
     async def stream(self, after: int, event_filter: EventFilter) -> AsyncGenerator[EventBatch, None]:
         parameters: dict[str, str | int | Sequence[str]] = {"after": after, "seen": "true", "type": event_filter.types}
@@ -115,16 +115,16 @@ class ServerEvents:
                 try:
                     for message in messages:
                         if message.event == SEEN:
-                            seen = _event(message.data)
+                            seen = _parse_event(message.data)
                         else:
-                            events.append(_event(message.data))
+                            events.append(_parse_event(message.data))
                 except UnavailableError:
                     yield EventBatch(events=tuple(events))  # those before the one that cannot be parsed
                     raise
                 yield EventBatch(events=tuple(events), seen=seen)
 
 
-def _event(text: str) -> Event:
+def _parse_event(text: str) -> Event:
     try:
         return Event.model_validate_json(text)
     except ValidationError as error:

@@ -122,7 +122,7 @@ class CheckerOptions(RunOptions):
 
 def declare(app: Application, agent: Agent) -> None:
     options = _check_options(app, agent)
-    distinguishes = _distinguishes_drifts(app, agent, options)
+    distinguishes = _can_distinguish_drifts(app, agent, options)
 
     @sensor(sf.on_call())
     def check_predictions(
@@ -307,7 +307,7 @@ def _find_pending_runs(context: Context) -> list[str]:
     return run_ids
 
 
-def _distinguishes_drifts(app: Application, agent: Agent, options: CheckerOptions) -> bool:
+def _can_distinguish_drifts(app: Application, agent: Agent, options: CheckerOptions) -> bool:
     workflow = find_workflow(app, agent, options.detector_workflow, "detector_workflow")
     return bool(options.pending_parameter) and has_parameter(workflow, options.pending_parameter)
 

@@ -13,7 +13,7 @@ from typer import Argument, Option
 
 from scanflow.errors import InvalidError, NotFoundError, UsageError
 from scanflow_client.cli.options import JsonOption, open_deployer, parse_counts
-from scanflow_client.cli.output import print_json, progress_stream, say
+from scanflow_client.cli.output import choose_progress_stream, print_json, say
 from scanflow_client.cli.services import DataOption, NpyOption
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def characterize(
         raise UsageError("--data, --npy and --file are requests to a service, and this is a program. Leave them out.")
     missing = [] if group_problem() is None else [f"memory limits. {group_problem()}"]
     missing += [words for event, words in _UNCOUNTED.items() if event not in list_counters()]
-    with open_output(progress_stream(as_json)) as output:
+    with open_output(choose_progress_stream(as_json)) as output:
         characterization = measure(
             lambda placement, limit: run_program(command, placement, timeout_s=limit_s, limit_bytes=limit),
             choose_placements(machine, counts),
@@ -129,7 +129,7 @@ def _characterize_workflow(
     from scanflow_client.signals import end_on_signals
 
     deployer = open_deployer()
-    with open_output(progress_stream(as_json)) as output, end_on_signals(output.update, "deleting the copy"):
+    with open_output(choose_progress_stream(as_json)) as output, end_on_signals(output.update, "deleting the copy"):
         if target.workflow.type == "mpi":
             result = characterize_job(
                 deployer, target.app, target.workflow, counts, rounds=rounds, observe=output.update

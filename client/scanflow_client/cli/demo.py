@@ -16,7 +16,7 @@ from scanflow_client.cli.options import (
     open_deployer,
     parse_parameters,
 )
-from scanflow_client.cli.output import print_json, progress_stream, say
+from scanflow_client.cli.output import choose_progress_stream, print_json, say
 
 
 def demo(
@@ -58,10 +58,10 @@ def demo(
             raise UsageError("On a cluster the demo accepts only --report: it always runs the same way, and cleans up.")
         from scanflow.deployer.embedded import open_backend
         from scanflow_client.demo.application import load_small_demo
-        from scanflow_client.demo.in_cluster import demo_in_cluster
+        from scanflow_client.demo.in_cluster import run_in_cluster
 
         page = report or settings.home / "reports" / "demo-on-kubernetes.html"
-        demo_in_cluster(open_backend(settings), load_small_demo()[0], page.expanduser().absolute(), say)
+        run_in_cluster(open_backend(settings), load_small_demo()[0], page.expanduser().absolute(), say)
         return
     application, path, parameters, corrupted = load_demo(data, drifted)
     parameters |= parse_parameters(parameter)
@@ -71,7 +71,7 @@ def demo(
         session.check_free()  # before the training, which takes longest
         request = RunRequest(application, "mnist-wf", parameters=parameters, source=path)
         record = watch(session.deployer, request, as_json, last=False)
-        loop = session.close_the_loop(corrupted, keep=keep, stream=progress_stream(as_json))
+        loop = session.close_the_loop(corrupted, keep=keep, stream=choose_progress_stream(as_json))
         home = settings.home.expanduser().absolute()
         written = (report or home / "reports" / f"{record.name}.html").expanduser().absolute()
         written.parent.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from typer import Option
 
 from scanflow.errors import UsageError
 from scanflow_client.cli.options import JsonOption, ServiceArgument, load_settings, open_deployer, open_existing_client
-from scanflow_client.cli.output import print_json, progress_stream, say
+from scanflow_client.cli.output import choose_progress_stream, print_json, say
 from scanflow_client.cli.services import DataOption, DtypeOption, InputArgument, NpyOption, OneNodeOption, SeldonOption
 
 _RATE = "Requests a second, sent whether or not earlier ones have completed. Default: a closed loop."
@@ -90,7 +90,7 @@ def load(
     deployer, prediction = open_deployer(), read_request(file=file, data=data, npy=npy, stdin=sys.stdin.buffer)
     request = to_call(deployer, name, prediction, node=node, dtype=dtype, seldon=seldon, grpc=grpc)
     record = deployer.service(name)
-    with open_output(progress_stream(as_json)) as output:
+    with open_output(choose_progress_stream(as_json)) as output:
         spec = replace(spec, rows=prediction.rows, grpc=grpc)
         report = load_service(record, request, spec, observe=show_load_progress(output.update, spec))
     if as_json:

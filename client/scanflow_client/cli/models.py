@@ -9,7 +9,7 @@ from typer import Argument, Option
 from typer.core import TyperGroup
 
 from scanflow_client.cli.options import PLAIN_HELP, JsonOption, load_settings, open_deployer, open_existing_client
-from scanflow_client.cli.output import progress_stream, respond
+from scanflow_client.cli.output import choose_progress_stream, respond
 
 if TYPE_CHECKING:
     from scanflow_client.model_client import ModelChange, ModelClient
@@ -76,7 +76,7 @@ def promote(
     """
     from scanflow_client.progress import show_service_changes
 
-    with show_service_changes(progress_stream(as_json)) as observe:
+    with show_service_changes(choose_progress_stream(as_json)) as observe:
         change = _open_models().promote(name, version, why=why, services=service or (), alias=alias, observe=observe)
     respond(change, as_json, lambda: _format_promotion(change))
 
@@ -92,7 +92,7 @@ def reject(
     """Reject a version. If it is in use, the previous version is served again."""
     from scanflow_client.progress import show_service_changes
 
-    with show_service_changes(progress_stream(as_json)) as observe:
+    with show_service_changes(choose_progress_stream(as_json)) as observe:
         change = _open_models().reject(name, version, why=why, alias=alias, observe=observe)
     respond(change, as_json, lambda: _format_rejection(change))
 

@@ -64,7 +64,7 @@ def script(
 ) -> None:
     """Print the plan as a script for machines without scanflow."""
     from scanflow.backends.step_process import iterate_options
-    from scanflow.placement.mpi.scripts import format_rankfile, mpirun_script, sbatch_script
+    from scanflow.placement.mpi.scripts import format_mpirun_script, format_rankfile, format_sbatch_script
 
     check_choice(kind, ("mpirun", "sbatch", "rankfile"), "--kind")
     workload, job_plan = _plan_job(target, nodes, cores)
@@ -72,7 +72,9 @@ def script(
     if kind == "rankfile":
         text = format_rankfile(job_plan)
     else:
-        text = mpirun_script(job_plan, argv) if kind == "mpirun" else sbatch_script(job_plan, workload, argv)
+        text = (
+            format_mpirun_script(job_plan, argv) if kind == "mpirun" else format_sbatch_script(job_plan, workload, argv)
+        )
     say(text.rstrip("\n"))
 
 
@@ -114,7 +116,7 @@ def simulate(
 ) -> None:
     """Simulate the thesis' 20 jobs on a cluster under each scenario of division and placement."""
     from scanflow.placement.mpi.simulation.engine import simulate as run
-    from scanflow.placement.mpi.simulation.experiment import CONTENTION, generate_jobs, summarize, thesis_jobs
+    from scanflow.placement.mpi.simulation.experiment import CONTENTION, generate_jobs, generate_thesis_jobs, summarize
     from scanflow.placement.mpi.simulation.schemes import SCENARIOS
     from scanflow_client.formatting.simulation import format_simulations
 
@@ -123,7 +125,12 @@ def simulate(
     chosen = [schemes[check_choice(name.lower(), tuple(schemes), "--scenario")] for name in scenario or schemes]
     runs = {
         scheme.name: [
-            run(thesis_jobs() if jobs == "thesis" else generate_jobs(run_seed), scheme, CONTENTION, seed=run_seed)
+            run(
+                generate_thesis_jobs() if jobs == "thesis" else generate_jobs(run_seed),
+                scheme,
+                CONTENTION,
+                seed=run_seed,
+            )
             for run_seed in range(seed, seed + seeds)
         ]
         for scheme in chosen
@@ -146,7 +153,7 @@ def list_jobs(limit: LimitOption = 20, as_json: JsonOption = False) -> None:
     from scanflow_client.formatting.jobs import format_jobs
 
     jobs = _list_jobs(limit)
-    respond([_job_to_json(job) for job in jobs], as_json, lambda: format_jobs(jobs))
+    respond([_build_job_json(job) for job in jobs], as_json, lambda: format_jobs(jobs))
 
 
 @mpi.command()
@@ -161,7 +168,7 @@ def gantt(
     if svg is None:
         say(*draw_jobs(jobs, shutil.get_terminal_size().columns))
         return
-    from scanflow.reports.gantt import gantt as chart
+    from scanflow.reports.gantt import draw_gantt as chart
 
     if not jobs:
         raise UsageError("No MPI job has run yet, so there is nothing to chart.")
@@ -178,7 +185,7 @@ def _list_jobs(limit: int) -> list[JobTimes]:
     return [compute_job_times(record, now) for record in shown if is_job(record)]
 
 
-def _job_to_json(job: JobTimes) -> dict[str, Any]:
+def _build_job_json(job: JobTimes) -> dict[str, Any]:
     derived = {"waiting_s": job.waiting_s, "running_s": job.running_s, "response_s": job.response_s}
     return {**asdict(job), **derived}
 

@@ -40,7 +40,7 @@ def print_json(value: Any, *, indent: int | None = 2) -> None:
     typer.echo(json.dumps(to_jsonable_python(value, by_alias=False), indent=indent))
 
 
-def progress_stream(as_json: bool) -> TextIO | None:
+def choose_progress_stream(as_json: bool) -> TextIO | None:
     """Return the stream for progress; None with JSON output."""
     return None if as_json else sys.stdout
 

@@ -11,7 +11,7 @@ from typer import Argument, Option
 
 from scanflow.errors import UsageError
 from scanflow_client.cli.options import JsonOption
-from scanflow_client.cli.output import print_json, progress_stream, say
+from scanflow_client.cli.output import choose_progress_stream, print_json, say
 
 
 def reproduce(
@@ -50,7 +50,10 @@ def reproduce(
     figures = list(FIGURES) if every else select_named(names or [])
     with TemporaryDirectory(prefix="scanflow-reproduce-") as temporary:
         folder = Path(temporary) if out is None else out
-        with open_output(progress_stream(as_json)) as output, end_on_signals(output.update, "stopping the experiment"):
+        with (
+            open_output(choose_progress_stream(as_json)) as output,
+            end_on_signals(output.update, "stopping the experiment"),
+        ):
             study = ReproductionStudy(
                 folder=folder,
                 experiments=EXPERIMENTS,

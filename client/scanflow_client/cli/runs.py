@@ -18,7 +18,7 @@ from scanflow_client.cli.options import (
     open_deployer,
     parse_parameters,
 )
-from scanflow_client.cli.output import print_json, progress_stream, respond, say, write_blocks
+from scanflow_client.cli.output import choose_progress_stream, print_json, respond, say, write_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -154,7 +154,7 @@ def watch(deployer: Deployer, request: RunRequest, as_json: bool, *, last: bool 
     from scanflow_client.formatting.runs import format_failure, format_outcome
     from scanflow_client.progress import show_run_progress
 
-    with show_run_progress(progress_stream(as_json)) as observe:
+    with show_run_progress(choose_progress_stream(as_json)) as observe:
         record = deployer.run(request, observe=observe)
     if not as_json:
         say(*(_format_result(deployer, record) if last and record.state == "succeeded" else ()), format_outcome(record))

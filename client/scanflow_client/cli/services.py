@@ -11,7 +11,7 @@ from typer import Argument, Option
 
 from scanflow.errors import InvalidError, ScanflowError
 from scanflow_client.cli.options import JsonOption, ServiceArgument, TargetArgument, open_deployer
-from scanflow_client.cli.output import print_json, progress_stream, respond, say, write_blocks
+from scanflow_client.cli.output import choose_progress_stream, print_json, respond, say, write_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -177,7 +177,7 @@ def delete(name: ServiceArgument, as_json: JsonOption = False) -> None:
 
     deployer = open_deployer()
     record = deployer.service(name)
-    with show_service_changes(progress_stream(as_json)) as observe:
+    with show_service_changes(choose_progress_stream(as_json)) as observe:
         deployer.delete(name, observe=observe)
     again = f"Deploy it again: scanflow deploy {record.source}:{name}"
     respond(record, as_json, lambda: [f"Deleted {name}. {again if record.source else 'List: scanflow services'}"])
@@ -262,7 +262,7 @@ def _watch(
     from scanflow_client.formatting.services import format_service_line
     from scanflow_client.progress import show_service_changes
 
-    with show_service_changes(progress_stream(as_json)) as observe:
+    with show_service_changes(choose_progress_stream(as_json)) as observe:
         record = start(observe)
     if as_json:
         print_json(record)

@@ -18,7 +18,7 @@ from scanflow_client.cli.options import (
     open_existing_client,
     parse_counts,
 )
-from scanflow_client.cli.output import print_json, progress_stream, say
+from scanflow_client.cli.output import choose_progress_stream, print_json, say
 from scanflow_client.cli.services import DataOption, DtypeOption, NpyOption, OneNodeOption, SeldonOption
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def tune(
     def build_requests(name: str) -> list[HttpRequest]:
         return [to_http(deployer, name, sample, node=node, dtype=dtype, seldon=seldon) for sample in inputs]
 
-    with open_output(progress_stream(as_json)) as output, end_on_signals(output.update, "deleting the copy"):
+    with open_output(choose_progress_stream(as_json)) as output, end_on_signals(output.update, "deleting the copy"):
         report = tune_service(
             deployer,
             tuned,
@@ -164,7 +164,7 @@ def _apply(report: TuningReport, winner: Candidate, as_json: bool) -> None:
     change = ServiceChange(
         instances=winner.instances, cores=winner.cores, affinity=winner.affinity, threads=winner.threads
     )
-    with show_service_changes(progress_stream(as_json)) as observe:
+    with show_service_changes(choose_progress_stream(as_json)) as observe:
         open_deployer().change(name, change, observe=observe)
     if not as_json:
         say(f"Resized {name}. Undo: scanflow scale {name} {before.instances} {format_shape_options(before)}")

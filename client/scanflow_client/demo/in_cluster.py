@@ -18,7 +18,7 @@ REPORT: Final = "scanflow-demo-report: "
 PROGRAM: Final = ("python", "-u", "-m", "scanflow_client.demo.in_pod")
 
 
-def demo_in_cluster(backend: Backend, app: Application, report: Path, say: Callable[[str], None]) -> None:
+def run_in_cluster(backend: Backend, app: Application, report: Path, say: Callable[[str], None]) -> None:
     """Run the demo on the cluster of a backend, write its report, and delete everything it created.
 
     Raises:

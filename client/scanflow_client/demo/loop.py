@@ -57,9 +57,9 @@ class Phase(Enum):
 def advance_phase(phase: Phase, event: Event) -> Phase:
     """Return the phase after an event."""
     match phase, event.type:
-        case Phase.CLEAN, _ if _starts_a_check(event):
+        case Phase.CLEAN, _ if _is_check_start(event):
             return Phase.CHECKING
-        case Phase.DRIFTED, _ if _starts_a_check(event):
+        case Phase.DRIFTED, _ if _is_check_start(event):
             return Phase.DETECTING
         case Phase.DRIFTED | Phase.DETECTING, "drift.found":
             return Phase.LEARNING
@@ -78,7 +78,7 @@ def advance_phase(phase: Phase, event: Event) -> Phase:
     return phase
 
 
-def _starts_a_check(event: Event) -> bool:
+def _is_check_start(event: Event) -> bool:
     accepted = event.type == "intent" and event.data.get("verdict") == "act" and event.subject == "workflow/detector"
     return accepted or event.type == "predictions.counted"
 

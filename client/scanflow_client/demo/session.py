@@ -132,7 +132,7 @@ class DemoSession:
     def _has_agent(self, agent: str) -> bool:
         return any(declared.name == agent for declared in self.app.agents)
 
-    def _owns(self, app: str, team: str) -> bool:
+    def _is_owner(self, app: str, team: str) -> bool:
         return (app, team) == (self.app.name, self.app.team)
 
     def _list_services(self) -> list[Any]:
@@ -143,20 +143,20 @@ class DemoSession:
         return {revision.id: next(iter(revision.models.values()), "?") for revision in revisions}
 
     def _delete_service(self) -> None:
-        if any(self._owns(service.app, service.team) for service in self._list_services()):
+        if any(self._is_owner(service.app, service.team) for service in self._list_services()):
             self.deployer.delete(SERVICE)
 
     def _stop_runs(self) -> None:
         """Stop the runs that the agents began and that still run."""
         for run in self.deployer.runs(limit=100):
-            if run.state == "running" and self._owns(run.app, run.team) and run.created >= self.began:
+            if run.state == "running" and self._is_owner(run.app, run.team) and run.created >= self.began:
                 self.deployer.stop(run.name)
                 self.deployer.wait(run.name, timeout_s=END_S)
 
     def _stop_agents(self) -> None:
         """Stop the demo's agents, except those that now belong to another team."""
         for agent in list_desired_agents(self.client):
-            if self._owns(agent.app, agent.team) and self._has_agent(agent.name):
+            if self._is_owner(agent.app, agent.team) and self._has_agent(agent.name):
                 self.client.stop_agents(agent.full_name)
 
 

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 @contextmanager
 def open_rounds(observe: Observe) -> Iterator[MeasureRound]:
     from scanflow.placement.mpi.simulation.engine import simulate
-    from scanflow.placement.mpi.simulation.experiment import CONTENTION, dgemm_jobs, thesis_jobs
+    from scanflow.placement.mpi.simulation.experiment import CONTENTION, generate_dgemm_jobs, generate_thesis_jobs
     from scanflow.placement.mpi.simulation.schemes import SCENARIOS
 
     def measure_round(number: int) -> Round:
         arms = {}
         for scheme in SCENARIOS:
             observe(scheme.name)
-            ten = simulate(dgemm_jobs(), scheme, CONTENTION, seed=number)
-            twenty = simulate(thesis_jobs(), scheme, CONTENTION, seed=number)
+            ten = simulate(generate_dgemm_jobs(), scheme, CONTENTION, seed=number)
+            twenty = simulate(generate_thesis_jobs(), scheme, CONTENTION, seed=number)
             arms[scheme.name] = collect_metrics(ten, twenty)
         return Round(arms=arms)
 

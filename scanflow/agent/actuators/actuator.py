@@ -46,7 +46,7 @@ class Actuator:
                 f"The actuator {self.name!r} was called outside of a firing, where no agent can be reached. Write "
                 f"{self.name}.call(...) for the call as a value, or use 'with firing(Context(...)):' in a test."
             )
-        if _in_a_loop():
+        if _is_in_loop():
             return self._perform(context, args, kwargs)
         if inspect.iscoroutinefunction(self.function):
             raise UsageError(f"The actuator {self.name!r} is async. Call it from an async sensor, with 'await'.")
@@ -113,7 +113,7 @@ def actuator(*, path: str, depender: str) -> Callable[[Callable[..., Any]], Actu
     return decorate
 
 
-def _in_a_loop() -> bool:
+def _is_in_loop() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:

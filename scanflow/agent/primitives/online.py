@@ -35,7 +35,7 @@ from scanflow.app.scaling import Scaling, ScalingMetric
 from scanflow.app.workflow import Workflow
 from scanflow.backends.service_change import Deployment, ServiceChange, Sizing
 from scanflow.errors import InvalidError, NotFoundError, UnsupportedError, UsageError
-from scanflow.placement.threads import pool_size
+from scanflow.placement.threads import compute_pool_size
 
 if TYPE_CHECKING:
     from scanflow.backends.service_records import RevisionRecord, ServiceRecord, Shape
@@ -356,7 +356,7 @@ def _compute_pool_threads(shape: Shape) -> int | None:
     """Return the threads in each of an instance's pools; None: neither they nor its cores are set."""
     if shape.pool_threads is not None or shape.cores is None:
         return shape.pool_threads
-    return pool_size(shape.cores)
+    return compute_pool_size(shape.cores)
 
 
 def _is_alias(model: str) -> bool:

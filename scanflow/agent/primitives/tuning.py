@@ -65,7 +65,7 @@ class TuneWorkflow(BuiltInPrimitive):
     def _request(self, context: PrimitiveContext) -> RunRequest:
         from scanflow.deployer.port import RunRequest
         from scanflow.transport.clients import is_loopback
-        from scanflow.tuning.workflow import tuning_workflow
+        from scanflow.tuning.workflow import build_tuning_workflow
 
         service = get_own_service(context, self.workflow)
         if not is_loopback(service.url):
@@ -74,7 +74,7 @@ class TuneWorkflow(BuiltInPrimitive):
                 "machine. Deploy it there: SCANFLOW_BACKEND=local"
             )
         stored = context.get_application()
-        workflow = tuning_workflow(
+        workflow = build_tuning_workflow(
             self.workflow,
             inputs=self.inputs,
             file=self.file,

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from scanflow.agent.context import Context, firing
+from scanflow.agent.context import Context, use_context
 from scanflow.agent.records import JSON, Event
 from scanflow.agent.sensors.runs import Run
 from scanflow.app.agents import SensorFunction
@@ -45,7 +45,7 @@ async def fire(sensor: SensorFunction[..., Any], inputs: Firing) -> JSON:
         Exception: whatever the sensor raises.
     """
     bound = _bind(sensor, inputs)
-    with firing(inputs.context):
+    with use_context(inputs.context):
         if inspect.iscoroutinefunction(sensor.function):
             value = await sensor.function(*bound.args, **bound.kwargs)
         else:

@@ -31,7 +31,7 @@ def compute_difference(cluster: Cluster, manifest: Manifest) -> ObjectChange:
     name, namespace = metadata["name"], metadata.get("namespace")
     try:
         before = cluster.get(kind, name, namespace)
-        after, conflict = _dry_run_apply(cluster, manifest)
+        after, conflict = _apply_dry_run(cluster, manifest)
     except NotFoundError:
         return ObjectChange(kind, name, namespace, "create", why="its namespace does not exist yet")
     except UsageError as error:
@@ -64,7 +64,7 @@ def find_missing_fields(live: Manifest, manifest: Manifest) -> list[FieldChange]
     return list(find_changed_fields(live, _merge(live, manifest)))
 
 
-def _dry_run_apply(cluster: Cluster, manifest: Manifest) -> tuple[Manifest, str]:
+def _apply_dry_run(cluster: Cluster, manifest: Manifest) -> tuple[Manifest, str]:
     try:
         return cluster.apply(manifest, dry_run=True), ""
     except ConflictError as error:

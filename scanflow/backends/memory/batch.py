@@ -277,7 +277,7 @@ class _Drive:
             node = self._workflow.by_name[step]
             assert isinstance(node, Executor)
             try:
-                if not self._step(node):
+                if not self._run_step(node):
                     return self._compute_final_state("failed")
             except ScanflowError as error:
                 failure = Failure(summary="could not start", cause=str(error))
@@ -288,7 +288,7 @@ class _Drive:
     def _compute_final_state(self, state: RunState) -> RunState:
         return "stopped" if self._run.stop else state
 
-    def _step(self, node: Executor) -> bool:
+    def _run_step(self, node: Executor) -> bool:
         """Run a step's tasks; return whether none of them failed."""
         if self._progress.should_skip(node.name) or not self._inputs.is_condition_met(node):
             self._inputs.skip(node.name)
@@ -328,7 +328,7 @@ class _Drive:
             self._sleep(wait_s)
 
     def _run_attempt(self, node: Executor, task: StepName, item: Any, attempt: int, width: int) -> TaskRecord:
-        parameters = self._inputs.parameters(node, item)
+        parameters = self._inputs.resolve_parameters(node, item)
         began, who = self._clock(), f"Step {node.name!r}"
         record = TaskRecord(task=task, step=node.name, state="running", attempts=attempt, began=began)
         logs = {"stdout": Log(), "stderr": Log()}

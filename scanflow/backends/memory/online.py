@@ -156,7 +156,7 @@ class MemoryOnline:
         return self._record(service)
 
     def change(self, name: str, change: ServiceChange, *, key: str | None, observe: ServiceObserver) -> ServiceRecord:
-        service = self._service(name)
+        service = self._find_service(name)
         if key in service.keys:
             return self._record(service)
         log = next(iter(service.logs.values()), Log())
@@ -178,7 +178,7 @@ class MemoryOnline:
         return None
 
     def delete(self, name: str, *, observe: ServiceObserver) -> None:
-        service = self._service(name)
+        service = self._find_service(name)
         for other in self._services.values():
             if _get_backup(other.definition.workflow) == name:
                 raise UsageError(
@@ -192,10 +192,10 @@ class MemoryOnline:
         return [self._record(self._services[name]) for name in sorted(self._services)]
 
     def service(self, name: str) -> ServiceRecord:
-        return self._record(self._service(name))
+        return self._record(self._find_service(name))
 
     def logs(self, name: str, instance: str | None = None) -> MemoryLogs:
-        service = self._service(name)
+        service = self._find_service(name)
         if instance is not None and instance not in service.logs:
             raise NotFoundError(f"{name!r} has no instance {instance!r}.{did_you_mean(instance, service.logs)}")
 
@@ -208,11 +208,11 @@ class MemoryOnline:
         return MemoryLogs(look)
 
     def client(self, name: str) -> MemoryClient:
-        self._service(name)
+        self._find_service(name)
         return MemoryClient(self, name)
 
     def infer(self, name: str, model: str, inputs: Mapping[str, Any]) -> MemoryAnswer:
-        service = self._service(name)
+        service = self._find_service(name)
         node = None if model == name else model
         value = next(iter(inputs.values())) if len(inputs) == 1 else dict(inputs)
         instances = list(service.logs)
@@ -236,12 +236,12 @@ class MemoryOnline:
         return MemoryAnswer({key: _to_array(output) for key, output in outputs.items()}, instance, revision.id)
 
     def describe(self, name: str, model: str) -> dict[str, Any]:
-        nodes = [node.name for node in self._service(name).definition.workflow.services]
+        nodes = [node.name for node in self._find_service(name).definition.workflow.services]
         if model not in {name, *nodes}:
             raise NotFoundError(f"There is no model {model!r}.{did_you_mean(model, nodes)}")
         return {"name": model, "platform": "python", "inputs": [], "outputs": []}
 
-    def _service(self, name: str) -> _Service:
+    def _find_service(self, name: str) -> _Service:
         if name not in self._services:
             raise NotFoundError(f"There is no service {name!r}.{did_you_mean(name, self._services)}")
         return self._services[name]

@@ -23,7 +23,7 @@ from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, Scan
 from scanflow.knowledge.mlflow.database import check_database, make_database
 from scanflow.knowledge.mlflow.rest_client import Client, RestClient
 from scanflow.knowledge.mlflow.server_address import read_server_url
-from scanflow.knowledge.step_environment import TrackerPlace, sqlite_path
+from scanflow.knowledge.step_environment import TrackerPlace, get_sqlite_path
 from scanflow.transport.mlflow_api import MlflowApiError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class MlflowConnection:
     def _load(self) -> MlflowClient:
         from mlflow import MlflowClient
 
-        path = sqlite_path(self.place.tracking_uri)
+        path = get_sqlite_path(self.place.tracking_uri)
         if path is not None:
             make_database(path, self.place.artifact_root or path.parent / "artifacts")
         return MlflowClient(tracking_uri=self.place.tracking_uri, registry_uri=self.place.tracking_uri)
@@ -117,7 +117,7 @@ def _check_reachable(uri: str, timeout_s: float, *, starts: bool = False) -> Non
         if parts.scheme in {"http", "https"}:
             _ask_health(parts, timeout_s, starts=starts)
         elif parts.scheme == "sqlite":
-            path = sqlite_path(uri)
+            path = get_sqlite_path(uri)
             assert path is not None
             check_database(path)
         elif parts.hostname:

@@ -36,10 +36,10 @@ from scanflow.knowledge.port import KnowledgeBase, NewRun, SaveKey
 from scanflow.knowledge.records import LATEST, ModelVersion, RunStatus, SavedVersion, TrackedRun
 from scanflow.knowledge.step_environment import (
     TrackerPlace,
+    build_step_environment,
     find_known_environment,
+    get_sqlite_path,
     remember,
-    sqlite_path,
-    step_environment,
 )
 from scanflow.names import format_environment_name
 
@@ -77,7 +77,7 @@ class MlflowKnowledge(KnowledgeBase):
         super().__init__(clock=clock)
         self._place = place
         self._connection = MlflowConnection(place, connect_timeout_s=connect_timeout_s, served=served)
-        self._unchanged = UnchangedReads(sqlite_path(place.tracking_uri))
+        self._unchanged = UnchangedReads(get_sqlite_path(place.tracking_uri))
 
     def get_model(self, name: str, version: int | str = LATEST) -> ModelVersion:
         """See the port."""
@@ -106,7 +106,7 @@ class MlflowKnowledge(KnowledgeBase):
         with self._connection.open("prepare the environment") as client:
             experiment_id = make_experiment(client, self._place, app, team)
         remember(self._place, app=app, team=team, experiment_id=experiment_id)
-        return step_environment(self._place.tracking_uri, app=app, team=team, experiment_id=experiment_id)
+        return build_step_environment(self._place.tracking_uri, app=app, team=team, experiment_id=experiment_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +121,10 @@ class _MlflowStore:
 
     def iterate_saves(self, key: SaveKey) -> Iterator[SavedVersion]:
         clause = f" and tags.`{_LABEL}` = '{_compute_digest(key.name)}'"
-        return (_to_saved_version(run, key) for run in self._records(key.app, key.team, key.kind, clause))
+        return (_to_saved_version(run, key) for run in self._search_records(key.app, key.team, key.kind, clause))
 
     def list_artifact_names(self, app: str, team: str) -> Iterable[str]:
-        return (run.data.tags.get(_NAME, "") for run in self._records(app, team, "artifacts"))
+        return (run.data.tags.get(_NAME, "") for run in self._search_records(app, team, "artifacts"))
 
     def save_at(self, key: SaveKey, version: str) -> ArtifactLocation:
         root = get_artifact_root(self.client.get_run(version))
@@ -223,7 +223,7 @@ class _MlflowStore:
         new = NewRun(name=name, began=now, ends=lambda: now, tags=tags, source=source)
         return write_run(self.client, experiment_id, new, below=below)
 
-    def _records(self, app: str, team: str, kind: str, clause: str = "") -> Iterable[Run]:
+    def _search_records(self, app: str, team: str, kind: str, clause: str = "") -> Iterable[Run]:
         experiment_id = find_experiment(self.client, app, team, records=True)
         return (
             () if experiment_id is None else find_runs(self.client, experiment_id, f"tags.`{KIND}` = '{kind}'{clause}")

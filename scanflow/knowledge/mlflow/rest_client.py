@@ -168,7 +168,7 @@ class LocalFiles:
     """Artifacts in a folder of this machine, with the interface of MLflow's ``ArtifactRepository``."""
 
     def __init__(self, uri: str) -> None:
-        self.root = local_path(uri)
+        self.root = get_local_path(uri)
 
     def log_artifact(self, local_path: str, artifact_path: str | None) -> None:
         shutil.copy(local_path, _make_folder(self.root, artifact_path))
@@ -205,7 +205,7 @@ def is_local(uri: str) -> bool:
     return urlsplit(uri).scheme in {"", "file"}
 
 
-def local_path(uri: str) -> Path:
+def get_local_path(uri: str) -> Path:
     """Return the folder that a ``file:`` address, or a plain path, names."""
     parts = urlsplit(uri)
     return Path(url2pathname(parts.path) if parts.scheme else uri)

@@ -48,7 +48,9 @@ def build_groups(workers: Sequence[MPIWorker], n_groups: int) -> tuple[tuple[int
     return tuple(map(tuple, members))
 
 
-def node_score(group: int, node: str, *, bound: Sequence[str], group_size: int, groups_on_node: Sequence[int]) -> int:
+def compute_node_score(
+    group: int, node: str, *, bound: Sequence[str], group_size: int, groups_on_node: Sequence[int]
+) -> int:
     """Return Algorithm 5's score of a node for a worker.
 
     Args:

@@ -23,7 +23,7 @@ def format_rankfile(plan: MPIPlan) -> str:
     return "".join(lines)
 
 
-def mpirun_script(plan: MPIPlan, argv: Sequence[str]) -> str:
+def format_mpirun_script(plan: MPIPlan, argv: Sequence[str]) -> str:
     """Return a shell script that starts the job with Open MPI on the plan's nodes."""
     bound = all(rank.cpus for rank in plan.ranks)
     hosts = format_hostfile(plan.ranks_by_node.items())
@@ -40,7 +40,7 @@ def mpirun_script(plan: MPIPlan, argv: Sequence[str]) -> str:
     return "\n".join([*lines, f"mpirun -np {len(plan.ranks)} {' '.join(options)} {shlex.join(argv)}", ""])
 
 
-def sbatch_script(plan: MPIPlan, workload: MPIWorkload, argv: Sequence[str]) -> str:
+def format_sbatch_script(plan: MPIPlan, workload: MPIWorkload, argv: Sequence[str]) -> str:
     """Return a Slurm batch file. Slurm chooses the nodes; how many there are, and the tasks on each, are the plan's."""
     per_node = max(plan.ranks_by_node.values())
     cores = workload.resources_per_task.cores or 1.0

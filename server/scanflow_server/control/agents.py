@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from scanflow.agent.records import AgentView
 from scanflow.backends.agents import AgentProcess, HostedAgent
 from scanflow.errors import UnavailableError
-from scanflow.http.home_token import agents_token, hash_token, home_token
+from scanflow.http.home_token import hash_token, read_agents_token, read_home_token
 from scanflow.transport.clients import fetch_reply, is_loopback
 from scanflow_server.context import ServerContext
 from scanflow_server.control.loop import OUTSIDE_S, ErrorIsolation
@@ -177,8 +177,8 @@ def compute_version(context: ServerContext, agent: AgentRow) -> str:
 
 
 def _derive_token(context: ServerContext, agent: AgentRow) -> str | None:
-    home = home_token(context.settings.home)
-    return None if home is None else agents_token(home, agent.app, agent.team)
+    home = read_home_token(context.settings.home)
+    return None if home is None else read_agents_token(home, agent.app, agent.team)
 
 
 def compute_code_hash(document: Mapping[str, Any], source: str | None, agent: str) -> str:

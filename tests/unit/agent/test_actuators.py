@@ -10,7 +10,7 @@ import pytest
 
 from scanflow.agent.actions import call
 from scanflow.agent.actuators.actuator import actuator
-from scanflow.agent.context import current, firing
+from scanflow.agent.context import current, use_context
 from scanflow.agent.sensors.firing import Firing, fire
 from scanflow.agent.sensors.sensor import sensor
 from scanflow.errors import InvalidError, UsageError
@@ -49,7 +49,7 @@ def test_an_actuator_that_is_awaited_calls_the_agent(act: Callable[[], Any], wan
     kept = Kept()
 
     async def sensed() -> Any:
-        with firing(context(caller=kept)):
+        with use_context(context(caller=kept)):
             return await act()
 
     assert asyncio.run(sensed()) == {"sample": "s1"}
@@ -77,7 +77,7 @@ def test_the_call_is_there_as_a_value_without_any_firing() -> None:
 
 def inside(act: Callable[[], Any]) -> Any:
     """Act as a plain function in a firing does: with no loop in its thread."""
-    with firing(context(caller=Kept())):
+    with use_context(context(caller=Kept())):
         return act()
 
 
@@ -107,7 +107,7 @@ def test_what_cannot_be_done_says_why(act: Callable[[], object], told: str) -> N
 
 def test_without_a_caller_nothing_is_done() -> None:
     async def sensed() -> None:
-        with firing(context()):
+        with use_context(context()):
             await named(["a"])
 
     with pytest.raises(UsageError, match="this context has no caller"):

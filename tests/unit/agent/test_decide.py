@@ -18,7 +18,7 @@ from scanflow.agent.actions import Act, Call, call
 from scanflow.agent.actuators.actuator import actuator
 from scanflow.agent.decide import decide, evaluate
 from scanflow.agent.records import Intent
-from scanflow.agent.rules import _source, explain, make_rule, rule
+from scanflow.agent.rules import _read_source, explain, make_rule, rule
 from scanflow.agent.sensors.sensor import sensor
 from scanflow.app.agents import collect_declarations
 from scanflow.errors import InvalidError
@@ -135,7 +135,7 @@ def test_a_rule_whose_file_was_changed_since_is_not_explained_by_what_it_now_say
         space: dict[str, Any] = {}
         exec(compile("enough = lambda n: n > 1000\n", str(file), "exec", dont_inherit=True), space)
         told.append(explain(make_rule(space["enough"]), {"n": 1204}))
-        _source.cache_clear()
+        _read_source.cache_clear()
         linecache.clearcache()
     assert told == ["n > 1000, n=1204", "a rule without a name, n=1204"]
 

@@ -383,7 +383,7 @@ async def test_an_agent_first_started_with_its_clock_ahead_fires_again_once_that
     assert sensor_state.fired in {fired + 3, fired + 4}
     assert sum(sensor_state.missed.values()) == 0
     assert counted(sensor_state)
-    assert START < (agent.host.reports()[0].next or 0.0) <= clock.now + 80
+    assert START < (agent.host.build_reports()[0].next or 0.0) <= clock.now + 80
     (entry,) = await agent.journal("clock")
     assert (entry["subject"], entry["body"]["reason"]) == ("count", "clock")
     assert TWO_HOURS_S - 200 <= entry["body"]["seconds"] <= TWO_HOURS_S

@@ -169,12 +169,12 @@ async def test_a_server_that_is_away_or_refuses_is_tried_until_it_answers(tmp_pa
     server = FakeServer()
     server.refusal = UnavailableError("away")
     async with Listening(tmp_path, server, sensor("made", MADE), clock=FakeClock()) as agent:
-        assert not agent.host.health()["hears"]
+        assert not agent.host.describe_health()["hears"]
         server.refusal = InvalidError("no")
         await turns(30)
         server.refusal = None
         await turns(30)
-        assert agent.host.health()["hears"]
+        assert agent.host.describe_health()["hears"]
         await server.happen()
         await agent.settled()
         assert agent.keys() == ["tracker/made/event:1"]

@@ -64,7 +64,7 @@ async def test_a_refused_letter_is_noted_and_those_behind_it_go_on(tmp_path: Pat
         assert agent.keys() == ["b"]
         (entry,) = await agent.journal("refused")
         assert entry["body"] == {"key": "a", "error": "There is no such workflow.", "type": "InvalidError"}
-        assert agent.host.health()["refused"] == 1
+        assert agent.host.describe_health()["refused"] == 1
 
 
 async def test_a_letter_that_its_receiver_breaks_over_is_given_up_in_the_end(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import scanflow as sf
 from scanflow.backends.local.mpi.elf import read_needed_libraries
-from scanflow.backends.local.mpi.flavors import Mpirun, build_command, find_launcher, linked_flavor
+from scanflow.backends.local.mpi.flavors import Mpirun, build_command, find_launcher, find_linked_flavor
 from scanflow.backends.local.mpi.job import resolve_job
 from scanflow.backends.rank_files import build_rank_tasks, describe_running_ranks, exit_status
 from scanflow.backends.records import TaskRecord
@@ -130,14 +130,14 @@ def test_a_damaged_program_is_linked_with_nothing_that_is_known(data: st.DataObj
         for _ in range(4):
             content[data.draw(st.integers(4, len(content) - 1))] = data.draw(st.integers(0, 255))
         program.write_bytes(content[: data.draw(st.integers(0, len(content)))])
-        assert linked_flavor(program) in {"openmpi", "mpich", None}
+        assert find_linked_flavor(program) in {"openmpi", "mpich", None}
 
 
 def test_a_program_is_started_by_the_flavor_that_it_is_linked_with(tmp_path: Path) -> None:
     own, other = elf(tmp_path / "own", "libmpi.so.40"), elf(tmp_path / "other", "libc.so.6", "libmpich.so.12")
     script = tmp_path / "run.sh"
     script.write_bytes(b"#!/bin/sh\n# libmpich.so")
-    assert [linked_flavor(one) for one in (own, other, script)] == ["openmpi", "mpich", None]
+    assert [find_linked_flavor(one) for one in (own, other, script)] == ["openmpi", "mpich", None]
     both = installed("mpirun.openmpi", "mpiexec.hydra")
     assert find_launcher(None, other, name="x", which=both) == Mpirun("mpich", "/usr/bin/mpiexec.hydra")
     assert find_launcher(None, script, name="x", which=both).flavor == "openmpi"

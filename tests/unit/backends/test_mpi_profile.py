@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import scanflow as sf
 from scanflow.backends.local.mpi.profiling.calls import CallCounters, compile_library, read_calls, sum_calls
 from scanflow.backends.local.mpi.profiling.classify import MEMORY_BYTES, MeasuredTotals, classify
-from scanflow.backends.local.mpi.profiling.pages import TouchedBytes, traffic
+from scanflow.backends.local.mpi.profiling.pages import TouchedBytes, estimate_traffic
 from scanflow.backends.local.mpi.profiling.perf import build_record_command, parse_mpi_share
 from scanflow.backends.local.mpi.profiling.profile import MAX_DURATION_S, START_S, _build_end_predicate
 from scanflow.errors import InvalidError
@@ -58,18 +58,18 @@ def windows(number: int, *, cpu_s: float, touched: int, window_s: float = 0.01) 
 
 
 def test_traffic_is_what_no_cache_holds() -> None:
-    assert traffic(windows(5, cpu_s=0.01, touched=48 * MB), 16 * MB) == pytest.approx(3.2e9)
-    assert traffic(windows(5, cpu_s=0.01, touched=15 * MB), 16 * MB) == 0
+    assert estimate_traffic(windows(5, cpu_s=0.01, touched=48 * MB), 16 * MB) == pytest.approx(3.2e9)
+    assert estimate_traffic(windows(5, cpu_s=0.01, touched=15 * MB), 16 * MB) == 0
     # an array that is touched whole in the shorter window shows less of its traffic in the longer
     both = windows(5, cpu_s=0.01, touched=48 * MB) + windows(5, cpu_s=0.03, touched=48 * MB, window_s=0.03)
-    assert traffic(both, 16 * MB) == pytest.approx(3.2e9)
+    assert estimate_traffic(both, 16 * MB) == pytest.approx(3.2e9)
     # half of the CPU time is waiting in MPI, which touches nothing
-    assert traffic(windows(5, cpu_s=0.01, touched=24 * MB), 16 * MB, outside_mpi=0.5) == pytest.approx(1.6e9)
+    assert estimate_traffic(windows(5, cpu_s=0.01, touched=24 * MB), 16 * MB, outside_mpi=0.5) == pytest.approx(1.6e9)
 
 
 def test_too_little_seen_is_no_traffic_that_is_known() -> None:
-    assert traffic(windows(2, cpu_s=0.01, touched=48 * MB), 0) is None
-    assert traffic(windows(9, cpu_s=0.0001, touched=48 * MB), 0) is None
+    assert estimate_traffic(windows(2, cpu_s=0.01, touched=48 * MB), 0) is None
+    assert estimate_traffic(windows(9, cpu_s=0.0001, touched=48 * MB), 0) is None
 
 
 def test_what_a_rank_noted_is_read_and_a_line_that_is_cut_is_not(tmp_path: Path) -> None:

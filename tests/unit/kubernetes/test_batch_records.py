@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scanflow.backends.kubernetes.batch.framing import BEGIN, FINAL_MARK, StreamSplitter, frame, split_streams
+from scanflow.backends.kubernetes.batch.framing import BEGIN, FINAL_MARK, StreamSplitter, build_frame, split_streams
 from scanflow.backends.kubernetes.batch.layout import ASKED_TO_STOP, ATTEMPTS, GIVEN_UP
 from scanflow.backends.kubernetes.batch.records import observe_workflow
 from scanflow.names import StepName
@@ -119,7 +119,13 @@ def test_a_workflow_that_argo_cannot_make_sense_of_says_so() -> None:
 
 def test_streams_are_known_again_however_a_log_is_cut() -> None:
     log = (
-        b"one\n" + frame(b"warning\n", error=True) + b"two\n" + frame(b"x", error=True) + b"end" + FINAL_MARK + b"argo"
+        b"one\n"
+        + build_frame(b"warning\n", error=True)
+        + b"two\n"
+        + build_frame(b"x", error=True)
+        + b"end"
+        + FINAL_MARK
+        + b"argo"
     )
     whole = {"stdout": b"one\ntwo\nend", "stderr": b"warning\nx"}
     assert split_streams([log]) == whole

@@ -15,7 +15,7 @@ from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import InvalidError, StepFailedError
 from scanflow.testing.cluster import MemoryCluster
 from scanflow_client.demo.application import load_small_demo
-from scanflow_client.demo.in_cluster import REPORT, demo_in_cluster
+from scanflow_client.demo.in_cluster import REPORT, run_in_cluster
 from tests.manifests import assert_manifests
 
 SETTINGS = KubernetesSettings(pull_secret="registry", storage_class="fast", keep_claims=True)
@@ -70,7 +70,7 @@ class Place:
 def play(tmp_path: Path) -> Callable[[Any], list[str]]:
     def played(place: Any) -> list[str]:
         said: list[str] = []
-        demo_in_cluster(place, load_small_demo()[0], tmp_path / "reports" / "demo.html", said.append)
+        run_in_cluster(place, load_small_demo()[0], tmp_path / "reports" / "demo.html", said.append)
         return said
 
     return played

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scanflow.placement.available_cpus import CgroupLimits, read_limits, this_machine
+from scanflow.placement.available_cpus import CgroupLimits, read_limits, read_this_machine
 from tests.unit.placement.trees import write
 
 
@@ -19,24 +19,24 @@ def limits(root: Path, groups: str = "") -> CgroupLimits:
 
 
 def test_without_a_control_group_the_affinity_mask_counts(tmp_path: Path) -> None:
-    machine = this_machine(tmp_path, tmp_path)
+    machine = read_this_machine(tmp_path, tmp_path)
     assert machine.cores == len(os.sched_getaffinity(0))
     assert machine.memory_bytes > 2**28
     write(tmp_path, {"cpu.max": "max 100000", "memory.max": "max", "cpuset.cpus.effective": "60000"})
-    assert this_machine(tmp_path, tmp_path) == machine, "what limits nothing, and a cpuset of another machine"
-    assert 1 <= this_machine().cores <= machine.cores
+    assert read_this_machine(tmp_path, tmp_path) == machine, "what limits nothing, and a cpuset of another machine"
+    assert 1 <= read_this_machine().cores <= machine.cores
 
 
 def test_a_quota_of_half_a_core_is_one_core(tmp_path: Path) -> None:
     write(tmp_path, {"cpu.max": "50000 100000", "memory.max": "268435456"})
-    machine = this_machine(tmp_path, tmp_path)
+    machine = read_this_machine(tmp_path, tmp_path)
     assert (machine.cores, machine.quota, machine.memory_bytes) == (1, 0.5, 268435456)
 
 
 def test_a_cpuset_is_taken_from_the_mask(tmp_path: Path) -> None:
     first = min(os.sched_getaffinity(0))
     write(tmp_path, {"cpuset.cpus.effective": f"{first}"})
-    assert this_machine(tmp_path, tmp_path).cpus == (first,)
+    assert read_this_machine(tmp_path, tmp_path).cpus == (first,)
 
 
 OWN_GROUP = {

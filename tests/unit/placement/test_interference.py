@@ -77,16 +77,16 @@ def test_a_neighbour_that_doubles_the_latency_disturbs_and_one_that_does_nothing
     slow, same = (compare([(quiet, windows(12, slower=by, seed=1))]) for by in (2.0, 1.0))
     assert slow is not None
     assert same is not None
-    assert slow.disturbs(neighbours=5)
+    assert slow.is_disturbing(neighbours=5)
     assert slow.ratio == pytest.approx(2.0, rel=0.15)
-    assert not same.disturbs()
+    assert not same.is_disturbing()
 
 
 def test_a_small_effect_is_left_alone_however_sure_it_is() -> None:
     found = compare([(windows(200), windows(200, slower=1.1, seed=1))])
     assert found is not None
     assert found.p < 1e-6
-    assert not found.disturbs()
+    assert not found.is_disturbing()
 
 
 def test_a_service_that_is_slow_since_it_has_more_to_do_is_not_disturbed() -> None:
@@ -94,7 +94,7 @@ def test_a_service_that_is_slow_since_it_has_more_to_do_is_not_disturbed() -> No
     # Clients that wait for answers send less to a slow service: it carried more while it was quick.
     found = compare([(windows(20, load=40), windows(20, slower=2, load=20, seed=1))])
     assert found is not None
-    assert found.disturbs()
+    assert found.is_disturbing()
 
 
 def test_windows_are_compared_within_one_model_and_the_same_other_neighbours() -> None:

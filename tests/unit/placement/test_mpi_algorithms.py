@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scanflow.errors import InvalidError
 from scanflow.placement.mpi.granularity import Granularity, select_granularity
-from scanflow.placement.mpi.groups import ClusterNode, build_groups, node_score, place_groups
+from scanflow.placement.mpi.groups import ClusterNode, build_groups, compute_node_score, place_groups
 from scanflow.placement.mpi.tasks import (
     MPIWorker,
     allocate_tasks,
@@ -94,7 +94,7 @@ def printed_placing(
             if not fitting:
                 return None
             scores = {
-                name: node_score(
+                name: compute_node_score(
                     number,
                     name,
                     bound=[placed[one] for one in group if one in placed],

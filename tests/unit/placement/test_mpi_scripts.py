@@ -13,7 +13,7 @@ import scanflow as sf
 from scanflow.backends.local.mpi.profiling.classify import Profile
 from scanflow.placement.mpi.groups import ClusterNode
 from scanflow.placement.mpi.plan import MPIPlan, plan_job
-from scanflow.placement.mpi.scripts import format_rankfile, mpirun_script, sbatch_script
+from scanflow.placement.mpi.scripts import format_mpirun_script, format_rankfile, format_sbatch_script
 from scanflow.placement.topology import Core, NumaNode, Topology
 from scanflow_client.cli.app import app
 
@@ -38,7 +38,7 @@ def test_a_slurm_batch_file_has_the_nodes_and_tasks_of_the_plan() -> None:
     workload, plan = planned(
         policy="granularity", affinity="cpumem", timeout="90m", resources_per_task=sf.Resources(cpu=1, memory="2Gi")
     )
-    assert sbatch_script(plan, workload, ["./hpcc", "a b"]).splitlines() == [
+    assert format_sbatch_script(plan, workload, ["./hpcc", "a b"]).splitlines() == [
         "#!/bin/bash",
         "#SBATCH --job-name=dgemm",
         "#SBATCH --nodes=2",
@@ -69,7 +69,7 @@ def test_a_rank_file_has_each_ranks_node_and_cpus() -> None:
 )
 def test_a_shell_script_starts_it_with_open_mpi(topology: Topology | None, fields: dict[str, Any], part: str) -> None:
     workload, plan = planned(topology=topology, **fields)
-    text = mpirun_script(plan, ["./hpcc"])
+    text = format_mpirun_script(plan, ["./hpcc"])
     assert part in text
     assert f"mpirun -np {workload.n_tasks} " in text
     assert "node1 slots=" in text

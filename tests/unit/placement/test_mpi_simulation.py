@@ -23,10 +23,10 @@ from scanflow.placement.mpi.simulation.experiment import (
     CONTENTION,
     MAKESPANS_S,
     PROGRAMS,
-    dgemm_jobs,
+    generate_dgemm_jobs,
     generate_jobs,
+    generate_thesis_jobs,
     summarize,
-    thesis_jobs,
 )
 from scanflow.placement.mpi.simulation.machines import Machines
 from scanflow.placement.mpi.simulation.programs import ProgramModel, SubmittedJob
@@ -97,13 +97,13 @@ def test_no_job_runs_faster_than_alone(jobs: list[SubmittedJob], scenario: Deplo
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.name)
 def test_the_same_seed_gives_the_same_log(scenario: DeploymentScheme) -> None:
-    once, again = (simulate(thesis_jobs(), scenario, CONTENTION, seed=3) for _ in range(2))
+    once, again = (simulate(generate_thesis_jobs(), scenario, CONTENTION, seed=3) for _ in range(2))
     assert json.dumps(asdict(once)) == json.dumps(asdict(again))
 
 
 def test_another_seed_places_by_default_elsewhere_and_task_groups_the_same() -> None:
-    by_default = [simulate(thesis_jobs(), CM_G, CONTENTION, seed=seed).jobs for seed in range(2)]
-    grouped = [simulate(thesis_jobs(), CM_G_TG, CONTENTION, seed=seed).jobs for seed in range(2)]
+    by_default = [simulate(generate_thesis_jobs(), CM_G, CONTENTION, seed=seed).jobs for seed in range(2)]
+    grouped = [simulate(generate_thesis_jobs(), CM_G_TG, CONTENTION, seed=seed).jobs for seed in range(2)]
     assert by_default[0] != by_default[1]
     assert grouped[0] == grouped[1]
 
@@ -167,7 +167,7 @@ def test_a_worker_gets_the_cores_of_one_socket_where_one_has_enough() -> None:
 
 
 def test_a_job_that_fits_not_even_the_empty_cluster_is_refused() -> None:
-    job = replace(thesis_jobs()[0], n_tasks=200)
+    job = replace(generate_thesis_jobs()[0], n_tasks=200)
     with pytest.raises(InvalidError, match="needs 200 cores for its 200 tasks, but 128 are available"):
         simulate([job], CM_S_TG, CONTENTION)
 
@@ -187,9 +187,9 @@ def test_a_job_that_does_not_fit_lets_later_ones_pass_but_gets_its_turn() -> Non
 
 
 def test_the_planner_s_own_algorithms_place_the_workers() -> None:
-    found = simulate(dgemm_jobs()[:1], CM_G_TG, CONTENTION).jobs[0]
+    found = simulate(generate_dgemm_jobs()[:1], CM_G_TG, CONTENTION).jobs[0]
     assert [sum(worker.node == f"node{node}" for worker in found.workers) for node in range(4)] == [4, 4, 4, 4]
-    assert len(simulate(dgemm_jobs()[:1], NONE, CONTENTION).jobs[0].workers) == 1
+    assert len(simulate(generate_dgemm_jobs()[:1], NONE, CONTENTION).jobs[0].workers) == 1
 
 
 def test_random_jobs_are_the_five_programs_four_times_within_1200_seconds() -> None:
@@ -201,7 +201,9 @@ def test_random_jobs_are_the_five_programs_four_times_within_1200_seconds() -> N
 
 def test_makespans_are_to_each_other_as_the_thesis_measured_them() -> None:
     found = {
-        one.name: summarize([simulate(thesis_jobs(), one, CONTENTION, seed=seed) for seed in range(15)]).makespan_s
+        one.name: summarize(
+            [simulate(generate_thesis_jobs(), one, CONTENTION, seed=seed) for seed in range(15)]
+        ).makespan_s
         for one in SCENARIOS
     }
     for name, makespan in found.items():

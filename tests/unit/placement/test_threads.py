@@ -16,7 +16,7 @@ from scanflow.placement.threads import (
     SCANFLOW_THREADS,
     build_thread_variables,
     check_overrides,
-    pool_size,
+    compute_pool_size,
 )
 from tests.waiting import patient
 
@@ -27,7 +27,7 @@ SIZES = st.integers(1, 64)
     ("cores", "size"), [(0.001, 1), (0.5, 1), (1, 1), (1.5, 2), (2.0, 2), (3 * 0.1 * 10, 3), (36, 36)]
 )
 def test_a_part_of_a_core_counts_as_one(cores: float, size: int) -> None:
-    assert pool_size(cores) == size
+    assert compute_pool_size(cores) == size
 
 
 def test_every_pool_is_as_large_as_the_cores_granted() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from scanflow.backends.job_times import JobTimes, compute_job_times, compute_job_totals, is_job
 from scanflow.backends.records import RunRecord, TaskRecord
 from scanflow.names import RunName, StepName
-from scanflow.reports.gantt import gantt
+from scanflow.reports.gantt import draw_gantt
 from scanflow_client.formatting.jobs import draw_jobs, format_jobs
 from scanflow_client.formatting.table import Table
 
@@ -72,7 +72,7 @@ def test_a_chart_of_characters_is_to_scale() -> None:
 
 
 def test_the_svg_has_a_bar_for_waiting_and_one_for_running() -> None:
-    drawn = ET.fromstring(gantt(jobs()))
+    drawn = ET.fromstring(draw_gantt(jobs()))
     rows = drawn.findall("{http://www.w3.org/2000/svg}g")
     bars = [[float(one.get("width") or 0) for one in row.findall("{http://www.w3.org/2000/svg}rect")] for row in rows]
     assert [len(row) for row in bars] == [2, 2, 1]

@@ -15,7 +15,7 @@ import pytest
 from scanflow.backends.agents import AgentProcess, HostedAgent
 from scanflow.backends.local.agents import LocalAgents
 from scanflow.errors import UnavailableError
-from scanflow.http.home_token import agents_token, home_token
+from scanflow.http.home_token import read_agents_token, read_home_token
 from scanflow.processes.jobs import Job
 from scanflow.processes.restart_backoff import WELL_S
 from scanflow_server.context import ServerContext
@@ -206,9 +206,9 @@ def test_a_journal_is_read_where_the_agent_is_hosted_whatever_it_says_of_its_pla
                 fetch_journal(hosting.context, hosting.known, after=7, limit=10)
         else:
             assert [one["id"] for one in fetch_journal(hosting.context, hosting.known, after=7, limit=10)] == [8]
-        home = home_token(hosting.context.settings.home)
+        home = read_home_token(hosting.context.settings.home)
         assert home is not None
-        wanted = [(seen, "/journal?after=7&limit=10", agents_token(home, "a", "t"))]
+        wanted = [(seen, "/journal?after=7&limit=10", read_agents_token(home, "a", "t"))]
         assert asked == ([] if seen is None else wanted)
 
 

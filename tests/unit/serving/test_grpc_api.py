@@ -14,7 +14,7 @@ import pytest
 import tritonclient.grpc as triton
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from scanflow.protos import SERVICE, message
+from scanflow.protos import SERVICE, get_message_class
 from scanflow.wire import Limits
 from scanflow_serving.grpc_api import GrpcApi, read_request
 from scanflow_serving.messages import InferRequest, InferResponse, Request, Response, Tensor
@@ -39,7 +39,7 @@ class Core:
     async def handle(self, request: Request) -> Response:
         found = DOCUMENTS.get(request.path)
         if found is None:
-            return ProblemError(404, f"There is no model at {request.path}.").response()
+            return ProblemError(404, f"There is no model at {request.path}.").build_response()
         return Response(200, json.dumps(found).encode())
 
     async def infer(self, model: str, version: str, request: InferRequest, deadline_s: float) -> InferResponse:
@@ -127,7 +127,7 @@ def test_the_official_client_sends_texts(client: Any) -> None:
 
 
 def request(**tensor: Any) -> Any:
-    made = message("ModelInferRequest")(model_name="m")
+    made = get_message_class("ModelInferRequest")(model_name="m")
     made.inputs.add(**{"name": "x", "datatype": "FP32", "shape": [2]} | tensor)
     return made
 
@@ -142,7 +142,7 @@ def test_contents_that_are_not_raw_are_read() -> None:
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (message("ModelInferRequest")(), "empty"),
+        (get_message_class("ModelInferRequest")(), "empty"),
         (request(), "2 elements"),
         (request(datatype="FP16"), "raw"),
         (request(datatype="FP99"), "FP99"),
@@ -173,7 +173,7 @@ def test_bytes_that_are_no_message_are_an_invalid_argument(address: str) -> None
 
 
 def test_a_full_queue_says_when_to_retry(address: str) -> None:
-    request = message("ModelInferRequest")(model_name="busy")
+    request = get_message_class("ModelInferRequest")(model_name="busy")
     request.inputs.add(name="x", datatype="FP32", shape=[1]).contents.fp32_contents.append(1)
     with grpc.insecure_channel(address) as channel, pytest.raises(grpc.RpcError) as caught:
         channel.unary_unary(f"/{SERVICE}/ModelInfer")(request.SerializeToString())

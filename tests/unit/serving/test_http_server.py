@@ -56,7 +56,7 @@ class Served:
         return Response(200, bytes(request.body) or request.path.encode(), "text/plain")
 
     def refuse(self, problem: ProblemError) -> Response:
-        return problem.response()
+        return problem.build_response()
 
 
 class Server:

@@ -21,7 +21,7 @@ def busy() -> Metrics:
 
 
 def text(metrics: Metrics, *others: Metrics) -> str:
-    body, kind = metrics.render([sample for other in others for sample in other.samples()])
+    body, kind = metrics.render([sample for other in others for sample in other.collect_samples()])
     assert kind.startswith("text/plain")
     return body.decode()
 

@@ -97,7 +97,7 @@ def test_no_bytes_are_more_than_a_bad_request(content: bytes, length: str | None
         with pytest.raises(ProblemError) as caught:
             decode(content, headers, allow_nan=allow_nan)
         assert caught.value.status == 400
-        assert said(caught.value.response())["detail"]
+        assert said(caught.value.build_response())["detail"]
 
 
 @given(st.data())

@@ -14,7 +14,7 @@ from scanflow_serving.problems import ProblemError, invalid, make_not_found
 
 
 def document(problem: ProblemError) -> dict[str, Any]:
-    response = problem.response()
+    response = problem.build_response()
     assert response.content_type == PROBLEM_JSON
     assert isinstance(response.body, bytes)
     read: dict[str, Any] = json.loads(response.body)
@@ -34,7 +34,7 @@ def test_a_problem_is_a_document_of_the_standard() -> None:
 
 @pytest.mark.parametrize(("seconds", "header"), [(0.0, "1"), (0.2, "1"), (1.2, "2"), (30.0, "30")])
 def test_the_time_to_come_again_is_in_whole_seconds(seconds: float, header: str) -> None:
-    assert ProblemError(429, "full", retry_after_s=seconds).response().headers == (("retry-after", header),)
+    assert ProblemError(429, "full", retry_after_s=seconds).build_response().headers == (("retry-after", header),)
 
 
 @given(st.text(), st.integers(400, 599))

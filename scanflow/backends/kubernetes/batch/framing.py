@@ -21,7 +21,7 @@ _MAX_MARK_LENGTH: Final = max(len(mark) for mark in (BEGIN, END_OF_LINE, END, FI
 _ARGO: Final = re.compile(rb'^time="[^"\n]*" level=\w+ msg=[^\n]* argo=true[^\n]*\n?', re.MULTILINE)
 
 
-def frame(data: bytes, *, error: bool) -> bytes:
+def build_frame(data: bytes, *, error: bool) -> bytes:
     """Return data of a stream with its marks."""
     if not (error and data):
         return data

@@ -14,7 +14,7 @@ from scanflow.backends.kubernetes.batch.layout import KEY, KEY_SECRET, format_fu
 from scanflow.backends.kubernetes.cluster import Cluster, ConflictError
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import build_labels
-from scanflow.backends.pickles import add_signature, home_key, read_signed, write_pickle
+from scanflow.backends.pickles import add_signature, read_home_key, read_signed, write_pickle
 from scanflow.errors import NotFoundError, UnavailableError
 from scanflow.files.private import create_private_folder, open_home
 
@@ -64,7 +64,7 @@ class Functions:
 
     @property
     def _key(self) -> bytes:
-        return home_key(open_home(self._home.home))
+        return read_home_key(open_home(self._home.home))
 
     def _locate_file(self, target: Target, run: RunHome | None) -> Path | None:
         module = target.partition(":")[0]

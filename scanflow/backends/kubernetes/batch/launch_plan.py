@@ -12,7 +12,7 @@ from scanflow.backends.kubernetes.batch import layout
 from scanflow.backends.kubernetes.batch.signals import list_signals
 from scanflow.backends.parameters import StepInputs
 from scanflow.backends.port import RunDefinition
-from scanflow.backends.step_process import iterate_options, step_variables
+from scanflow.backends.step_process import build_step_env, iterate_options
 from scanflow.backends.tasks import format_task_name
 from scanflow.errors import ScanflowError
 
@@ -46,10 +46,10 @@ def plan_launches(
 def _build_launch(
     node: Executor, definition: RunDefinition, run: str, variables: Mapping[str, str], inputs: StepInputs, base: Path
 ) -> dict[str, Any]:
-    task, parameters = format_task_name(node.name, None), inputs.parameters(node, None)
+    task, parameters = format_task_name(node.name, None), inputs.resolve_parameters(node, None)
     app, workflow = definition.app, definition.workflow.name
     tracking = build_task_env(variables, node.name, task)
-    own = step_variables(app, workflow, run, node, task, base / node.name, tracking=lambda _: tracking)
+    own = build_step_env(app, workflow, run, node, task, base / node.name, tracking=lambda _: tracking)
     return {
         "mainfile": node.mainfile,
         "options": list(iterate_options(parameters, who=f"Executor {node.name!r}")),

@@ -26,7 +26,7 @@ from scanflow.backends.kubernetes.batch.signals import evaluate_signal, list_sig
 from scanflow.backends.parameters import StepInputs
 from scanflow.backends.port import RunDefinition
 from scanflow.backends.step_cache import cache_key, copy_outputs
-from scanflow.backends.step_process import iterate_options, step_variables
+from scanflow.backends.step_process import build_step_env, iterate_options
 from scanflow.backends.tasks import format_task_name
 from scanflow.backends.values import Outputs, encode
 from scanflow.errors import InternalError, ScanflowError
@@ -118,7 +118,7 @@ class Pod:
         items = [item for name, item in tasks if name == task]
         if index is not None and not items:
             raise InternalError(f"The step {node.name!r} has no task {task!r}.")
-        parameters = inputs.parameters(node, items[0] if items else None)
+        parameters = inputs.resolve_parameters(node, items[0] if items else None)
         target = self.locate_folder(task)
         cached = self._locate_cache(node, parameters) if node.cache else None
         if cached is not None and (origin := _restore_cached(cached, target)):
@@ -171,7 +171,7 @@ class Pod:
 
     def _build_variables(self, node: Executor, task: StepName) -> dict[str, str]:
         tracking = build_task_env(self.document.variables, node.name, task)
-        own = step_variables(
+        own = build_step_env(
             self.definition.app,
             self.workflow.name,
             self.document.run,

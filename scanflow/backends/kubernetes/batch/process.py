@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from scanflow.backends.kubernetes.batch.framing import frame
+from scanflow.backends.kubernetes.batch.framing import build_frame
 
 GRACE_S = 5.0
 """How long a terminated process may take to end, before it is killed."""
@@ -76,7 +76,7 @@ class _Lines:
         return bool(data)
 
     def _forward(self, data: bytes) -> None:
-        sys.stdout.buffer.write(frame(data, error=self._error))
+        sys.stdout.buffer.write(build_frame(data, error=self._error))
         sys.stdout.buffer.flush()
 
 

@@ -61,7 +61,7 @@ from scanflow.errors import (
     UsageError,
     did_you_mean,
 )
-from scanflow.placement.threads import pool_size
+from scanflow.placement.threads import compute_pool_size
 from scanflow.wire import ModelFiles
 
 ResolveImage = Callable[[Application, Workflow], PodImage]
@@ -143,7 +143,7 @@ class KubernetesServices:
         self._check_kinds(workflow)
         nodes = [node for node in self._list_nodes(shape) if node.schedulable]
         list(check_nodes(workflow.name, shape, nodes, allow_degraded=self._settings.allow_degraded))
-        threads = shape.pool_threads or pool_size(shape.cores or 1.0)
+        threads = shape.pool_threads or compute_pool_size(shape.cores or 1.0)
         instances = tuple(
             PlannedInstance(name=str(number), cores=shape.cores or 1.0, cpus=(), memory_nodes=(), threads=threads)
             for number in range(1, shape.instances + 1)

@@ -26,7 +26,7 @@ from scanflow.backends.local.layout import Home, RunFolder
 from scanflow.backends.local.mpi.claims import list_neighbours
 from scanflow.backends.local.mpi.job import as_batch, is_job, measure_here, plan_workload, resolve_job
 from scanflow.backends.log_files import FileLogs
-from scanflow.backends.pickles import home_key
+from scanflow.backends.pickles import read_home_key
 from scanflow.backends.port import Environment, RunDefinition, Stream
 from scanflow.backends.rank_files import build_rank_tasks, list_rank_logs
 from scanflow.backends.records import Observer, RunEnded, RunRecord, RunStarted, RunState, TaskRecord
@@ -45,7 +45,7 @@ from scanflow.errors import AlreadyRunningError, UnavailableError, UnsupportedEr
 from scanflow.files.disk import build_disk_error
 from scanflow.files.private import create_private_folder, open_home
 from scanflow.names import RunName, StepName
-from scanflow.placement.available_cpus import this_machine
+from scanflow.placement.available_cpus import read_this_machine
 from scanflow.placement.mpi.groups import ClusterNode
 from scanflow.placement.mpi.local_plan import build_local_node, plan_local_job
 from scanflow.placement.mpi.plan import MPIPlan
@@ -84,7 +84,7 @@ class LocalBackend:
                 )
             parent = self._home.runs_folder(app.name, app.team)
             run = enter_run(journal, reduced, parent=parent, rng=self._rng, name=run_name, tasks=tasks)
-            with _disk_errors(folder := _get_folder(run).path):
+            with _translate_disk_errors(folder := _get_folder(run).path):
                 create_private_folder(folder)
             return self._add_pending_tasks(journal, run)
 
@@ -92,7 +92,7 @@ class LocalBackend:
         """Link a spin's inputs from its past run, and return the tasks that wrote them."""
         past = self._add_pending_tasks(journal, journal.run(cut.past or ""))
         inputs, past_folder = find_spin_inputs(cut, past), RunFolder(Path(past.folder))
-        with _disk_errors(folder.path):
+        with _translate_disk_errors(folder.path):
             # The folder first: once the run is entered, its driver must find the inputs.
             create_private_folder(folder.outputs)
             for other in {record.step for record in inputs if record.state == "succeeded"}:
@@ -103,8 +103,8 @@ class LocalBackend:
         return inputs
 
     def keep_function(self, pickled: bytes) -> str:
-        with _disk_errors(self._home.functions):
-            return save_function(self._home.functions, pickled, home_key(open_home(self._home.path)))
+        with _translate_disk_errors(self._home.functions):
+            return save_function(self._home.functions, pickled, read_home_key(open_home(self._home.path)))
 
     def forget_functions(self, before: float, needed: Collection[str] = ()) -> int:
         with self._journal() as journal:
@@ -132,10 +132,10 @@ class LocalBackend:
 
     def _check(self, definition: RunDefinition) -> None:
         check_supported(definition.workflow)
-        self._launcher(definition, RunFolder(self._home.path), lambda _: {}).check()
+        self._build_launcher(definition, RunFolder(self._home.path), lambda _: {}).check()
 
     def plan(self, app: Application, workflow: Workflow) -> Plan:
-        machine = this_machine()
+        machine = read_this_machine()
         if workflow.type == "mpi":
             return plan_workload(app, workflow, home=self._home.path, machine_memory_bytes=machine.memory_bytes)
         self._check(RunDefinition(app, workflow))
@@ -162,7 +162,7 @@ class LocalBackend:
         return Share(resources.cores or 1.0, resources.memory_bytes or 0)
 
     def job_capacity(self) -> Share:
-        machine = this_machine()
+        machine = read_this_machine()
         return Share(float(self._settings.slots or machine.cores), machine.memory_bytes)
 
     def measure_job(self, app: Application, workflow: Workflow) -> tuple[MPIProfile | None, str]:
@@ -183,8 +183,8 @@ class LocalBackend:
                 )
             redefine_run(journal, run, reduced)
             folder, name, began = _get_folder(run), run.record.name, time.monotonic()
-            launcher = self._launcher(reduced, folder, environment)
-            with _disk_errors(folder.path, then=f"scanflow resume {name}"):
+            launcher = self._build_launcher(reduced, folder, environment)
+            with _translate_disk_errors(folder.path, then=f"scanflow resume {name}"):
                 create_private_folder(folder.path)
                 with hold_driver_lock(folder.lock, name):
                     journal.set_run(run, "running", seconds=run.record.seconds)
@@ -197,7 +197,7 @@ class LocalBackend:
                         ).with_details(folder=str(folder.path))
                     )
                     launcher.keep_functions()
-                    machine = this_machine()
+                    machine = read_this_machine()
                     cores = self._settings.slots or machine.cores
                     budget = Budget(cores, machine.memory_bytes)
                     engine = RunEngine(journal, run, reduced.workflow, launcher, budget, workers=cores, observe=observe)
@@ -231,7 +231,7 @@ class LocalBackend:
                     f"The task {threads[0]!r} cannot be stopped alone: its step is in_process, a thread of the "
                     f"process that drives the run. Stop the run: scanflow stop {record.name}"
                 )
-            with _disk_errors(Path(record.folder)):
+            with _translate_disk_errors(Path(record.folder)):
                 for running_task in running:
                     _stop_attempt(
                         _get_folder(run).get_attempt_folder(running_task.task, running_task.attempts), running_task.task
@@ -272,7 +272,7 @@ class LocalBackend:
     def outputs(self, name: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
         record = self.show(name)
         tasks = find_output_tasks(record, step)
-        folder, key = RunFolder(Path(record.folder)), home_key(self._home.path)
+        folder, key = RunFolder(Path(record.folder)), read_home_key(self._home.path)
         values = [dict(Outputs(folder.get_outputs_folder(task.task), key)) for task in tasks]
         return values[0] if step == tasks[0].task else values
 
@@ -287,7 +287,7 @@ class LocalBackend:
         files = [file for file in files if stream in {file[0], "both"}]
         return FileLogs(lambda: (files, self._has_task_ended(record.name, task)))
 
-    def _launcher(self, definition: RunDefinition, folder: RunFolder, tracking: Environment) -> Launcher:
+    def _build_launcher(self, definition: RunDefinition, folder: RunFolder, tracking: Environment) -> Launcher:
         most = self._settings.max_fan_out
         return Launcher(definition, folder, home=self._home, max_fan_out=most, tracking=tracking)
 
@@ -324,7 +324,7 @@ class LocalBackend:
 
     @contextmanager
     def _journal(self) -> Iterator[Journal]:
-        with _disk_errors(self._home.path):
+        with _translate_disk_errors(self._home.path):
             journal = Journal(open_home(self._home.path) / self._home.journal.name)
         try:
             yield journal
@@ -347,7 +347,7 @@ def _get_folder(run: JournalRun) -> RunFolder:
 
 
 @contextmanager
-def _disk_errors(folder: Path, then: str = "") -> Iterator[None]:
+def _translate_disk_errors(folder: Path, then: str = "") -> Iterator[None]:
     """Translate disk errors into ours; the run keeps its state in the journal, and can be resumed."""
     try:
         yield

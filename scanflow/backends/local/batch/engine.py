@@ -208,8 +208,8 @@ class RunEngine:
 
     def _begin(self, task: _Task) -> None:
         try:
-            parameters = self._inputs.parameters(task.node, task.item)
-            python = self._launcher.python(task.node)
+            parameters = self._inputs.resolve_parameters(task.node, task.item)
+            python = self._launcher.choose_python(task.node)
             if python.requirements is not None and not is_ready(python.path):
                 self._park(task, python)
                 return

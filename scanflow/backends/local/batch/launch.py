@@ -22,10 +22,10 @@ from scanflow.backends.local.layout import Home, RunFolder
 from scanflow.backends.local.services.grants import find_cpus_avoiding
 from scanflow.backends.local.services.layout import ServicesHome
 from scanflow.backends.parameters import StepInputs
-from scanflow.backends.pickles import home_key, read_pickle, write_pickle
+from scanflow.backends.pickles import read_home_key, read_pickle, write_pickle
 from scanflow.backends.port import Environment, RunDefinition
 from scanflow.backends.step_cache import cache_key
-from scanflow.backends.step_process import iterate_options, step_variables
+from scanflow.backends.step_process import build_step_env, iterate_options
 from scanflow.backends.tasks import split_task
 from scanflow.backends.values import Outputs, encode
 from scanflow.errors import InternalError, NotFoundError
@@ -72,9 +72,9 @@ class Launcher:
     @cached_property
     def key(self) -> bytes:
         """The key that pickles of this home are signed with."""
-        return home_key(self._home.path)
+        return read_home_key(self._home.path)
 
-    def python(self, node: Executor) -> Python:
+    def choose_python(self, node: Executor) -> Python:
         """Return the interpreter of a step, the same for all its tasks; its environment may not exist yet."""
         if node.name not in self._pythons:
             self._pythons[node.name] = self._find_python(node)
@@ -92,7 +92,7 @@ class Launcher:
         return Python(locate_python(self._home.environments, requirements), requirements, base)
 
     def cache_key(self, node: Executor, parameters: Mapping[str, Any], python: Python) -> str:
-        code, name = self._code(node)
+        code, name = self._build_code(node)
         return cache_key(
             code=code,
             name=name,
@@ -166,7 +166,7 @@ class Launcher:
                 self._find_pickled_function(node.target)
             else:
                 self._files.find_function_file(node.target, node.name)
-            self.python(node)
+            self.choose_python(node)
 
     def keep_functions(self) -> None:
         """Store functions that the running program or notebook defines by value, for later processes."""
@@ -206,7 +206,7 @@ class Launcher:
             )
         return file
 
-    def _code(self, node: Executor) -> tuple[Path | bytes, str]:
+    def _build_code(self, node: Executor) -> tuple[Path | bytes, str]:
         if node.target is None:
             return self._files.find(node.mainfile or "", node.name), node.mainfile or ""
         file = self._files.find_function_file(node.target, node.name)
@@ -222,7 +222,7 @@ class Launcher:
     def _build_env(self, node: Executor, task: StepName, outputs: Path) -> dict[str, str]:
         """Return the environment variables that a step gets in addition to its runner's."""
         run = self._folder.path.name
-        variables = step_variables(self._app, self._workflow.name, run, node, task, outputs, tracking=self._tracking)
+        variables = build_step_env(self._app, self._workflow.name, run, node, task, outputs, tracking=self._tracking)
         return {"SCANFLOW_HOME": str(self._home.path), **variables}  # for steps that run scanflow's own commands
 
     def _read_outputs(self, task: StepName) -> Outputs:

@@ -26,7 +26,7 @@ JOBS_FOLDER: Final = "jobs"
 
 def list_neighbours(home: Path) -> list[Neighbour]:
     """Return the services and jobs of a home with their CPUs."""
-    services = [Neighbour(name=name, cpus=cpus) for name, cpus in read_service_cpus(_services(home)).items()]
+    services = [Neighbour(name=name, cpus=cpus) for name, cpus in read_service_cpus(_open_services(home)).items()]
     return services + [
         job for file in sorted((home / JOBS_FOLDER).glob("*.json")) if (job := _read_running_job(file)) is not None
     ]
@@ -39,7 +39,7 @@ def claim_cpus(
     """Plan a job beside running ones, and hold its CPUs inside the context; services and other jobs choose after it."""
     file = home / JOBS_FOLDER / f"{os.getpid()}.json"
     with ExitStack() as stack:
-        with hold_lock(_services(home).lock):
+        with hold_lock(_open_services(home).lock):
             mpi_plan = plan(list_neighbours(home))
             cpus = tuple(sorted({cpu for rank in mpi_plan.ranks for cpu in rank.cpus}))
             create_private_folder(home / JOBS_FOLDER)
@@ -52,7 +52,7 @@ def claim_cpus(
             file.with_suffix(".lock").unlink(missing_ok=True)
 
 
-def _services(home: Path) -> ServicesHome:
+def _open_services(home: Path) -> ServicesHome:
     return ServicesHome(home / "services")
 
 

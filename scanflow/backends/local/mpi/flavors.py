@@ -35,7 +35,7 @@ class Mpirun:
     program: str
 
 
-def linked_flavor(program: Path) -> MPIFlavor | None:
+def find_linked_flavor(program: Path) -> MPIFlavor | None:
     """Return the flavor whose library a program is linked with; None: it is a script, or linked with no known one.
 
     A program that is started by the other flavor's ``mpirun`` silently runs as many jobs of one rank each.
@@ -62,7 +62,7 @@ def find_launcher(
         InvalidError: the program is linked with the other flavor.
         NotFoundError: it is not installed.
     """
-    linked = linked_flavor(program)
+    linked = find_linked_flavor(program)
     if wanted is not None and linked is not None and wanted != linked:
         raise InvalidError(
             f"MPIWorkload {name!r} sets flavor={wanted!r}, but its program is linked with {linked!r}. Omit flavor, or "

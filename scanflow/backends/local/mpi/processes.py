@@ -117,7 +117,7 @@ def measure_output(folder: Path, n_tasks: int) -> dict[int, int]:
 
 def kill_ranks(folder: Path, most_bytes: int) -> None:
     """Kill the ranks at once, whatever ``mpirun`` does, and truncate the output of each."""
-    for pid in _pids(folder).values():
+    for pid in _list_pids(folder).values():
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     for file in folder.iterdir():
@@ -128,13 +128,13 @@ def kill_ranks(folder: Path, most_bytes: int) -> None:
 def measure_cpu_time(folder: Path) -> dict[int, float]:
     """Return the CPU time in seconds of each running rank."""
     seconds: dict[int, float] = {}
-    for rank, pid in _pids(folder).items():
+    for rank, pid in _list_pids(folder).items():
         with suppress(OSError):
             seconds[rank] = compute_cpu_seconds(read_stat_fields(pid))
     return seconds
 
 
-def _pids(folder: Path) -> dict[int, int]:
+def _list_pids(folder: Path) -> dict[int, int]:
     """Return the process ids of the running ranks."""
     running = (file for file in folder.glob("*.pid") if not file.with_suffix(".exit").exists())
     return {int(file.stem): int(text) for file in running if (text := file.read_text(encoding="ascii").strip())}

@@ -96,7 +96,7 @@ class LocalServices:
             shape=shape,
             tell=lambda text: observe(Progress(service=workflow.name, text=text)),
         )
-        recorder = self._recorder(folder, app, spec.serving)
+        recorder = self._build_recorder(folder, app, spec.serving)
 
         def build_desired(before: DesiredState | None) -> DesiredState:
             return self._build_desired(before, spec, recorder, deployment.port or spec.serving.port)
@@ -143,7 +143,7 @@ class LocalServices:
         state = previous.redeploy(spec)
         return state.model_copy(update={"recorder": recorder, "program": self._program})
 
-    def _recorder(self, folder: ServiceFolder, app: Application, serving: Serving) -> tuple[str, ...]:
+    def _build_recorder(self, folder: ServiceFolder, app: Application, serving: Serving) -> tuple[str, ...]:
         if serving.record <= 0 or app.tracker is None or self._log_predictions is None:
             return ()
         options = {

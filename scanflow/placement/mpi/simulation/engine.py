@@ -173,7 +173,7 @@ class _Simulator:
             self._set_rates()
             return
         if kind == "submit" and isinstance(what, SubmittedJob):
-            self._waiting.append((what, self._scenario.workload(what)))
+            self._waiting.append((what, self._scenario.build_workload(what)))
         elif isinstance(what, _Running):
             for worker in what.workers:
                 self._machines.release(worker.node, worker.cores)

@@ -69,7 +69,7 @@ class SchemeSummary:
     longest_makespan_s: float
 
 
-def thesis_jobs() -> tuple[SubmittedJob, ...]:
+def generate_thesis_jobs() -> tuple[SubmittedJob, ...]:
     """Return the jobs of the thesis, at the times published by its authors."""
     return tuple(_build_job(place, program, at) for place, (at, program) in enumerate(_SUBMITTED))
 
@@ -85,7 +85,7 @@ def generate_jobs(seed: int) -> tuple[SubmittedJob, ...]:
     )
 
 
-def dgemm_jobs() -> tuple[SubmittedJob, ...]:
+def generate_dgemm_jobs() -> tuple[SubmittedJob, ...]:
     """Return the ten jobs of 6.4.2, one each minute."""
     return tuple(_build_job(place, DGEMM, 60 * place) for place in range(10))
 

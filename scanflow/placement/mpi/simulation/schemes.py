@@ -41,7 +41,7 @@ class DeploymentScheme:
     release_s: float = 36.0
     """Time from a job's end until its cores are free: containers that ignore SIGTERM are killed after 30 s."""
 
-    def workload(self, job: SubmittedJob) -> MPIWorkload:
+    def build_workload(self, job: SubmittedJob) -> MPIWorkload:
         """Return the job as its user, or the framework, defines it."""
         by_hand = job.n_tasks if self.one_worker_per_task else 1
         return MPIWorkload(

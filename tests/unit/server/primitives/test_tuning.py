@@ -19,7 +19,7 @@ from scanflow.names import RunName
 from scanflow.outputs import keep_outputs, use_output_dir
 from scanflow.settings import Settings
 from scanflow.tuning import step
-from scanflow.tuning.workflow import tuning_workflow
+from scanflow.tuning.workflow import build_tuning_workflow
 from tests.unit.server.primitives.keeping import Doing, InlineRuns, Remembered
 from tests.unit.standin import Place, StandIn
 
@@ -159,7 +159,7 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 def test_the_step_leaves_what_the_program_found(programs: list[tuple[Any, ...]], tmp_path: Path) -> None:
     outputs: dict[str, Any] = {}
     with use_output_dir(tmp_path), keep_outputs(outputs):
-        step.tune(**tuning_workflow("serve", inputs=[[1, 2]]).steps[0].parameters)
+        step.tune(**build_tuning_workflow("serve", inputs=[[1, 2]]).steps[0].parameters)
     assert (outputs["service"], outputs["winner"], outputs["trials"]) == ("serve", None, 2)
     assert Path(programs[0][1]).read_text() == "[[1, 2]]"
     with use_output_dir(tmp_path), keep_outputs(outputs), pytest.raises(StepFailedError, match="exited with code 3"):

@@ -49,7 +49,7 @@ def sample_pages(pid: int, window_s: float) -> TouchedBytes | None:
     return TouchedBytes(time.monotonic(), window_s, after - before, int(referenced[1]) * 1024)
 
 
-def traffic(samples: Iterable[TouchedBytes], cache_bytes: int, *, outside_mpi: float = 1.0) -> float | None:
+def estimate_traffic(samples: Iterable[TouchedBytes], cache_bytes: int, *, outside_mpi: float = 1.0) -> float | None:
     """Return a lower bound of memory traffic in bytes per CPU second outside MPI; None: there are too few samples.
 
     Args:

@@ -23,7 +23,7 @@ from scanflow.backends.local.mpi.processes import (
 )
 from scanflow.backends.local.mpi.profiling.calls import CallCounters, compile_library, read_calls, sum_calls
 from scanflow.backends.local.mpi.profiling.classify import MeasuredTotals, Profile, classify
-from scanflow.backends.local.mpi.profiling.pages import WINDOWS_S, TouchedBytes, sample_pages, traffic
+from scanflow.backends.local.mpi.profiling.pages import WINDOWS_S, TouchedBytes, estimate_traffic, sample_pages
 from scanflow.backends.local.mpi.profiling.perf import build_record_command, read_mpi_share
 from scanflow.errors import StepFailedError
 from scanflow.placement.mpi.plan import MPIPlan
@@ -160,7 +160,7 @@ def compute_profile(observed: ProfileSamples) -> Profile:
     if calls:
         seen = sum_calls(moments[-1].subtract(moments[0]) for moments in calls)
         outside = max(0.0, seen.cpu_s - seen.mpi_cpu_s)
-        memory = traffic(pages, cache, outside_mpi=outside / seen.cpu_s if seen.cpu_s else 1.0)
+        memory = estimate_traffic(pages, cache, outside_mpi=outside / seen.cpu_s if seen.cpu_s else 1.0)
         return classify(
             MeasuredTotals(
                 how=f"measured in {len(calls)} ranks by MPI's profiling interface",
@@ -173,7 +173,7 @@ def compute_profile(observed: ProfileSamples) -> Profile:
         )
     if shares:
         share = statistics.mean(shares)
-        memory = traffic(pages, cache, outside_mpi=1 - share)
+        memory = estimate_traffic(pages, cache, outside_mpi=1 - share)
         how = f"measured in {len(shares)} ranks by perf"
         return classify(MeasuredTotals(how=how, seconds=seconds, share_in_mpi=share, memory_bytes=memory))
     return Profile(profile=None, reason="no rank ran long enough after MPI_Init to be measured")

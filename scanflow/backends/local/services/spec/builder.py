@@ -21,9 +21,9 @@ from scanflow.backends.service_records import Shape
 from scanflow.backends.service_spec import Fetch, ServiceSpec, build_nodes, compute_fingerprint, find_scaling
 from scanflow.backends.shapes import compute_shape
 from scanflow.errors import InvalidError, UsageError
-from scanflow.placement.available_cpus import this_machine
+from scanflow.placement.available_cpus import read_this_machine
 from scanflow.placement.sysfs import read_topology
-from scanflow.placement.threads import pool_size
+from scanflow.placement.threads import compute_pool_size
 from scanflow.wire import ModelFiles, Revision
 
 
@@ -84,7 +84,7 @@ class ServiceSpecBuilder:
             scaling=scaling,
             serving=serving,
             tracker_uri=app.tracker.uri if app.tracker else None,
-            python=str(self._python(app, workflow, tell)),
+            python=str(self._choose_python(app, workflow, tell)),
             aliases=tuple(
                 other.name
                 for other in app.workflows
@@ -99,7 +99,7 @@ class ServiceSpecBuilder:
     def _fit_shape(self, name: str, shape: Shape, scaling: Scaling | None, env: dict[str, str]) -> Shape:
         topology = read_topology()
         most = max(shape.instances, 1 if scaling is None else scaling.max)
-        memory = this_machine().memory_bytes
+        memory = read_this_machine().memory_bytes
         if shape.memory_bytes is not None and most * shape.memory_bytes > memory:
             raise InvalidError(
                 f"{name!r}: {most} x {format_memory(shape.memory_bytes)} of memory do not fit this machine, which "
@@ -112,7 +112,7 @@ class ServiceSpecBuilder:
             raise InvalidError(f"{name!r}: {error}") from error
         return shape.model_copy(update={"threads": threads})
 
-    def _python(self, app: Application, workflow: Workflow, tell: Callable[[str], None]) -> Path:
+    def _choose_python(self, app: Application, workflow: Workflow, tell: Callable[[str], None]) -> Path:
         """Return the interpreter of the instances; creates its environment if they have their own."""
         files = find_requirements(app, workflow)
         if not files:
@@ -138,7 +138,7 @@ def plan_online(home: Path, workflow: Workflow) -> Plan:
             cores=grant.cores,
             cpus=grant.cpus,
             memory_nodes=grant.memory_nodes,
-            threads=pool_size(grant.cores),
+            threads=compute_pool_size(grant.cores),
         )
         for number, grant in enumerate(plan_grants(topology, shape, shape.instances, used), 1)
     )
@@ -147,5 +147,5 @@ def plan_online(home: Path, workflow: Workflow) -> Plan:
         instances,
         memory_bytes=shape.memory_bytes,
         machine_cores=topology.effective_count,
-        machine_memory_bytes=this_machine().memory_bytes,
+        machine_memory_bytes=read_this_machine().memory_bytes,
     )

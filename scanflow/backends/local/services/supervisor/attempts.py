@@ -43,7 +43,7 @@ class Template:
 def create_attempt(folder: ServiceFolder, desired: DesiredState, name: str, template: Template) -> Path:
     """Create the folder of an instance's next attempt, ready for its shim."""
     path, definition = get_next_attempt_folder(folder.get_attempts_folder(name)), desired.definition
-    spec = _spec(folder, desired, name, path, template.grant)
+    spec = _build_spec(folder, desired, name, path, template.grant)
     command = Spec(
         argv=(definition.python, *desired.program, str(path)),
         cwd=definition.app_dir,
@@ -69,7 +69,7 @@ def create_attempt(folder: ServiceFolder, desired: DesiredState, name: str, temp
         raise
 
 
-def _spec(folder: ServiceFolder, desired: DesiredState, name: str, path: Path, grant: Grant) -> InstanceSpec:
+def _build_spec(folder: ServiceFolder, desired: DesiredState, name: str, path: Path, grant: Grant) -> InstanceSpec:
     definition, shape = desired.definition, desired.definition.shape
     recording = None
     if definition.serving.record > 0 and desired.recorder:
