@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from scanflow_client.replay import Replay
     from scanflow_client.report import Report
 
-SEARCHED = 10_000  # of the newest events
+MAX_SEARCHED_ACTIONS = 10_000  # of the newest events
 
 
 class ControlClient:
@@ -191,7 +191,7 @@ class ControlClient:
         query = {"app": app, "team": team, "details": details, "disputed": disputed, "state": state}
         samples: dict[tuple[str, ...], dict[str, Any]] = {}
         while True:
-            size, count = limit or SEARCHED, len(samples)
+            size, count = limit or MAX_SEARCHED_ACTIONS, len(samples)
             page = self.server.get(transport.build_path("labels"), **query, limit=size, offset=count or None)
             samples |= {(sample["app"], sample.get("team", ""), sample["id"]): sample for sample in page}
             if limit is not None or len(page) < size or len(samples) == count:
@@ -261,7 +261,7 @@ class ControlClient:
         """
         # The server lists events after a number; those of a type are searched in the newest of all types.
         newest = self.newest_event()
-        listed = self.events_so_far(max(0, newest - SEARCHED), type=type, app=app)
+        listed = self.events_so_far(max(0, newest - MAX_SEARCHED_ACTIONS), type=type, app=app)
         past = listed[max(0, len(listed) - limit) :]
         if not follow:
             return past
@@ -278,9 +278,11 @@ class ControlClient:
         """Return all events after a number that the server still keeps, in order."""
         events: list[Event] = []
         while True:
-            page = self.server.get(transport.build_path("events"), after=after, type=type, app=app, limit=SEARCHED)
+            page = self.server.get(
+                transport.build_path("events"), after=after, type=type, app=app, limit=MAX_SEARCHED_ACTIONS
+            )
             events += map(Event.model_validate, page)
-            if len(page) < SEARCHED:
+            if len(page) < MAX_SEARCHED_ACTIONS:
                 return events
             after = events[-1].id
 
@@ -348,9 +350,9 @@ class ControlClient:
 
 def raise_no_server(home: Path) -> ServerClient:
     """Raise ``UnavailableError``: this client has no server; its message says how to get one."""
-    from scanflow.deployer.remote_home import read_up
+    from scanflow.deployer.remote_home import read_up_state
 
-    running = read_up(home)
+    running = read_up_state(home)
     if running is not None and running.server.is_alive():
         then = f"One is up: sf.Client({running.server.url!r})"
     else:

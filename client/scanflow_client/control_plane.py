@@ -16,7 +16,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from scanflow.deployer.remote_home import UpProcess, UpState, forget_up, get_up_file, read_up, write_up
+from scanflow.deployer.remote_home import (
+    UpProcess,
+    UpState,
+    delete_up_state,
+    get_up_state_file,
+    read_up_state,
+    write_up_state,
+)
 from scanflow.errors import MissingExtraError, ScanflowError, UnavailableError, UsageError
 from scanflow.files.private import create_private_folder, open_home, open_private
 from scanflow.http.home_token import ensure_home_token, read_home_token
@@ -40,7 +47,7 @@ _PORT_ATTEMPTS = 100
 _POLL_S = 0.05
 _SHOWN_LINES = 12
 _LOG_BYTES = 16 * 2**20
-_ANOTHER = (
+_FOREIGN_SERVER_MESSAGE = (
     "their server was not started by scanflow up, so it is not stopped. Its process is recorded in {lock!r}. Stop them "
     "through it, with its address in SCANFLOW_URL: scanflow agents APP --stop"
 )
@@ -79,7 +86,7 @@ def start_control_plane(settings: Settings, *, port: int | None = None, tracker:
     home = settings.home.expanduser().absolute()
     ensure_home_token(home)
     with _lock_home(home):
-        before = read_up(home)
+        before = read_up_state(home)
         notes: list[str] = []
         if before is None or not before.server.is_alive():
             server = _start_process(home, "server", ["scanflow_server"], _choose_port(home, port, before, notes))
@@ -89,14 +96,14 @@ def start_control_plane(settings: Settings, *, port: int | None = None, tracker:
             if port not in {None, before.server.port}:
                 raise UsageError(f"The server is up on port {before.server.port} already. Stop it first: scanflow down")
             running, fresh = before.model_copy(update={"tracker": _keep_if_alive(before.tracker)}), False
-        write_up(home, running)
+        write_up_state(home, running)
         # Before the server starts agents: they use the tracker's server, and would each load MLflow without it.
         tracker_process = (
             _start_tracker(home, settings, before, running, notes) if tracker and running.tracker is None else None
         )
         if tracker_process is not None:
             running = running.model_copy(update={"tracker": tracker_process})
-            write_up(home, running)
+            write_up_state(home, running)
         _wait_until_ready(running.server, settings)
         return UpResult(up=running, server=fresh, tracker=tracker_process is not None, notes=notes)
 
@@ -110,9 +117,9 @@ def stop_control_plane(settings: Settings, *, tell: Callable[[str], None] = lamb
     """
     home = settings.home.expanduser().absolute()
     with _lock_home(home):
-        running, agents = read_up(home), AgentShutdown(home)
+        running, agents = read_up_state(home), AgentShutdown(home)
         server = None if running is None else _keep_if_alive(running.server)
-        lock = get_up_file(home).with_name("lock")
+        lock = get_up_state_file(home).with_name("lock")
         another = server is None and is_locked(lock)
         if server is None and not another and agents.find_living():
             server = _start_server_to_stop_agents(home, settings, running, agents)
@@ -125,10 +132,12 @@ def stop_control_plane(settings: Settings, *, tell: Callable[[str], None] = lamb
             agents.kill(ENDS_S)
         stopped += _end_process("tracker", None if running is None else running.tracker)
         if another:
-            return DownResult(stopped=stopped, left=agents.describe_living(_ANOTHER.format(lock=str(lock))))
+            return DownResult(
+                stopped=stopped, left=agents.describe_living(_FOREIGN_SERVER_MESSAGE.format(lock=str(lock)))
+            )
         done = DownResult(stopped=[*agents.stopped, *stopped], left=agents.problems, running=agents.running)
         if not done.running:
-            forget_up(home)
+            delete_up_state(home)
         with suppress(UnavailableError):  # they expire in some seconds
             forget_ports(home)
         return done
@@ -136,7 +145,7 @@ def stop_control_plane(settings: Settings, *, tell: Callable[[str], None] = lamb
 
 def read_status(settings: Settings) -> dict[str, Any]:
     """Return the status of the server that the settings name, else of the home folder's."""
-    running = None if settings.url else read_up(settings.home)
+    running = None if settings.url else read_up_state(settings.home)
     if settings.url is None and (running is None or not running.server.is_alive()):
         return {"up": False, "server": None, "tracker": None, "status": None}
     url = settings.url or (running.server.url if running else "")
@@ -171,7 +180,7 @@ def _keep_if_alive(process: UpProcess | None) -> UpProcess | None:
 
 def _end_process(name: str, process: UpProcess | None) -> list[str]:
     """End a process, and return its description if it was ended."""
-    ended = process is not None and process.end(patience_s=ENDS_S)
+    ended = process is not None and process.terminate(patience_s=ENDS_S)
     return [f"the {name} at {process.url} (process {process.pid})"] if process and ended else []
 
 
@@ -200,14 +209,14 @@ def _start_server_to_stop_agents(
     process: UpProcess | None = None
     try:
         process = _start_process(home, "server", ["scanflow_server"], _choose_port(home, None, recorded, []))
-        write_up(
+        write_up_state(
             home, UpState(server=process, tracker=None if recorded is None else recorded.tracker, started=time.time())
         )
         _wait_until_ready(process, settings)
     except ScanflowError as error:
         agents.record_failure(error)
         if process is not None:
-            process.end(patience_s=ENDS_S)
+            process.terminate(patience_s=ENDS_S)
         return None
     return process
 
@@ -256,7 +265,7 @@ def _start_tracker(
 
 
 def _start_process(home: Path, name: str, command: Sequence[str], port: int) -> UpProcess:
-    log = get_up_file(home).with_name(f"{name}.log")
+    log = get_up_state_file(home).with_name(f"{name}.log")
     create_private_folder(log.parent)
     if log.exists() and log.stat().st_size > _LOG_BYTES:
         log.replace(log.with_suffix(".old.log"))
@@ -283,7 +292,7 @@ def reserve_home_port(home: Path, first: int) -> int:
 @contextmanager
 def _lock_home(home: Path) -> Iterator[None]:
     """Hold the lock of a home folder, so that one ``up`` or ``down`` at a time changes it."""
-    path = get_up_file(home).with_name("up.lock")
+    path = get_up_state_file(home).with_name("up.lock")
     try:
         create_private_folder(open_home(path.parent.parent) / path.parent.name)
         file = open_private(path, "a+", encoding="ascii")

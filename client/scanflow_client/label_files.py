@@ -11,7 +11,7 @@ from typing import Any
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow_client.cli.options import parse_value
 
-FIRST, LAST = ("id",), ("guess", "purpose", "label")
+FIRST_COLUMNS, LAST_COLUMNS = ("id",), ("guess", "purpose", "label")
 
 
 def write(path: Path, samples: Sequence[Mapping[str, Any]]) -> int:
@@ -21,8 +21,8 @@ def write(path: Path, samples: Sequence[Mapping[str, Any]]) -> int:
         InvalidError: the file exists, and may hold labels, or it cannot be written.
     """
     columns = list(dict.fromkeys(name for sample in samples for name in sample.get("row") or {}))
-    own = {*FIRST, *LAST}
-    heads = [*FIRST, *(f"row.{name}" if name in own else name for name in columns), *LAST]
+    own = {*FIRST_COLUMNS, *LAST_COLUMNS}
+    heads = [*FIRST_COLUMNS, *(f"row.{name}" if name in own else name for name in columns), *LAST_COLUMNS]
     try:
         with path.open("x", encoding="utf-8", newline="") as file:
             lines = csv.writer(file)

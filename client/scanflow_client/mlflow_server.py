@@ -14,7 +14,7 @@ from scanflow.knowledge.mlflow.server_address import hold_server_address
 from scanflow.knowledge.step_environment import TrackerPlace, get_sqlite_path, locate_tracker
 from scanflow.settings import Settings
 
-_OTHERS = ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME")
+_REMOVED_VARIABLES = ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME")
 
 
 def build_command(port: int) -> list[str]:
@@ -29,7 +29,7 @@ def build_command(port: int) -> list[str]:
 
 def build_environment(place: TrackerPlace, inherited: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of MLflow's server."""
-    others = {name: value for name, value in inherited.items() if name not in _OTHERS}
+    others = {name: value for name, value in inherited.items() if name not in _REMOVED_VARIABLES}
     root = {} if place.artifact_root is None else {"MLFLOW_DEFAULT_ARTIFACT_ROOT": place.artifact_root.as_uri()}
     own = {
         "MLFLOW_BACKEND_STORE_URI": place.tracking_uri,

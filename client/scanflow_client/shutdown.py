@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from scanflow.deployer.remote_home import get_up_file
+from scanflow.deployer.remote_home import get_up_state_file
 from scanflow.errors import ScanflowError
 from scanflow.processes.daemon import Daemon
 from scanflow.transport import ServerClient, build_path
 
-_ENDED = {"stopped", "failed"}
+_FINAL_STATES = {"stopped", "failed"}
 Agent = tuple[str, str]
 """An application's name and an agent's."""
 
@@ -28,14 +28,14 @@ class AgentShutdown:
 
     def find_living(self) -> dict[Agent, Daemon]:
         """Return the agents whose processes live."""
-        folders = sorted(path.parent for path in get_up_file(self._home).parent.glob("agents/*/*/attempts"))
+        folders = sorted(path.parent for path in get_up_state_file(self._home).parent.glob("agents/*/*/attempts"))
         processes = {(folder.parts[-2], folder.parts[-1]): Daemon(folder) for folder in folders}
         return {agent: process for agent, process in processes.items() if process.alive}
 
     def request(self, server: ServerClient) -> None:
         """Request the server to stop each agent; an error for one does not affect the others."""
         try:
-            agents = [agent for agent in server.get(build_path("agents")) if agent.get("state") not in _ENDED]
+            agents = [agent for agent in server.get(build_path("agents")) if agent.get("state") not in _FINAL_STATES]
             self._services = [service["name"] for service in server.get(build_path("services"))]
         except ScanflowError as error:
             self.record_failure(error)

@@ -18,7 +18,7 @@ from scanflow.agent.strategy import Strategy
 from scanflow.app.model import shorten
 from scanflow.errors import InvalidError
 
-_RESERVED = ("sample", "parameters", "situation")
+_RESERVED_PARAMETERS = ("sample", "parameters", "situation")
 
 
 @dataclass(frozen=True, kw_only=True)

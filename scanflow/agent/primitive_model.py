@@ -281,10 +281,10 @@ class BuiltInPrimitive(_Checked):
             return {name: value for name, value in arguments.items() if value is not None or name in cls.nulls}
 
         @classmethod
-        def _parameters(cls) -> list[Parameter]:
+        def _list_parameters(cls) -> list[Parameter]:
             what = "Parameters, as keyword arguments."
             more = Parameter(name="**more", type="anything", required=False, what=what)
-            return [*super()._parameters(), *([more] if cls.rest else [])]
+            return [*super()._list_parameters(), *([more] if cls.rest else [])]
 
 
 def format_type(hint: Any) -> str:

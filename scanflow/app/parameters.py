@@ -14,7 +14,7 @@ from scanflow.text.masking import STARS, looks_secret
 
 MAX_DEPTH = 50  # far below where writers of JSON and YAML give up
 _MAX_BITS = 14_000  # Python reads and writes whole numbers of at most 4,300 digits
-_OURS = frozenset({"$from", "$path", "$pickle"})
+_RESERVED_KEYS = frozenset({"$from", "$path", "$pickle"})
 
 
 def _refuse(*_: Any, **__: Any) -> NoReturn:
@@ -115,7 +115,7 @@ def _check_number(value: float, what: str) -> float:
     return float(value)
 
 
-def _check_keys(value: Mapping[Any, Any], what: str, *, reserved: frozenset[str] = _OURS) -> dict[str, Any]:
+def _check_keys(value: Mapping[Any, Any], what: str, *, reserved: frozenset[str] = _RESERVED_KEYS) -> dict[str, Any]:
     keyed: dict[str, Any] = {}
     for key, inner in value.items():
         if isinstance(key, bool) or not isinstance(key, str | int):

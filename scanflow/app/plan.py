@@ -14,7 +14,7 @@ from scanflow.app.service import Service
 from scanflow.app.workflow import Workflow
 
 IMAGE_NOTE = "image not used here"
-_BY_VALUE = re.compile(r"^[0-9a-f]{64}\.pickle:")
+_PICKLE_REFERENCE = re.compile(r"^[0-9a-f]{64}\.pickle:")
 """What a server names a function by that a program or notebook sent it."""
 
 
@@ -143,7 +143,7 @@ def _sum_memory(step: PlannedStep, machine_cores: float) -> int:
 def _plan_step(workflow: Workflow, name: str, wave: int) -> PlannedStep:
     node = workflow.by_name[name]
     assert isinstance(node, Executor)
-    runs = node.mainfile or _BY_VALUE.sub("by value: ", str(node.function))
+    runs = node.mainfile or _PICKLE_REFERENCE.sub("by value: ", str(node.function))
     return _build_step(workflow, node, wave, runs=runs, notes=_list_notes(node)).model_copy(
         update={"width": _count_tasks(node)}
     )

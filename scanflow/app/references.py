@@ -16,7 +16,7 @@ from scanflow.app.parameters import to_plain
 from scanflow.errors import InvalidError
 
 RESULT = "result"
-_FROM = "$from"
+_REFERENCE_KEY = "$from"
 _REF = re.compile(r"(?P<step>[a-z0-9][-a-z0-9]*)\.(?P<output>.+)", re.DOTALL)
 _CONDITION = re.compile(r"\s*(?P<left>\S+?)\s*(?P<op>==|!=|<=|>=|<|>|\bin\b)\s*(?P<right>.+?)\s*")
 
@@ -47,9 +47,9 @@ class Ref(Model):
     @model_validator(mode="before")
     @classmethod
     def _read(cls, data: Any) -> Any:
-        if not (isinstance(data, Mapping) and set(data) == {_FROM}):
+        if not (isinstance(data, Mapping) and set(data) == {_REFERENCE_KEY}):
             return data
-        ref = _parse_reference(data[_FROM])
+        ref = _parse_reference(data[_REFERENCE_KEY])
         return {"step": ref.step, "output": ref.output}
 
     @model_validator(mode="after")
@@ -62,7 +62,7 @@ class Ref(Model):
 
     @model_serializer
     def _write(self) -> dict[str, str]:
-        return {_FROM: str(self)}
+        return {_REFERENCE_KEY: str(self)}
 
     def __str__(self) -> str:
         if self.step is None:
@@ -135,7 +135,7 @@ def _parse_condition(text: str) -> dict[str, Any]:
             f"The condition {shorten(text)} compares with {shorten(match['right'])}, which is not JSON. "
             f"Write text in double quotes, as in 'check.verdict == \"good\"'."
         ) from None
-    return {"left": {_FROM: match["left"]}, "op": match["op"], "right": right}
+    return {"left": {_REFERENCE_KEY: match["left"]}, "op": match["op"], "right": right}
 
 
 def _check_operand(value: Any) -> Any:
@@ -181,7 +181,7 @@ class Condition(Model):
         except InvalidError:
             pass
         # An output whose name has spaces or signs in it.
-        return {"left": {_FROM: str(self.left)}, "op": self.op, "right": self.right}
+        return {"left": {_REFERENCE_KEY: str(self.left)}, "op": self.op, "right": self.right}
 
     def __str__(self) -> str:
         return f"{self.left!s} {self.op} {json.dumps(self.right)}"
@@ -204,8 +204,8 @@ class Condition(Model):
 
 def read_reference(value: Any) -> Ref | None:
     """Convert ``{"$from": ...}`` to a reference; return references unchanged, None for anything else."""
-    if isinstance(value, Mapping) and set(value) == {_FROM}:
-        return _parse_reference(value[_FROM])
+    if isinstance(value, Mapping) and set(value) == {_REFERENCE_KEY}:
+        return _parse_reference(value[_REFERENCE_KEY])
     return value if isinstance(value, Ref) else None
 
 

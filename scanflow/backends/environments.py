@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 
 from scanflow.app.application import Application
 
-_SHOWN = 120
+_MAX_LENGTH = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,4 +102,4 @@ class EnvironmentBackend(Protocol):
 
 def _shorten(value: Any) -> str:
     text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+    return text if len(text) <= _MAX_LENGTH else f"{text[: _MAX_LENGTH - 3]}..."

@@ -24,8 +24,8 @@ RANKS: Final = "ranks"
 PLAN: Final = "plan.json"
 _ENDINGS: Final = {"stdout": "out", "stderr": "err"}
 _LAST_LINES: Final = 5
-_COMPUTED_S: Final = 0.5
-_OF_OPENMPI: Final = re.compile(r"\[[^\]\s]+:\d+\] ")
+_MIN_BUSY_S: Final = 0.5
+_OPENMPI_PREFIX: Final = re.compile(r"\[[^\]\s]+:\d+\] ")
 """Begins the lines that Open MPI's handler of fatal signals writes after a program's own."""
 
 
@@ -48,7 +48,7 @@ def read_last_lines(folder: Path, rank: int, heading: str = "Its last lines") ->
     for kind in ("err", "out"):
         file = folder / f"{rank}.{kind}"
         text = file.read_bytes()[-20_000:].decode("utf-8", errors="replace") if file.exists() else ""
-        if lines := [line for line in text.splitlines() if line.strip() and not _OF_OPENMPI.match(line)]:
+        if lines := [line for line in text.splitlines() if line.strip() and not _OPENMPI_PREFIX.match(line)]:
             return f" {heading}:\n" + "\n".join(lines[-_LAST_LINES:])
     return ""
 
@@ -136,7 +136,7 @@ def _find_idle_ranks(cpu_s: Mapping[int, float]) -> list[int]:
     """Return the ranks that were nearly idle while most computed."""
     most = max(cpu_s.values(), default=0.0)
     idle = [rank for rank, seconds in cpu_s.items() if seconds < most / 10]
-    return idle if most >= _COMPUTED_S and len(idle) <= len(cpu_s) / 2 else []
+    return idle if most >= _MIN_BUSY_S and len(idle) <= len(cpu_s) / 2 else []
 
 
 def _get_state(status: int | None, job: TaskState) -> TaskState:

@@ -18,8 +18,8 @@ from scanflow.placement.scaling import Load
 WINDOW_S = 60.0
 REQUESTS = "scanflow_requests_total"
 SECONDS = "scanflow_request_seconds"
-RECORDED = "scanflow_recorded_total"
-DROPPED = "scanflow_dropped_total"
+RECORDED_METRIC = "scanflow_recorded_total"
+DROPPED_METRIC = "scanflow_dropped_total"
 
 SampleKey: TypeAlias = tuple[str, tuple[tuple[str, str], ...]]
 Samples: TypeAlias = dict[SampleKey, float]
@@ -148,9 +148,9 @@ def compute_totals(samples: Mapping[SampleKey, float]) -> Totals:
             stats.buckets[limit] = stats.buckets.get(limit, 0.0) + value
         elif name == f"{SECONDS}_sum":
             totals.revisions.setdefault(revision, RevisionStats()).seconds += value
-        elif name == RECORDED:
+        elif name == RECORDED_METRIC:
             totals.recorded += value
-        elif name == DROPPED:
+        elif name == DROPPED_METRIC:
             totals.dropped += value
     return totals
 

@@ -25,7 +25,7 @@ EVENTS = {"cpu-migrations": "migrations", "cache-misses": "cache_misses"}
 _JOIN = 'echo $$ > "$0" && exec "$@"'
 """A shell joins the memory group and becomes the program: nothing of it is outside the group."""
 
-_SHOWN = 2000
+_MAX_SHOWN = 2000
 
 
 @cache
@@ -115,7 +115,7 @@ def _run(
         read_blocks=used.ru_inblock,
         written_blocks=used.ru_oublock,
         exit_code=code,
-        last_lines="" if code == 0 else output.read_text(errors="replace")[-_SHOWN:].strip(),
+        last_lines="" if code == 0 else output.read_text(errors="replace")[-_MAX_SHOWN:].strip(),
         **{EVENTS[name]: count for name, count in counted.items()},
     )
 

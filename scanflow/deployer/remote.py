@@ -32,7 +32,7 @@ from scanflow.transport import ServerClient, build_path
 if TYPE_CHECKING:
     from scanflow.transport import Message
 
-AGAIN_S = 0.2
+POLL_S = 0.2
 PATIENCE_S = 30.0
 """How long a run may have no driver, after its driver was killed, before it is reported as interrupted."""
 
@@ -230,7 +230,7 @@ class RemoteDeployer(Deployer):
                     return record
             if self._clock() >= until:
                 raise build_still_running_error(name, timeout_s)
-            self._sleep(AGAIN_S)
+            self._sleep(POLL_S)
 
     def _finish_change(self, name: str, operation: dict[str, Any], observe: ServiceObserver) -> ServiceRecord:
         return ServiceRecord.model_validate(self._wait_for_operation(name, operation["operation"], observe)["result"])

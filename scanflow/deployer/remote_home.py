@@ -32,7 +32,7 @@ class UpProcess(BaseModel):
         """Return whether the process runs."""
         return self.daemon.alive
 
-    def end(self, *, patience_s: float) -> bool:
+    def terminate(self, *, patience_s: float) -> bool:
         if not self.daemon.alive:
             return False
         self.daemon.stop()
@@ -51,18 +51,18 @@ class UpState(BaseModel):
     """Seconds since the epoch."""
 
 
-def get_up_file(home: Path) -> Path:
+def get_up_state_file(home: Path) -> Path:
     return home.expanduser().absolute() / "server" / "up.json"
 
 
-def read_up(home: Path) -> UpState | None:
+def read_up_state(home: Path) -> UpState | None:
     try:
-        return UpState.model_validate_json(get_up_file(home).read_bytes())
+        return UpState.model_validate_json(get_up_state_file(home).read_bytes())
     except (OSError, ValidationError):
         return None
 
 
-def write_up(home: Path, up: UpState) -> None:
+def write_up_state(home: Path, up: UpState) -> None:
     """Write the note atomically.
 
     Raises:
@@ -70,10 +70,10 @@ def write_up(home: Path, up: UpState) -> None:
     """
     from scanflow.processes.files import write_atomically
 
-    path = get_up_file(home)
+    path = get_up_state_file(home)
     create_private_folder(open_home(path.parent.parent) / path.parent.name)
     write_atomically(path, up.model_dump_json(indent=2).encode())
 
 
-def forget_up(home: Path) -> None:
-    get_up_file(home).unlink(missing_ok=True)
+def delete_up_state(home: Path) -> None:
+    get_up_state_file(home).unlink(missing_ok=True)

@@ -19,7 +19,7 @@ RARE = 5
 MAX_CUTS = 256
 """Number of values at which distribution functions are compared, evenly drawn from the existing ones."""
 
-NEAR = 1e-9
+RELATIVE_TOLERANCE = 1e-9
 """Numbers that differ by less than this share of the interquartile range are equal: their sums were rounded
 differently."""
 
@@ -160,7 +160,7 @@ def _merge_near_levels(column: Column) -> tuple[NDArray[Any], NDArray[np.intp], 
     if not column.is_numeric or column.missing.all():
         return column.levels
     numbers = column.values.astype(np.float64)
-    unit = NEAR * float(np.subtract(*np.nanquantile(numbers, [0.75, 0.25])))
+    unit = RELATIVE_TOLERANCE * float(np.subtract(*np.nanquantile(numbers, [0.75, 0.25])))
     if unit == 0:
         return column.levels
     levels, codes, counts = Column(np.round(numbers / unit)).levels

@@ -25,7 +25,7 @@ from typing import Any, Literal
 from scanflow.drift.slices import CURRENT, Slice, compute_quantile
 from scanflow.errors import InvalidError
 
-FIRST_LOOK = 0.8
+FIRST_LOOK_POWER = 0.8
 
 MIN_TRAFFIC = 0.02
 """A slice with at least this share of the recent predictions still receives requests."""
@@ -323,7 +323,7 @@ def for_evaluation(point: bytes, *, share: float = 0.3) -> bool:
 
 
 def _spend_level(level: float, look: int) -> float:
-    return level * (FIRST_LOOK if look == 1 else (1 - FIRST_LOOK) / (look * (look - 1)))
+    return level * (FIRST_LOOK_POWER if look == 1 else (1 - FIRST_LOOK_POWER) / (look * (look - 1)))
 
 
 def _format_points(share: float) -> str:

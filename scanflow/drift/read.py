@@ -18,7 +18,7 @@ INPUT = "input:"
 """Prefix of the names of recorded inputs in files of recorded predictions."""
 
 
-_AS_TEXT: Final = ("text", "number")
+_TEXT_KINDS: Final = ("text", "number")
 
 MISSING: Final = ("", "#N/A", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", "<NA>", "NaT")
 """Texts that mean a missing value, in files of every kind."""
@@ -34,7 +34,9 @@ def read_pair(reference: Path, current: Path) -> tuple[DataTable, DataTable, lis
     before, after = _read(reference), _read(current)
     notes = dict[str, str]()
     texts = [
-        name for name in before.keys() & after.keys() if (infer_kind(before[name]), infer_kind(after[name])) == _AS_TEXT
+        name
+        for name in before.keys() & after.keys()
+        if (infer_kind(before[name]), infer_kind(after[name])) == _TEXT_KINDS
     ]
     if texts:  # as they stand in the file: zeros in front are no part of a number
         after |= _read(current, texts=texts)

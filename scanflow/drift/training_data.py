@@ -21,7 +21,7 @@ from scanflow.drift.samples import Samples, compute_digests, is_table, pack_samp
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.knowledge.port import KnowledgeBase
 
-DATASET, OF_MODEL = "dataset", "scanflow.model"
+DATASET, MODEL_TAG = "dataset", "scanflow.model"
 
 _MIN_ROWS = 20
 
@@ -66,7 +66,7 @@ class TrainingData:
             arrays = {"y_train": self.y_train, "y_clean": self.y_clean}
             arrays |= pack_samples("x_train", self.x_train) | pack_samples("x_clean", self.x_clean)
             np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # its own keyword is no array
-            tags = {"scanflow.kind": DATASET, OF_MODEL: model}
+            tags = {"scanflow.kind": DATASET, MODEL_TAG: model}
             tracker.log_run(app, team, name=DATASET, tags=tags, artifacts=file)
 
     @classmethod
@@ -76,7 +76,7 @@ class TrainingData:
         Raises:
             NotFoundError: none was.
         """
-        query = f"tags.`scanflow.kind` = '{DATASET}' and tags.`{OF_MODEL}` = '{model}'"
+        query = f"tags.`scanflow.kind` = '{DATASET}' and tags.`{MODEL_TAG}` = '{model}'"
         runs = tracker.search_runs(app, team, query, limit=1)
         if not runs:
             raise NotFoundError(

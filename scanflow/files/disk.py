@@ -11,7 +11,7 @@ _FULL = "its disk is full. Free space"
 _DENIED = "this user has no permission. Fix its permissions, or use a home of your own (SCANFLOW_HOME)"
 _READ_ONLY = "its file system is mounted read-only. Use another home (SCANFLOW_HOME)"
 _FILES = "too many files are open. Raise the limit (ulimit -n), or run fewer steps at once (SCANFLOW_SLOTS)"
-_BROKEN = "its disk reports an input/output error. Check the disk"
+_IO_ERROR = "its disk reports an input/output error. Check the disk"
 _BUSY = "another process has locked it. Wait for that process"
 _WORDS = {
     errno.ENOSPC: _FULL,
@@ -21,7 +21,7 @@ _WORDS = {
     errno.EROFS: _READ_ONLY,
     errno.EMFILE: _FILES,
     errno.ENFILE: _FILES,
-    errno.EIO: _BROKEN,
+    errno.EIO: _IO_ERROR,
     errno.EAGAIN: "no more processes can be started. Raise the limit (ulimit -u), or run fewer steps at once",
     errno.ENOMEM: "there is no memory left. Run fewer steps at once (SCANFLOW_SLOTS)",
     errno.ENOENT: "the file or folder does not exist and cannot be created. Use another home (SCANFLOW_HOME)",
@@ -33,7 +33,7 @@ _SQLITE = {
     "SQLITE_READONLY": "it is not writable: check its permissions, and whether its disk is mounted read-only",
     "SQLITE_CANTOPEN": "it cannot be opened: check its permissions, and that its folder exists",
     "SQLITE_PERM": _DENIED,
-    "SQLITE_IOERR": _BROKEN,
+    "SQLITE_IOERR": _IO_ERROR,
     "SQLITE_BUSY": _BUSY,
     "SQLITE_LOCKED": _BUSY,
     "SQLITE_CORRUPT": "it is damaged. Move it away; a new one is then created",

@@ -10,7 +10,7 @@ from typing import IO, Any
 
 from scanflow.errors import UsageError
 
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_OTHER_USERS = stat.S_IRWXG | stat.S_IRWXO
 _SHARED_BY_DESIGN = {"venvs"}  # packages, no data; tens of thousands of files
 
 
@@ -49,9 +49,9 @@ def create_private_file(path: Path) -> Path:
 def open_home(path: Path) -> Path:
     """Create a home folder, or revoke other users' access to an existing one and its content; return it."""
     mode = create_private_folder(path).stat().st_mode
-    if mode & _OTHERS:
+    if mode & _OTHER_USERS:
         try:
-            path.chmod(stat.S_IMODE(mode) & ~_OTHERS)
+            path.chmod(stat.S_IMODE(mode) & ~_OTHER_USERS)
         except PermissionError as error:
             raise UsageError(
                 f"The home {str(path)!r} belongs to another user, who could read and change what runs. Use a folder "
@@ -77,7 +77,7 @@ def _walk(folder: Path) -> Iterator[os.DirEntry[str]]:
 def _tighten(entry: os.DirEntry[str]) -> None:
     try:
         mode = entry.stat(follow_symlinks=False).st_mode
-        if mode & _OTHERS and not stat.S_ISLNK(mode):
-            Path(entry.path).chmod(stat.S_IMODE(mode) & ~_OTHERS)
+        if mode & _OTHER_USERS and not stat.S_ISLNK(mode):
+            Path(entry.path).chmod(stat.S_IMODE(mode) & ~_OTHER_USERS)
     except OSError:
         pass  # it went away, or is another user's; the folder above keeps others out in any case

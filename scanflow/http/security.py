@@ -24,7 +24,7 @@ Authenticate: TypeAlias = Callable[[str], Awaitable[object | None]]
 
 ANY_HOST = "*"
 _OWN_SITES = frozenset({b"same-origin", b"none"})
-_CHECKED = (b"host", b"origin", b"sec-fetch-site")
+_CHECKED_HEADERS = (b"host", b"origin", b"sec-fetch-site")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +54,10 @@ def refuse_request(headers: Headers, *, hosts: Collection[str] = ()) -> Refusal 
     ``hosts``: names beside loopback's under which the program may be reached, in lower case, without ports; ``*`` is
     any, for a program that nobody's loopback leads to.
     """
-    checked = [(name, value) for name, value in headers if name in _CHECKED]
+    checked = [(name, value) for name, value in headers if name in _CHECKED_HEADERS]
     if sum(name == b"host" for name, _ in checked) > 1:
         return Refusal(400, "More than one Host", "The request has more than one Host header. Send one.")
-    host, origin, site = map(dict(checked).get, _CHECKED)
+    host, origin, site = map(dict(checked).get, _CHECKED_HEADERS)
     if host is not None and not _is_allowed(host, hosts):
         return Refusal(
             421,

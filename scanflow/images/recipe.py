@@ -18,7 +18,7 @@ CODE: Final = "/app"
 """The folder with the application's code in an image; steps and instances run there."""
 
 _REFERENCE: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._\-/:@]*")
-_KEPT: Final = 16
+_DIGEST_LENGTH: Final = 16
 
 
 class Recipe(BaseModel):
@@ -42,7 +42,9 @@ class Recipe(BaseModel):
     @property
     def tag(self) -> str:
         """A digest of the image's contents: 16 hexadecimal digits."""
-        return hashlib.sha256(json.dumps([render_dockerfile(self), *self.requirements]).encode()).hexdigest()[:_KEPT]
+        return hashlib.sha256(json.dumps([render_dockerfile(self), *self.requirements]).encode()).hexdigest()[
+            :_DIGEST_LENGTH
+        ]
 
     def format_name(self, registry: str | None = None) -> str:
         """Return the image's name: ``host:5000/scanflow/mnist:0f3c…``."""

@@ -16,7 +16,7 @@ from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.knowledge.records import LATEST
 from scanflow.names import check_name, format_environment_name
 
-RESERVED = "scanflow.kb."
+RESERVED_PREFIX = "scanflow.kb."
 """Prefix of the tags that adapters use internally; other clients cannot set them."""
 
 MAX_KEY = 250
@@ -70,8 +70,10 @@ def check_tags(tags: Mapping[str, str] | None) -> dict[str, str]:
         _check_key(key, "tag")
         if key in _FIELDS:
             raise InvalidError(f"The tag {key!r} cannot be set: it is a field. Write {_FIELDS[key]}=... instead.")
-        if key.startswith(RESERVED):
-            raise InvalidError(f"The tag {key!r} cannot be set: tags that begin with {RESERVED!r} are scanflow's own.")
+        if key.startswith(RESERVED_PREFIX):
+            raise InvalidError(
+                f"The tag {key!r} cannot be set: tags that begin with {RESERVED_PREFIX!r} are scanflow's own."
+            )
         if not isinstance(value, str):
             raise InvalidError(
                 f"The tag {key!r} has the value {value!r:.60}; a tag's value is text. Write str(...) around it."

@@ -14,7 +14,7 @@ from scanflow.errors import InvalidError, NotFoundError, UnavailableError, did_y
 
 # A tracking server is sent a file's name as part of an address, unquoted: "#" and what follows would be lost on the
 # way.
-_NOT_CARRIED = re.compile(r"[#%?\\\x00-\x1f\x7f]")
+_FORBIDDEN = re.compile(r"[#%?\\\x00-\x1f\x7f]")
 
 
 def check_source(source: Path) -> dict[str, Path]:
@@ -77,7 +77,7 @@ def _check_file(name: str, path: Path) -> None:
     if not path.is_file():
         what = "a link to nothing" if path.is_symlink() else "not a regular file"
         raise InvalidError(f"{str(path)!r} is {what}, which cannot be saved. Remove it, or save a folder without it.")
-    if _NOT_CARRIED.search(name) or not _is_text(name):
+    if _FORBIDDEN.search(name) or not _is_text(name):
         raise InvalidError(
             f"The file {name!r} cannot be saved: a tracking server cannot carry names with control characters or any "
             "of '#%?\\'. Rename it, or pack the folder into an archive first."

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from scanflow.load.generator import RequestSender
 
 
-_LATE_S = 0.001
+_MAX_LATENESS_S = 0.001
 """Requests that are later than this are counted as late: other events that the loop has not handled yet may be older
 than the tick."""
 
@@ -68,5 +68,5 @@ class ArrivalClock:
         if end > first:
             self._next = end
             requests = [(begin + due[number], number) for number in range(first, end)]
-            self._run.send_due(requests, late=now - due[first] > _LATE_S)
+            self._run.send_due(requests, late=now - due[first] > _MAX_LATENESS_S)
         self._wait()

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from scanflow.errors import InvalidError
 
-_WHAT = {
+_RESOURCE_NAMES = {
     "memory_bytes": "bytes of memory",
     "inter": "inter-op threads",
     "intra": "intra-op threads",
@@ -55,7 +55,9 @@ def cut(
     unit = MILLI if whole else 1
     core_shares = _divide(int(milli) // unit, instances, "cores" if whole else "thousandths of a core")
     budget = {"memory_bytes": memory_bytes, "inter": inter, "intra": intra, "rest": rest}
-    parts = {name: _divide(amount, instances, _WHAT[name]) for name, amount in budget.items() if amount is not None}
+    parts = {
+        name: _divide(amount, instances, _RESOURCE_NAMES[name]) for name, amount in budget.items() if amount is not None
+    }
     return tuple(
         BudgetShare(cores=part * unit / MILLI, **{name: amounts[place] for name, amounts in parts.items()})
         for place, part in enumerate(core_shares)

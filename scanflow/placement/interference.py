@@ -32,11 +32,11 @@ MAX_LOAD = 3.0
 """A quiet window may have 5 % less load than the disturbed one, and up to this many times as much: more load does
 not make it faster, and clients that wait for answers send fewer requests to a disturbed service."""
 
-AGREEING, LOOKS = 3, 5
+AGREEING, CONFIRMATION = 3, 5
 """A single check never decides: three of the last five must agree."""
 
 
-KEPT = 500
+KEPT_WINDOWS = 500
 """Number of the newest windows that are stored."""
 
 
@@ -102,8 +102,8 @@ class InterferenceWatch:
     """The newest windows of a service, and the result of each check for each neighbour."""
 
     def __init__(self) -> None:
-        self.windows: deque[Window] = deque(maxlen=KEPT)
-        self._agree: defaultdict[str, deque[bool]] = defaultdict(lambda: deque(maxlen=LOOKS))
+        self.windows: deque[Window] = deque(maxlen=KEPT_WINDOWS)
+        self._agree: defaultdict[str, deque[bool]] = defaultdict(lambda: deque(maxlen=CONFIRMATION))
 
     def observe(self, window: Window | None, since: Callable[[str], float] = lambda _: -math.inf) -> Disturbance | None:
         """Add a window (None: there was none, and nothing is confirmed by it), and return who disturbs the most, as
@@ -135,7 +135,7 @@ class InterferenceWatch:
         self._agree.pop(neighbour, None)
 
 
-def is_confirmed(looks: Sequence[bool], agreeing: int = AGREEING, of: int = LOOKS) -> bool:
+def is_confirmed(looks: Sequence[bool], agreeing: int = AGREEING, of: int = CONFIRMATION) -> bool:
     """Return whether ``agreeing`` of the last ``of`` checks agree, including the newest."""
     return bool(looks) and looks[-1] and sum(list(looks)[-of:]) >= agreeing
 

@@ -33,7 +33,7 @@ POOLS = (
 )
 """Each sizes one pool, whose threads may all be busy at once."""
 
-_FIXED = {
+_FIXED_VARIABLES = {
     # A runtime that binds threads binds the one that loads it to its first core, and every thread which that one starts
     # later inherits this: all of an instance ends up on one core. Instances are bound from outside, thread by thread.
     "OMP_PROC_BIND": "false",
@@ -65,7 +65,7 @@ def build_thread_variables(cores: float, overrides: Mapping[str, str] | None = N
     derived = {name: str(number) for name, number in sizes.items()}
     # One arena of memory for each thread that may work, and not eight for each core of the machine.
     derived["MALLOC_ARENA_MAX"] = str(max(2, size))
-    return {**_FIXED, **derived, **own}
+    return {**_FIXED_VARIABLES, **derived, **own}
 
 
 def check_overrides(overrides: Mapping[str, str], cores: float) -> None:

@@ -180,7 +180,7 @@ def _check_once(groups: Iterable[Sequence[int]], where: str) -> None:
         seen.update(group)
 
 
-def build_uniform(
+def uniform(
     sockets: int = 1,
     cores_per_socket: int = 1,
     smt: int = 1,

@@ -19,7 +19,7 @@ _RESET_ON_FORK = 1
 _SLICE_NS = 100_000
 """The shortest time slice that the kernel accepts; its default is 2.8 ms on two cores."""
 
-_BEHIND = 10
+_LOW_NICENESS = 10
 """The niceness of preparing work: it gets a tenth of a CPU that another process fully uses."""
 
 
@@ -57,7 +57,7 @@ def yield_cpu(pid: int, behind: bool) -> bool:
     try:
         if os.getsid(pid) != pid:
             return False
-        Path(f"/proc/{pid}/autogroup").write_text(str(_BEHIND if behind else 0), encoding="ascii")
+        Path(f"/proc/{pid}/autogroup").write_text(str(_LOW_NICENESS if behind else 0), encoding="ascii")
     except OSError:
         return False  # there is none, or it was changed a moment ago
     return True

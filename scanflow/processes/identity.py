@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-_ENDED = {"Z", "X"}  # a zombie counts as ended
+_ENDED_STATES = {"Z", "X"}  # a zombie counts as ended
 _THREADS, _START_TIME = 17, 19  # fields of proc(5), counted from the state
 
 
@@ -22,6 +22,6 @@ def parse_start_time(stat: str) -> str:
     A killed process keeps its ports until its last thread has ended, though the first is a zombie already.
     """
     fields = stat.rpartition(")")[2].split()  # a program's name may hold anything, also a bracket
-    if len(fields) <= _START_TIME or (fields[0] in _ENDED and int(fields[_THREADS]) <= 1):
+    if len(fields) <= _START_TIME or (fields[0] in _ENDED_STATES and int(fields[_THREADS]) <= 1):
         return ""
     return fields[_START_TIME]

@@ -17,7 +17,7 @@ from typing import Any
 from scanflow.files.private import create_private_folder, open_private, write_private
 from scanflow.processes.daemon import Daemon
 
-GONE = ".gone-"
+DELETED_PREFIX = ".gone-"
 """Prefix of the name of a folder that is being removed."""
 
 GRACE_S = 10.0
@@ -102,7 +102,7 @@ class Job:
         """Remove the folder of an ended job atomically, and return whether it was removed."""
         if self.alive or self.result is None:
             return False
-        trash = self.path.with_name(f"{GONE}{self.path.name}")
+        trash = self.path.with_name(f"{DELETED_PREFIX}{self.path.name}")
         shutil.rmtree(trash, ignore_errors=True)
         self.path.rename(trash)
         shutil.rmtree(trash, ignore_errors=True)

@@ -14,9 +14,9 @@ from scanflow.errors import InvalidError, UnavailableError
 from scanflow.processes.files import hold_lock, write_atomically
 
 FIRST_PORT = 46700
-_TRIED = 1000
+_MAX_TRIES = 1000
 _PAST_LAST = 65536
-_NOTED_S = 30.0
+_RESERVATION_S = 30.0
 
 
 def choose_port(requested: int | None, *, host: str, taken: Collection[int], what: str) -> int:
@@ -35,10 +35,12 @@ def choose_port(requested: int | None, *, host: str, taken: Collection[int], wha
                 f"The port {requested} for {what} is in use: {holder}. Choose another port, or leave it out."
             )
         return requested
-    port = reserve_port(FIRST_PORT, tried=_TRIED, host=host, taken=taken)
+    port = reserve_port(FIRST_PORT, tried=_MAX_TRIES, host=host, taken=taken)
     if port is not None:
         return port
-    raise UnavailableError(f"No port from {FIRST_PORT} to {FIRST_PORT + _TRIED - 1} is free. Choose a port explicitly.")
+    raise UnavailableError(
+        f"No port from {FIRST_PORT} to {FIRST_PORT + _MAX_TRIES - 1} is free. Choose a port explicitly."
+    )
 
 
 def reserve_port(
@@ -81,7 +83,7 @@ def _read_notes() -> dict[str, tuple[float, str]]:
         }
     except (OSError, ValueError, AttributeError, TypeError):
         return {}
-    return {port: (at, home) for port, (at, home) in notes.items() if 0 <= time.time() - at < _NOTED_S}
+    return {port: (at, home) for port, (at, home) in notes.items() if 0 <= time.time() - at < _RESERVATION_S}
 
 
 def is_free(host: str, port: int) -> bool:

@@ -12,7 +12,7 @@ from scanflow.processes.jobs import GRACE_S, Job
 MAX_STARTS = 6
 """Maximum number of starts of a job's process."""
 
-WELL_S = 300.0
+HEALTHY_S = 300.0
 """A process that runs for this long counts as healthy: its number of starts is reset."""
 
 _MAX_PAUSE_S = 30.0
@@ -48,7 +48,7 @@ class Processes:
         now = self._clock()
         if job not in self._watched:
             self._watch(job)
-        if now - self._lives_since.setdefault(job, now) >= WELL_S:
+        if now - self._lives_since.setdefault(job, now) >= HEALTHY_S:
             job.reset_starts()
             self._lives_since[job] = now
 

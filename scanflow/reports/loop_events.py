@@ -19,7 +19,7 @@ from scanflow.drift.slices import CURRENT
 from scanflow.errors import InvalidError
 from scanflow.reports.records import Kind, LoopEvent, ModelUse, RequestCounts, ScoredAnswers, Version
 
-MEASURED = "service.measured"
+MEASURED_EVENT = "service.measured"
 LABELS = "labels"
 """The agent's name in events of labels: people or a labeller."""
 
@@ -99,7 +99,7 @@ def request_counts(events: Iterable[Event]) -> list[RequestCounts]:
     """Return the request counts of a service's versions in ``service.measured`` events."""
     counts = []
     for event in events:
-        if event.type == MEASURED:
+        if event.type == MEASURED_EVENT:
             with suppress(ValidationError):  # somebody else's event of that name
                 counts.append(RequestCounts.model_validate({**event.data, "at": event.at}))
     return counts
@@ -124,7 +124,7 @@ def count_answers(events: Iterable[Event], labels: Iterable[Mapping[str, Any]]) 
         names = {"model.judged": ("champion",), "model.promoted": ("before", "version")}.get(event.type, ())
         numbers = [_as_number(event.data.get(name)) for name in names if name != "before" or not champions]
         champions += [(event.at, f"V{number}") for number in numbers if number is not None]
-        asked = asked or (str(event.data.get("version")) if event.type == MEASURED else "")
+        asked = asked or (str(event.data.get("version")) if event.type == MEASURED_EVENT else "")
     answers = []
     for run, at in windows.items():
         served = [version for since, version in champions if since <= at][-1:] or [
@@ -165,7 +165,7 @@ def _drop_repeated(events: Iterable[Event]) -> Iterator[Event]:
     """Yield the events without repetitions: an agent that restarts may publish the same event of a run again."""
     seen: set[tuple[str, ...]] = set()
     for event in events:
-        if event.type in _OF_RUNS and event.data.get("run"):
+        if event.type in _RUN_EVENTS and event.data.get("run"):
             key = (event.type, event.app, event.subject, str(event.data["run"]), str(event.data.get("version")))
             if key in seen:
                 continue
@@ -338,6 +338,6 @@ _FORMATTERS: Mapping[str, Callable[[Event], LoopEvent | None]] = {
     ),
 }
 
-_OF_RUNS = frozenset({"drift.found", "drift.suspected", "drift.continues", "drift.none", "model.judged"})
+_RUN_EVENTS = frozenset({"drift.found", "drift.suspected", "drift.continues", "drift.none", "model.judged"})
 
-TYPES = (*_FORMATTERS, MEASURED)  # the types of the events that belong to a story
+TYPES = (*_FORMATTERS, MEASURED_EVENT)  # the types of the events that belong to a story

@@ -20,7 +20,7 @@ MAX_POINTS = 40  # of a line over time; what is closer is added up
 MAX_SAMPLES, MAX_VALUES = 12, 8
 PNG = b"\x89PNG\r\n\x1a\n"
 NO_ANSWERS = "No sample that was drawn at random from a drifted window is labelled yet. Label samples: scanflow labels"
-NOT_ASKED = "The requests to the service are unknown: the executor agent reports them while it is running."
+NO_REQUESTS = "The requests to the service are unknown: the executor agent reports them while it is running."
 
 Span = tuple[float, float]
 
@@ -84,7 +84,7 @@ def render_samples(labels: Sequence[Mapping[str, Any]], worst: Sequence[Mapping[
 def render_requests(asked: Sequence[RequestCounts], marks: Sequence[EventLine], span: Span) -> str:
     """Render request rate, failed requests and latency over time."""
     if not asked:
-        return render_missing(NOT_ASKED)
+        return render_missing(NO_REQUESTS)
     width = max((span[1] - span[0]) / MAX_POINTS, 1e-9)
     plots: dict[str, dict[str, list[Point]]] = {"requests a second": {}, "failed requests": {}, "p95, ms": {}}
     rates, errors, slow = plots.values()

@@ -14,7 +14,7 @@ LANE_PAD_PX = 16.0
 MERGE_PX = 14.0  # events of one kind in one lane that are closer than this to the first of them are drawn as one
 MERGE_PREDICTIONS_PX = 72.0  # the same for predictions: what counts is how many there were until somebody looked
 ORDER = ("tracker", "checker", "labels", "planner", "executor")
-LOOKS: dict[Kind, tuple[str, str]] = {
+STYLES: dict[Kind, tuple[str, str]] = {
     "predictions": ("blue", "predictions"),
     "call": ("soft", "calls"),
     "detection": ("red", "anomalies"),
@@ -28,7 +28,7 @@ LOOKS: dict[Kind, tuple[str, str]] = {
 }
 """The colour of each kind, and its name in the plural."""
 
-GUIDED: tuple[Kind, ...] = ("predictions", "detection", "look")
+GUIDED_KINDS: tuple[Kind, ...] = ("predictions", "detection", "look")
 """Kinds with a dashed line through all lanes, as in the thesis: an interval ends, or a detection ran."""
 
 
@@ -96,7 +96,7 @@ def build_marker(group: list[LoopEvent], *, begin: float, scale: float) -> Marke
     amount = f"{sum(counts):,}" if counts else f"{len(group)}×"
     texts = "; ".join(event.text for event in group[:5]) + ("; …" if len(group) > 5 else "")
     title = f"{svg.format_time(first.at)} to {svg.format_time(last.at)}: {texts}"
-    return Marker(x, first.kind, f"{amount} {LOOKS[first.kind][1]}", title)
+    return Marker(x, first.kind, f"{amount} {STYLES[first.kind][1]}", title)
 
 
 def place_labels(markers: Sequence[Marker], width: float) -> list[svg.PlacedLabel | None]:
@@ -125,7 +125,7 @@ def draw_lane(
         svg.draw_line(LEFT, base, right, base, "line", width=2),
     ]
     for mark, label in zip(markers, labels, strict=True):
-        colour = LOOKS[mark.kind][0]
+        colour = STYLES[mark.kind][0]
         if label is not None:
             y = base - LANE_PAD_PX - label.row * ROW_PX
             parts.append(svg.draw_line(mark.x, base, mark.x, y + 4, colour))
@@ -141,8 +141,8 @@ def draw_lane(
 
 
 def draw_guides(lanes: dict[str, list[Marker]], bottom: float) -> str:
-    marks = [mark for markers in lanes.values() for mark in markers if mark.kind in GUIDED]
+    marks = [mark for markers in lanes.values() for mark in markers if mark.kind in GUIDED_KINDS]
     return "\n".join(
-        svg.draw_line(mark.x, TOP, mark.x, bottom, LOOKS[mark.kind][0], stroke_dasharray="4 4", opacity=0.55)
+        svg.draw_line(mark.x, TOP, mark.x, bottom, STYLES[mark.kind][0], stroke_dasharray="4 4", opacity=0.55)
         for mark in marks
     )

@@ -14,7 +14,7 @@ _CAUSES = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
 )
-_NOT_THE_USERS = ("/site-packages/", "/dist-packages/", "<frozen ", "/lib/python3.")
+_LIBRARY_PATHS = ("/site-packages/", "/dist-packages/", "<frozen ", "/lib/python3.")
 _GROUP_HEADER = "Exception Group " + _HEADER
 _MARGIN = re.compile(r"^ *[|+] ")
 _BRANCH = re.compile(r"^ *\+-")
@@ -87,7 +87,7 @@ def _read_traceback(lines: Sequence[str]) -> tuple[list[tuple[str, str]], list[s
 def _is_foreign(file: str, own_folders: Sequence[str]) -> bool:
     if any(PurePath(file).is_relative_to(folder) for folder in own_folders):
         return True
-    return any(sign in file for sign in _NOT_THE_USERS)
+    return any(sign in file for sign in _LIBRARY_PATHS)
 
 
 def _cut_middle(line: str) -> str:

@@ -13,7 +13,7 @@ from scanflow.transport.clients import CONNECT_TIMEOUT_S, build_client_options, 
 from scanflow.transport.sse import Message, Parser
 
 TIMEOUT_S = 10.0
-KEPT_S = 60.0
+KEEP_ALIVE_S = 60.0
 """How long an idle connection is kept for the next request."""
 
 SILENCE_S = 40.0
@@ -32,7 +32,7 @@ class AsyncClient:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.url = url.rstrip("/")
-        limits = httpx.Limits(keepalive_expiry=KEPT_S)
+        limits = httpx.Limits(keepalive_expiry=KEEP_ALIVE_S)
         self._client = httpx.AsyncClient(
             transport=transport, limits=limits, **build_client_options(self.url, token, timeout_s)
         )

@@ -38,7 +38,7 @@ BYTES_SILENCE_S = 600.0
 PATIENCE_S = 30.0
 """How long a server may be unavailable (during a restart) before a stream fails."""
 
-_AWAY = frozenset({502, 503, 504})
+_UNAVAILABLE_STATUSES = frozenset({502, 503, 504})
 
 
 def build_path(*parts: str) -> str:
@@ -233,7 +233,7 @@ class ServerClient:
         ) as reply:
             if reply.status_code >= 300:
                 error = parse_error(reply.status_code, reply.read(), who=self._who)
-                raise _AwayError(error) if reply.status_code in _AWAY and self._met else error
+                raise _AwayError(error) if reply.status_code in _UNAVAILABLE_STATUSES and self._met else error
             self._met = True
             yield from reply.iter_bytes()
 

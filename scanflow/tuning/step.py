@@ -41,7 +41,8 @@ def tune(
     seconds: float = 3.0,
     connections: int = 16,
 ) -> None:
-    """Search for the configuration that reaches a goal best: see :func:`scanflow.tuning.workflow.build_tuning_workflow`.
+    """Search for the configuration that reaches a goal best: a step of
+    :func:`scanflow.tuning.workflow.build_tuning_workflow`.
 
     Raises:
         StepFailedError: the search ended without a result; its own message is in the step's log.

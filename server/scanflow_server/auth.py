@@ -21,7 +21,7 @@ from scanflow_server.store.tokens import TokenRow
 _FRESH_S = 2.0
 """How long tokens are cached if another server may use the same database, and may have revoked one."""
 
-_OWN_FRESH_S = 60.0
+_OWN_TOKEN_CACHE_S = 60.0
 """How long they are cached if no other server changes any: after its own changes this server reloads them at once."""
 
 
@@ -31,7 +31,7 @@ class Callers:
         self._tokens: dict[str, TokenRow] = {}
         self._home = read_home_token(context.settings.home)
         self._read = float("-inf")
-        self._fresh_s = _FRESH_S if context.store.file is None else _OWN_FRESH_S
+        self._fresh_s = _FRESH_S if context.store.file is None else _OWN_TOKEN_CACHE_S
         self._lock = threading.Lock()
 
     async def find_caller(self, token: str) -> TokenHolder | None:

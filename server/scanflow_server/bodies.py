@@ -18,7 +18,7 @@ from scanflow.app.files import load_json
 from scanflow.backends.service_change import Sizing
 from scanflow.errors import InvalidError
 from scanflow_server.access import TEAM_KEYS
-from scanflow_server.store.keys import OWN
+from scanflow_server.store.keys import OWN_PREFIX
 
 _LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _MAX_DEPTH = 100
@@ -53,7 +53,7 @@ Text = Annotated[str, AfterValidator(check_text), Field(max_length=4096)]
 
 
 def _refuse_reserved_key(key: str | None) -> str | None:
-    for prefix in (OWN, TEAM_KEYS):
+    for prefix in (OWN_PREFIX, TEAM_KEYS):
         if key is not None and key.startswith(prefix):
             raise ValueError(f"keys with the prefix {prefix!r} are reserved for the server: use another prefix")
     return key

@@ -29,7 +29,7 @@ PRIORITY = 1_000_001
 """The priority of a person's command; an agent's strategy has at most a million."""
 
 _POLL_S = 1.0
-_ALL = ("running", "replicas", "resource", "affinity", "model", "traffic", "scaling", "backup")
+_ALL_FIELDS = ("running", "replicas", "resource", "affinity", "model", "traffic", "scaling", "backup")
 _FIELDS = {
     "instances": "replicas",
     "scaling": "scaling",
@@ -188,9 +188,9 @@ def _wait_until_ended(context: ServerContext, id: str) -> OperationRow:
 def _list_written_fields(operation: OperationRow) -> tuple[str, ...]:
     """Return the service's fields that an operation writes: a later command that writes all of them supersedes it."""
     if operation.kind != "change":
-        return _ALL
+        return _ALL_FIELDS
     request: Mapping[str, Any] = operation.request
     if request.get("rollback"):
-        return _ALL[1:]
+        return _ALL_FIELDS[1:]
     sized = {_FIELDS[name] for name in request if name in _FIELDS}
     return tuple(sorted(sized)) or ("model", "traffic")

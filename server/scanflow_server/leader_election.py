@@ -32,7 +32,7 @@ KEEP_ALIVE_S: Final = 75
 
 _log = logging.getLogger(__name__)
 _WAITING = {"/healthz": (200, b'{"status": "alive"}'), "/readyz": (200, b'{"status": "standby"}')}
-_NOT_HOLDER = (
+_NOT_LEADER_BODY = (
     b'{"type": "urn:scanflow:error:UnavailableError", "status": 503, "title": "Standing by", '
     b'"detail": "This server stands by: another one acts. Ask again in a moment."}'
 )
@@ -180,7 +180,7 @@ def _serve_while_waiting(settings: ServerSettings, listener: socket.socket) -> I
 async def _respond_while_waiting(scope: Any, _receive: Any, send: Any) -> None:
     if scope["type"] != "http":
         return
-    status, body = _WAITING.get(scope["path"], (503, _NOT_HOLDER))
+    status, body = _WAITING.get(scope["path"], (503, _NOT_LEADER_BODY))
     kind = b"application/json" if status == 200 else b"application/problem+json"
     headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), (b"retry-after", b"2")]
     await send({"type": "http.response.start", "status": status, "headers": headers})

@@ -33,10 +33,10 @@ from scanflow_server.page_sessions import COOKIE, SESSION_S, FindCaller, NoSessi
 from scanflow_server.store import agents, events, intents
 from scanflow_server.store import labels as label_store
 
-_BELOW: Final = ("/labels", "/reports", "/login", "/logout")
+_PAGE_PATHS: Final = ("/labels", "/reports", "/login", "/logout")
 _NEXT: Final = re.compile(r"/(labels|reports/[^/\\?#]{1,128})?")
 _STYLES: Final = re.compile(r"<style>(.*?)</style>", re.DOTALL)
-_SHOWN: Final = 20
+_MAX_SHOWN: Final = 20
 _ALL: Final = 2**31 - 1  # of the events that are kept
 _MAX_LABELS: Final = 2_000
 
@@ -65,7 +65,7 @@ class Pages:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
-        here = path == "/" or any(path == prefix or path.startswith(f"{prefix}/") for prefix in _BELOW)
+        here = path == "/" or any(path == prefix or path.startswith(f"{prefix}/") for prefix in _PAGE_PATHS)
         await (self._pages if scope["type"] == "http" and here else self._app)(scope, receive, send)
 
     async def _login_page(self, request: Request) -> Response:
@@ -104,7 +104,7 @@ class Pages:
         with context.store.read() as connection:
             rows = [agent for agent in agents.list_all(connection) if caller.can_see(agent.team)]
             waiting = intents.list_actions(
-                connection, state="pending", verdict="approve", team=caller.team, limit=_SHOWN
+                connection, state="pending", verdict="approve", team=caller.team, limit=_MAX_SHOWN
             )
             labels = label_store.count_waiting(connection, own=caller.team)
             reported = events.list_apps(connection, type=TYPES, team=caller.team)
@@ -112,7 +112,7 @@ class Pages:
             services = [service for service in context.deployer.services() if caller.can_see(service.team)]
         except UnsupportedError:  # the backend has no services
             services = []
-        runs = requests.list_runs(context, limit=_SHOWN, team=caller.team)
+        runs = requests.list_runs(context, limit=_MAX_SHOWN, team=caller.team)
         return Overview(
             approvals=waiting,
             labels=labels,

@@ -24,10 +24,16 @@ BODY_S: Final = 30.0
 LOWEST_RATE: Final = 16 * 1024
 """The minimum average rate of a sender, in bytes per second."""
 
-_ONLY_ONCE: Final = ("host", "content-length", "content-type", "transfer-encoding", "inference-header-content-length")
+_SINGLE_HEADERS: Final = (
+    "host",
+    "content-length",
+    "content-type",
+    "transfer-encoding",
+    "inference-header-content-length",
+)
 _ALWAYS_OPEN: Final = frozenset({"/v2/health/live", "/v2/health/ready", "/healthz", "/readyz"})
 _WORTH_COMPRESSING: Final = 1024
-_AT_ONCE: Final = 64 * 1024
+_MAX_COPIED_BYTES: Final = 64 * 1024
 """The largest body that is copied, so that one write sends head and body, in bytes."""
 
 _BODILESS: Final = frozenset({204, 304})
@@ -81,7 +87,7 @@ class HttpApi:
     def _check(self, scope: Scope, headers: dict[str, str], raw: list[tuple[bytes, bytes]]) -> None:
         if len(headers) < len(raw):
             names = [name for name, _ in raw]
-            if twice := next((name for name in _ONLY_ONCE if names.count(name.encode()) > 1), None):
+            if twice := next((name for name in _SINGLE_HEADERS if names.count(name.encode()) > 1), None):
                 raise ProblemError(400, f"The request has more than one header {twice!r}.")
         version = scope["http_version"]
         if version not in {"1.1", "1.0"}:
@@ -187,7 +193,7 @@ async def _negotiate_compression(response: Response, accepted: str) -> Response:
 
 def _respond_at_once(response: Response, respond: Callable[[int, bytes, bytes], bool]) -> bool:
     body = response.body
-    if not isinstance(body, bytes) or len(body) > _AT_ONCE or response.status in _BODILESS:
+    if not isinstance(body, bytes) or len(body) > _MAX_COPIED_BYTES or response.status in _BODILESS:
         return False
     return respond(response.status, _format_headers(response.content_type, response.headers), body)
 

@@ -25,7 +25,7 @@ from scanflow_serving.graph import GraphStep, GraphTraversal, finish, take_extra
 _WEIGHT: Final = 0.2
 _LIKELY: Final = 0.4
 _PATIENCE: Final = 3.0
-_NOT_ROWS: Final = "and not as many came out"
+_WRONG_ROW_COUNT: Final = "and not as many came out"
 _log = logging.getLogger(__name__)
 
 
@@ -97,7 +97,7 @@ def split_rows(result: Any, counts: Sequence[int]) -> list[Any]:
         columns = [split_rows(column, counts) for column in result]
         return [tuple(column[place] for column in columns) for place in range(len(counts))]
     if not hasattr(result, "__len__") or isinstance(result, (str, bytes)) or len(result) != sum(counts):
-        raise ValueError(f"{sum(counts)} rows went in, {_NOT_ROWS}")
+        raise ValueError(f"{sum(counts)} rows went in, {_WRONG_ROW_COUNT}")
     ends = np.cumsum(counts).tolist()
     return [result[end - count : end] for end, count in zip(ends, counts, strict=True)]
 
@@ -240,7 +240,7 @@ class Batcher:
             if len(batch) == 1:
                 batch[0].walk.durations.append((self._step.name, perf_counter() - begin))
                 return [(None, make_component_problem(self._step.who, error))]
-            if isinstance(error, ValueError) and str(error).endswith(_NOT_ROWS) and not self._alone:
+            if isinstance(error, ValueError) and str(error).endswith(_WRONG_ROW_COUNT) and not self._alone:
                 self._alone = True
                 _log.warning("%s: %s; its requests are no longer batched", self._step.who, error)
             return [(None, None) if entry.future.done() else (await self._call([entry]))[0] for entry in batch]

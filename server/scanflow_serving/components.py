@@ -23,7 +23,7 @@ the first two."""
 RunAsync = Callable[[Coroutine[Any, Any, Any]], Any]
 """Runs a coroutine on the instance's loop, from another thread, and returns its result."""
 
-CALLED: Final = {
+METHODS_BY_ROLE: Final = {
     "MODEL": "predict",
     "TRANSFORMER": "transform_input",
     "OUTPUT_TRANSFORMER": "transform_output",
@@ -147,10 +147,10 @@ def _from_class(node: Node, who: str, run_async: RunAsync) -> Component:
             run_async(result)
 
     run_once("load")
-    name = CALLED[node.role]
+    name = METHODS_BY_ROLE[node.role]
     method = getattr(subject, name, None)
     if not callable(method):
-        there = [other for other in CALLED.values() if callable(getattr(subject, other, None))]
+        there = [other for other in METHODS_BY_ROLE.values() if callable(getattr(subject, other, None))]
         others = f" It has {', '.join(there)}: check the role." if there else ""
         raise InvalidError(
             f"{who} is a {node.role}, so {node.implementation!r} needs a method {name!r}, which is missing.{others}"
@@ -165,7 +165,8 @@ def _from_class(node: Node, who: str, run_async: RunAsync) -> Component:
 def _construct(factory: Callable[..., Any], node: Node, who: str) -> object:
     if not inspect.isclass(factory):
         raise InvalidError(
-            f"{who}: {node.implementation!r} is not a class. Write a class with a method {CALLED[node.role]!r}."
+            f"{who}: {node.implementation!r} is not a class. Write a class with a method "
+            f"{METHODS_BY_ROLE[node.role]!r}."
         )
     try:
         signature = inspect.signature(factory)

@@ -11,7 +11,7 @@ from scanflow_serving.components import Component, make_component_problem
 from scanflow_serving.engine import Engine
 from scanflow_serving.revisions import LoadedRevision
 
-EVERY_S: Final = 5.0
+INTERVAL_S: Final = 5.0
 _log = logging.getLogger(__name__)
 
 
@@ -58,5 +58,5 @@ class HealthChecks:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(EVERY_S)
+            await asyncio.sleep(INTERVAL_S)
             await self.check()

@@ -49,7 +49,7 @@ _SWEEP_S: Final = 0.5
 _PAUSE_S: Final = 0.5  # without accepting, when the limit of open files is reached
 _BUSY_S: Final = 1.0  # a connection without a request for longer than this is not busy
 _DEFER_S: Final = 0.005  # the head start of the other instances before one with its share accepts more
-_UNBALANCED_S: Final = 1.0  # how long an instance has too many connections before it closes some
+_BALANCE_INTERVAL_S: Final = 1.0  # how long an instance has too many connections before it closes some
 _SHORT_LIVED: Final = 8  # more lost connections between two sweeps than open ones: clients do not keep them alive
 _NO_MORE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -397,7 +397,7 @@ class HttpServer:
             self._unbalanced_since = None
         elif self._unbalanced_since is None:
             self._unbalanced_since = self.now
-        elif self.now - self._unbalanced_since >= _UNBALANCED_S:
+        elif self.now - self._unbalanced_since >= _BALANCE_INTERVAL_S:
             self._unbalanced_since = None
             for connection in busy[fair_share:]:
                 connection.close_soon()

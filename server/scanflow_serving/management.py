@@ -13,7 +13,7 @@ from scanflow_serving.problems import ProblemError
 from scanflow_serving.routes import ServingApplication
 
 STATE: Final = "/state"
-_SAME: Final = frozenset({"/metrics", "/v2/health/live", "/v2/health/ready", "/healthz", "/readyz"})
+_SHARED_PATHS: Final = frozenset({"/metrics", "/v2/health/live", "/v2/health/ready", "/healthz", "/readyz"})
 
 
 class Management:
@@ -29,7 +29,7 @@ class Management:
             return documents.to_response(
                 {**self._application.describe_state(metrics=True), "rss_bytes": documents.get_rss_bytes()}
             )
-        if request.path in _SAME:
+        if request.path in _SHARED_PATHS:
             return await self._application.handle(request)
         return self.refuse(ProblemError(404, f"There is no path {request.path[:80]!r} on this port."))
 

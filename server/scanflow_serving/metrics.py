@@ -28,7 +28,7 @@ BUCKETS: Final = (
 
 _ROWS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 _MAX_CUSTOM: Final = 100
-_NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_]")
+_INVALID_CHARACTERS: Final = re.compile(r"[^a-zA-Z0-9_]")
 _CUSTOM: Final = "scanflow_custom_"
 _CUSTOM_KINDS: Final = {"COUNTER": "counter", "GAUGE": "gauge", "TIMER": "histogram"}
 _SUFFIXES: Final = ("_total", "_bucket", "_sum", "_count")
@@ -137,7 +137,7 @@ class Metrics:
             if not isinstance(metric, dict) or not isinstance(metric.get("value"), (int, float)):
                 continue
             kind = _CUSTOM_KINDS.get(str(metric.get("type", "COUNTER")).upper())
-            key = _NOT_IN_NAMES.sub("_", str(metric.get("key", "")))
+            key = _INVALID_CHARACTERS.sub("_", str(metric.get("key", "")))
             if not key or kind is None:
                 continue
             name, value = f"{_CUSTOM}{key}" + ("_seconds" if kind == "histogram" else ""), float(metric["value"])

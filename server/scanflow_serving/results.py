@@ -13,7 +13,7 @@ from scanflow_serving.problems import ProblemError
 from scanflow_serving.signature import TensorSpec
 from scanflow_serving.tensors import get_datatype
 
-_COPIED = 64 * 1024
+_MAX_COPIED_BYTES = 64 * 1024
 """Up to this size, in bytes, a copy costs less than a view."""
 
 
@@ -52,7 +52,7 @@ def to_raw_bytes(value: Any, who: str) -> bytes | memoryview:
     array = to_array(value, who)
     if array.dtype.kind == "O":
         return b"".join(array.flat)
-    if array.nbytes <= _COPIED:
+    if array.nbytes <= _MAX_COPIED_BYTES:
         return array.tobytes()
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 

@@ -23,7 +23,7 @@ def test_a_run_with_shared_templates_and_a_compressed_document_runs_the_same(
     settings: Settings, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workflow, "MAX_BYTES", 0)
-    monkeypatch.setattr(document, "PACKED_FROM", 0)
+    monkeypatch.setattr(document, "MIN_PACKED_BYTES", 0)
     (tmp_path / "double.py").write_text(
         "import sys\nimport scanflow as sf\nprint(*sys.argv[1:])\nsf.output('twice', 2 * int(sys.argv[2]))\n"
     )

@@ -12,7 +12,7 @@ import pytest
 
 from scanflow.backends.kubernetes.cluster import Cluster, ConflictError, ExpiredError
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import SELECTED, build_labels
+from scanflow.backends.kubernetes.labels import MANAGED_SELECTOR, build_labels
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import (
     AccessDeniedError,
@@ -168,25 +168,25 @@ def test_objects_are_found_by_labels_and_fields(cluster: Cluster, namespace: str
             one["metadata"]["name"] for one in cluster.find("ConfigMap", namespace, labels=labels, fields=fields)[0]
         ]
 
-    assert found(SELECTED) == ["a", "b", "c"]
-    assert found(f"{SELECTED},kind!=b") == ["a", "c"]
+    assert found(MANAGED_SELECTOR) == ["a", "b", "c"]
+    assert found(f"{MANAGED_SELECTOR},kind!=b") == ["a", "c"]
     assert found("kind in (b, c),kind notin (c)") == ["b"]
     assert found("kind,!other") == ["a", "b", "c"]
-    assert found(SELECTED, "metadata.name=b") == ["b"]
-    assert cluster.has_any("ConfigMap", labels=f"{SELECTED},kind=a")
-    assert not cluster.has_any("ConfigMap", labels=f"{SELECTED},kind=no-such")
+    assert found(MANAGED_SELECTOR, "metadata.name=b") == ["b"]
+    assert cluster.has_any("ConfigMap", labels=f"{MANAGED_SELECTOR},kind=a")
+    assert not cluster.has_any("ConfigMap", labels=f"{MANAGED_SELECTOR},kind=no-such")
     (one,) = cluster.find("ConfigMap", namespace, labels="kind=a")[0]
     assert (one["apiVersion"], one["kind"]) == ("v1", "ConfigMap")
 
 
 def test_a_watch_sees_what_happens_after_a_list(cluster: Cluster, namespace: str) -> None:
     cluster.create(config_map(namespace, "before"))
-    _, version = cluster.find("ConfigMap", namespace, labels=SELECTED)
+    _, version = cluster.find("ConfigMap", namespace, labels=MANAGED_SELECTOR)
     seen: list[tuple[str, str]] = []
     ended = threading.Event()
 
     def look() -> None:
-        for event in cluster.watch("ConfigMap", namespace, labels=SELECTED, since=version, within_s=PATIENCE_S):
+        for event in cluster.watch("ConfigMap", namespace, labels=MANAGED_SELECTOR, since=version, within_s=PATIENCE_S):
             seen.append((event.type, event.object["metadata"]["name"]))
             if event.type == "DELETED":
                 break
@@ -205,7 +205,7 @@ def test_a_watch_sees_what_happens_after_a_list(cluster: Cluster, namespace: str
 
 def test_a_watch_ends_by_itself(cluster: Cluster, namespace: str) -> None:
     _, version = cluster.find("ConfigMap", namespace)
-    assert not list(cluster.watch("ConfigMap", namespace, labels=SELECTED, since=version, within_s=1))
+    assert not list(cluster.watch("ConfigMap", namespace, labels=MANAGED_SELECTOR, since=version, within_s=1))
 
 
 def test_a_watch_from_too_long_ago_is_refused() -> None:

@@ -14,7 +14,7 @@ from scanflow.app.application import Application
 from scanflow.backends.memory import Memory
 from scanflow.backends.records import Event, TaskEnded, TaskStarted
 from scanflow.deployer import Deployer, EmbeddedDeployer, RemoteDeployer, RunRequest, TaskLog
-from scanflow.deployer.remote_home import read_up
+from scanflow.deployer.remote_home import read_up_state
 from scanflow.http.home_token import ensure_home_token
 from scanflow.loading import load_application
 from scanflow.settings import Settings
@@ -141,7 +141,7 @@ def test_a_run_is_watched_to_its_end_by_the_next_server(
 ) -> None:
     watched = Watched(remote, *gated)
     folder = watched.source.parent
-    up = read_up(home)
+    up = read_up_state(home)
     assert up is not None
     os.kill(up.server.pid, signal.SIGKILL)
     until(lambda: not up.server.is_alive(), "the server is gone")

@@ -142,7 +142,7 @@ def test_the_server_may_do_all_that_the_backend_does() -> None:
             granted |= set(itertools.product(rule["apiGroups"], rule["resources"], rule["verbs"]))
     used = {
         (api_version.rpartition("/")[0], plural, verb)
-        for kind, verbs in permissions.USED.items()
+        for kind, verbs in permissions.USED_VERBS.items()
         for api_version, plural in [KINDS[kind][:2]]
         for verb in verbs
     }

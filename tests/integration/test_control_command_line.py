@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 import scanflow as sf
-from scanflow.deployer.remote_home import UpProcess, UpState, read_up
+from scanflow.deployer.remote_home import UpProcess, UpState, read_up_state
 from scanflow.errors import UnavailableError
 from scanflow.processes.daemon import Daemon
 from scanflow.processes.identity import read_start_time
@@ -77,7 +77,7 @@ def port() -> Iterator[int]:
 def up(quick_cli: Cli, home: Path, port: int) -> Iterator[UpState]:
     done = quick_cli("up", "--no-tracker", "--port", str(port))
     assert done.returncode == 0, done.stderr
-    found = read_up(home)
+    found = read_up_state(home)
     assert found is not None
     yield found
     control_plane.stop_control_plane(Settings(home=home))
@@ -91,7 +91,7 @@ def test_a_story_from_up_to_down(cli: Cli, quick_cli: Cli, home: Path, app: Path
     assert (asked.returncode, "Start it: scanflow up" in asked.stderr) == (3, True)
     raised = cli("up", "--no-tracker", "--port", str(port))
     assert raised.returncode == 0, raised.stderr
-    found = read_up(home)
+    found = read_up_state(home)
     assert found is not None
     try:
         assert f"The server is up: {found.server.url}" in raised.stdout

@@ -23,7 +23,7 @@ from typing import Any
 import psutil
 import pytest
 
-from scanflow.deployer.remote_home import read_up
+from scanflow.deployer.remote_home import read_up_state
 from scanflow.http.home_token import ensure_home_token
 from scanflow_agents.host.schedules import count_between
 from scanflow_agents.host.store import SENSOR_STATES
@@ -167,7 +167,7 @@ class Soak:
         self.held.close()
 
     def server_pid(self) -> int:
-        found = read_up(self.home)
+        found = read_up_state(self.home)
         assert found is not None
         return found.server.pid
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.deployer.remote_home import read_up
+from scanflow.deployer.remote_home import read_up_state
 from scanflow.modules import load_module
 from tests.conftest import Cli
 from tests.integration.test_tutorial_tabular import TUTORIAL
@@ -92,7 +92,7 @@ def test_people_are_asked_for_what_it_takes_and_no_more(cli: Cli, home: Path, tm
         for words in (("up",), ("run", "app.py:training"), ("deploy", "app.py:serve"), ("agents", "--start", "app.py")):
             done = cli(*words, cwd=folder, timeout_s=MAX_DURATION_S)
             assert done.returncode == 0, done.stdout + done.stderr
-        up = read_up(home)
+        up = read_up_state(home)
         assert up is not None
         bank = Bank(client=sf.Client(up.server.url), folder=folder, seed=seed)
         bank.go_on("model.promoted")

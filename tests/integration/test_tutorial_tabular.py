@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.deployer.remote_home import read_up
+from scanflow.deployer.remote_home import read_up_state
 from tests.conftest import COMMAND, Cli
 from tests.integration.tutorial_steps import TUTORIALS
 from tests.waiting import patient
@@ -67,7 +67,7 @@ def test_each_command_of_the_page_leads_on_to_a_model_that_was_judged_and_promot
     assert watch == ["scanflow", "events", "--follow"]
     for command in before:
         typed(command, followed)
-    up = read_up(home)
+    up = read_up_state(home)
     assert up is not None
     client = sf.Client(up.server.url)
 

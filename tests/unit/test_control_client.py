@@ -14,7 +14,7 @@ import pytest
 import scanflow as sf
 from scanflow.agent.records import Event
 from scanflow.client import ScanflowDeployerClient
-from scanflow.deployer.remote_home import UpProcess, UpState, write_up
+from scanflow.deployer.remote_home import UpProcess, UpState, write_up_state
 from scanflow.errors import NotFoundError, UnavailableError
 from scanflow.transport import ServerClient, server_client
 from scanflow_client import control_client
@@ -54,7 +54,7 @@ def test_a_client_without_a_server_names_the_one_that_is_up(home: Path) -> None:
     attempt = home / "server" / "daemons" / "server" / "attempts" / "1"
     attempt.mkdir(parents=True)
     os.mkfifo(attempt / "alive")
-    write_up(
+    write_up_state(
         home, UpState(server=UpProcess(folder=attempt.parent.parent, pid=1, port=1, url=URL, log="/l"), started=1.0)
     )
     with (attempt / "alive").open("r+b", buffering=0), pytest.raises(UnavailableError, match=f"One is up: .*{URL}"):
@@ -85,7 +85,7 @@ def test_actions_are_listed_explained_and_decided() -> None:
 
 
 def test_labels_are_listed_to_the_last_and_given_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control_client, "SEARCHED", 2)
+    monkeypatch.setattr(control_client, "MAX_SEARCHED_ACTIONS", 2)
     queue = [{"id": str(number), "app": "mnist"} for number in range(5)]
 
     def part(request: httpx.Request) -> Any:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from scanflow.agent.records import Event
 from scanflow.deployer import EmbeddedDeployer, RemoteDeployer
-from scanflow.deployer.remote_home import UpProcess, UpState, write_up
+from scanflow.deployer.remote_home import UpProcess, UpState, write_up_state
 from scanflow.errors import UnavailableError
 from scanflow.knowledge.step_environment import locate_tracker
 from scanflow.settings import Settings
@@ -32,7 +32,7 @@ def note(home: Path) -> Path:
     attempt.mkdir(parents=True)
     os.mkfifo(attempt / "alive")
     server = UpProcess(folder=attempt.parent.parent, pid=os.getpid(), port=1, url=URL, log="/l")
-    write_up(home, UpState(server=server, started=1.0))
+    write_up_state(home, UpState(server=server, started=1.0))
     return attempt
 
 

@@ -14,7 +14,14 @@ from typing import Any
 import pytest
 import typer
 
-from scanflow.deployer.remote_home import UpProcess, UpState, forget_up, get_up_file, read_up, write_up
+from scanflow.deployer.remote_home import (
+    UpProcess,
+    UpState,
+    delete_up_state,
+    get_up_state_file,
+    read_up_state,
+    write_up_state,
+)
 from scanflow.errors import MissingExtraError, UnavailableError, UsageError
 from scanflow.processes import ports
 from scanflow.processes.daemon import Daemon
@@ -144,8 +151,8 @@ def test_up_and_down_are_a_pair(standin: Settings, monkeypatch: pytest.MonkeyPat
     raised = up(standin)
     server = raised.up.server
     assert (raised.server, raised.tracker, raised.notes) == (True, False, [])
-    assert (read_up(standin.home), server.port) == (raised.up, control_plane.PORT)
-    assert "SCANFLOW_URL names another server" in format_up(raised, elsewhere="http://elsewhere:1")[1]
+    assert (read_up_state(standin.home), server.port) == (raised.up, control_plane.PORT)
+    assert "SCANFLOW_URL names another server" in format_up(raised, server_url="http://elsewhere:1")[1]
     assert "elsewhere" not in Path(f"/proc/{server.pid}/environ").read_text()
     parent = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[1]
     assert int(parent) != os.getpid()
@@ -173,7 +180,7 @@ def test_up_and_down_are_a_pair(standin: Settings, monkeypatch: pytest.MonkeyPat
     done = control_plane.stop_control_plane(standin)
     assert done.stopped == ["the agent 'tracker' of shop", f"the server at {server.url} (process {server.pid})"]
     assert done.left == ["Services keep serving: digits. Delete one: scanflow delete digits"]
-    assert (server.is_alive(), read_up(standin.home)) == (False, None)
+    assert (server.is_alive(), read_up_state(standin.home)) == (False, None)
     assert control_plane.stop_control_plane(standin) == control_plane.DownResult(stopped=[], left=[])
     assert format_status(control_plane.read_status(standin)) == [
         "The control plane is not running. Start it: scanflow up"
@@ -188,7 +195,7 @@ def test_a_taken_port_is_refused_or_passed_over(
     with socket.create_server(("127.0.0.1", taken)):
         with pytest.raises(UsageError, match="is taken by another program"):
             up(standin, taken)
-        assert read_up(standin.home) is None
+        assert read_up_state(standin.home) is None
         raised = up(standin)
     port = raised.up.server.port
     assert port == taken + 1
@@ -254,16 +261,16 @@ def test_a_port_is_another_home_s_to_choose_only_when_it_is_free(standin: Settin
 def test_a_note_of_what_is_up_comes_back_whole_or_counts_as_none(tmp_path: Path) -> None:
     server = UpProcess(folder=tmp_path / "daemon", pid=7, port=1, url="http://127.0.0.1:1", log="/l")
     note = UpState(server=server, started=1.5)
-    write_up(tmp_path, note)
-    assert read_up(tmp_path) == note
-    assert [path.name for path in get_up_file(tmp_path).parent.iterdir()] == ["up.json"]
-    assert (server.is_alive(), server.end(patience_s=1.0)) == (False, False)
+    write_up_state(tmp_path, note)
+    assert read_up_state(tmp_path) == note
+    assert [path.name for path in get_up_state_file(tmp_path).parent.iterdir()] == ["up.json"]
+    assert (server.is_alive(), server.terminate(patience_s=1.0)) == (False, False)
     for _ in range(2):
-        forget_up(tmp_path)
-        assert read_up(tmp_path) is None
+        delete_up_state(tmp_path)
+        assert read_up_state(tmp_path) is None
     for text in ("", "{", "[]", '{"server": {"pid": "many"}}', "\x00"):
-        get_up_file(tmp_path).write_text(text)
-        assert read_up(tmp_path) is None
+        get_up_state_file(tmp_path).write_text(text)
+        assert read_up_state(tmp_path) is None
 
 
 # Agents that take their time, or do not end
@@ -292,7 +299,7 @@ def test_a_stubborn_agent_is_killed(standin: Settings, agent: StartAgent, monkey
     assert not Daemon(folder).alive
     pid = (folder / "own pid").read_text()
     assert f"the agent 'tracker' of shop (process {pid}), which the server did not stop" in done.stopped
-    assert (done.running, read_up(standin.home)) == ([], None)
+    assert (done.running, read_up_state(standin.home)) == ([], None)
 
 
 def test_an_agent_the_server_cannot_end_is_ended_too(standin: Settings, agent: StartAgent) -> None:
@@ -314,7 +321,7 @@ def test_agents_are_ended_without_a_server_too(standin: Settings, agent: StartAg
     other = Daemon(agent("checker"))
     done = control_plane.stop_control_plane(standin)
     assert any("exited as soon as it was started" in one for one in done.left)
-    assert (found.alive, other.alive, read_up(standin.home)) == (False, False, None)
+    assert (found.alive, other.alive, read_up_state(standin.home)) == (False, False, None)
 
 
 def test_an_agent_that_runs_on_all_the_same_is_told_and_remembered(
@@ -336,7 +343,7 @@ def test_an_agent_that_runs_on_all_the_same_is_told_and_remembered(
     (told,) = [one for one in done["left"] if "still runs" in one]
     assert told.startswith("The agent 'tracker' of shop still runs.")
     assert told.endswith("try again: scanflow down")
-    assert read_up(standin.home) is not None
+    assert read_up_state(standin.home) is not None
     assert control_plane.stop_control_plane(standin).running == []
     assert not Daemon(folder).alive
 
@@ -344,11 +351,11 @@ def test_an_agent_that_runs_on_all_the_same_is_told_and_remembered(
 def test_the_agents_of_a_server_that_up_did_not_start_are_left_to_it(standin: Settings, agent: StartAgent) -> None:
     folder = agent("tracker")
     raised = up(standin)
-    forget_up(standin.home)
+    delete_up_state(standin.home)
     with (standin.home / "server" / "lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = control_plane.stop_control_plane(standin)
         assert Daemon(folder).alive
     assert done.stopped == []
     assert "was not started by scanflow up" in done.left[0]
-    assert raised.up.server.end(patience_s=PATIENCE_S)
+    assert raised.up.server.terminate(patience_s=PATIENCE_S)

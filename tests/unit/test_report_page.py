@@ -88,7 +88,7 @@ def test_runs_and_versions_are_linked_where_the_tracker_has_pages(
 
 def test_a_story_longer_than_one_answer_is_wholly_read(monkeypatch: pytest.MonkeyPatch) -> None:
     events = [told(id, "drift.none", predictions=id) for id in range(1, 2501)]
-    monkeypatch.setattr(control_client, "SEARCHED", 1000)
+    monkeypatch.setattr(control_client, "MAX_SEARCHED_ACTIONS", 1000)
     assert keeps(*events, judged(2501)).events_so_far(type=TYPES) == [*events, judged(2501)]
 
 

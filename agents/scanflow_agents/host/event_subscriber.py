@@ -24,7 +24,7 @@ from scanflow_agents.host.store import AgentStore, EventPosition
 MAX_BATCH = 100
 """The most events in one commit; more of a backlog is read only after it."""
 
-CROWDED_S = 5.0
+BACKLOG_TIMEOUT_S = 5.0
 """How long a backlog waits for slow sensors; after that, events for full queues count as missed."""
 
 MAX_PAUSE_S = 5.0
@@ -32,7 +32,7 @@ _POLL_S = 0.05
 _MAX_TYPES = 50
 """The most types in the server's filter; with more, all events are received and filtered here."""
 
-GONE = "events.gone"
+EVENTS_GONE = "events.gone"
 """The type of the event by which the server reports deleted events that were not received."""
 
 _log = logging.getLogger(__name__)
@@ -175,7 +175,7 @@ class EventSubscriber:
             assert position is not None
             if event.id <= position.number:
                 continue
-            if event.type == GONE:
+            if event.type == EVENTS_GONE:
                 self._record_lost_events(position.number, event)
             elif event in self._filter:
                 self._take(event)
@@ -187,7 +187,7 @@ class EventSubscriber:
         if event.id > position.number:
             # A deleted event cannot be read again, so it has no mark.
             self._state.set_position(
-                replace(position, number=event.id, mark="" if event.type == GONE else _build_mark(event))
+                replace(position, number=event.id, mark="" if event.type == EVENTS_GONE else _build_mark(event))
             )
 
     def _record_lost_events(self, number: int, event: Event) -> None:
@@ -196,7 +196,7 @@ class EventSubscriber:
         self._note("missed", {"reason": "gone", "cause": f"event:{number + 1}", "count": count})
 
     async def _wait_while_behind(self) -> None:
-        for _ in range(round(CROWDED_S / _POLL_S)):
+        for _ in range(round(BACKLOG_TIMEOUT_S / _POLL_S)):
             if not self._is_behind():
                 return
             await asyncio.sleep(_POLL_S)

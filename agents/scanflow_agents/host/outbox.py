@@ -27,7 +27,7 @@ MAX_DEFECTS = 8
 """The most attempts of a delivery over which its receiver fails, before it is dropped to unblock those behind it."""
 
 MAX_PAUSE_S = 5.0
-KEPT_S = 24 * 3600.0
+RETENTION_S = 24 * 3600.0
 _log = logging.getLogger(__name__)
 
 
@@ -132,7 +132,7 @@ class Outbox:
             nonlocal defects
             defects += isinstance(error, InternalError)
             _log.info("%s %s is not delivered yet: %s", delivery.kind, delivery.key, error)
-            is_kept = defects < MAX_DEFECTS and self._clock() - delivery.at <= KEPT_S
+            is_kept = defects < MAX_DEFECTS and self._clock() - delivery.at <= RETENTION_S
             return is_kept and isinstance(error, UnavailableError | InternalError)
 
         answer = None

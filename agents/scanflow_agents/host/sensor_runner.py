@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from scanflow.knowledge.port import KnowledgeBase
 
 
-SETTLED_S = 1.0
+SETTLE_S = 1.0
 """The delay after which ended runs are searched: one that is still being written cannot be found yet."""
 
-ACCEPTED_S = 10.0
+ACCEPT_TIMEOUT_S = 10.0
 """The timeout of an actuator's call until its acceptance; after that it is delivered in the background."""
 
 
@@ -75,7 +75,7 @@ class _Caller:
 
     async def _deliver(self, want: Intent | Call) -> JSON:
         delivery = Delivery.build(self.sensor, want, at=self.environment.clock())
-        answer: JSON = await self.environment.outbox().deliver(delivery, patience_s=ACCEPTED_S)
+        answer: JSON = await self.environment.outbox().deliver(delivery, patience_s=ACCEPT_TIMEOUT_S)
         return answer
 
     def _build_key(self) -> str:
@@ -95,7 +95,7 @@ def build_hosted_sensor(
     looks = has_parameter(sensor, "runs")
 
     async def run(firing: FiringRequest, sensor_state: SensorState) -> SensorResult:
-        looked = environment.clock() - SETTLED_S if looks else None
+        looked = environment.clock() - SETTLE_S if looks else None
         runs: list[Run] = []
         if looked is not None:
             if environment.tracker is None:

@@ -19,7 +19,7 @@ from scanflow_agents.host.event_subscriber import EventBatch, EventFilter
 from scanflow_agents.host.outbox import Delivery
 
 BASE = "/api/v1"
-SEEN = "events.seen"
+EVENTS_SEEN = "events.seen"
 MAX_REPORTED = 500
 """The most events in the reporter's queue; the oldest are dropped, as they are only for people to watch."""
 
@@ -114,7 +114,7 @@ class ServerEvents:
                 seen: Event | None = None
                 try:
                     for message in messages:
-                        if message.event == SEEN:
+                        if message.event == EVENTS_SEEN:
                             seen = _parse_event(message.data)
                         else:
                             events.append(_parse_event(message.data))

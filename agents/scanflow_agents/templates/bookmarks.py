@@ -27,7 +27,7 @@ from scanflow_agents.templates.control_plane import RECENT, get_control_plane, l
 Kind = Literal["checked", "labels", "learnt", "changed"]
 
 KIND = "scanflow.kind"
-OF_RUN = "scanflow.run"
+RUN_FIELD = "scanflow.run"
 DIGEST = "scanflow.digest"
 PREDICTIONS = f"tags.`{KIND}` = 'predictions'"
 """The filter of tracked runs that are recorded predictions: one for each file of a service."""
@@ -53,7 +53,7 @@ def find_notes(context: Context, kind: Kind, clause: str = "", *, limit: int = 2
 
 def find_noted_runs(context: Context, kind: Kind) -> set[str]:
     """Return the workflow runs that have a note of a kind."""
-    return {entry.tags[OF_RUN] for entry in find_notes(context, kind) if OF_RUN in entry.tags}
+    return {entry.tags[RUN_FIELD] for entry in find_notes(context, kind) if RUN_FIELD in entry.tags}
 
 
 def find_unfinished_run(context: Context, workflow: str, kind: Kind, *, patience_s: float) -> str | None:
@@ -128,7 +128,7 @@ def select_oldest(runs: Sequence[Run], most: int, *, least: float, size: Callabl
 def find_newest_detection(context: Context, runs: Collection[str]) -> str | None:
     """Return which of some detections has the newest note."""
     notes = find_notes(context, "checked") if runs else []
-    return next((run for entry in notes if (run := entry.tags.get(OF_RUN, "")) in runs), None)
+    return next((run for entry in notes if (run := entry.tags.get(RUN_FIELD, "")) in runs), None)
 
 
 def get_end_time(run: TrackedRun) -> float:
@@ -161,7 +161,7 @@ def read_learnt_ids(context: Context, seen: dict[str, frozenset[str]]) -> set[st
 
 def find_learnt_labels(context: Context, run: str) -> str | None:
     """Return the tracked run with the labels of a training run, if there is a note of it."""
-    notes = find_notes(context, "learnt", f"tags.`{OF_RUN}` = '{run}'", limit=1)
+    notes = find_notes(context, "learnt", f"tags.`{RUN_FIELD}` = '{run}'", limit=1)
     return notes[0].tags.get(OF_LABELS) if notes else None
 
 

@@ -22,7 +22,7 @@ from scanflow.knowledge.labels import LABELS_FILE, OF_LABELS, read_json
 from scanflow.knowledge.records import TrackedRun
 from scanflow.knowledge.version_tags import PROMOTION, REFERENCE, format_rejection
 from scanflow_agents.templates import bookmarks
-from scanflow_agents.templates.bookmarks import OF_RUN
+from scanflow_agents.templates.bookmarks import RUN_FIELD
 from scanflow_agents.templates.control_plane import (
     list_newest_runs,
     list_strategy_actions,
@@ -82,7 +82,7 @@ class Challengers:
         """
         ended = [record for record in list_newest_runs(context, self._workflow) if record.state == "succeeded"]
         notes = bookmarks.find_notes(context, "learnt") if ended else []
-        notes_by_run = {note.tags[OF_RUN]: note for note in notes if OF_RUN in note.tags}
+        notes_by_run = {note.tags[RUN_FIELD]: note for note in notes if RUN_FIELD in note.tags}
         for record in reversed(ended):
             if str(record.name) not in notes_by_run:
                 notes_by_run[str(record.name)] = self._record_run(context, record, list(notes_by_run.values()))
@@ -258,4 +258,4 @@ def _note(
         notes = bookmarks.find_notes(context, "labels")
         labels = next((note.run_id for note in notes if bookmarks.get_end_time(note) <= record.created), None)
     learnt = {OF_LABELS: labels} if isinstance(labels, str) else {}
-    return bookmarks.note(context, "learnt", tags={OF_RUN: str(record.name), **learnt, **tags}, metrics=metrics)
+    return bookmarks.note(context, "learnt", tags={RUN_FIELD: str(record.name), **learnt, **tags}, metrics=metrics)

@@ -378,7 +378,7 @@ def _process_detection(
     metrics |= {"same": float(bool(windows)), "predictions": float(detection.n_newdata or 0)}
     metrics |= {f"{REGIME}{name}": share for name, share in detection.regimes.items()}
     metrics |= {} if detection.model_version is None else {MODEL_VERSION: float(detection.model_version)}
-    tags = {bookmarks.OF_RUN: run, **({MODEL_URI: detection.model_uri} if detection.model_uri else {})}
+    tags = {bookmarks.RUN_FIELD: run, **({MODEL_URI: detection.model_uri} if detection.model_uri else {})}
     bookmarks.note(context, "checked", tags=tags, metrics=metrics)
     return outcome
 

@@ -63,7 +63,7 @@ class PastDetection:
     def from_note(cls, note: TrackedRun) -> PastDetection:
         metrics = note.metrics
         return cls(
-            run=note.tags.get(bookmarks.OF_RUN, ""),
+            run=note.tags.get(bookmarks.RUN_FIELD, ""),
             at=bookmarks.get_end_time(note),
             drifted=bool(metrics.get("drifted")),
             counts=bool(metrics.get("counts")),
@@ -81,7 +81,7 @@ def list_detections(context: Context) -> list[PastDetection]:
     return [
         PastDetection.from_note(note)
         for note in bookmarks.find_notes(context, "checked")
-        if bookmarks.OF_RUN in note.tags
+        if bookmarks.RUN_FIELD in note.tags
     ]
 
 

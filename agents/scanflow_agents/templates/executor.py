@@ -222,7 +222,7 @@ def _promote(context: Context, model: RegisteredModel, version: ModelVersion, ac
     model.set_champion(context, number)
     report_event(context, "model.promoted", f"model/{model.name}", version=number, before=before, action=action.id)
     tags = {PROMOTION: PROMOTED, ACTION: action.id}
-    if run := version.tags.get(bookmarks.OF_RUN, ""):
+    if run := version.tags.get(bookmarks.RUN_FIELD, ""):
         tags[REFERENCE] = bookmarks.format_reference(context, run)
     model.tag(context, number, tags)
 

@@ -41,7 +41,7 @@ class PlacementOptions(WatchOptions):
 
 
 FAILOVER, RETIREMENT = "backup_failover", "backup_retirement"
-AGREEING, LOOKS = 2, 3
+AGREEING, CONFIRMATION = 2, 3
 """Two of the last three checks must find a service down."""
 
 DAY_S = 86_400.0
@@ -56,7 +56,7 @@ def declare_failover(service: str, backup: str, options: PlacementOptions, *, li
     restarted agent counts from zero: it is never too early.
     """
     unready = sf.on_event("service.unready", subject=f"service/{service}")
-    looks: deque[bool] = deque(maxlen=LOOKS)
+    looks: deque[bool] = deque(maxlen=CONFIRMATION)
     since: dict[str, float] = {}
 
     @sensor(sf.any_of(unready, sf.every(seconds=options.watch_interval_s)))

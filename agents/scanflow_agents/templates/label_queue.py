@@ -36,11 +36,11 @@ MAX_VALUES, MAX_VALUE_LENGTH = 1000, 1000  # values of a row that are shown, and
 def read_picked_points(context: Context, run: str) -> tuple[str, list[dict[str, Any]]]:
     """Return the id of the tracked run with a detection's selected points, and the points."""
     tracker = tracker_of(context)
-    runs = tracker.search_runs(context.app, context.team, f"tags.`{bookmarks.OF_RUN}` = '{run}'", limit=RECENT)
+    runs = tracker.search_runs(context.app, context.team, f"tags.`{bookmarks.RUN_FIELD}` = '{run}'", limit=RECENT)
     tracked = next((tracked_run for tracked_run in runs if "n_picked" in tracked_run.metrics), None)
     if tracked is None:
         raise NotFoundError(
-            f"The detection {run!r} logged no run with the metric 'n_picked' and the tag '{bookmarks.OF_RUN}'. Have "
+            f"The detection {run!r} logged no run with the metric 'n_picked' and the tag '{bookmarks.RUN_FIELD}'. Have "
             f"its step log both, with {PICKED_JSON!r} beside them."
         )
     points = read_json(tracker, tracked.run_id, PICKED_JSON)

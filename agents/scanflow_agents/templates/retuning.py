@@ -37,7 +37,7 @@ from scanflow_agents.templates.options import WatchOptions
 RetuneTrigger = Literal["on_promotion", "on_load_change", "nightly"]
 
 RETUNE, APPLY = "retune", "apply_tuning"
-AGREEING, LOOKS = 2, 3
+AGREEING, CONFIRMATION = 2, 3
 """Two of the last three checks must find another load."""
 
 DAY_S = 86_400.0
@@ -179,7 +179,7 @@ class LoadWatch:
     def __init__(self, factor: float) -> None:
         """``factor``: so many times more or fewer requests a second are a load change."""
         self._factor = factor
-        self._looks: deque[bool] = deque(maxlen=LOOKS)
+        self._looks: deque[bool] = deque(maxlen=CONFIRMATION)
         self.reference: float | None = None
         """The reference load in requests a second; None: not measured yet."""
 

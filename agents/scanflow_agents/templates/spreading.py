@@ -20,7 +20,7 @@ from scanflow.app.resources import AffinityMode
 from scanflow.backends.records import RunRecord
 from scanflow.backends.service_records import InstanceRecord, RevisionRecord, ServiceRecord, compute_quantile
 from scanflow.placement.interference import (
-    LOOKS,
+    CONFIRMATION,
     MIN_REQUESTS,
     Disturbance,
     InterferenceWatch,
@@ -34,11 +34,11 @@ from scanflow.placement.interference import (
 from scanflow_agents.templates.control_plane import get_control_plane, list_strategy_actions, report_event
 from scanflow_agents.templates.options import WatchOptions
 
-STRATEGY = "spread_instances"
-TOLD = 40
+STRATEGY_NAME = "spread_instances"
+MAX_LISTED_WINDOWS = 40
 """The number of newest windows of each kind in the evidence."""
 
-AGAIN_S = 7 * 86_400.0
+RETRY_AFTER_S = 7 * 86_400.0
 """The time before a move that did not help, or failed, is retried, and for which a move is watched, in seconds."""
 
 _MAX_LOAD, _HARDLY = 0.8, 0.1
@@ -64,17 +64,17 @@ def declare_spreading(service: str, affinity: AffinityMode, options: WatchOption
         return spreading.observe(context)
 
     Strategy(
-        name=STRATEGY,
+        name=STRATEGY_NAME,
         when=service_placement,
         if_=lambda placement: placement["evidence"] is not None and placement["stands"] is None,
-        then=lambda placement: move(service, affinity, placement["evidence"]["neighbour"]),
+        then=lambda placement: build_move(service, affinity, placement["evidence"]["neighbour"]),
         cool_down=options.watch_cool_down_s,
         autonomy=options.autonomy,
-        guard=Guard(metric=spreading.metric, worse="higher", by=0.5, within_s=AGAIN_S),
+        guard=Guard(metric=spreading.metric, worse="higher", by=0.5, within_s=RETRY_AFTER_S),
     )
 
 
-def move(service: str, affinity: AffinityMode, neighbour: str) -> Act:
+def build_move(service: str, affinity: AffinityMode, neighbour: str) -> Act:
     kind, _, name = neighbour.partition("/")
     if kind == "workflow":
         return do.update_workflow_affinity(name, None, avoid_services=[service], kind="batch")
@@ -88,7 +88,7 @@ class Spreading:
         self._service, self._affinity = service, affinity
         self._before: ServiceSample | None = None
         self._watch = InterferenceWatch()
-        self._verdicts: defaultdict[str, deque[bool]] = defaultdict(lambda: deque(maxlen=LOOKS))
+        self._verdicts: defaultdict[str, deque[bool]] = defaultdict(lambda: deque(maxlen=CONFIRMATION))
         self._judged: set[str] = set()
 
     @property
@@ -101,7 +101,7 @@ class Spreading:
         control_plane, now = get_control_plane(context), context.clock()
         look = ServiceSample(now, {record.name: record for record in control_plane.services()})
         runs = control_plane.runs(app=context.app, team=context.team)
-        moves = _map_newest_by_target(list_strategy_actions(context, STRATEGY))
+        moves = _map_newest_by_target(list_strategy_actions(context, STRATEGY_NAME))
         window = None
         if self._before is not None:
             avoiding = _find_avoidance_times(context, self._service, moves)
@@ -120,7 +120,7 @@ class Spreading:
             evidence = build_evidence(
                 self._service, worst, self._watch.select_windows_after(get_move_time(worst.neighbour))
             )
-            stands = self._find_obstacle(worst.neighbour, moves, look)
+            stands = self._find_objection(worst.neighbour, moves, look)
         if evidence is not None and stands is None:
             report_event(context, "metric", self.metric, value=0.0)  # the guard's baseline
             report_event(context, "placement.interference", f"service/{self._service}", **evidence)
@@ -134,12 +134,12 @@ class Spreading:
             "beside": [] if window is None else sorted(window.beside),
         }
 
-    def _find_obstacle(self, neighbour: str, moves: Mapping[str, Action], look: ServiceSample) -> str | None:
+    def _find_objection(self, neighbour: str, moves: Mapping[str, Action], look: ServiceSample) -> str | None:
         """Return what prevents the move; None: nothing."""
         last = moves.get(self._get_target(neighbour))
         if last is not None and last.state in {"pending", "running"}:
             return "it is being moved"
-        if last is not None and last.state != "succeeded" and look.at < _get_end_time(last) + AGAIN_S:
+        if last is not None and last.state != "succeeded" and look.at < _get_end_time(last) + RETRY_AFTER_S:
             return f"the last move was {last.state}"
         record = look.services.get(self._service)
         if record is None:
@@ -193,12 +193,14 @@ def build_evidence(service: str, disturbance: Disturbance, windows: Sequence[Win
     """Build the evidence against a neighbour."""
     neighbour, comparison, agreed = disturbance
     groups = split(windows, neighbour)
-    alone, beside = ([list(point) for group in groups for point in group[kind]][-TOLD:] for kind in (0, 1))
+    alone, beside = (
+        [list(point) for group in groups for point in group[kind]][-MAX_LISTED_WINDOWS:] for kind in (0, 1)
+    )
     return {
         "neighbour": neighbour,
         "reason": f"beside {neighbour} the 95th percentile of {service} is {comparison.disturbed_p95_s:.3g} s, "
         f"without it {comparison.quiet_p95_s:.3g} s at comparable load: {comparison.ratio:.2f} times as slow "
-        f"(n = {comparison.pairs} pairs of windows, p = {comparison.p:.2g}, {agreed} of {LOOKS} checks)",
+        f"(n = {comparison.pairs} pairs of windows, p = {comparison.p:.2g}, {agreed} of {CONFIRMATION} checks)",
         "alone_p95_s": comparison.quiet_p95_s,
         "beside_p95_s": comparison.disturbed_p95_s,
         "ratio": comparison.ratio,
@@ -274,14 +276,14 @@ def _list_neighbours(
         yield f"service/{name}", ran, may_share_cores(record, other)
     for workflow in sorted({run.workflow for run in runs}):
         own = [run for run in runs if run.workflow == workflow]
-        share = compute_coverage(before.at, after.at, [_get_span(run) for run in own])
+        share = compute_coverage(before.at, after.at, [_get_time_range(run) for run in own])
         ran = True if share >= _MAX_LOAD else False if share <= _HARDLY else None
-        there = [run for run in own if _get_span(run)[1] > before.at and run.created < after.at]
+        there = [run for run in own if _get_time_range(run)[1] > before.at and run.created < after.at]
         avoids = all(run.created >= avoiding.get(workflow, math.inf) for run in there)
         yield f"workflow/{workflow}", ran, not avoids
 
 
-def _get_span(run: RunRecord) -> tuple[float, float]:
+def _get_time_range(run: RunRecord) -> tuple[float, float]:
     return run.created, math.inf if run.state == "running" else run.created + (run.seconds or 0.0)
 
 

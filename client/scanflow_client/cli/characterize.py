@@ -19,7 +19,7 @@ from scanflow_client.cli.services import DataOption, NpyOption
 if TYPE_CHECKING:
     from scanflow_client.tuning import TuningTarget
 
-_UNCOUNTED = {
+_MISSING_COUNTERS = {
     "cpu-migrations": "migrations between CPUs: perf is not installed, or not permitted to count",
     "cache-misses": "cache misses: this machine does not count them, or perf is not permitted to",
 }
@@ -79,7 +79,7 @@ def characterize(
     if (file, data, npy) != (None, None, None):
         raise UsageError("--data, --npy and --file are requests to a service, and this is a program. Leave them out.")
     missing = [] if group_problem() is None else [f"memory limits. {group_problem()}"]
-    missing += [words for event, words in _UNCOUNTED.items() if event not in list_counters()]
+    missing += [words for event, words in _MISSING_COUNTERS.items() if event not in list_counters()]
     with open_output(choose_progress_stream(as_json)) as output:
         characterization = measure(
             lambda placement, limit: run_program(command, placement, timeout_s=limit_s, limit_bytes=limit),

@@ -32,7 +32,7 @@ def up(
 
     settings = load_settings()
     result = start_control_plane(settings, port=port, tracker=not no_tracker)
-    respond(result.up, as_json, lambda: format_up(result, elsewhere=settings.url))
+    respond(result.up, as_json, lambda: format_up(result, server_url=settings.url))
 
 
 def down(as_json: JsonOption = False) -> None:

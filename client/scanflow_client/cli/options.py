@@ -99,9 +99,9 @@ def _find_address(settings: Settings) -> str | None:
     """Return the address of the server that the settings name, else of the home folder's running server."""
     if settings.url is not None:
         return settings.url
-    from scanflow.deployer.remote_home import read_up
+    from scanflow.deployer.remote_home import read_up_state
 
-    running = read_up(settings.home)
+    running = read_up_state(settings.home)
     return running.server.url if running is not None and running.server.is_alive() else None
 
 

@@ -29,7 +29,7 @@ from scanflow_client.report import fetch_labels
 TIMEOUT_S, TIMEOUT_TIMES = 600.0, 6.0  # limit of the time to a promotion: this, or this multiple of the start-up
 MIN_ANSWERS = 40  # per point of the report's accuracy
 TAIL_S = 4.0  # how long traffic goes on after it, so that the new champion can be compared with the old one
-COUNTED_S = 5.0  # longest wait of the report then, until agents have counted all requests to the new champion
+COUNT_TIMEOUT_S = 5.0  # longest wait of the report then, until agents have counted all requests to the new champion
 _POLL_S = 0.25
 
 
@@ -161,7 +161,7 @@ def run_loop(
     startup_s: float = 0.0,
     timeout_s: float | None = None,
     tail_s: float = TAIL_S,
-    counted_s: float = COUNTED_S,
+    counted_s: float = COUNT_TIMEOUT_S,
 ) -> LoopOutcome:
     """Send digits until the agents have promoted a better model, and ``tail_s`` longer.
 

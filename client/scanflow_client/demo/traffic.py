@@ -16,7 +16,7 @@ from scanflow.errors import StepFailedError, UnavailableError
 
 READY_S, READY_TIMES = 60.0, 2.0  # longest time until it is ready: this, or this multiple of the start-up
 END_S = 30.0
-_SHOWN = 2000
+_MAX_SHOWN = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,4 +114,4 @@ class TrafficProgram:
             text = self._log.read_text(encoding="utf-8", errors="replace").strip()
         except OSError:
             text = ""
-        return f"Its log: {text[-_SHOWN:]}" if text else "Its log is empty."
+        return f"Its log: {text[-_MAX_SHOWN:]}" if text else "Its log is empty."

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from scanflow_client.control_plane import DownResult, UpResult
 
 
-def format_up(result: UpResult, *, elsewhere: str | None = None) -> list[str]:
+def format_up(result: UpResult, *, server_url: str | None = None) -> list[str]:
     """Return the outcome of ``scanflow up`` and the next steps; ``elsewhere``: the server that commands use instead."""
     up = result.up
     lines = [f"The server is {'up' if result.server else 'up already'}: {up.server.url}"]
     if up.tracker is not None:
         lines.append(f"The tracker is {'starting' if result.tracker else 'up already'}: {up.tracker.url}")
     lines += result.notes
-    if elsewhere is not None:
-        lines.append(f"SCANFLOW_URL names another server, {elsewhere}: commands use that. Unset it to use this one.")
+    if server_url is not None:
+        lines.append(f"SCANFLOW_URL names another server, {server_url}: commands use that. Unset it to use this one.")
     return [
         *lines,
         "Web page: its address, with the token of: scanflow token show. Status: scanflow status. Stop: scanflow down",

@@ -9,13 +9,13 @@ from scanflow.images.recipe import render_dockerfile
 from scanflow.images.recipes import PlannedImage
 from scanflow_client.formatting.table import Screen, Table
 
-_NONE = "No image is needed: each step and service names its own."
+_NO_IMAGES = "No image is needed: each step and service names its own."
 
 
 def format_build(records: Sequence[ImageRecord], target: str | None) -> Screen:
     """Return the built images, and the next command."""
     if not records:
-        return [_NONE]
+        return [_NO_IMAGES]
     rows = [
         (
             record.workflow,
@@ -36,7 +36,7 @@ def format_build(records: Sequence[ImageRecord], target: str | None) -> Screen:
 def format_dockerfiles(images: Sequence[PlannedImage], registry: str | None) -> Screen:
     """Return the distinct Dockerfiles, below their images' names."""
     if not images:
-        return [_NONE]
+        return [_NO_IMAGES]
     lines: list[str] = []
     for recipe in dict.fromkeys(image.recipe for image in images):
         users = ", ".join(f"{image.workflow}:{'+'.join(image.nodes)}" for image in images if image.recipe == recipe)

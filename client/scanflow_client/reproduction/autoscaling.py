@@ -19,7 +19,7 @@ REPLICA_CPUS = 10.0
 
 MAX_INSTANCES = 10
 STEP_S = 15.0
-DOWN_S = 300.0
+SCALE_DOWN_S = 300.0
 MINUTES = 40
 
 
@@ -44,7 +44,7 @@ def measure_replicas(seed: int, threshold: float, metric: Callable[[float], floa
         curve.append(float(replicas))
         ratio = metric(replica_rate) / threshold
         desired = replicas if abs(ratio - 1) <= 0.1 else min(MAX_INSTANCES, max(1, math.ceil(replicas * ratio)))
-        past = [*past[-int(DOWN_S / STEP_S) + 1 :], desired]
+        past = [*past[-int(SCALE_DOWN_S / STEP_S) + 1 :], desired]
         replicas = max(past) if desired < replicas else desired
     return within / steps, used, curve
 

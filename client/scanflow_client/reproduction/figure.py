@@ -17,7 +17,7 @@ Expectation = Literal["more", "less", "same", "at least"]
 Verdict = Literal["holds", "holds in part", "does not hold", "cannot be tested here"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
-SAME = 0.1
+SAME_TOLERANCE = 0.1
 """Ratios that differ from 1 by less are the same for every reader of a figure."""
 
 
@@ -174,7 +174,7 @@ def check_claim(claim: Claim, measured: Measurements) -> ClaimResult:
     holds = {
         "more": comparison.low > 1,
         "less": comparison.high < 1,
-        "same": abs(comparison.ratio - 1) <= SAME or comparison.low <= 1 <= comparison.high,
+        "same": abs(comparison.ratio - 1) <= SAME_TOLERANCE or comparison.low <= 1 <= comparison.high,
         "at least": comparison.ratio >= claim.least,
     }[claim.expect]
     words = f"{comparison.ratio:.2f}× ({comparison.low:.2f} to {comparison.high:.2f})"

@@ -28,7 +28,7 @@ BODY_BYTES = 1 << 20
 CALLERS = 8
 """For each instance: with the study's two, which has a balancer, connections may all be with one instance."""
 
-ONE, EACH = "one instance", "one for each core"
+ONE_INSTANCE, ONE_PER_CORE = "one instance", "one for each core"
 
 
 def find_problem() -> str | None:
@@ -83,7 +83,7 @@ def open_rounds(observe: Observe) -> Iterator[MeasureRound]:
 
         def measure_round(number: int) -> Round:
             arms: dict[str, dict[str, float]] = {}
-            counts = {ONE: 1, EACH: cores}
+            counts = {ONE_INSTANCE: 1, ONE_PER_CORE: cores}
             for name in rotate(list(counts), number):
                 count = counts[name]
                 arms[name] = {
@@ -119,16 +119,16 @@ FIGURES = (
             Claim(
                 statement="an instance for each core has the highest throughput",
                 metric="images",
-                arm=EACH,
-                base=ONE,
+                arm=ONE_PER_CORE,
+                base=ONE_INSTANCE,
                 expect="at least",
                 least=1.3,
             ),
             Claim(
                 statement="null processing scales almost in proportion to the instances",
                 metric="pauses",
-                arm=EACH,
-                base=ONE,
+                arm=ONE_PER_CORE,
+                base=ONE_INSTANCE,
                 expect="at least",
                 least=1.8,
             ),
@@ -136,7 +136,7 @@ FIGURES = (
                 statement="a bare function is faster than the platform with an instance for each core (12.58 to 7.17)",
                 metric="images",
                 arm="function call",
-                base=EACH,
+                base=ONE_PER_CORE,
                 published=1.75,
             ),
         ),

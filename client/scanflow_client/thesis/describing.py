@@ -19,7 +19,7 @@ from scanflow.errors import UnsupportedError, did_you_mean
 from scanflow.images.builders import PROGRAMS
 from scanflow_client.client import Client
 from scanflow_client.thesis.engine_terms import (
-    ELSEWHERE,
+    REPLACEMENTS,
     CpuTarget,
     ScalerTrigger,
     convert_hpa_spec,
@@ -29,7 +29,7 @@ from scanflow_client.thesis.engine_terms import (
 )
 
 _MPI_NAMES: Final = {"nTasks": "n_tasks", "nNodes": "n_nodes", "nWorkers": "n_workers"}
-_NOT_SERVED: Final = {
+_UNSUPPORTED: Final = {
     "dockerfile": "image=..., an existing image, or nothing: scanflow build builds one",
     "endpoint": "service_type='MODEL'",
     "envSecretRefName": "a Secret 'scanflow-env' in the environment's namespace: all its pods get its entries",
@@ -165,8 +165,8 @@ class ScanflowClient:
         return convert_resources(requests, limits)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ELSEWHERE:
-            raise UnsupportedError(f"{name} is not part of this version. Write {ELSEWHERE[name]}.")
+        if name in REPLACEMENTS:
+            raise UnsupportedError(f"{name} is not part of this version. Write {REPLACEMENTS[name]}.")
         raise AttributeError(f"{type(self).__name__!r} has no {name!r}.{did_you_mean(name, dir(type(self)))}")
 
     def ScanflowAgent(self, name: str, **fields: Any) -> Agent:  # noqa: N802
@@ -196,7 +196,7 @@ class ScanflowClient:
 def _convert_service_fields(name: str, mainfile: str | None, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Convert the fields of a service to this version's terms."""
     modern = {field: value for field, value in fields.items() if value is not None}
-    for field, instead in _NOT_SERVED.items():
+    for field, instead in _UNSUPPORTED.items():
         if field in modern:
             raise UnsupportedError(f"Service {name!r}: {field} is not part of this version. Write {instead}.")
     if mainfile is not None:

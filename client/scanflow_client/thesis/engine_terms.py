@@ -10,7 +10,7 @@ from scanflow.app.resources import Resources
 from scanflow.app.scaling import Scaling, ScalingMetric
 from scanflow.errors import UnsupportedError
 
-ELSEWHERE: Final[Mapping[str, str]] = {
+REPLACEMENTS: Final[Mapping[str, str]] = {
     "ScanflowAgentSensor": "sf.Sensor(name=..., trigger=..., function='file.py:name', parameters={...})",
     "ScanflowAgentSensor_CronTrigger": "sf.cron('0 * * * *')",
     "ScanflowAgentSensor_DateTrigger": "sf.at(datetime(..., tzinfo=UTC))",

@@ -12,13 +12,13 @@ from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.errors import NotFoundError, UsageError
 
 _SERVERS: Final = {"creationTimestamp", "generation", "managedFields", "resourceVersion", "uid", "deletionTimestamp"}
-_AT_ONCE: Final = 8
+_MAX_CONCURRENT: Final = 8
 _NEVER_SHOWN: Final = "..."
 
 
 def compute_differences(cluster: Cluster, manifests: Iterable[Manifest]) -> list[ObjectChange]:
     """Return what applying manifests would change, in their order; several requests run at a time."""
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_MAX_CONCURRENT) as pool:
         return list(pool.map(lambda manifest: compute_difference(cluster, manifest), manifests))
 
 

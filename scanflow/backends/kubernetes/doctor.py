@@ -15,14 +15,14 @@ from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 from scanflow.backends.kubernetes.labels import MANAGER
 from scanflow.backends.kubernetes.nodes import KubeletPolicy, read_kubelet_policies
-from scanflow.backends.kubernetes.permissions import USED, find_missing_permissions
+from scanflow.backends.kubernetes.permissions import USED_VERBS, find_missing_permissions
 from scanflow.backends.kubernetes.pods import explain_pending
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import NotFoundError, ScanflowError, UnavailableError
 
 MIN_VERSION: Final = (1, 27)
-NODES_LOOKED_AT: Final = 20
-PULLED_WITHIN_S: Final = 120.0
+MAX_CHECKED_NODES: Final = 20
+PULL_TIMEOUT_S: Final = 120.0
 _PREFIX: Final = "SCANFLOW_KUBERNETES_"
 _DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 _IN_CLUSTER: Final = re.compile(
@@ -73,7 +73,7 @@ def examine(cluster: Cluster, settings: KubernetesSettings, *, thorough: bool = 
         ("API server", lambda: [_check_version(cluster, version)]),
         ("engines", lambda: _check_engines(cluster, settings, api_versions)),
         ("rights", lambda: _check_rights(cluster, available_kinds)),
-        ("nodes", lambda: _check_nodes(read_kubelet_policies(cluster, limit=NODES_LOOKED_AT))),
+        ("nodes", lambda: _check_nodes(read_kubelet_policies(cluster, limit=MAX_CHECKED_NODES))),
         ("storage", lambda: [_check_storage(cluster, settings)]),
         ("metrics", lambda: [_check_metrics(api_versions), _check_prometheus(cluster, settings)]),
         ("gateway", lambda: [_check_gateway(cluster, settings)]),
@@ -139,7 +139,7 @@ def _read_version(controller: Manifest) -> str:
 
 
 def _check_rights(cluster: Cluster, available_kinds: set[str]) -> Iterator[Finding]:
-    missing = find_missing_permissions(cluster, [kind for kind in USED if kind in available_kinds])
+    missing = find_missing_permissions(cluster, [kind for kind in USED_VERBS if kind in available_kinds])
     for resource, verbs in missing.items():
         role = f"scanflow-{re.split('[./]', resource)[0]}"
         command = f"kubectl create clusterrole {role} --verb={','.join(verbs)} --resource={resource}"
@@ -156,7 +156,7 @@ def _check_nodes(policies: list[KubeletPolicy]) -> Iterator[Finding]:
         yield Finding("✗", "nodes", f"none of {len(policies)} takes pods", "kubectl describe nodes")
         return
     cores = sum(policy.cores for policy in usable)
-    prefix = "first " if len(policies) >= NODES_LOOKED_AT else ""
+    prefix = "first " if len(policies) >= MAX_CHECKED_NODES else ""
     yield Finding("✓", "nodes", f"{len(usable)} of the {prefix}{len(policies)} take pods, {cores:g} cores in all")
     nodes_by_policy = defaultdict(list)
     for policy in usable:
@@ -298,7 +298,7 @@ def _watch_pod(cluster: Cluster, namespace: str) -> Iterator[Manifest]:
     field_selector = "metadata.name=image"
     pods, version = cluster.find("Pod", namespace, fields=field_selector)
     yield from pods
-    for event in cluster.watch("Pod", namespace, fields=field_selector, since=version, within_s=PULLED_WITHIN_S):
+    for event in cluster.watch("Pod", namespace, fields=field_selector, since=version, within_s=PULL_TIMEOUT_S):
         yield event.object
     yield {**(cluster.get("Pod", "image", namespace) or {}), "decided": True}
 

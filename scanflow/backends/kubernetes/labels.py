@@ -20,7 +20,7 @@ SERVICE: Final = "scanflow.dev/service"
 REVISION: Final = "scanflow.dev/revision"
 AGENT: Final = "scanflow.dev/agent"
 
-SELECTED: Final = f"app.kubernetes.io/managed-by={MANAGER}"
+MANAGED_SELECTOR: Final = f"app.kubernetes.io/managed-by={MANAGER}"
 """Selects all objects that scanflow created."""
 
 
@@ -53,4 +53,4 @@ def build_labels(app: str, team: str, **more: str) -> dict[str, str]:
 
 def build_selector(**labels: str) -> str:
     """Return the selector of the objects with those labels: ``selector(run="calm-otter-417")``."""
-    return ",".join([SELECTED, *(f"scanflow.dev/{name}={value}" for name, value in labels.items())])
+    return ",".join([MANAGED_SELECTOR, *(f"scanflow.dev/{name}={value}" for name, value in labels.items())])

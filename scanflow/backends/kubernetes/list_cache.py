@@ -15,7 +15,7 @@ OFTEN: Final = 4
 OFTEN_S: Final = 60.0
 """So many reads in so many seconds, as by a server, start a watch; a command never reads so often."""
 
-UNUSED_S: Final = 60.0
+IDLE_TIMEOUT_S: Final = 60.0
 """After so long without a read the watch ends."""
 
 WATCH_S: Final = 60.0
@@ -98,7 +98,7 @@ class _List:
         """Watch for as long as the list is read; after any end the next read lists again."""
         labels = self._labels
         try:
-            while self._clock() - self._read_times[-1] < UNUSED_S:
+            while self._clock() - self._read_times[-1] < IDLE_TIMEOUT_S:
                 for event in cluster.watch(self._kind, labels=labels, since=version, within_s=WATCH_S, bookmarks=True):
                     version = event.object["metadata"]["resourceVersion"]
                     self._apply_event(event.type, event.object)

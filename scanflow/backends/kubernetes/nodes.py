@@ -12,7 +12,7 @@ from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.errors import AccessDeniedError, NotFoundError, UnavailableError
 
-_AT_ONCE: Final = 16
+_MAX_CONCURRENT: Final = 16
 
 
 class KubeletPolicy(NamedTuple):
@@ -61,7 +61,7 @@ def read_kubelet_policies(
     nodes, _ = cluster.find("Node")
     selected = sorted(nodes, key=lambda node: (not is_schedulable(node), node["metadata"]["name"]))[:limit]
     query_count = len(selected) if asked is None else min(asked, len(selected))
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_MAX_CONCURRENT) as pool:
         policies = list(pool.map(lambda node: _fetch_policy(cluster, node), selected[:query_count]))
     unqueried = [_read_capacity(node)._replace(why="it was not asked") for node in selected[query_count:]]
     return sorted([*policies, *unqueried], key=lambda policy: policy.node)

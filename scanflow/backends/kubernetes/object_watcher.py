@@ -15,7 +15,7 @@ from scanflow.names import RunName
 WATCH_S: Final = 5.0
 """Longest request of a watch."""
 
-AWAY_S: Final = 1.0
+RETRY_PAUSE_S: Final = 1.0
 """Interval of retries while the API server does not answer."""
 
 API: Final = "the API server of the cluster"
@@ -79,7 +79,7 @@ class ObjectWatcher:
                 f"{error} The run {self._run!r} continues, but nothing watches it. To watch it again: scanflow resume "
                 f"{self._run}"
             ) from error
-        self._sleep(AWAY_S)
+        self._sleep(RETRY_PAUSE_S)
         return now if since is None else since
 
     def _report_recovery(self, since: float | None) -> None:

@@ -9,9 +9,9 @@ from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 
 _READ: Final = ("get", "list", "watch")
-_OWN: Final = (*_READ, "create", "patch", "delete")
+_OWN_VERBS: Final = (*_READ, "create", "patch", "delete")
 
-USED: Final[Mapping[str, tuple[str, ...]]] = {
+USED_VERBS: Final[Mapping[str, tuple[str, ...]]] = {
     "Namespace": ("get", "create", "patch", "delete"),
     **dict.fromkeys(
         (
@@ -28,7 +28,7 @@ USED: Final[Mapping[str, tuple[str, ...]]] = {
             *("Job", "Workflow", "SeldonDeployment", "InferenceService", "ScaledObject", "HTTPRoute", "GRPCRoute"),
             "TraefikService",
         ),
-        _OWN,
+        _OWN_VERBS,
     ),
     "Secret": ("get", "list", "create", "patch", "delete"),
     "Event": ("list",),
@@ -48,12 +48,12 @@ SUBRESOURCES: Final[Mapping[str, tuple[str, str]]] = {
 """Of subresources: the API group and the verb. The last is granted to steps, which takes having it."""
 
 
-def find_missing_permissions(cluster: Cluster, kinds: Iterable[str] = USED) -> dict[str, list[str]]:
+def find_missing_permissions(cluster: Cluster, kinds: Iterable[str] = USED_VERBS) -> dict[str, list[str]]:
     """Return the missing verbs, by resource as ``kubectl`` names it: ``workflows.argoproj.io``."""
     missing: dict[str, list[str]] = {}
     for kind in kinds:
         group, resource = get_group(kind), KINDS[kind].plural
-        for verb in USED[kind]:
+        for verb in USED_VERBS[kind]:
             if not is_allowed(cluster, verb, resource, group):
                 missing.setdefault(f"{resource}.{group}" if group else resource, []).append(verb)
     for resource, (group, verb) in SUBRESOURCES.items():

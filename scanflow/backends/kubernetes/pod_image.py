@@ -32,7 +32,7 @@ FindImage: TypeAlias = Callable[[Recipe], str | None]
 _MISSING_TTL_S = 5.0
 """How long a registry's 404 is cached: a run asks when it is checked and again when it is driven."""
 
-_SENT = re.compile(r"[0-9a-f]{64}\.pickle:")
+_PICKLE_REFERENCE = re.compile(r"[0-9a-f]{64}\.pickle:")
 
 
 class PodImage(NamedTuple):
@@ -136,4 +136,4 @@ class PodImages:
 
 def _is_by_value(node: AppNode) -> bool:
     """Return whether a node is a function sent by value, which needs no other files of its application."""
-    return isinstance(node, Executor) and not node.requirements and bool(_SENT.match(node.target or ""))
+    return isinstance(node, Executor) and not node.requirements and bool(_PICKLE_REFERENCE.match(node.target or ""))

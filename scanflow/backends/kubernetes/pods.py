@@ -28,7 +28,7 @@ class Pending(NamedTuple):
 _ORDINARY: Final = {"ContainerCreating", "PodInitializing"}
 """A container's waiting reasons that are temporary, unless an event says more."""
 
-_ABOUT_IMAGES: Final = {
+_IMAGE_REASONS: Final = {
     "ErrImageNeverPull",
     "ErrImagePull",
     "ImageInspectError",
@@ -66,7 +66,7 @@ _REMEDIES: Final = (
     ("untolerated taint", "The nodes' taints keep it away. Look: kubectl describe nodes"),
     ("no nodes available", "The cluster has no node that is Ready. Look: kubectl get nodes"),
 )
-_DENIED: Final = (
+_DENIAL_REMEDIES: Final = (
     ("exceeded quota", "Raise the namespace's quota, or ask for less. Look: kubectl describe quota -n {namespace}"),
     (
         "failed quota",
@@ -144,7 +144,9 @@ def explain_denial(deployment: Manifest) -> PodDenial | None:
         return None
     message = " ".join(str(condition.get("message") or condition.get("reason") or "").split())
     lowered, namespace = message.lower(), metadata["namespace"]
-    remedy = next((remedy for words, remedy in _DENIED if words in lowered), "Look: kubectl get events -n {namespace}")
+    remedy = next(
+        (remedy for words, remedy in _DENIAL_REMEDIES if words in lowered), "Look: kubectl get events -n {namespace}"
+    )
     passing = any(words in lowered for words in _PASSING)
     return PodDenial(f"{namespace}/{metadata['name']}", message, remedy.format(namespace=namespace), passing)
 
@@ -207,7 +209,7 @@ def _read_event_time(event: Manifest) -> str:
 
 
 def _build_pending(reason: str, message: str) -> Pending:
-    if reason in _ABOUT_IMAGES:
+    if reason in _IMAGE_REASONS:
         return Pending(reason, message, _IMAGE_REMEDY)
     lowered = message.lower()
     remedy = next((remedy for words, remedy in _REMEDIES if words in lowered), "")

@@ -10,7 +10,7 @@ from typing import Final
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 from scanflow.backends.kubernetes.labels import MANAGER
-from scanflow.backends.kubernetes.permissions import SUBRESOURCES, USED, get_group
+from scanflow.backends.kubernetes.permissions import SUBRESOURCES, USED_VERBS, get_group
 from scanflow.backends.kubernetes.pods import explain_pending
 from scanflow.backends.kubernetes.security import build_container_security, build_pod_security
 from scanflow.backends.kubernetes.settings import KubernetesSettings
@@ -20,7 +20,7 @@ CONTAINER: Final = "program"
 _POLL_S: Final = 10.0
 _START_S: Final = 300.0
 _HOME: Final = "/tmp/scanflow"  # noqa: S108 - a volume of the pod's own
-_HIDDEN: Final = {"kubeconfig", "context", "platform_namespace"}
+_REMOVED_SETTINGS: Final = {"kubeconfig", "context", "platform_namespace"}
 
 
 def build_program_manifests(
@@ -50,7 +50,7 @@ def _build_rules() -> list[Manifest]:
     """Return the RBAC rules of a server: the rights that the doctor checks."""
     rules = [
         {"apiGroups": [get_group(kind)], "resources": [KINDS[kind].plural], "verbs": list(verbs)}
-        for kind, verbs in USED.items()
+        for kind, verbs in USED_VERBS.items()
     ]
     rules += [
         {"apiGroups": [group], "resources": [name], "verbs": [verb]} for name, (group, verb) in SUBRESOURCES.items()
@@ -102,7 +102,11 @@ def _build_pod(
 
 
 def _list_changed_settings(settings: KubernetesSettings) -> dict[str, object]:
-    return {name: value for name, value in settings.model_dump(exclude_defaults=True).items() if name not in _HIDDEN}
+    return {
+        name: value
+        for name, value in settings.model_dump(exclude_defaults=True).items()
+        if name not in _REMOVED_SETTINGS
+    }
 
 
 def _format_value(value: object) -> str:

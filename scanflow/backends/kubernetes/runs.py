@@ -24,7 +24,7 @@ from scanflow.names import RunName
 from scanflow.processes.files import hold_driver_lock, is_locked
 from scanflow.settings import Settings
 
-ENSURED_FOR_S: Final = 5.0
+ENVIRONMENT_CACHE_S: Final = 5.0
 """How long an environment that was ensured, and its key, are not checked again."""
 
 
@@ -47,7 +47,7 @@ class ClusterRuns(ABC):
             preparation,
         )
         self._home = BatchHome(settings.home.expanduser().absolute())
-        self._ensured = ExpiringSet(ENSURED_FOR_S)
+        self._ensured = ExpiringSet(ENVIRONMENT_CACHE_S)
         self._environments: dict[str, str] = {}
         """By namespace: the uid of its environment when last ensured."""
 

@@ -17,7 +17,7 @@ from scanflow.files.private import create_private_folder
 from scanflow.processes.jobs import GRACE_S, Job, write_whole
 from scanflow.processes.restart_backoff import Processes
 
-_LAST_WORDS = 8192
+_LOG_TAIL_BYTES = 8192
 """Bytes at the end of a log that are searched for the reason why its process ended."""
 
 
@@ -139,7 +139,7 @@ def _read_error(path: Path) -> str | None:
 def _read_last_line(log: Path) -> str | None:
     try:
         with log.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _LAST_WORDS))
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL_BYTES))
             lines = file.read().decode(errors="replace").rstrip().splitlines()
     except OSError:
         return None

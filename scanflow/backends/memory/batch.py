@@ -55,7 +55,7 @@ from scanflow.outputs import keep_outputs
 from scanflow.settings import Settings
 from scanflow.text.failures import Failure, parse_failure
 
-_ENDED = frozenset({"succeeded", "failed", "stopped"})
+_FINAL_STATES = frozenset({"succeeded", "failed", "stopped"})
 _OWN_FOLDER = str(Path(__file__).parents[2])  # the library's: its frames are not the user's
 _OUTPUTS = Path("/outputs")  # what '<output_dir>/...' becomes in parameters: there is no such folder
 
@@ -192,7 +192,7 @@ class MemoryBatch:
     def stop(self, name: str) -> RunRecord:
         """Request a run to stop; it stops before its next task."""
         run = self._run(name)
-        if run.record.state in _ENDED:
+        if run.record.state in _FINAL_STATES:
             state = run.record.state
             raise UsageError(f"The run {run.record.name!r} has {state} already; there is nothing to stop.")
         run.stop = True

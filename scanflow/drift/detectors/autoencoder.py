@@ -26,7 +26,7 @@ FEATURES = "features"
 MIN_PICTURES = 100
 SEEDS = 2**31
 CODE = "code"
-AT_ONCE = 256
+BATCH_SIZE = 256
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,8 +45,8 @@ class TrainedAutoencoder:
         middle = next(at for at, layer in enumerate(self.network.layers) if layer.name == CODE)
         encoder = keras().Sequential(self.network.layers[: middle + 1])
         decoder = keras().Sequential(self.network.layers[middle + 1 :])
-        code = encoder.predict(inputs, batch_size=AT_ONCE, verbose=0)
-        decoded = np.asarray(decoder.predict(code, batch_size=AT_ONCE, verbose=0))
+        code = encoder.predict(inputs, batch_size=BATCH_SIZE, verbose=0)
+        decoded = np.asarray(decoder.predict(code, batch_size=BATCH_SIZE, verbose=0))
         columns = {"error": ((decoded - inputs) ** 2).reshape(len(inputs), -1).mean(axis=1), "code": np.asarray(code)}
         return columns if predicted is None else columns | {"predicted": np.asarray(predicted)}
 

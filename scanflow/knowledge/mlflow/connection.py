@@ -45,7 +45,7 @@ may never succeed, because the kernel keeps its first route; the next attempt re
 _STARTS_S = 30.0
 """Longest time until the server of the home's tracker listens: its process must load MLflow first."""
 
-_LISTENS_AGAIN_S = 0.1
+_RESTART_POLL_S = 0.1
 _PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 
 
@@ -153,7 +153,7 @@ def _ask_health(parts: SplitResult, timeout_s: float, *, starts: bool) -> None:
             if not may_pass or time.monotonic() >= give_up:
                 raise
             if not isinstance(error.reason, TimeoutError):  # its process is there, and does not listen yet
-                time.sleep(_LISTENS_AGAIN_S)
+                time.sleep(_RESTART_POLL_S)
 
 
 def list_refusal_types() -> tuple[type[MlflowApiError], ...]:

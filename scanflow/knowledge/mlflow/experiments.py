@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from scanflow.errors import UsageError
-from scanflow.knowledge.checks import RESERVED, check_environment, check_owner
+from scanflow.knowledge.checks import RESERVED_PREFIX, check_environment, check_owner
 from scanflow.knowledge.mlflow import rest_client
 from scanflow.knowledge.mlflow.connection import list_refusal_types
 from scanflow.knowledge.mlflow.rest_client import Client, RestClient
@@ -24,15 +24,15 @@ from scanflow.knowledge.step_environment import TrackerPlace
 if TYPE_CHECKING:
     from mlflow.entities import Run
 
-KIND = f"{RESERVED}kind"
+KIND = f"{RESERVED_PREFIX}kind"
 """The tag with the kind of a run in ``.records``."""
 
-WRITING = f"{RESERVED}writing"
+WRITING = f"{RESERVED_PREFIX}writing"
 """The tag of an incomplete run. It is set with the run and removed last; a run with this tag does not exist for
 readers."""
 
-_PARAMS_AT_ONCE = 25  # a request may be 1 MB: 25 parameters of 6,000 characters, each written as \\uXXXX
-_METRICS_AT_ONCE = 1000
+_MAX_PARAMS = 25  # a request may be 1 MB: 25 parameters of 6,000 characters, each written as \\uXXXX
+_MAX_METRICS = 1000
 
 
 def find_experiment(client: Client, app: str, team: str, *, records: bool = False) -> str | None:
@@ -115,10 +115,10 @@ def write_run(client: Client, experiment_id: str, new: NewRun, *, below: str | N
 def _log_numbers(client: Client, run_id: str, new: NewRun, timestamp: int) -> None:
     metric, param = _get_entity_types(client)
     params = iter([param(key, value) for key, value in new.params.items()])
-    while some_params := list(islice(params, _PARAMS_AT_ONCE)):
+    while some_params := list(islice(params, _MAX_PARAMS)):
         client.log_batch(run_id, params=some_params)
     metrics = iter([metric(key, value, timestamp, 0) for key, value in new.metrics.items()])
-    while some_metrics := list(islice(metrics, _METRICS_AT_ONCE)):
+    while some_metrics := list(islice(metrics, _MAX_METRICS)):
         client.log_batch(run_id, metrics=some_metrics)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scanflow.files.unchanged_reads import UnchangedReads
-from scanflow.knowledge.checks import RESERVED
+from scanflow.knowledge.checks import RESERVED_PREFIX
 from scanflow.knowledge.filters import Clause, matches, to_mlflow
 from scanflow.knowledge.mlflow.artifacts import (
     ArtifactLocation,
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 _MODEL = "model"
-_LABEL = f"{RESERVED}label"  # which artifacts: a digest, as a filter cannot carry every name
-_NAME = f"{RESERVED}name"
+_LABEL = f"{RESERVED_PREFIX}label"  # which artifacts: a digest, as a filter cannot carry every name
+_NAME = f"{RESERVED_PREFIX}name"
 _PARENT = "mlflow.parentRunId"
-_MADE_BY = f"{RESERVED}made-by"
+_MADE_BY = f"{RESERVED_PREFIX}made-by"
 """The tag of a model version with the id of the run that created it; MLflow's own field names the run that stores
 it."""
 
@@ -165,7 +165,7 @@ class _MlflowStore:
                 name=record.name,
                 version=int(record.version),
                 aliases=tuple(sorted(alias for alias, named in aliases.items() if int(named) == int(record.version))),
-                tags={key: value for key, value in record.tags.items() if not key.startswith(RESERVED)},
+                tags={key: value for key, value in record.tags.items() if not key.startswith(RESERVED_PREFIX)},
                 run_id=record.tags.get(_MADE_BY, record.run_id) or None,
                 uri=f"models:/{record.name}/{record.version}",
                 created_at=_to_datetime(record.creation_timestamp),
@@ -245,7 +245,11 @@ def _to_tracked_run(run: Run, environment: str) -> TrackedRun:
         status=_STATUS.get(run.info.status, "running"),
         params=dict(run.data.params),
         metrics=dict(run.data.metrics),
-        tags={key: value for key, value in run.data.tags.items() if key not in hidden and not key.startswith(RESERVED)},
+        tags={
+            key: value
+            for key, value in run.data.tags.items()
+            if key not in hidden and not key.startswith(RESERVED_PREFIX)
+        },
         parent=run.data.tags.get(_PARENT),
         started_at=_to_datetime(run.info.start_time),
         ended_at=None if run.info.end_time is None else _to_datetime(run.info.end_time),

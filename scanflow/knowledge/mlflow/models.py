@@ -13,7 +13,7 @@ from scanflow.errors import InvalidError, NotFoundError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-TRUSTED = ("sklearn.", "numpy.", "scipy.")
+TRUSTED_MODULES = ("sklearn.", "numpy.", "scipy.")
 """The modules whose types a scikit-learn model may contain."""
 
 _BATCH = 256
@@ -152,7 +152,7 @@ def _choose_sklearn_format(model: Any) -> dict[str, Any]:
         types = skops.io.get_untrusted_types(data=skops.io.dumps(model))
     except Exception:  # noqa: BLE001  whatever it cannot save, cloudpickle may
         return {"serialization_format": "cloudpickle"}
-    if not all(name.startswith(TRUSTED) for name in types):
+    if not all(name.startswith(TRUSTED_MODULES) for name in types):
         return {"serialization_format": "cloudpickle"}
     return {"serialization_format": "skops", "skops_trusted_types": types}
 

@@ -13,7 +13,7 @@ from scanflow.placement.mpi.plan import MPIPlan, plan_job
 from scanflow.placement.sysfs import read_topology
 from scanflow.placement.topology import Topology
 
-HERE: Final = "localhost"
+LOCAL_NODE: Final = "localhost"
 _LATER: Final = (
     "profile='auto': the program's bottleneck is measured when the job starts, and the job is planned then (now: "
     "scanflow mpi plan --measure)"
@@ -22,7 +22,7 @@ _LATER: Final = (
 
 def build_local_node(topology: Topology) -> ClusterNode:
     """Return this machine as the only node of its cluster."""
-    return ClusterNode(name=HERE, cores=topology.effective_count, memory_bytes=topology.memory_bytes)
+    return ClusterNode(name=LOCAL_NODE, cores=topology.effective_count, memory_bytes=topology.memory_bytes)
 
 
 def plan_local_job(
@@ -42,6 +42,6 @@ def plan_local_job(
     )
     if why is not None:
         here = here.replace(allowed=cpus)
-    plan = plan_job(planned, [build_local_node(here)], topologies={HERE: here})
+    plan = plan_job(planned, [build_local_node(here)], topologies={LOCAL_NODE: here})
     more = (why, _LATER if workload.profile == "auto" else None)
     return replace(plan, reasons=(*plan.reasons, *(reason for reason in more if reason is not None)))

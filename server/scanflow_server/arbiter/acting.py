@@ -24,7 +24,7 @@ from scanflow_server.arbiter.objections import LEASE_S
 from scanflow_server.store import intents as intent_store
 from scanflow_server.store.base import Store
 from scanflow_server.store.intents import ActionRow, FieldRow
-from scanflow_server.store.keys import OWN
+from scanflow_server.store.keys import OWN_PREFIX
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Actor:
         if row is None:
             return
         call = PrimitiveCall(primitive=row.intent.primitive, arguments=row.intent.arguments)
-        done = self._try(row, call, f"{OWN}{id}", row.action.inverse, lambda back: self._note_inverse(id, back))
+        done = self._try(row, call, f"{OWN_PREFIX}{id}", row.action.inverse, lambda back: self._note_inverse(id, back))
         if done is not None:
             self._succeed(id, done)
 
@@ -65,7 +65,7 @@ class Actor:
             row = intent_store.get(connection, id)
         if row is None or row.reverting is None or row.action.inverse is None:
             return
-        if self._try(row, row.action.inverse, f"{OWN}{id}{REVERT}", None, lambda _: None) is not None:
+        if self._try(row, row.action.inverse, f"{OWN_PREFIX}{id}{REVERT}", None, lambda _: None) is not None:
             self._finish_revert(id)
 
     def _try(

@@ -19,7 +19,7 @@ from scanflow.deployer import Deployer
 from scanflow.errors import ScanflowError
 from scanflow_server import primitives
 from scanflow_server.arbiter.engine import ArbiterEngine
-from scanflow_server.arbiter.intent_service import SINCE
+from scanflow_server.arbiter.intent_service import CREATED_FIELD
 from scanflow_server.commands import QueuedDeployer, carry_out
 from scanflow_server.context import ServerContext
 from scanflow_server.store import agents
@@ -87,7 +87,7 @@ def observe_target(deployer: Deployer, applications: Applications, intent: Inten
             return {}
     except ScanflowError:
         return {}
-    return {field: seen[field] for field in (*intent.fields, SINCE) if field in seen}
+    return {field: seen[field] for field in (*intent.fields, CREATED_FIELD) if field in seen}
 
 
 def measure_service(deployer: Deployer, metric: str, *, team: str) -> float | None:
@@ -114,7 +114,7 @@ def _describe_service(record: ServiceRecord) -> dict[str, Any]:
     trial = find_canary(record)
     share = None if trial is None else {"models": dict(trial.models), "weight": trial.weight, "shadow": trial.shadow}
     return {
-        SINCE: record.created,
+        CREATED_FIELD: record.created,
         "running": True,
         "replicas": record.shape.instances,
         "resource": record.shape.cores,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scanflow.agent.records import Action, Intent
 
-_OF_AN_APPLICATION = frozenset({"workflow", "agent"})
+_APPLICATION_KINDS = frozenset({"workflow", "agent"})
 
 
 def get_place(intent: Intent) -> str:
@@ -14,7 +14,7 @@ def get_place(intent: Intent) -> str:
     team. Targets of different teams are never equal: nobody acts on another team's.
     """
     kind, _, name = intent.target.partition("/")
-    return f"{kind}/{intent.team}/{f'{intent.app}/' if kind in _OF_AN_APPLICATION else ''}{name}"
+    return f"{kind}/{intent.team}/{f'{intent.app}/' if kind in _APPLICATION_KINDS else ''}{name}"
 
 
 def qualify_strategy(intent: Intent) -> str:

@@ -24,10 +24,10 @@ from scanflow_server.store.base import Store
 from scanflow_server.store.intents import ActionRow, FieldRow
 
 ReadState = Callable[[Intent], Mapping[str, Any]]
-"""Return the observable fields of an intent's target with their values, and under ``SINCE`` when it was created, if
+"""Return the observable fields of an intent's target with their values, and under ``CREATED_FIELD`` when it was created, if
 known."""
 
-SINCE = "created"
+CREATED_FIELD = "created"
 
 _RECEIVED = "The intent was received."
 
@@ -121,7 +121,7 @@ class IntentService:
         history = [
             action for action in intent_store.load_history(connection, wanted, since=since) if action.id not in fresh
         ]
-        fields = _select_current(connection, intent_store.load_fields(connection, place), seen.get(SINCE))
+        fields = _select_current(connection, intent_store.load_fields(connection, place), seen.get(CREATED_FIELD))
         at_work = intent_store.find_busy_ids(connection, place)
         steady = {name: field for name, field in fields.items() if field.intent not in at_work}
         foreign = self._update_foreign(connection, place, steady, seen, now)

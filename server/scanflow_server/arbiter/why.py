@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from scanflow.agent.records import JSON, Action
 from scanflow.drift.promotion import format_decision
 
-_NOTHING = {
+_NO_RESULT = {
     "pending": "none yet",
     "running": "none yet",
     "refused": "none: it was refused",
@@ -64,7 +64,7 @@ def _describe_effect(action: Action) -> str:
     if action.state == "succeeded":
         undone = "" if action.inverse is None else f"; inverse: {action.inverse.primitive}"
         return f"{_shorten(action.result)}{undone}"
-    return _NOTHING.get(action.state, "none")
+    return _NO_RESULT.get(action.state, "none")
 
 
 def _format_time(at: float) -> str:

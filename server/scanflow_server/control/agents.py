@@ -18,7 +18,7 @@ from scanflow.errors import UnavailableError
 from scanflow.http.home_token import hash_token, read_agents_token, read_home_token
 from scanflow.transport.clients import fetch_reply, is_loopback
 from scanflow_server.context import ServerContext
-from scanflow_server.control.loop import OUTSIDE_S, ErrorIsolation
+from scanflow_server.control.loop import EXTERNAL_POLL_S, ErrorIsolation
 from scanflow_server.store import agents, events
 from scanflow_server.store.agents import AgentRow
 
@@ -30,10 +30,10 @@ MAX_ENTRIES = 5000
 _JOURNAL_S = 30.0
 """The timeout of that request, in seconds."""
 
-_UNSETTLED_S = 0.5
+_UNSETTLED_POLL_S = 0.5
 """The interval between checks while an agent is starting or stopping, in seconds."""
 
-_SETTLED = frozenset({"running", "stopped", "silent"})
+_SETTLED_STATES = frozenset({"running", "stopped", "silent"})
 
 
 class AgentsController:
@@ -52,8 +52,8 @@ class AgentsController:
                 if agent.document is not None:
                     self._reconcile(agent, process)
                 state = self._update_state(agent, process)
-            settled = settled and state in _SETTLED
-        return OUTSIDE_S if settled else _UNSETTLED_S
+            settled = settled and state in _SETTLED_STATES
+        return EXTERNAL_POLL_S if settled else _UNSETTLED_POLL_S
 
     def _reconcile(self, agent: AgentRow, process: AgentProcess) -> None:
         if agent.wanted:

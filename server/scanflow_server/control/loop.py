@@ -19,13 +19,13 @@ _BREATH_S = 0.01
 POLL_S = 0.2
 """The pause until the next tick while something is in progress, in seconds."""
 
-FAILED_S = 1.0
+RETRY_PAUSE_S = 1.0
 """The pause until the next tick after a failed one, in seconds."""
 
 IDLE_S = 30.0
 """The pause until the next tick while nothing is in progress, in seconds: requests to the server wake it before."""
 
-OUTSIDE_S = 10.0
+EXTERNAL_POLL_S = 10.0
 """The same for changes made outside the server, which do not wake it."""
 
 
@@ -84,7 +84,7 @@ class Loop:
     def _run(self, controller: Controller) -> None:
         isolation, name, woken = ErrorIsolation(), type(controller).__name__, False
         while not self._over.is_set():
-            since, pause_s = self._notifier.changes, FAILED_S
+            since, pause_s = self._notifier.changes, RETRY_PAUSE_S
             with isolation.isolate(f"The tick of the {name}"):  # an outage may have passed at the next tick
                 pause_s = controller.tick()
             if woken:

@@ -33,7 +33,7 @@ FIRST_PAUSE_S, MAX_PAUSE_S = 5.0, 300.0
 GIVE_UP_S = 86_400.0
 """How long a message is retried, in seconds."""
 
-_AT_ONCE = 500
+_MAX_BATCH = 500
 
 
 @dataclass(slots=True)
@@ -93,7 +93,7 @@ class NotificationsController:
                 target.seen = position
         with self._context.store.read() as connection:
             batch = events.list_after(
-                connection, target.seen, type=target.types, app=target.app, team=target.team, limit=_AT_ONCE
+                connection, target.seen, type=target.types, app=target.app, team=target.team, limit=_MAX_BATCH
             )
             actions = {event.id: _find_action(connection, event) for event in batch}
         for event in filter(is_news, batch):
@@ -115,7 +115,7 @@ class NotificationsController:
             with self._context.store.write() as connection:
                 webhook_positions.put_position(connection, target.key, event.id)
             target.seen = event.id
-        target.seen = batch[-1].id if len(batch) == _AT_ONCE else max(newest, target.seen)
+        target.seen = batch[-1].id if len(batch) == _MAX_BATCH else max(newest, target.seen)
 
     def _post(self, target: _Target, event: Event, action: Action | None) -> None:
         try:

@@ -14,7 +14,7 @@ from scanflow.processes.jobs import Job, Lines
 from scanflow.processes.restart_backoff import MAX_STARTS, Processes
 from scanflow_server.arbiter.engine import ArbiterEngine
 from scanflow_server.context import ServerContext, make_driver_command
-from scanflow_server.control.loop import IDLE_S, OUTSIDE_S, POLL_S, ErrorIsolation
+from scanflow_server.control.loop import EXTERNAL_POLL_S, IDLE_S, POLL_S, ErrorIsolation
 from scanflow_server.requests import request_operation
 from scanflow_server.store import events, operations
 from scanflow_server.store.operations import OperationRow
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 _CONTROLLER = "services"
 """The author of changes that are due, in events."""
 
-_SERVICES_S = 1.0
+_SERVICES_INTERVAL_S = 1.0
 """The interval between checks of services, in seconds: nothing notifies of an unhealthy instance."""
 
 _UNHEALTHY = frozenset({"degraded", "backup", "failed"})
@@ -116,7 +116,7 @@ class ServicesController:
             with self._isolation.isolate(f"The due change of the service {record.name!r}"):
                 self._reconcile(record)
         self._states = states
-        return _SERVICES_S if states else OUTSIDE_S
+        return _SERVICES_INTERVAL_S if states else EXTERNAL_POLL_S
 
     def _reconcile(self, record: ServiceRecord) -> None:
         """Request what is due as an ordinary change, once."""

@@ -16,14 +16,14 @@ from typing import NamedTuple
 from scanflow.agent.primitive_context import REVERT
 from scanflow.backends.function_store import find_function_names
 from scanflow.errors import NotFoundError
-from scanflow.processes.jobs import GONE, Job
+from scanflow.processes.jobs import DELETED_PREFIX, Job
 from scanflow_server.arbiter.identity import compute_lookback_s, get_start_time, is_accepted
 from scanflow_server.context import ServerContext
 from scanflow_server.control.loop import ErrorIsolation
 from scanflow_server.settings import ServerSettings
 from scanflow_server.store import events, operations, pruning, runs
 from scanflow_server.store.intents import ActionRow
-from scanflow_server.store.keys import OWN
+from scanflow_server.store.keys import OWN_PREFIX
 
 BATCH = 500
 """The most rows deleted in one transaction, which takes a few milliseconds."""
@@ -40,7 +40,7 @@ _MARKS = 100
 """The number of bookmarks in the retention period of events: events are deleted at most one interval late."""
 
 _MIN_PAUSE_S, _MAX_PAUSE_S = 1.0, 300.0
-_LOOKS = 20
+_PASSES_PER_PERIOD = 20
 """The number of passes within the shortest retention period."""
 
 
@@ -48,7 +48,9 @@ def compute_pause_s(keep: ServerSettings) -> float:
     """Return the pause between two passes, in seconds."""
     days = (keep.keep_events_days, keep.keep_ended_days, keep.keep_keys_days)
     times = [number * DAY_S for number in days if number > 0]
-    return min(_MAX_PAUSE_S, max(_MIN_PAUSE_S, min(times, default=_MAX_PAUSE_S * _LOOKS) / _LOOKS))
+    return min(
+        _MAX_PAUSE_S, max(_MIN_PAUSE_S, min(times, default=_MAX_PAUSE_S * _PASSES_PER_PERIOD) / _PASSES_PER_PERIOD)
+    )
 
 
 class EventBookmark(NamedTuple):
@@ -178,7 +180,7 @@ class RetentionController:
                 yield
 
     def _forget_folder(self, path: Path, wanted: set[Path]) -> None:
-        if path.name.startswith(GONE):
+        if path.name.startswith(DELETED_PREFIX):
             shutil.rmtree(path, ignore_errors=True)
         job = Job(path)
         if path not in wanted and is_old(job.ended_at, self._context.clock(), self._keep.keep_ended_days):
@@ -251,7 +253,7 @@ class RetentionController:
             with self._context.store.write() as connection:
                 # An interrupted action is retried with its key, however long the server was down.
                 begun = pruning.list_begun_intents(connection)
-                spare = {f"{OWN}{id}{end}" for id in begun for end in ("", REVERT)}
+                spare = {f"{OWN_PREFIX}{id}{end}" for id in begun for end in ("", REVERT)}
                 if pruning.forget_keys(connection, before, spare=spare, most=BATCH) == 0:
                     return
             yield

@@ -30,22 +30,24 @@ _MAX_EVENTS = 10_000
 _MAX_LENGTH = 128
 _BLOCK = 100
 _MAX_TYPES = 50
-_QUIET_S, _OWN_QUIET_S = 5.0, 60.0
+_QUIET_S, _PING_INTERVALS_S = 5.0, 60.0
 """How long to wait for a change, in seconds: if other servers use the database, whose changes are not notified here;
 and if it is this server's own."""
 
-GONE = "Scanflow-Events-Gone"
+EVENTS_GONE_HEADER = "Scanflow-Events-Gone"
 """The header with the number up to which events are deleted, in a list that would begin before it."""
 
-SEEN = "events.seen"
+EVENTS_SEEN = "events.seen"
 """The name of stream messages with the newest event of any type, sent while no matching one comes."""
 
-_SEEN_S = 5.0
+_SEEN_INTERVAL_S = 5.0
 
 _STREAM: dict[int | str, dict[str, Any]] = {
     200: {
         "content": {"text/event-stream": {"schema": {"type": "string"}}},
-        "headers": {GONE: {"description": "Events up to this number are deleted.", "schema": {"type": "integer"}}},
+        "headers": {
+            EVENTS_GONE_HEADER: {"description": "Events up to this number are deleted.", "schema": {"type": "integer"}}
+        },
     }
 }
 
@@ -89,7 +91,9 @@ async def events(
             return _EVENT_LIST.dump_json(page), pruning.get_last_forgotten_event(connection)
 
     text, gone = await run_in_threadpool(load)
-    return Response(text, media_type="application/json", headers={GONE: str(gone)} if after < gone else None)
+    return Response(
+        text, media_type="application/json", headers={EVENTS_GONE_HEADER: str(gone)} if after < gone else None
+    )
 
 
 @router.get("/newest")
@@ -138,7 +142,7 @@ async def _stream(
                 if event.id == number
             ]
 
-    loop, quiet_s = asyncio.get_running_loop(), _QUIET_S if context.store.file is None else _OWN_QUIET_S
+    loop, quiet_s = asyncio.get_running_loop(), _QUIET_S if context.store.file is None else _PING_INTERVALS_S
     announced, announced_at = after, loop.time()
     while True:
         since = context.store_notifier.changes
@@ -153,8 +157,8 @@ async def _stream(
         if batch:
             continue
         after = max(after, newest)  # so that events already read are not reported as gone when they are deleted
-        if seen and after > announced and loop.time() - announced_at >= _SEEN_S:
+        if seen and after > announced and loop.time() - announced_at >= _SEEN_INTERVAL_S:
             announced, announced_at = after, loop.time()
             for event in await run_in_threadpool(load_numbered, after):
-                yield format_event(event.model_dump_json(), name=SEEN, id=str(event.id))
-        await context.store_notifier.wait_async(since, _SEEN_S if seen and after > announced else quiet_s)
+                yield format_event(event.model_dump_json(), name=EVENTS_SEEN, id=str(event.id))
+        await context.store_notifier.wait_async(since, _SEEN_INTERVAL_S if seen and after > announced else quiet_s)

@@ -27,7 +27,7 @@ router = APIRouter(prefix="/labels", tags=["labels"], responses=PROBLEMS)
 _MAX_ITEMS = 10_000
 _MAX_OFFSET = 2**31 - 1
 _MAX_LENGTH = 128
-_SHOWN = 10
+_MAX_SHOWN = 10
 
 
 class SelectedSamplesBody(BaseModel):
@@ -228,6 +228,6 @@ def _record_events(connection: Connection, recorded_labels: Iterable[_RecordedLa
 def _combine_errors(errors: Sequence[ScanflowError]) -> ScanflowError:
     if len(errors) == 1:
         return errors[0]
-    more = [f"and {len(errors) - _SHOWN} more"] if len(errors) > _SHOWN else []
-    lines = "\n".join(f"- {line}" for line in [*map(str, errors[:_SHOWN]), *more])
+    more = [f"and {len(errors) - _MAX_SHOWN} more"] if len(errors) > _MAX_SHOWN else []
+    lines = "\n".join(f"- {line}" for line in [*map(str, errors[:_MAX_SHOWN]), *more])
     return UsageError(f"None of these labels was recorded, as {len(errors)} of them are invalid:\n{lines}")

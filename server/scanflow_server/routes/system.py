@@ -12,7 +12,7 @@ from fastapi.responses import PlainTextResponse, Response
 from pydantic import BaseModel
 from sqlalchemy import text
 
-from scanflow.deployer.remote_home import read_up
+from scanflow.deployer.remote_home import read_up_state
 from scanflow.errors import ScanflowError, UnavailableError, UnsupportedError
 from scanflow.files.private import open_private
 from scanflow_server.access import TokenHolder
@@ -113,7 +113,7 @@ def _get_tracker_status(context: ServerContext) -> TrackerStatus:
     uri = context.settings.library.tracker_uri
     if uri is not None:
         return TrackerStatus(url=_mask_password(uri), ready=True)
-    up = read_up(context.settings.home)
+    up = read_up_state(context.settings.home)
     beside = None if up is None else up.tracker
     return TrackerStatus(url=None if beside is None else beside.url, ready=beside is not None and beside.is_alive())
 

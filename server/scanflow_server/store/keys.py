@@ -11,7 +11,7 @@ from sqlalchemy import Connection, insert, select
 from scanflow.errors import InvalidError
 from scanflow_server.store.tables import keys
 
-OWN = "intent/"
+OWN_PREFIX = "intent/"
 """The prefix of the keys that the server makes itself; clients' keys never have it."""
 
 

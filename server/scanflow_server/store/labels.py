@@ -107,8 +107,8 @@ class Label(Row):
     """All votes, the oldest first."""
 
 
-_ALL = [column for column in labels.c if column.name != "number"]
-_BRIEF = [column for column in _ALL if column.name not in {"row", "picture"}]
+_COLUMNS = [column for column in labels.c if column.name != "number"]
+_BRIEF = [column for column in _COLUMNS if column.name not in {"row", "picture"}]
 CRITICAL = (labels.c.score.is_(None), labels.c.score.desc(), labels.c.number)
 
 
@@ -148,7 +148,7 @@ def list_labels(
     """Return samples by criticality, then age; with ``state="given"`` the last labelled first, so that the limit does
     not cut off new labels. ``details``: with rows, pictures and votes."""
     newest = (labels.c.given.desc(), labels.c.number.desc())
-    query = select(*(_ALL if details else _BRIEF))
+    query = select(*(_COLUMNS if details else _BRIEF))
     query = query.order_by(*(newest if state == "given" else CRITICAL)).limit(limit).offset(offset)
     for column, value in ((labels.c.app, app), (labels.c.state, state), (labels.c.disputed, disputed)):
         if value is not None:
@@ -165,7 +165,7 @@ def list_labels(
 
 def get(connection: Connection, app: str, team: str, id: str, *, own: str | None = None) -> Label:
     """Return a sample with its row, picture and votes; NotFoundError: there is none."""
-    label = Label.load_first(connection, select(*_ALL).where(_match(app, team, id), _filter_visible(own)))
+    label = Label.load_first(connection, select(*_COLUMNS).where(_match(app, team, id), _filter_visible(own)))
     if label is None:
         raise _make_not_found(id)
     return label.model_copy(update={"votes": list_votes(connection, label)})

@@ -223,7 +223,7 @@ async def test_events_that_the_server_has_forgotten_are_counted_in_the_journal(t
 async def test_a_backlog_is_taken_in_blocks_and_what_finds_no_room_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_subscriber, "CROWDED_S", 0.0)
+    monkeypatch.setattr(event_subscriber, "BACKLOG_TIMEOUT_S", 0.0)
 
     server, clock, hold = FakeServer(), FakeClock(), asyncio.Event()
 

@@ -18,7 +18,7 @@ from scanflow.errors import InvalidError
 from scanflow.placement.mpi.groups import ClusterNode
 from scanflow.placement.mpi.local_plan import plan_local_job
 from scanflow.placement.mpi.plan import plan_job
-from scanflow.placement.topology import build_uniform
+from scanflow.placement.topology import uniform
 
 MB = 10**6
 
@@ -117,7 +117,7 @@ def test_without_a_compiler_or_perf_nothing_measures(tmp_path: Path) -> None:
 
 def test_a_job_to_be_measured_is_planned_here_and_refused_elsewhere() -> None:
     workload = sf.MPIWorkload(name="hpl", mainfile="hpl", n_tasks=2, profile="auto")
-    assert "is measured when the job starts" in plan_local_job(workload, build_uniform(cores_per_socket=2)).reasons[-1]
+    assert "is measured when the job starts" in plan_local_job(workload, uniform(cores_per_socket=2)).reasons[-1]
     with pytest.raises(InvalidError, match="scanflow mpi plan --measure"):
         plan_job(workload, [ClusterNode(name="node0", cores=4)])
 

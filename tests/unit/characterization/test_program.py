@@ -15,7 +15,7 @@ from scanflow.characterization.memory_group import open_memory_group
 from scanflow.characterization.program import group_problem, run_program
 from scanflow.characterization.study import characterize, choose_core_counts, choose_placements
 from scanflow.errors import InvalidError, NotFoundError, StepFailedError, UnsupportedError
-from scanflow.placement.topology import Cache, build_uniform
+from scanflow.placement.topology import Cache, uniform
 from scanflow_client.cli.app import app
 from scanflow_client.formatting.characterize import build_characterization_json, format_characterization
 from scanflow_client.resources_patch import build_resources_patch
@@ -103,7 +103,7 @@ def test_where_there_are_no_groups_it_is_said(tmp_path: Path) -> None:
 
 
 def test_a_program_runs_in_one_cache_and_in_several_where_there_are_several() -> None:
-    two = build_uniform(sockets=1, cores_per_socket=4).model_copy(
+    two = uniform(sockets=1, cores_per_socket=4).model_copy(
         update={"caches": (Cache(level=3, cpus=(0, 1)), Cache(level=3, cpus=(2, 3)))}
     )
     assert choose_core_counts(two) == [1, 2, 4]
@@ -126,7 +126,7 @@ def test_runs_take_turns_and_memory_is_searched_where_the_program_is_nearly_as_f
             return replace(ran(), outcome="out of memory")
         return ran(seconds=10 / min(2, len(where.cpus)), cpu_s=10.0)
 
-    found = characterize(program, choose_placements(build_uniform(sockets=1, cores_per_socket=4), [1, 2, 4]), rounds=2)
+    found = characterize(program, choose_placements(uniform(sockets=1, cores_per_socket=4), [1, 2, 4]), rounds=2)
     assert [cores for cores, limit in seen if limit is None] == [1, 2, 4, 2, 4, 1]
     assert {cores for cores, limit in seen if limit is not None} == {2}
     assert (found.saturation.kind, found.saturation.cores) == ("flat", 2)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scanflow.backends.kubernetes.batch.framing import BEGIN, FINAL_MARK, StreamSplitter, build_frame, split_streams
-from scanflow.backends.kubernetes.batch.layout import ASKED_TO_STOP, ATTEMPTS, GIVEN_UP
+from scanflow.backends.kubernetes.batch.layout import ASKED_TO_STOP, ATTEMPTS, GIVEN_UP_ANNOTATION
 from scanflow.backends.kubernetes.batch.records import observe_workflow
 from scanflow.names import StepName
 
@@ -103,7 +103,7 @@ def test_who_was_asked_to_stop_did_not_fail() -> None:
 def test_a_pod_that_was_not_waited_for_any_longer_is_named_with_its_reason() -> None:
     reason = "ImagePullBackOff: not found. Nodes cannot pull the image."
     failed = pod("wf.a", "Error", step="a", message="pod deleted")
-    given_up = {GIVEN_UP: json.dumps({"a": [reason, 300.0]})}
+    given_up = {GIVEN_UP_ANNOTATION: json.dumps({"a": [reason, 300.0]})}
     found = observe_workflow(workflow(failed, phase="Failed", annotations=given_up))
     failure = next(iter(found.tasks.values())).failure
     assert failure is not None

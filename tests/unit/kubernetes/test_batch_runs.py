@@ -13,7 +13,7 @@ import pytest
 import scanflow as sf
 from scanflow.backends.environments import EnsuredEnvironment
 from scanflow.backends.kubernetes.all_runs import KubernetesRuns
-from scanflow.backends.kubernetes.batch.layout import ASKED_TO_STOP, GIVEN_UP
+from scanflow.backends.kubernetes.batch.layout import ASKED_TO_STOP, GIVEN_UP_ANNOTATION
 from scanflow.backends.kubernetes.batch.preparation import RunPreparation
 from scanflow.backends.kubernetes.batch.stopping import annotate
 from scanflow.backends.kubernetes.kinds import Manifest
@@ -117,7 +117,7 @@ def test_each_of_several_tasks_that_do_not_start_is_told_why(shop: Shop) -> None
 
     shop.cluster.play("Workflow", wait)
     record = shop.drive(run)
-    assert set(json.loads(shop.workflow(run)["metadata"]["annotations"][GIVEN_UP])) == {"a", "b"}
+    assert set(json.loads(shop.workflow(run)["metadata"]["annotations"][GIVEN_UP_ANNOTATION])) == {"a", "b"}
     causes = {one.task: one.failure.cause for one in record.tasks if one.failure is not None}
     assert all(f"no node for {task}" in cause for task, cause in causes.items())
     assert len(causes) == 2
@@ -170,7 +170,7 @@ def test_who_looks_while_another_goes_on_with_a_run_does_not_end_it(
 def test_the_code_is_sent_again_into_an_environment_that_another_process_made_anew(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scanflow.backends.kubernetes.runs.ENSURED_FOR_S", 0.0)
+    monkeypatch.setattr("scanflow.backends.kubernetes.runs.ENVIRONMENT_CACHE_S", 0.0)
     shop = Shop(settings, tmp_path / "app")
     shop.plays(*["Succeeded"] * 3)
     shop.drive(shop.enter().name)

@@ -14,7 +14,7 @@ import pytest
 import scanflow as sf
 from scanflow.backends.definition import SavedDefinition
 from scanflow.backends.kubernetes.batch.document import MAX_BYTES, RunDocument
-from scanflow.backends.kubernetes.batch.layout import DOCUMENT, PACKED
+from scanflow.backends.kubernetes.batch.layout import DOCUMENT, PACKED_FILE
 from scanflow.backends.kubernetes.batch.records import observe_workflow
 from scanflow.backends.kubernetes.batch.shared_templates import share_templates
 from scanflow.backends.kubernetes.kinds import Manifest
@@ -99,9 +99,9 @@ def test_a_long_document_is_kept_compressed_and_read_back(tmp_path: Path) -> Non
     manifest = made.build_manifest("ns", {})
     assert len(json.dumps(manifest)) < 200_000 < len(made.model_dump_json())
     assert RunDocument.from_manifest(manifest) == made
-    (tmp_path / PACKED).write_bytes(base64.b64decode(manifest["binaryData"][PACKED]))
+    (tmp_path / PACKED_FILE).write_bytes(base64.b64decode(manifest["binaryData"][PACKED_FILE]))
     assert RunDocument.read(tmp_path) == made
-    (tmp_path / PACKED).unlink()
+    (tmp_path / PACKED_FILE).unlink()
     (tmp_path / DOCUMENT).write_text(made.model_dump_json())
     assert RunDocument.read(tmp_path) == made
 

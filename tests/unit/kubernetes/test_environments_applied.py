@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.backends.kubernetes.environment.apply import CHECKED_FOR_S, Environments
+from scanflow.backends.kubernetes.environment.apply import CHECK_CACHE_S, Environments
 from scanflow.backends.kubernetes.environment.delete import delete_environment
 from scanflow.backends.kubernetes.labels import build_labels
 from scanflow.backends.kubernetes.settings import KubernetesSettings
@@ -61,7 +61,7 @@ def test_one_request_tells_that_nothing_changed_and_once_a_minute_each_object_is
     environments.ensure(SHOP)
     assert [(call.verb, call.kind) for call in cluster.calls] == [("get", "ServiceAccount")]
     cluster.delete("Role", "scanflow-step", HOME)
-    clock.now += CHECKED_FOR_S
+    clock.now += CHECK_CACHE_S
     assert environments.ensure(SHOP).changed == ("Role scanflow-step: created",)
 
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from scanflow.app.resources import AffinityMode
 from scanflow.backends.service_records import InstanceRecord, ServiceRecord, Shape
-from scanflow.placement.topology import Core, NumaNode, Topology, build_uniform, load, save
+from scanflow.placement.topology import Core, NumaNode, Topology, load, save, uniform
 from scanflow_client.cli.app import app
 from scanflow_client.formatting.topology import Occupant, describe_topology, draw_topology, format_legend
 from tests.conftest import Cli
@@ -38,7 +38,7 @@ b  instance 2: CPUs 4-5 of socket 0, one L3 of 16Mi; siblings 12-13 left idle
 @pytest.fixture
 def epyc(tmp_path: Path) -> Path:
     path = tmp_path / "epyc.json"
-    save(build_uniform(1, 8, 2, l3_group=4, title="An EPYC"), path)
+    save(uniform(1, 8, 2, l3_group=4, title="An EPYC"), path)
     return path
 
 
@@ -65,7 +65,7 @@ def test_a_plan_is_drawn_on_another_machine(quick_cli: Cli, epyc: Path, tmp_path
 
 
 def test_a_copied_tree_is_shown(quick_cli: Cli, tmp_path: Path) -> None:
-    write_machine(tmp_path / "there/sys", build_uniform(2, 4))
+    write_machine(tmp_path / "there/sys", uniform(2, 4))
     write(tmp_path / "there/sys/fs/cgroup", {"cpuset.cpus.effective": "1-5", "cpu.max": "200000 100000"})
     done = quick_cli("topology", "--sysfs", "there")
     assert "This process may use 2 CPUs (affinity mask or cpuset: CPUs 1-5; CPU quota: 2)." in done.stdout
@@ -110,7 +110,7 @@ def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CliRunner:
     (tmp_path / "services").mkdir()
     monkeypatch.setenv("SCANFLOW_HOME", str(tmp_path))
     monkeypatch.setattr("scanflow.deployer.EmbeddedDeployer", lambda _settings: Deployed())
-    monkeypatch.setattr("scanflow.placement.sysfs.read_topology", lambda: build_uniform(1, 3))
+    monkeypatch.setattr("scanflow.placement.sysfs.read_topology", lambda: uniform(1, 3))
     return CliRunner()
 
 
@@ -141,9 +141,9 @@ def test_every_cpu_is_drawn_once_whatever_the_width(described: Topology, width: 
 
 def test_cpus_of_several_are_marked_so() -> None:
     seated = [Occupant("a", "one", (0, 1)), Occupant("b", "two", (1,))]
-    panel = draw_topology(build_uniform(1, 3), seated, width=80)[0]
+    panel = draw_topology(uniform(1, 3), seated, width=80)[0]
     assert panel.lines == ("0a 1+ 2·",)
-    assert format_legend(build_uniform(1, 3), seated) == "· free  + several."
+    assert format_legend(uniform(1, 3), seated) == "· free  + several."
 
 
 def test_an_odd_machine_is_described_in_words() -> None:

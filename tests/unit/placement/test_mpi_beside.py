@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 import scanflow as sf
 from scanflow.placement.mpi.colocation import Neighbour, choose_colocated_cpus
 from scanflow.placement.mpi.local_plan import plan_local_job
-from scanflow.placement.topology import build_uniform
+from scanflow.placement.topology import uniform
 
-TWO = build_uniform(sockets=2, cores_per_socket=4)  # CPUs 0-3 and 4-7
+TWO = uniform(sockets=2, cores_per_socket=4)  # CPUs 0-3 and 4-7
 SERVE = Neighbour(name="serve", cpus=(0, 1))
 PROFILES = ("cpu", "memory", "network", None)
 
@@ -68,7 +68,7 @@ def test_cores_of_others_are_taken_only_where_tasks_may_not_share_their_own() ->
 
 
 def test_siblings_of_a_services_cpus_come_last() -> None:
-    smt = build_uniform(cores_per_socket=2, smt=2)  # cores 0,2 and 1,3
+    smt = uniform(cores_per_socket=2, smt=2)  # cores 0,2 and 1,3
     serve = Neighbour(name="serve", cpus=(0,))
     assert choose_colocated_cpus(smt, cores=2, profile="cpu", neighbours=[serve]).cpus == (1, 3)
     assert choose_colocated_cpus(smt, cores=3, profile="cpu", neighbours=[serve]).cpus == (1, 2, 3)

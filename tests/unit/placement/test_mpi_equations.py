@@ -10,7 +10,7 @@ import scanflow as sf
 from scanflow.app.resources import AffinityMode
 from scanflow.placement.mpi.groups import ClusterNode
 from scanflow.placement.mpi.plan import plan_job
-from scanflow.placement.topology import build_uniform
+from scanflow.placement.topology import uniform
 from tests.unit.placement.equations import Equations
 
 
@@ -31,7 +31,7 @@ def test_each_rank_of_each_host_is_where_the_equations_have_it(
     containers, processes = per_socket * sockets, cores * over
     assume(mode != "cpu" or (cores % sockets == 0 and sockets > 1))
     p = per_socket * cores + spare
-    topology = build_uniform(sockets, p, smt)
+    topology = uniform(sockets, p, smt)
     workload = sf.MPIWorkload(
         name="hpl",
         mainfile="hpl",
@@ -62,7 +62,7 @@ def test_each_rank_of_each_host_is_where_the_equations_have_it(
 @pytest.mark.parametrize(("tasks", "cpus"), [(4, [0, 1, 2, 3]), (6, [0, 4, 1, 5, 2, 3])])
 def test_siblings_are_used_when_cores_run_out(tasks: int, cpus: list[int]) -> None:
     """The thesis' machines have hyper-threading off, so that no equation has siblings: 0 and 4 are of one core here."""
-    topology = build_uniform(1, 4, 2)
+    topology = uniform(1, 4, 2)
     workload = sf.MPIWorkload(name="hpl", mainfile="hpl", n_tasks=tasks, affinity="cpumempin")
     plan = plan_job(workload, [ClusterNode(name="host", cores=8)], topologies={"host": topology})
     assert sorted(rank.cpus[0] for rank in plan.ranks) == sorted(cpus)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from scanflow.placement.order import Order, pick, sort_cpus
-from scanflow.placement.topology import Cache, Core, NumaNode, Topology, build_uniform
+from scanflow.placement.topology import Cache, Core, NumaNode, Topology, uniform
 from tests.unit.placement.test_topology import MACHINES
 
 ORDERS: tuple[Order, ...] = ("apart", "together", "numbered")
@@ -28,7 +28,7 @@ def test_each_order_shares_what_it_should(machine: Topology) -> None:
 
 
 def test_an_epyc_in_each_order() -> None:
-    epyc = build_uniform(1, 8, 2, l3_group=4)
+    epyc = uniform(1, 8, 2, l3_group=4)
     assert sort_cpus(epyc, "apart") == (0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15)
     assert sort_cpus(epyc, "together") == (0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15)
     assert sort_cpus(epyc, "numbered") == tuple(range(16))
@@ -56,7 +56,7 @@ def test_faster_cores_come_first_and_kinds_are_not_mixed() -> None:
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_an_instance_keeps_to_one_l3_if_it_fits(order: Order) -> None:
-    epyc = build_uniform(1, 64, l3_group=4)
+    epyc = uniform(1, 64, l3_group=4)
     free = epyc.ordered_cores[1:]
     chosen = pick(epyc, free, 3, order)
     homes = {epyc.cache_group(core.cpus[0], 3) for core in chosen}
@@ -66,4 +66,4 @@ def test_an_instance_keeps_to_one_l3_if_it_fits(order: Order) -> None:
 
 def test_more_cores_than_there_are_cannot_be_picked() -> None:
     with pytest.raises(ValueError, match="3"):
-        pick(build_uniform(1, 2), build_uniform(1, 2).cores, 3, "apart")
+        pick(uniform(1, 2), uniform(1, 2).cores, 3, "apart")

@@ -17,15 +17,15 @@ from scanflow.placement.cpulist import format_cpus
 from scanflow.placement.explain import explain
 from scanflow.placement.order import Order
 from scanflow.placement.place import Grant, place
-from scanflow.placement.topology import Core, NumaNode, Topology, build_uniform
+from scanflow.placement.topology import Core, NumaNode, Topology, uniform
 from tests.unit.placement.equations import Equations
 from tests.unit.placement.test_topology import MACHINES
 
-THESIS = build_uniform(2, 18)
-RESERVED = build_uniform(2, 16)
-EPYC = build_uniform(1, 64, l3_group=4)
-SMT = build_uniform(2, 18, 2)
-NODES = build_uniform(2, 18, nodes_per_socket=2)
+THESIS = uniform(2, 18)
+RESERVED = uniform(2, 16)
+EPYC = uniform(1, 64, l3_group=4)
+SMT = uniform(2, 18, 2)
+NODES = uniform(2, 18, nodes_per_socket=2)
 OWN: tuple[AffinityMode, ...] = ("cpu", "cpumem", "cpumempin")
 
 
@@ -43,7 +43,7 @@ def test_on_equal_sockets_the_equations_hold(n_socket: int, p: int, per_socket: 
         Equations(n_socket, p, per_socket * n_socket, share),
         Equations(n_socket, p, per_socket, share * n_socket),
     )
-    machine = build_uniform(n_socket, p)
+    machine = uniform(n_socket, p)
     for i, grant in enumerate(place(machine, near.n_ctn, near.n_cpu, "cpumem"), 1):
         assert (grant.cpus, grant.memory_nodes) == near.cpumem(i)
     for i, grant in enumerate(place(machine, spread.n_ctn, spread.n_cpu, "cpu"), 1):
@@ -68,7 +68,7 @@ def test_equation_3_12_gives_what_was_worked_out_by_hand(i: int, r: Fraction, co
 @given(st.integers(1, 3), st.integers(1, 8), st.integers(1, 3), st.integers(1, 4))
 def test_pinned_threads_are_equation_3_12(n_socket: int, n_cpu: int, per_socket: int, r: int) -> None:
     wanted = Equations(n_socket, n_cpu * per_socket, per_socket * n_socket, n_cpu)
-    grants = place(build_uniform(n_socket, wanted.p), wanted.n_ctn, n_cpu, "cpumempin", n_threads=n_cpu * r)
+    grants = place(uniform(n_socket, wanted.p), wanted.n_ctn, n_cpu, "cpumempin", n_threads=n_cpu * r)
     for i, grant in enumerate(grants, 1):
         assert list(grant.thread_cpus) == [wanted.cpumempin(i, j, r) for j in range(1, n_cpu * r + 1)]
 
@@ -77,7 +77,7 @@ def test_pinned_threads_are_equation_3_12(n_socket: int, n_cpu: int, per_socket:
 def test_caches_and_siblings_keep_sockets(n_socket: int, per_socket: int, n_cpu: int, group: int, smt: int) -> None:
     equations = Equations(n_socket, per_socket * n_cpu, per_socket * n_socket, n_cpu)
     wanted = [equations.cpumem(i) for i in range(1, equations.n_ctn + 1)]
-    machine = build_uniform(n_socket, equations.p, smt, l3_group=group)
+    machine = uniform(n_socket, equations.p, smt, l3_group=group)
     grants = place(machine, equations.n_ctn, n_cpu, "cpumem")
     assert [(len(one.cpus), one.memory_nodes) for one in grants] == [(len(cores), memory) for cores, memory in wanted]
     used = [machine.core_of[cpu].cpus for grant in grants for cpu in grant.cpus]
@@ -113,15 +113,9 @@ def test_caches_and_siblings_keep_sockets(n_socket: int, per_socket: int, n_cpu:
         (SMT, 4, 18, "cpumem", ["0-8,36-44", "9-17,45-53", "18-26,54-62", "27-35,63-71"]),
         (SMT, 4, 10, "cpumem", ["0-8,36", "9-17,45", "18-26,54", "27-35,63"]),
         (SMT, 2, 20, "cpu", ["0-8,18-26,36,54", "9-17,27-35,45,63"]),
-        (build_uniform(2, 16, 2, adjacent=True), 2, 4, "cpumem", ["0,2,4,6", "32,34,36,38"]),
-        (build_uniform(2, 16, 2, adjacent=True), 2, 32, "cpumem", ["0-31", "32-63"]),
-        (
-            build_uniform(1, 64, 2, l3_group=4),
-            16,
-            8,
-            "cpumem",
-            [f"{k}-{k + 3},{k + 64}-{k + 67}" for k in range(0, 64, 4)],
-        ),
+        (uniform(2, 16, 2, adjacent=True), 2, 4, "cpumem", ["0,2,4,6", "32,34,36,38"]),
+        (uniform(2, 16, 2, adjacent=True), 2, 32, "cpumem", ["0-31", "32-63"]),
+        (uniform(1, 64, 2, l3_group=4), 16, 8, "cpumem", [f"{k}-{k + 3},{k + 64}-{k + 67}" for k in range(0, 64, 4)]),
         # A socket of two nodes: inside a node while that goes.
         (NODES, 4, 9, "cpumem", ["0-8", "9-17", "18-26", "27-35"]),
         (NODES, 2, 18, "cpumem", ["0-17", "18-35"]),
@@ -137,21 +131,21 @@ def test_caches_and_siblings_keep_sockets(n_socket: int, per_socket: int, n_cpu:
         (THESIS, 4, 0.5, "cpumem", ["0", "0", "18", "18"]),
         (THESIS, 3, 1.5, "cpumem", ["0-1", "1-2", "18-19"]),
         (THESIS, 2, 0.5, "any", ["0", "0"]),
-        (build_uniform(1, 2), 2, 1, "cpumem", ["0", "1"]),
-        (build_uniform(1, 2), 1, 2, "cpumem", ["0-1"]),
-        (build_uniform(1, 2), 4, 0.5, "cpumem", ["0", "0", "1", "1"]),
+        (uniform(1, 2), 2, 1, "cpumem", ["0", "1"]),
+        (uniform(1, 2), 1, 2, "cpumem", ["0-1"]),
+        (uniform(1, 2), 4, 0.5, "cpumem", ["0", "0", "1", "1"]),
     ],
 )
 def test_tables(machine: Topology, count: int, cores: float, mode: AffinityMode, cpus: list[str]) -> None:
     assert shown(place(machine, count, cores, mode)) == cpus
 
 
-VIRTUAL = build_uniform(8, 1).replace(nodes=(NumaNode(cpus=tuple(range(8)), memory_bytes=2**33),))
-WIDE_NODES = build_uniform(4, 6).replace(
+VIRTUAL = uniform(8, 1).replace(nodes=(NumaNode(cpus=tuple(range(8)), memory_bytes=2**33),))
+WIDE_NODES = uniform(4, 6).replace(
     nodes=[NumaNode(id=place, cpus=tuple(range(12 * place, 12 * place + 12)), memory_bytes=1) for place in (0, 1)]
 )
 HALF = place(THESIS, 1, 0.5, "cpumem")
-TWO, SIX = build_uniform(1, 2), build_uniform(1, 6)
+TWO, SIX = uniform(1, 2), uniform(1, 6)
 
 
 @pytest.mark.parametrize(
@@ -163,9 +157,9 @@ TWO, SIX = build_uniform(1, 2), build_uniform(1, 6)
         (SMT.replace(allowed=tuple(range(2, 36))), 2, 16, {}, ["2-17", "18-33"]),
         (THESIS, 2, 4, {"taken": set(range(12))}, ["18-21", "22-25"]),
         # Siblings of an instance's own cores come first: sharing a core with another instance harms both.
-        (build_uniform(1, 4, 2), 2, 1, {"taken": {4, 5}}, ["2", "3"]),
-        (build_uniform(1, 4, 2), 1, 4, {"taken": {4, 5}}, ["2-3,6-7"]),
-        (build_uniform(1, 4, 2), 1, 5, {"taken": {4, 5}}, ["0,2-3,6-7"]),
+        (uniform(1, 4, 2), 2, 1, {"taken": {4, 5}}, ["2", "3"]),
+        (uniform(1, 4, 2), 1, 4, {"taken": {4, 5}}, ["2-3,6-7"]),
+        (uniform(1, 4, 2), 1, 5, {"taken": {4, 5}}, ["0,2-3,6-7"]),
         # A fraction joins a CPU that is shared already.
         (THESIS, 2, 0.5, {"beside": HALF}, ["0", "18"]),
         (THESIS, 1, 0.75, {"beside": HALF}, ["18"]),
@@ -181,7 +175,7 @@ def test_what_is_taken_and_what_is_there_decide(
 
 
 def test_without_a_number_any_is_the_whole_machine_and_the_others_are_a_core() -> None:
-    machine = build_uniform(1, 4).replace(allowed=(1, 2, 3))
+    machine = uniform(1, 4).replace(allowed=(1, 2, 3))
     assert place(machine, 1, None, "any") == (Grant((1, 2, 3), (0,), cores=3.0),)
     assert shown(place(machine, 2, None, "cpumem")) == ["1", "2"]
 
@@ -249,8 +243,8 @@ def test_one_by_one_they_get_cores_of_their_own_too(count: int, cores: int, mode
     assume(count * cores <= 32)
     grants: list[Grant] = []
     for _ in range(count):
-        grants += place(build_uniform(2, 16, 2), 1, cores, mode, beside=grants)
-    used = [build_uniform(2, 16, 2).core_of[cpu].cpus for grant in grants for cpu in grant.cpus]
+        grants += place(uniform(2, 16, 2), 1, cores, mode, beside=grants)
+    used = [uniform(2, 16, 2).core_of[cpu].cpus for grant in grants for cpu in grant.cpus]
     assert len(set(used)) == len(used) or cores == 3  # what 16 cores leave over of threes is siblings
 
 
@@ -267,7 +261,7 @@ def test_memory_of_a_node_without_any_comes_from_the_nearest() -> None:
 
 
 def test_an_instance_that_needs_the_memory_of_a_node_gets_one_to_itself() -> None:
-    machine = build_uniform(2, 8, memory_bytes=2**30)
+    machine = uniform(2, 8, memory_bytes=2**30)
     assert shown(place(machine, 2, 1, "cpumem", memory_bytes=2**30)) == ["0", "8"]
     with pytest.raises(InvalidError, match=r"a socket has 1Gi, .* affinity='cpu'"):
         place(machine, 3, 1, "cpumem", memory_bytes=2**30)
@@ -286,11 +280,11 @@ def refused(call: Callable[[], Any]) -> str:
     ("call", "message"),
     [
         (
-            lambda: place(build_uniform(1, 2), 3, 1, "cpumem"),
+            lambda: place(uniform(1, 2), 3, 1, "cpumem"),
             "3 instances of 1 core need 3 cores: this machine has 2 CPUs. Write at most instances=2 or cores=0.5.",
         ),
         (
-            lambda: place(build_uniform(1, 2), 1, 3, "cpu"),
+            lambda: place(uniform(1, 2), 1, 3, "cpu"),
             "An instance of 3 cores cannot be placed: this machine has 2 CPUs. Write at most cores=2.",
         ),
         (
@@ -317,14 +311,14 @@ def refused(call: Callable[[], Any]) -> str:
             ),
         ),
         (
-            lambda: place(build_uniform(2, 4), 1, 4, "cpumem", taken={0, 4}),
+            lambda: place(uniform(2, 4), 1, 4, "cpumem", taken={0, 4}),
             (
                 "No socket has 4 cores left for affinity='cpumem', which keeps an instance in one socket: 3 cores on "
                 "socket 0, 3 cores on socket 1 are free. Write at most cores=3, or affinity='cpu'."
             ),
         ),
         (
-            lambda: place(build_uniform(1, 2), 3, 0.6, "cpu"),
+            lambda: place(uniform(1, 2), 3, 0.6, "cpu"),
             (
                 "3 instances of 0.6 cores do not fit: the free parts of the CPUs are too small. Write a whole number "
                 "of cores, or 0.5, so that two instances share a CPU."
@@ -376,9 +370,7 @@ def test_reasons_say_where_each_instance_is_and_what_it_shares() -> None:
     )
     halves = explain(machine, place(machine, 2, 0.5, "cpu"), "cpu")
     assert "shares CPUs with instance 2" in halves[1]
-    crowded = explain(
-        build_uniform(1, 2), place(build_uniform(1, 2), 1, 2, "cpu", taken={1}, oversubscribe=True), "cpu", taken={1}
-    )
+    crowded = explain(uniform(1, 2), place(uniform(1, 2), 1, 2, "cpu", taken={1}, oversubscribe=True), "cpu", taken={1})
     assert "CPU 1 also used by others" in crowded[1]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scanflow.errors import InvalidError
 from scanflow.placement.sysfs import read_machine_copy, read_topology
-from scanflow.placement.topology import Core, NumaNode, Topology, build_uniform
+from scanflow.placement.topology import Core, NumaNode, Topology, uniform
 from tests.unit.placement.trees import write, write_machine, write_mask
 
 CPU = "devices/system/cpu"
@@ -21,13 +21,13 @@ NODE = "devices/system/node"
 @pytest.mark.parametrize(
     "machine",
     [
-        build_uniform(1, 1),
-        build_uniform(2, 18),
-        build_uniform(2, 18, 2),
-        build_uniform(2, 16, 2, adjacent=True),
-        build_uniform(1, 16, 2, l3_group=4),
-        build_uniform(2, 16, 2, l3_group=2, nodes_per_socket=4),
-        build_uniform(2, 8, 8),
+        uniform(1, 1),
+        uniform(2, 18),
+        uniform(2, 18, 2),
+        uniform(2, 16, 2, adjacent=True),
+        uniform(1, 16, 2, l3_group=4),
+        uniform(2, 16, 2, l3_group=2, nodes_per_socket=4),
+        uniform(2, 8, 8),
     ],
     ids=["1x1", "2x18", "2x18 smt", "2x16 adjacent", "epyc smt", "nps4", "smt8"],
 )
@@ -42,7 +42,7 @@ def test_this_machine_is_read() -> None:
 
 
 def test_a_copy_may_hold_proc_beside_sys(tmp_path: Path) -> None:
-    write_machine(tmp_path / "sys", build_uniform(1, 2), leave_out=["node"])
+    write_machine(tmp_path / "sys", uniform(1, 2), leave_out=["node"])
     write(
         tmp_path,
         {
@@ -68,15 +68,15 @@ def test_a_folder_without_a_machine_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("described", "left_out", "changes"),
     [
-        (build_uniform(2, 4), "node", {"nodes": (NumaNode(cpus=tuple(range(8)), memory_bytes=None),)}),
-        (build_uniform(2, 4, 2), "cache", {"caches": ()}),
+        (uniform(2, 4), "node", {"nodes": (NumaNode(cpus=tuple(range(8)), memory_bytes=None),)}),
+        (uniform(2, 4, 2), "cache", {"caches": ()}),
         (
-            build_uniform(2, 2, 2),
+            uniform(2, 2, 2),
             "topology cache",
             {"cores": tuple(Core(cpus=(cpu,), socket=cpu // 2 % 2) for cpu in range(8))},
         ),
-        (build_uniform(1, 4).replace(offline=(4, 5)), "cpu/online cpu/present", {}),
-        (build_uniform(2, 12, 2), "core_cpus siblings", {}),
+        (uniform(1, 4).replace(offline=(4, 5)), "cpu/online cpu/present", {}),
+        (uniform(2, 12, 2), "core_cpus siblings", {}),
     ],
 )
 def test_without_some_files_others_tell(
@@ -127,7 +127,7 @@ def test_a_node_without_memory_and_one_without_cpus(tmp_path: Path) -> None:
 
 
 def test_old_kernels_write_masks(tmp_path: Path) -> None:
-    machine = build_uniform(2, 20, 2)
+    machine = uniform(2, 20, 2)
     write_machine(tmp_path, machine, leave_out=["topology/core_cpus", "siblings_list", "cache", "cpulist"])
     files: dict[str, object] = {}
     for core in machine.cores:
@@ -142,7 +142,7 @@ def test_old_kernels_write_masks(tmp_path: Path) -> None:
     assert found.cache_group(60, 2) == 20
 
 
-@pytest.mark.parametrize("machine", [build_uniform(1, 2), build_uniform(2, 2)], ids=["one node", "two nodes"])
+@pytest.mark.parametrize("machine", [uniform(1, 2), uniform(2, 2)], ids=["one node", "two nodes"])
 def test_without_packages_a_node_stands_for_a_socket(tmp_path: Path, machine: Topology) -> None:
     write_machine(tmp_path, machine)
     write(tmp_path, {f"{CPU}/cpu{cpu}/topology/physical_package_id": -1 for cpu in machine.cpus})
@@ -150,15 +150,15 @@ def test_without_packages_a_node_stands_for_a_socket(tmp_path: Path, machine: To
 
 
 def test_a_list_that_does_not_name_the_cpu_itself_is_not_believed(tmp_path: Path) -> None:
-    write_machine(tmp_path, build_uniform(1, 4, 2), leave_out=["thread_siblings"])
+    write_machine(tmp_path, uniform(1, 4, 2), leave_out=["thread_siblings"])
     write(
         tmp_path, {f"{CPU}/cpu1/topology/core_cpus_list": "0,4", f"{CPU}/cpu1/topology/core_cpus": write_mask([1, 5])}
     )
-    assert read_machine_copy(tmp_path) == build_uniform(1, 4, 2)
+    assert read_machine_copy(tmp_path) == uniform(1, 4, 2)
 
 
 def test_cpus_that_no_node_names_belong_to_the_node_of_their_socket(tmp_path: Path) -> None:
-    write_machine(tmp_path, build_uniform(2, 2))
+    write_machine(tmp_path, uniform(2, 2))
     write(tmp_path, {f"{NODE}/node1/cpulist": "2"})
     assert read_machine_copy(tmp_path).nodes[1].cpus == (2, 3)
 
@@ -177,7 +177,7 @@ def test_a_hybrid_machine_has_faster_and_slower_cores(tmp_path: Path, how: str) 
 
 
 def test_garbage_in_any_file_is_taken_for_missing(tmp_path: Path) -> None:
-    write_machine(tmp_path, build_uniform(2, 2))
+    write_machine(tmp_path, uniform(2, 2))
     for path in [*tmp_path.glob(f"{CPU}/cpu1/**/*"), *tmp_path.glob(f"{NODE}/node1/*")]:
         if path.is_file():
             path.write_bytes(b"\xff garbage \x00")
@@ -196,19 +196,19 @@ def test_garbage_in_any_file_is_taken_for_missing(tmp_path: Path) -> None:
     ],
 )
 def test_control_groups_count(tmp_path: Path, files: dict[str, object], effective: tuple[int, ...], count: int) -> None:
-    write_machine(tmp_path, build_uniform(1, 4))
+    write_machine(tmp_path, uniform(1, 4))
     write(tmp_path / "fs/cgroup", files)
     machine = read_machine_copy(tmp_path)
     assert (machine.effective_cpus, machine.effective_count) == (effective, count)
 
 
 def test_the_mask_may_be_handed_in(tmp_path: Path) -> None:
-    machine = read_topology(write_machine(tmp_path, build_uniform(1, 4)), proc=tmp_path, affinity={1, 2, 77})
+    machine = read_topology(write_machine(tmp_path, uniform(1, 4)), proc=tmp_path, affinity={1, 2, 77})
     assert machine.effective_cpus == (1, 2)
 
 
 def test_the_cpuset_s_nodes_limit_memory(tmp_path: Path) -> None:
-    write_machine(tmp_path, build_uniform(2, 2))
+    write_machine(tmp_path, uniform(2, 2))
     write(tmp_path / "fs/cgroup", {"cpuset.mems.effective": "1", "memory.max": "1048576"})
     machine = read_machine_copy(tmp_path)
     assert (machine.memory_nodes, machine.memory_bytes) == ((1,), 1048576)
@@ -218,7 +218,7 @@ PARTS = ["node", "cache", "topology", "siblings", "core_cpus", "package", "core_
 
 
 @given(
-    st.sampled_from([build_uniform(2, 3, 2), build_uniform(1, 4, l3_group=2), build_uniform(2, 2, nodes_per_socket=2)]),
+    st.sampled_from([uniform(2, 3, 2), uniform(1, 4, l3_group=2), uniform(2, 2, nodes_per_socket=2)]),
     st.sets(st.sampled_from(PARTS)),
 )
 def test_every_cpu_is_there(tmp_path_factory: pytest.TempPathFactory, machine: Topology, missing: set[str]) -> None:

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanflow.errors import InvalidError, NotFoundError
-from scanflow.placement.topology import Cache, Core, NumaNode, Topology, build_uniform, load, save
+from scanflow.placement.topology import Cache, Core, NumaNode, Topology, load, save, uniform
 
 MACHINES = st.builds(
-    build_uniform,
+    uniform,
     sockets=st.integers(1, 4),
     cores_per_socket=st.sampled_from([1, 2, 4, 12, 18, 64]),
     smt=st.integers(1, 4),
@@ -37,9 +37,9 @@ def test_a_description_survives_its_file(tmp_path_factory: pytest.TempPathFactor
 
 
 def test_siblings_are_numbered_as_intel_or_as_amd_does() -> None:
-    assert build_uniform(1, 18, 2).cores[0].cpus == (0, 18)
-    assert build_uniform(2, 18, 2).cores[0].cpus == (0, 36)
-    assert build_uniform(2, 18, 2, adjacent=True).cores[0].cpus == (0, 1)
+    assert uniform(1, 18, 2).cores[0].cpus == (0, 18)
+    assert uniform(2, 18, 2).cores[0].cpus == (0, 36)
+    assert uniform(2, 18, 2, adjacent=True).cores[0].cpus == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -47,11 +47,11 @@ def test_siblings_are_numbered_as_intel_or_as_amd_does() -> None:
     [(None, None, 8), ((1, 2, 3), None, 3), (None, 2.5, 3), (None, 0.1, 1), ((1,), 4.0, 1), ((1, 2, 99), 1.0, 1)],
 )
 def test_the_mask_and_the_quota_both_count(allowed: tuple[int, ...] | None, quota: float | None, count: int) -> None:
-    assert build_uniform(1, 8).replace(allowed=allowed, quota=quota).effective_count == count
+    assert uniform(1, 8).replace(allowed=allowed, quota=quota).effective_count == count
 
 
 def test_memory_is_what_the_nodes_have_up_to_the_limit() -> None:
-    machine = build_uniform(2, 2, memory_bytes=2**30)
+    machine = uniform(2, 2, memory_bytes=2**30)
     assert machine.memory_bytes == 2**31
     assert machine.replace(memory_limit_bytes=5).memory_bytes == 5
     assert machine.replace(nodes=[NumaNode(cpus=(0, 1, 2, 3))]).memory_bytes is None

@@ -17,7 +17,7 @@ from scanflow.backends.local.agents import LocalAgents
 from scanflow.errors import UnavailableError
 from scanflow.http.home_token import read_agents_token, read_home_token
 from scanflow.processes.jobs import Job
-from scanflow.processes.restart_backoff import WELL_S
+from scanflow.processes.restart_backoff import HEALTHY_S
 from scanflow_server.context import ServerContext
 from scanflow_server.control.agents import (
     AgentsController,
@@ -247,7 +247,7 @@ def test_the_starts_of_an_agent_that_ran_well_or_is_told_anew_are_counted_anew(h
     hosting.hosted()
     (hosting.job.path / "starts").write_bytes(b"." * 1025)
     hosting.tick()
-    hosting.now += WELL_S
+    hosting.now += HEALTHY_S
     hosting.tick()
     assert hosting.job.starts == 0
     (hosting.job.path / "starts").write_bytes(b"." * 1025)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from scanflow.processes.jobs import Job, Lines
-from scanflow.processes.restart_backoff import MAX_STARTS, WELL_S, Processes
+from scanflow.processes.restart_backoff import HEALTHY_S, MAX_STARTS, Processes
 from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.processes
@@ -116,15 +116,15 @@ def test_the_starts_of_a_process_that_lives_for_long_are_counted_anew(job: Job) 
     (job.path / "starts").write_bytes(b"." * 40)
     processes = Processes(lambda: None, clock=lambda: now[0])
     processes.note_alive(job)
-    now[0] = WELL_S - 1
+    now[0] = HEALTHY_S - 1
     processes.note_alive(job)
     assert job.starts == 40
     assert processes.start(job, os.environ, command=ENDS)  # it died after all, before it counted as well
     ended(job)
-    now[0] = WELL_S + 1
+    now[0] = HEALTHY_S + 1
     processes.note_alive(job)
     assert job.starts == 41
-    now[0] = 2 * WELL_S + 1
+    now[0] = 2 * HEALTHY_S + 1
     processes.note_alive(job)
     assert job.starts == 0
 

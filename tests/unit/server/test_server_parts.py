@@ -57,7 +57,7 @@ class Troubled:
 
 
 def test_a_controller_that_fails_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops, "FAILED_S", 0.0)
+    monkeypatch.setattr(loops, "RETRY_PAUSE_S", 0.0)
     # The last is how a library would end the whole program.
     troubled = Troubled(UnavailableError("The database is away."), RuntimeError("a defect"), SystemExit(1))
     loop = Loop([troubled], ChangeNotifier())
@@ -67,7 +67,7 @@ def test_a_controller_that_fails_looks_again(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_ring_is_followed_by_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops, "FAILED_S", 1e9)
+    monkeypatch.setattr(loops, "RETRY_PAUSE_S", 1e9)
     troubled, bell = Troubled(UnavailableError("away"), UnavailableError("away")), ChangeNotifier()
     loop = Loop([troubled], bell)
     loop.start()

@@ -13,7 +13,7 @@ from hypothesis import strategies as some
 from sqlalchemy import insert, select
 
 from scanflow.agent.records import Action, ActionState, Decision, Event, Guard, Verdict
-from scanflow.processes.jobs import GONE, Job
+from scanflow.processes.jobs import DELETED_PREFIX, Job
 from scanflow_server.context import ServerContext
 from scanflow_server.control.retention import (
     BATCH,
@@ -217,7 +217,7 @@ def ended_job(job: Job, at: float) -> Job:
 def test_changes_that_ended_long_ago_are_forgotten_with_their_folders(context: ServerContext) -> None:
     old, fresh = ended_operation(context, "old", LONG_AGO), ended_operation(context, "fresh", NOW - DAY_S)
     going = ended_operation(context, "going", LONG_AGO, state="running")  # over, and not noted yet
-    (context.settings.folder / "operations" / f"{GONE}cut-short").mkdir()
+    (context.settings.folder / "operations" / f"{DELETED_PREFIX}cut-short").mkdir()
     RetentionController(context).forget()
     with context.store.read() as connection:
         assert operations.get(connection, "old") is None

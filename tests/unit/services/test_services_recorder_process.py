@@ -62,7 +62,7 @@ def test_while_the_tracker_is_down_files_wait_and_are_tried_again_with_pauses_th
         process.record_exit(started[-1], Exit(exit_code=1, seconds=0.1), now)
     assert file.exists()
     assert len(set(started)) == TRIES, "each attempt has a folder of its own"
-    assert len(attempts.list_attempt_numbers(folder.recorder)) <= attempts.KEPT, "and old ones are removed"
+    assert len(attempts.list_attempt_numbers(folder.recorder)) <= attempts.KEPT_ATTEMPTS, "and old ones are removed"
     assert pauses == sorted(pauses)
     assert min(pauses[1:]) >= 1.0
     assert max(pauses) <= attempts.MAX_PAUSE_S

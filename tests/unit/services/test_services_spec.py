@@ -23,7 +23,7 @@ from scanflow.backends.local.services.spec.builder import ServiceSpecBuilder
 from scanflow.backends.service_records import Shape
 from scanflow.backends.service_spec import ServiceSpec, build_nodes
 from scanflow.errors import InvalidError, NotFoundError, UnsupportedError, UsageError
-from scanflow.placement.topology import build_uniform
+from scanflow.placement.topology import uniform
 from scanflow.wire import ModelFiles
 
 
@@ -172,7 +172,7 @@ def test_what_an_instance_needs_is_added_unless_the_service_names_it_itself() ->
 
 # Grants
 
-MACHINE = build_uniform(2, 4)
+MACHINE = uniform(2, 4)
 
 
 def test_pinned_services_do_not_share_cores(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_unpinned_services_share_whatever_there_is() -> None:
 
 
 def test_unpinned_services_and_replacements_get_the_least_used_cpus(tmp_path: Path) -> None:
-    machine, shape, home = build_uniform(1, 4), Shape(cores=1), ServicesHome(tmp_path)
+    machine, shape, home = uniform(1, 4), Shape(cores=1), ServicesHome(tmp_path)
     grants = []
     for name in ("a", "b"):
         home.service(name).path.mkdir()
@@ -235,11 +235,7 @@ def test_thread_pools_are_sized_to_the_cores_and_a_larger_wish_is_refused() -> N
 
 
 def test_what_is_avoid_services_keeps_off_their_cores_their_siblings_too_while_others_are_left(tmp_path: Path) -> None:
-    home, machine, one = (
-        ServicesHome(tmp_path),
-        build_uniform(cores_per_socket=2, smt=2),
-        Shape(cores=1.0, affinity="cpu"),
-    )
+    home, machine, one = (ServicesHome(tmp_path), uniform(cores_per_socket=2, smt=2), Shape(cores=1.0, affinity="cpu"))
     assert set(find_cpus_avoiding(home, ["there-is-none"], machine)) == set(machine.effective_cpus)
     grants = []
     for name in ("first", "second"):

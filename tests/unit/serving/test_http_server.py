@@ -497,7 +497,7 @@ def test_a_few_connections_more_than_a_fair_share_stay(server: Server) -> None:
             server.until_held()
         server.call(partial(server.http.balance, 8))
         since = server.http.now
-        until(lambda: server.http.now > since + 2 * http_server._UNBALANCED_S, "the others had time")
+        until(lambda: server.http.now > since + 2 * http_server._BALANCE_INTERVAL_S, "the others had time")
         server.call(partial(server.http.balance, 8))
         for _ in clients:
             server.release()

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from scanflow.backends.service_records import Shape
 from scanflow.placement.place import Grant
-from scanflow.placement.topology import build_uniform
+from scanflow.placement.topology import uniform
 from scanflow.tuning.candidates import Candidate, SearchSpace, build_candidate, describe
 
-TWO = build_uniform(sockets=2, cores_per_socket=4)
+TWO = uniform(sockets=2, cores_per_socket=4)
 
 
 def test_on_two_cores_of_one_socket_there_are_few() -> None:
-    space = SearchSpace(topology=build_uniform(sockets=1, cores_per_socket=2), cores=2)
+    space = SearchSpace(topology=uniform(sockets=1, cores_per_socket=2), cores=2)
     assert {describe(one) for one in space.whole} == {
         "1 × 2 cores, any",
         "1 × 2 cores, any, 1 thread",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scanflow.errors import InvalidError, UnavailableError, UsageError
-from scanflow.placement.topology import build_uniform
+from scanflow.placement.topology import uniform
 from scanflow.tuning.candidates import Candidate, SearchSpace
 from scanflow.tuning.comparison import compare
 from scanflow.tuning.goals import Goal, Measurement
@@ -17,7 +17,7 @@ from scanflow.tuning.search import choose_next_candidate
 from scanflow.tuning.study import FRESH_PAIRS, Study
 from tests.unit.tuning.conftest import SimulatedBench
 
-SPACE = SearchSpace(topology=build_uniform(sockets=2, cores_per_socket=8), cores=16, batches=(4, 16))
+SPACE = SearchSpace(topology=uniform(sockets=2, cores_per_socket=8), cores=16, batches=(4, 16))
 DEFAULT = Candidate(instances=1, cores=16.0)
 
 

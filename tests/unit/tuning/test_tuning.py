@@ -19,7 +19,7 @@ from scanflow.backends.shapes import apply_sizing, compute_shape
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError, UsageError
 from scanflow.knowledge.memory import MemoryKnowledge
 from scanflow.loading import load_application
-from scanflow.placement.topology import build_uniform
+from scanflow.placement.topology import uniform
 from scanflow.tuning.candidates import Candidate, describe
 from scanflow.tuning.goals import Goal, Measurement
 from scanflow.tuning.result import Trial, TuningResult
@@ -93,7 +93,7 @@ def request(_name: str) -> HttpRequest:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine of two cores, and few pairs."""
-    monkeypatch.setattr("scanflow.placement.sysfs.read_topology", lambda: build_uniform(sockets=1, cores_per_socket=2))
+    monkeypatch.setattr("scanflow.placement.sysfs.read_topology", lambda: uniform(sockets=1, cores_per_socket=2))
     monkeypatch.setattr("scanflow.tuning.study.FRESH_PAIRS", 1)
     monkeypatch.setattr("scanflow.tuning.study.SEARCH_PAIRS", 1)
 
@@ -284,7 +284,7 @@ def test_a_search_is_kept_as_a_run_and_the_winner_with_the_model_s_version(file:
 
 
 def test_a_copy_has_room_beside_what_runs_or_is_refused(file: Path) -> None:
-    machine = build_uniform(sockets=1, cores_per_socket=2)
+    machine = uniform(sockets=1, cores_per_socket=2)
     target = TuningTarget.find(Place("http://127.0.0.1:1"), f"{file}:serve")  # type: ignore[arg-type]
     instance: Any = {"instance": "1", "state": "ready", "cores": 1.0, "cpus": [0], "pid": 1}
     other = ServiceRecord.model_validate(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow.placement.topology import build_uniform
+from scanflow.placement.topology import uniform
 from scanflow.tuning.candidates import Candidate, SearchSpace
 from scanflow.tuning.goals import Goal
 from scanflow.tuning.result import TuningResult
@@ -114,7 +114,7 @@ def test_after_a_search_that_was_cut_short_its_best_is_measured_first_and_then_a
 
 
 def test_for_another_budget_instances_keep_their_size_where_it_divides_the_budget() -> None:
-    space = SearchSpace(topology=build_uniform(sockets=2, cores_per_socket=8), cores=8, batches=(4,))
+    space = SearchSpace(topology=uniform(sockets=2, cores_per_socket=8), cores=8, batches=(4,))
     best = Candidate(instances=8, cores=2.0, affinity="cpumem", batch=16)
     assert adapt_candidate(best, space) == Candidate(instances=4, cores=2.0, affinity="cpumem")
     assert adapt_candidate(Candidate(instances=1, cores=16.0, threads=8), space) == Candidate(instances=1, cores=8.0)

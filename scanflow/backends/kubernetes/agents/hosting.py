@@ -26,7 +26,7 @@ from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.code_configmap import CODE_VOLUME, CodeConfigMap, build_code
 from scanflow.backends.kubernetes.differences import format_recreation
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import AGENT, APP, SELECTED, TEAM, derive_namespace
+from scanflow.backends.kubernetes.labels import AGENT, APP, MANAGED_SELECTOR, TEAM, derive_namespace
 from scanflow.backends.kubernetes.list_cache import ListCache
 from scanflow.backends.kubernetes.pod_logs import PodLogs
 from scanflow.backends.kubernetes.settings import KubernetesSettings
@@ -120,7 +120,7 @@ class KubernetesAgents:
         return process if problem is None else replace(process, failure=problem)
 
     def logs(self, app: str, team: str, name: str) -> PodLogs:
-        namespace, labels = derive_namespace(app, team), f"{SELECTED},{AGENT}={name}"
+        namespace, labels = derive_namespace(app, team), f"{MANAGED_SELECTOR},{AGENT}={name}"
         if self._cluster.get("ConfigMap", format_object_name(name), namespace) is None:
             raise NotFoundError(f"The agent {app}/{name} was never started here. Start it: scanflow agents --start")
         return PodLogs(self._cluster, namespace, labels)
@@ -132,7 +132,7 @@ class KubernetesAgents:
     def _get_snapshot(self) -> _Snapshot:
         with self._lock:
             if self._snapshot is None or self._clock() - self._snapshot.at >= SNAPSHOT_S:
-                now, labels = self._clock(), f"{SELECTED},{AGENT}"
+                now, labels = self._clock(), f"{MANAGED_SELECTOR},{AGENT}"
                 deployments = self._list_cache().find("Deployment", labels)
                 pods = self._list_cache().find("Pod", labels)
                 by_agent: dict[_Key, list[Manifest]] = {}
@@ -151,7 +151,7 @@ class KubernetesAgents:
         """Return the missing objects of a started agent, except its Deployment; checked once per ``PARTS_S``."""
         with self._lock:
             if self._parts is None or self._clock() - self._parts.at >= PARTS_S:
-                labels = f"{SELECTED},{AGENT}"
+                labels = f"{MANAGED_SELECTOR},{AGENT}"
                 objects = [manifest for kind in _PARTS for manifest in self._list_cache().find(kind, labels)]
                 objects += self._cluster.find("Secret", labels=labels)[0]  # the rights do not include a watch
                 self._parts = _Parts(frozenset(map(_get_object_key, objects)), self._clock(), set())

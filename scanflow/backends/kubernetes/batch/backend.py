@@ -18,7 +18,7 @@ from scanflow.backends.kubernetes.batch.checks import check_definition
 from scanflow.backends.kubernetes.batch.document import RunDocument
 from scanflow.backends.kubernetes.batch.driver import WorkflowDriver
 from scanflow.backends.kubernetes.batch.facts import (
-    ENDED,
+    FINAL_STATES,
     Facts,
     LiveWorkflow,
     compute_duration,
@@ -61,7 +61,7 @@ from scanflow.outputs import OUTPUTS_FOLDER
 from scanflow.processes.files import is_locked
 from scanflow.settings import Settings
 
-CODE_FOR_S: Final = 60.0
+CODE_CACHE_S: Final = 60.0
 """How long a ConfigMap of code that was applied is not applied again: as other objects of an environment."""
 
 
@@ -80,7 +80,7 @@ class KubernetesBatch(ClusterRuns):
         super().__init__(settings, cluster, cluster_settings, preparation, rng=rng)
         self._functions = Functions(self._home)
         self._keys: dict[str, bytes] = {}
-        self._applied_code = ExpiringSet(CODE_FOR_S)
+        self._applied_code = ExpiringSet(CODE_CACHE_S)
         self._entered: dict[str, RunDocument] = {}
         """Runs that were entered by this process, and not driven yet: their state is complete here."""
 
@@ -323,7 +323,7 @@ class KubernetesBatch(ClusterRuns):
         with self._journal() as journal:
             journal_run = journal.run(run)
             home, (record, live) = self._run_home(journal_run), self._observe(journal, journal_run)
-            if record.state in ENDED:
+            if record.state in FINAL_STATES:
                 raise UsageError(f"The run {record.name!r} has {record.state} already; there is nothing to stop.")
             if is_being_created := not _is_running(live) and is_locked(home.lock):
                 write_private(home.asked_to_stop, "")  # whoever creates its Workflow checks it then
@@ -419,7 +419,9 @@ class KubernetesBatch(ClusterRuns):
     def _has_task_ended(self, run: str, task: str, number: int) -> bool:
         record = self.show(run)
         current = {task_record.task: task_record for task_record in record.tasks}.get(StepName(task))
-        return record.state in ENDED or current is None or current.state != "running" or current.attempts != number
+        return (
+            record.state in FINAL_STATES or current is None or current.state != "running" or current.attempts != number
+        )
 
     # State
 
@@ -429,7 +431,7 @@ class KubernetesBatch(ClusterRuns):
     def _observe(self, journal: Journal, run: JournalRun) -> tuple[RunRecord, LiveWorkflow | None]:
         """Return a run's current record and last Workflow; while a process here drives it, the record it wrote."""
         record, home = run.record, self._run_home(run)
-        if record.state in ENDED:
+        if record.state in FINAL_STATES:
             return self._add_details(record), None
         if is_locked(home.lock):
             live = self._get_live(run)

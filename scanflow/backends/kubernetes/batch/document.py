@@ -15,7 +15,7 @@ from scanflow.backends.kubernetes.batch.launch_plan import plan_launches
 from scanflow.backends.kubernetes.batch.layout import (
     DOCUMENT,
     LAUNCHES,
-    PACKED,
+    PACKED_FILE,
     PACKED_LAUNCHES,
     format_config_map_name,
 )
@@ -27,7 +27,7 @@ from scanflow.errors import InvalidError, UsageError
 MAX_BYTES: int = 1_000_000
 """Bytes of an object: etcd takes 1.5 MB, and the engine adds its own."""
 
-PACKED_FROM: int = 200_000
+MIN_PACKED_BYTES: int = 200_000
 """Bytes of text from which it is compressed; shorter ones can be read with ``kubectl``."""
 
 
@@ -72,8 +72,8 @@ class RunDocument(BaseModel):
         # Of a spin each pod links the folders of past runs first.
         launches = "" if self.origins else plan_launches(definition, self.run, self.drive, self.variables)
         data, binary = {DOCUMENT: self.model_dump_json(), LAUNCHES: launches}, dict(functions)
-        if sum(map(len, data.values())) > PACKED_FROM:
-            packed_names = {DOCUMENT: PACKED, LAUNCHES: PACKED_LAUNCHES}
+        if sum(map(len, data.values())) > MIN_PACKED_BYTES:
+            packed_names = {DOCUMENT: PACKED_FILE, LAUNCHES: PACKED_LAUNCHES}
             binary |= {packed_names[name]: _pack(text) for name, text in data.items() if text}
             data = {}
         size = sum(map(len, [*data.values(), *binary.values()]))
@@ -94,7 +94,7 @@ class RunDocument(BaseModel):
     @classmethod
     def read(cls, folder: Path) -> Self:
         """Read a run's ConfigMap where it is mounted."""
-        if (packed := folder / PACKED).exists():
+        if (packed := folder / PACKED_FILE).exists():
             return cls.model_validate_json(gzip.decompress(packed.read_bytes()))
         return cls.model_validate_json((folder / DOCUMENT).read_text(encoding="utf-8"))
 
@@ -106,7 +106,7 @@ class RunDocument(BaseModel):
             InvalidError: another program or version wrote it.
         """
         data: dict[str, Any] = manifest.get("data") or {}
-        packed = (manifest.get("binaryData") or {}).get(PACKED)
+        packed = (manifest.get("binaryData") or {}).get(PACKED_FILE)
         try:
             return cls.model_validate_json(data[DOCUMENT] if packed is None else gzip.decompress(b64decode(packed)))
         except (KeyError, ValueError, OSError, EOFError) as error:

@@ -14,7 +14,7 @@ from scanflow.app.executor import Executor
 from scanflow.app.workflow import Workflow
 from scanflow.backends.kubernetes.batch.facts import Facts
 from scanflow.backends.kubernetes.batch.home import RunHome
-from scanflow.backends.kubernetes.batch.layout import GIVEN_UP
+from scanflow.backends.kubernetes.batch.layout import GIVEN_UP_ANNOTATION
 from scanflow.backends.kubernetes.batch.pod_logs import copy_log
 from scanflow.backends.kubernetes.batch.records import ObservedWorkflow, TaskPod, observe_workflow
 from scanflow.backends.kubernetes.batch.silent_nodes import SilentNodes
@@ -235,7 +235,7 @@ class WorkflowDriver:
         Deleting a pod would not do: Argo makes another one.
         """
         reasons = {task: [reason, self._pending_s] for task, reason in late.items()}
-        annotate(self._cluster, manifest, GIVEN_UP, lambda entries: {**entries, **reasons}, empty={})
+        annotate(self._cluster, manifest, GIVEN_UP_ANNOTATION, lambda entries: {**entries, **reasons}, empty={})
         ended_on_node = [end_on_node(self._cluster, pods[task], self._namespace) for task in late]
         if not all(ended_on_node):
             self.stop(manifest["metadata"]["name"])

@@ -20,7 +20,7 @@ from scanflow.files.private import create_private_folder, write_private
 from scanflow.names import StepName
 from scanflow.outputs import OUTPUTS_FOLDER
 
-ENDED: Final = frozenset({"succeeded", "failed", "stopped"})
+FINAL_STATES: Final = frozenset({"succeeded", "failed", "stopped"})
 
 
 @dataclass(frozen=True, slots=True)

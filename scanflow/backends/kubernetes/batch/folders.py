@@ -28,7 +28,7 @@ class Folders:
     run: Path = Path(layout.RUN_FILES)
     keys: Path = Path(layout.KEYS)
     app: Path = Path(layout.APP)
-    reported: Path = Path(layout.REPORTED)
+    reported: Path = Path(layout.REPORTED_FOLDER)
 
     def make(self, run: str) -> Path:
         """Create the folders that a task writes to, and return that of its run's outputs."""
@@ -53,7 +53,7 @@ class Folders:
             if (remaining := remaining - len(content) - len(name)) < 0:
                 return
             outputs[name] = content.decode("utf-8", errors="replace")
-        self.write_parameter(layout.LEFT, json.dumps(outputs))
+        self.write_parameter(layout.OUTPUTS_PARAMETER, json.dumps(outputs))
 
     def write_report(self, text: str) -> None:
         """Write the report of a task's end, and the last mark of its log."""

@@ -18,11 +18,11 @@ KEYS: Final = PurePosixPath("/scanflow/keys")
 """The Secret that pickles are signed with."""
 
 APP: Final = PurePosixPath("/app")
-REPORTED: Final = PurePosixPath("/tmp/scanflow-reported")  # noqa: S108  an empty folder of the pod's own
+REPORTED_FOLDER: Final = PurePosixPath("/tmp/scanflow-reported")  # noqa: S108  an empty folder of the pod's own
 """The output parameters of a step's program: a file each, which Argo reads."""
 
 DOCUMENT: Final = "run.json"
-PACKED: Final = "run.json.gz"
+PACKED_FILE: Final = "run.json.gz"
 """The same, of a run of many steps."""
 
 LAUNCHES: Final = "launches.json"
@@ -36,10 +36,10 @@ KEY_SECRET: Final = "scanflow-pickles"  # noqa: S105  its name
 REPORT: Final = "report"
 """The output parameter with the report of a task's process."""
 
-LEFT: Final = "outputs"
+OUTPUTS_PARAMETER: Final = "outputs"
 """The output parameter with a task's named outputs, where they are small."""
 
-STOPPED: Final = 130
+EXIT_STOPPED: Final = 130
 """The exit code of a task that was asked to stop, which is not retried."""
 
 ATTEMPTS: Final = "scanflow.dev/attempts"
@@ -48,7 +48,7 @@ ATTEMPTS: Final = "scanflow.dev/attempts"
 ASKED_TO_STOP: Final = "scanflow.dev/stopped"
 """An annotation: the tasks that were asked to stop."""
 
-GIVEN_UP: Final = "scanflow.dev/given-up"
+GIVEN_UP_ANNOTATION: Final = "scanflow.dev/given-up"
 """An annotation: tasks whose pods did not start, each with the reason and after how many seconds."""
 
 DRIVE: Final = "scanflow.dev/drive"

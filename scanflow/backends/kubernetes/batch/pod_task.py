@@ -20,7 +20,7 @@ from scanflow.backends.kubernetes.batch.document import RunDocument
 from scanflow.backends.kubernetes.batch.folders import Folders, begin_attempt, create_empty_folder
 from scanflow.backends.kubernetes.batch.launch_plan import build_task_env
 from scanflow.backends.kubernetes.batch.process import run_process
-from scanflow.backends.kubernetes.batch.report import VANISHED, TaskReport, build_error_report, build_process_report
+from scanflow.backends.kubernetes.batch.report import POD_DELETED, TaskReport, build_error_report, build_process_report
 from scanflow.backends.kubernetes.batch.retries import has_own_backoff
 from scanflow.backends.kubernetes.batch.signals import evaluate_signal, list_signals, replay
 from scanflow.backends.parameters import StepInputs
@@ -33,7 +33,7 @@ from scanflow.errors import InternalError, ScanflowError
 from scanflow.files.private import write_private
 from scanflow.names import StepName
 
-REFUSED = 125
+EXIT_REFUSED = 125
 """The exit code of a task that could not be started."""
 
 
@@ -126,7 +126,7 @@ class Pod:
             return TaskReport(seconds=0.0, exit_code=0, origin=origin)
         logs = layout.locate_attempt_logs(self._folders.outputs, self.document.run, task, attempt)
         if not begin_attempt(logs, self.document.drive) and not node.retry.limit:
-            return VANISHED
+            return POD_DELETED
         create_empty_folder(target)
         argv = self._build_command(node, parameters)
         end = run_process(
@@ -235,7 +235,7 @@ def finish(folders: Folders, report: TaskReport) -> int:
     """Write the report of a task's end, and return the exit code of its pod."""
     folders.write_report(report.to_json())
     if report.stopped:
-        return layout.STOPPED
+        return layout.EXIT_STOPPED
     if report.failure is None:
         return 0
-    return REFUSED if report.exit_code is None else report.exit_code % 256 or 1
+    return EXIT_REFUSED if report.exit_code is None else report.exit_code % 256 or 1

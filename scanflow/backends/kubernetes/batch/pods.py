@@ -25,9 +25,12 @@ MOUNTS: Final[tuple[Mapping[str, Any], ...]] = (
     {"name": "run", "mountPath": str(layout.RUN_FILES), "readOnly": True},
     {"name": "keys", "mountPath": str(layout.KEYS), "readOnly": True},
 )
-_OWN: Final = {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"cpu": "100m", "memory": "64Mi"}}
+_HELPER_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"cpu": "100m", "memory": "64Mi"}}
 _GUARANTEED: Final = json.dumps(
-    {"containers": [{"name": "wait", "resources": _OWN}], "initContainers": [{"name": "init", "resources": _OWN}]}
+    {
+        "containers": [{"name": "wait", "resources": _HELPER_RESOURCES}],
+        "initContainers": [{"name": "init", "resources": _HELPER_RESOURCES}],
+    }
 )
 """Argo's own containers with limits: only a pod whose containers all have them gets cores of its own."""
 

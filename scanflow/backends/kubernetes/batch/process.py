@@ -19,7 +19,7 @@ GRACE_S = 5.0
 """How long a terminated process may take to end, before it is killed."""
 
 TAIL_BYTES = 65_536
-_TIMED_OUT = 124
+_EXIT_TIMED_OUT = 124
 _BLOCK = 65_536
 
 
@@ -115,7 +115,7 @@ def run_process(
     return ProcessEnd(
         began=began,
         seconds=time.monotonic() - clock,
-        exit_code=_TIMED_OUT if cause == "timeout" else code if code >= 0 else 128 - code,
+        exit_code=_EXIT_TIMED_OUT if cause == "timeout" else code if code >= 0 else 128 - code,
         cpu_s=usage.ru_utime + usage.ru_stime,
         max_rss_bytes=usage.ru_maxrss * 1024,
         code=code,

@@ -21,7 +21,7 @@ from scanflow.text.failures import Failure
 
 Phase = Literal["running", "succeeded", "failed", "stopped"]
 
-_ENDED: Final = frozenset({"Succeeded", "Failed", "Error"})
+_FINAL_PHASES: Final = frozenset({"Succeeded", "Failed", "Error"})
 _QUIET: Final = ("ContainerCreating", "PodInitializing")
 """Waiting reasons of a starting pod."""
 
@@ -75,7 +75,7 @@ def observe_workflow(manifest: Manifest) -> ObservedWorkflow:
     attempts_before = _read_annotation(manifest, layout.ATTEMPTS, {})
     shut_down = bool(manifest["spec"].get("shutdown"))
     name = manifest["metadata"]["name"]
-    given_up = _read_annotation(manifest, layout.GIVEN_UP, {})
+    given_up = _read_annotation(manifest, layout.GIVEN_UP_ANNOTATION, {})
     namespace = manifest["metadata"].get("namespace", "")
 
     def record(step: str, task: StepName, number: int, node: Mapping[str, Any]) -> TaskRecord:
@@ -95,7 +95,7 @@ def observe_workflow(manifest: Manifest) -> ObservedWorkflow:
         outputs.pop(attempt.task, None)
         if (reason := _read_waiting_reason(attempt.node)) is not None:
             waiting[attempt.task] = reason
-        if attempt.node["phase"] == "Succeeded" and (text := _read_parameter(attempt.node, layout.LEFT)):
+        if attempt.node["phase"] == "Succeeded" and (text := _read_parameter(attempt.node, layout.OUTPUTS_PARAMETER)):
             outputs[attempt.task] = json.loads(text)
     tasks |= _find_skipped(nodes, name)
     return ObservedWorkflow(
@@ -198,7 +198,7 @@ def _derive_state(node: Mapping[str, Any], report: TaskReport, *, stopping: bool
     phase = node.get("phase")
     if phase == "Succeeded":
         return "succeeded"
-    if phase in _ENDED:
+    if phase in _FINAL_PHASES:
         return "stopped" if stopping or report.stopped else "failed"
     return "running" if phase == "Running" else "pending"
 
@@ -274,7 +274,7 @@ def _derive_phase(
     phase = status.get("phase")
     if phase == "Succeeded":
         return "succeeded"
-    if phase not in _ENDED:
+    if phase not in _FINAL_PHASES:
         return "running"
     states = {task.state for task in tasks.values()}
     if given_up:

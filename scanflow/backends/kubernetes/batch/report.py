@@ -49,7 +49,7 @@ def read_report(text: str) -> TaskReport | None:
         return None
 
 
-VANISHED = TaskReport(
+POD_DELETED = TaskReport(
     failure=Failure(
         summary="its pod was deleted",
         cause="Its pod was deleted right after it started, and Argo created another one. The step has no retries, so "

@@ -50,7 +50,7 @@ def _launch(launch: StepLaunch, folders: Folders, attempt: int) -> int:
 
     if problem is not None:
         return finish(folders, report.build_error_report(problem))
-    return finish(folders, report.VANISHED if end is None else report.build_process_report(end))
+    return finish(folders, report.POD_DELETED if end is None else report.build_process_report(end))
 
 
 def main() -> None:

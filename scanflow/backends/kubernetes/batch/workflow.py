@@ -224,7 +224,7 @@ def _build_step_template(graph: _Graph, node: Executor, signals: list[Signal]) -
     template.outputs = argo.Outputs(
         parameters=[
             _build_file_output(layout.REPORT, ""),
-            _build_file_output(layout.LEFT, ""),
+            _build_file_output(layout.OUTPUTS_PARAMETER, ""),
             *(_build_file_output(signal.name, None) for signal in signals),
         ]
     )
@@ -248,7 +248,9 @@ def _build_signals_template(graph: _Graph, name: str, sources: list[str]) -> arg
 
 def _build_file_output(name: str, default: str | None) -> argo.Parameter:
     """Return an output parameter that the step's program writes. Its default is unused: no task needs a failed step."""
-    return argo.Parameter(name=name, value_from=argo.ValueFrom(path=str(layout.REPORTED / name), default=default or ""))
+    return argo.Parameter(
+        name=name, value_from=argo.ValueFrom(path=str(layout.REPORTED_FOLDER / name), default=default or "")
+    )
 
 
 def build_retry_strategy(node: Executor) -> argo.RetryStrategy | None:
@@ -268,7 +270,7 @@ def build_retry_strategy(node: Executor) -> argo.RetryStrategy | None:
         limit=_build_int_or_string(retry.limit),
         retry_policy="Always",
         backoff=backoff,
-        expression=f"lastRetry.exitCode != '{layout.STOPPED}' && !(lastRetry.message matches '{_NO_RETRY}')",
+        expression=f"lastRetry.exitCode != '{layout.EXIT_STOPPED}' && !(lastRetry.message matches '{_NO_RETRY}')",
     )
 
 

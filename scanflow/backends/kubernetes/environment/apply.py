@@ -26,7 +26,7 @@ from scanflow.backends.kubernetes.pods import explain_pending
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import AccessDeniedError, InvalidError, UnavailableError, UsageError
 
-CHECKED_FOR_S: Final = 60.0
+CHECK_CACHE_S: Final = 60.0
 """How long a process treats an environment as unchanged after a comparison with its description."""
 
 _MANAGED: Final = "app.kubernetes.io/managed-by"
@@ -58,7 +58,7 @@ class Environments:
                 not unchanged
                 or force
                 or (last_digest, last_uid) != (digest, uid)
-                or self._clock() - checked_at >= CHECKED_FOR_S
+                or self._clock() - checked_at >= CHECK_CACHE_S
             ):
                 changed, conflicts = self._apply_changes(app, manifests, digest, unchanged=unchanged, force=force)
                 uid = uid or self._read_marker(namespace)[0]

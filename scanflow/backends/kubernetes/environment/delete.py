@@ -46,7 +46,7 @@ _FOREIGN_RESOURCES: Final = (
 """Resources that scanflow never creates, but people may have."""
 
 _IGNORED_KINDS: Final = {"Event", "Lease", "ReplicaSet"}
-_CLAIM: Final = "PersistentVolumeClaim"
+_CLAIM_KIND: Final = "PersistentVolumeClaim"
 
 
 def delete_environment(
@@ -71,11 +71,11 @@ def delete_environment(
         - _IGNORED_KINDS
         - {*_DELETED_FIRST[0], *_DELETED_FIRST[1]}
     )
-    kinds = [kind for kind in rest if kind != _CLAIM or not settings.keep_claims]
+    kinds = [kind for kind in rest if kind != _CLAIM_KIND or not settings.keep_claims]
     for group in (
         *_DELETED_FIRST,
-        [kind for kind in kinds if kind not in {_CLAIM, "Pod"}],
-        [k for k in kinds if k == _CLAIM],
+        [kind for kind in kinds if kind not in {_CLAIM_KIND, "Pod"}],
+        [k for k in kinds if k == _CLAIM_KIND],
     ):
         removed += _remove(cluster, name, group, build_selector(app=app, team=team), deadline)
     remaining = _list_remaining(cluster, name, rest)

@@ -25,11 +25,11 @@ _UNKNOWN: Final = "unknown"
 _SHARE_BADLY: Final = ("memory", _UNKNOWN)
 _GROUP_WEIGHT: Final = 100
 _NEIGHBOUR_WEIGHT: Final = 5  # of each pod there: how a job is cut goes before whom it disturbs, up to twenty of them
-_AS_WISHED: Final = [{"maxSkew": 1, "topologyKey": "scanflow.dev/none", "whenUnsatisfiable": "ScheduleAnyway"}]
+_NO_CONSTRAINT: Final = [{"maxSkew": 1, "topologyKey": "scanflow.dev/none", "whenUnsatisfiable": "ScheduleAnyway"}]
 """Has no effect but that schedulers do not spread the pods of one Service over all nodes, which, with Volcano's weight,
 would split the groups of a job."""
 
-_OURS: Final = {"app.kubernetes.io/managed-by": MANAGER}
+_MANAGED_LABELS: Final = {"app.kubernetes.io/managed-by": MANAGER}
 
 
 def add_placement(job: ClusterJob, template: Manifest, group: int | None = None) -> Manifest:
@@ -43,7 +43,7 @@ def add_placement(job: ClusterJob, template: Manifest, group: int | None = None)
     fields = {
         "nodeSelector": read_node_selector(job.workload),
         "affinity": _build_affinity(job, profile, group),
-        "topologySpreadConstraints": [] if group is None else _AS_WISHED,
+        "topologySpreadConstraints": [] if group is None else _NO_CONSTRAINT,
     }
     return {
         "metadata": metadata,
@@ -89,13 +89,13 @@ def _build_group_preference(job: ClusterJob, group: int, operator: str) -> Manif
 def _build_worker_preference(job: ClusterJob, **which: Any) -> Manifest:
     """Return a preference for nodes with workers of the job."""
     return _build_preference(
-        _GROUP_WEIGHT, labelSelector={"matchLabels": {**_OURS, RUN: job.run, ROLE: "worker"}, **which}
+        _GROUP_WEIGHT, labelSelector={"matchLabels": {**_MANAGED_LABELS, RUN: job.run, ROLE: "worker"}, **which}
     )
 
 
 def _build_neighbour_preference(*rules: Manifest) -> Manifest:
     """Return a preference for nodes with matching pods of any environment."""
-    selected = {"matchLabels": {**_OURS}, "matchExpressions": list(rules)}
+    selected = {"matchLabels": {**_MANAGED_LABELS}, "matchExpressions": list(rules)}
     return _build_preference(_NEIGHBOUR_WEIGHT, labelSelector=selected, namespaceSelector={})
 
 

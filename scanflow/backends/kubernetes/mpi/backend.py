@@ -14,11 +14,11 @@ from scanflow.app.workflow import Workflow
 from scanflow.backends.definition import enter_run, read_definition, redefine_run
 from scanflow.backends.job_times import MPI
 from scanflow.backends.journal import Journal, JournalRun
-from scanflow.backends.kubernetes.batch.facts import ENDED, read_drive
+from scanflow.backends.kubernetes.batch.facts import FINAL_STATES, read_drive
 from scanflow.backends.kubernetes.cluster import ConflictError
 from scanflow.backends.kubernetes.environment.manifests import PODS
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import SELECTED, SERVICE, derive_namespace
+from scanflow.backends.kubernetes.labels import MANAGED_SELECTOR, SERVICE, derive_namespace
 from scanflow.backends.kubernetes.mpi.driver import JobDriver, JobEnd, derive_end_state
 from scanflow.backends.kubernetes.mpi.facts import JobFacts
 from scanflow.backends.kubernetes.mpi.job import ClusterJob, Network
@@ -139,7 +139,7 @@ class KubernetesMPI(ClusterRuns):
 
     def _may_have_services(self) -> bool:
         try:
-            return self._cluster.has_any("Pod", labels=f"{SELECTED},{SERVICE}")
+            return self._cluster.has_any("Pod", labels=f"{MANAGED_SELECTOR},{SERVICE}")
         except ScanflowError:  # listing pods of all namespaces may not be allowed
             return True
 
@@ -230,7 +230,7 @@ class KubernetesMPI(ClusterRuns):
         with self._journal() as journal:
             journal_run = journal.run(run)
             record = self._refresh(journal, journal_run)
-            if record.state in ENDED:
+            if record.state in FINAL_STATES:
                 raise UsageError(f"The run {record.name!r} has {record.state} already; there is nothing to stop.")
             facts, home = self._build_facts(journal, journal_run), self._run_home(journal_run)
             live = _observe_last(facts)
@@ -282,7 +282,7 @@ class KubernetesMPI(ClusterRuns):
     def _refresh(self, journal: Journal, run: JournalRun) -> RunRecord:
         """Return a run's current record; while a process here drives it, the record it wrote."""
         record, home = run.record, self._run_home(run)
-        if record.state in ENDED:
+        if record.state in FINAL_STATES:
             return self._add_details(record)
         if not is_locked(home.lock):
             with suppress(AlreadyRunningError), hold_driver_lock(home.lock, record.name):

@@ -14,7 +14,7 @@ from scanflow.app.quantities import format_duration
 from scanflow.backends.kubernetes.batch.facts import read_drive
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.mpi.facts import MAX_OUTPUT_BYTES, JobFacts, describe_excess_output
-from scanflow.backends.kubernetes.mpi.observed_job import STOPPED, ObservedJob
+from scanflow.backends.kubernetes.mpi.observed_job import STOPPED_ANNOTATION, ObservedJob
 from scanflow.backends.kubernetes.object_watcher import ObjectWatcher
 from scanflow.backends.records import EnvironmentReady, Observer, RunState, TaskEnded, TaskStarted, Waiting
 from scanflow.names import RunName
@@ -22,13 +22,13 @@ from scanflow.names import RunName
 QUIET_S: Final = 10.0
 """How long a starting job is not reported."""
 
-LOST_S: Final = 30.0
+LOST_TIMEOUT_S: Final = 30.0
 """How long ``mpirun`` may take to notice a lost worker."""
 
-OVER_S: Final = 60.0
+END_TIMEOUT_S: Final = 60.0
 """How long an engine may take to end a job whose ``mpirun`` has ended."""
 
-_IN_A_QUEUE: Final = ("Queued", "Unschedulable", "FailedScheduling", "Pending")
+_QUEUE_REASONS: Final = ("Queued", "Unschedulable", "FailedScheduling", "Pending")
 """Reasons for which a job may wait without limit: no free resources."""
 
 
@@ -97,7 +97,7 @@ class JobDriver:
                 error = self._facts.record_deletion(asked=self._progress.stop_requested, why=self._progress.end_reason)
                 return JobEnd("stopped" if self._progress.end_reason is None else "failed", error)
             observed = self._facts.refresh(current)
-            self._progress.stop_requested |= STOPPED in (current["metadata"].get("annotations") or {})
+            self._progress.stop_requested |= STOPPED_ANNOTATION in (current["metadata"].get("annotations") or {})
             if self._advance(current, observed, adopted=adopted):
                 record = self._facts.build_record(
                     observed, read_drive(current), self._facts.open_output(read_drive(current))
@@ -119,7 +119,7 @@ class JobDriver:
             return True
         if observed.state in {"succeeded", "failed", "stopped"}:
             self._progress.ended_at = self._progress.ended_at or now
-            return now - self._progress.ended_at > OVER_S
+            return now - self._progress.ended_at > END_TIMEOUT_S
         if (
             self._progress.end_reason is None
             and (end_reason := self._find_end_reason(manifest, observed, now)) is not None
@@ -134,7 +134,7 @@ class JobDriver:
         size = self._facts.open_output(read_drive(manifest)).size
         if size > MAX_OUTPUT_BYTES:
             return describe_excess_output(size, name)
-        if observed.waiting is not None and waiting is not None and observed.waiting.reason not in _IN_A_QUEUE:
+        if observed.waiting is not None and waiting is not None and observed.waiting.reason not in _QUEUE_REASONS:
             if now - waiting.began > self._pending_s:
                 bound = format_duration(self._pending_s)
                 return f"The pods of {name!r} did not start in {bound}: {str(observed.waiting).rstrip('.')}."
@@ -142,7 +142,8 @@ class JobDriver:
         n_lost = self._count_lost_workers(observed, now)
         if n_lost:
             return (
-                f"{n_lost} of the workers of {name!r} were lost {format_duration(LOST_S)} ago, and mpirun has not "
+                f"{n_lost} of the workers of {name!r} were lost {format_duration(LOST_TIMEOUT_S)} ago, "
+                "and mpirun has not "
                 "noticed: a node failed, or pods were deleted. Start the job again."
             )
         return None
@@ -154,7 +155,7 @@ class JobDriver:
             gone_since[worker] = None
         for worker in gone_since.keys() - observed.workers:
             gone_since[worker] = gone_since[worker] or now
-        return sum(since is not None and now - since > LOST_S for since in gone_since.values())
+        return sum(since is not None and now - since > LOST_TIMEOUT_S for since in gone_since.values())
 
     def _report_waiting(self, observed: ObservedJob, now: float) -> None:
         what = f"the pods of {self._facts.workload.name}"

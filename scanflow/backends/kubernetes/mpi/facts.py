@@ -14,7 +14,12 @@ from scanflow.backends.kubernetes.batch.home import RunHome
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import build_selector
-from scanflow.backends.kubernetes.mpi.observed_job import ENDED_FOR, STOPPED, ObservedJob, observe_job
+from scanflow.backends.kubernetes.mpi.observed_job import (
+    ENDED_FOR_ANNOTATION,
+    STOPPED_ANNOTATION,
+    ObservedJob,
+    observe_job,
+)
 from scanflow.backends.kubernetes.mpi.output import RankOutput
 from scanflow.backends.kubernetes.pod_logs import read_lines_since
 from scanflow.backends.parameters import RESULT
@@ -121,7 +126,7 @@ class JobFacts:
         ``mpirun`` is ended by its node, so that its log is kept. A job whose launcher has no node is deleted.
         """
         kind, name = manifest["kind"], manifest["metadata"]["name"]
-        annotations = {STOPPED: "true"} if why is None else {ENDED_FOR: why}
+        annotations = {STOPPED_ANNOTATION: "true"} if why is None else {ENDED_FOR_ANNOTATION: why}
         self._cluster.patch(kind, name, self._namespace, {"metadata": {"annotations": annotations}})
         if observed.launcher is not None and observed.on_node and not observed.is_final:
             self._cluster.patch("Pod", observed.launcher, self._namespace, {"spec": {"activeDeadlineSeconds": 1}})

@@ -14,7 +14,7 @@ from scanflow.backends.kubernetes.batch.layout import DRIVE, format_workflow_nam
 from scanflow.backends.kubernetes.environment.manifests import build_env_from
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import build_labels
-from scanflow.backends.kubernetes.mpi.output import TOLD
+from scanflow.backends.kubernetes.mpi.output import REPORT_PREFIX
 from scanflow.placement.mpi.plan import MPIPlan
 from scanflow.placement.mpi.tasks import MPIWorker
 
@@ -45,7 +45,7 @@ _SSHD: Final = f"umask 077; export -p >{_VARIABLES}; umask 022; mkdir -p /run/ss
 _RANK: Final = (
     f"if [ -r {_VARIABLES} ]; then . {_VARIABLES}; fi; "
     'if [ -n "$SCANFLOW_OUTPUT_DIR" ]; then mkdir -p "$SCANFLOW_OUTPUT_DIR"; fi; '
-    f'echo "{TOLD} began $(hostname)"; "$@"; code=$?; echo "{TOLD} ended $code"; exit $code'
+    f'echo "{REPORT_PREFIX} began $(hostname)"; "$@"; code=$?; echo "{REPORT_PREFIX} ended $code"; exit $code'
 )
 
 

@@ -12,17 +12,17 @@ from scanflow.backends.kubernetes.pods import Pending, explain_pending
 from scanflow.backends.kubernetes.times import parse_epoch_s
 from scanflow.backends.records import TaskState
 
-STOPPED: Final = "scanflow.dev/stopped"
+STOPPED_ANNOTATION: Final = "scanflow.dev/stopped"
 """An annotation of a job that was asked to stop."""
 
-ENDED_FOR: Final = "scanflow.dev/ended-for"
+ENDED_FOR_ANNOTATION: Final = "scanflow.dev/ended-for"
 """An annotation of a job: why the driving process ended it."""
 
 _FINISHED_PHASES: Final = {"Aborted", "Completed", "Failed", "Succeeded", "Terminated"}
 """Final phases of Volcano's Job and conditions of an MPIJob."""
 
 _SUCCEEDED_PHASES: Final = {"Completed", "Succeeded"}
-_QUEUED: Final = "its queue has no room for all of its pods yet"
+_QUEUED_REASON: Final = "its queue has no room for all of its pods yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +77,16 @@ def observe_job(manifest: Manifest, pods: Iterable[Manifest], events: Iterable[M
     workers = [pod for pod in job_pods if _read_role(pod) == "worker"]
     phase = _derive_phase(manifest)
     container = _find_terminated(launcher)
-    state = _derive_state(phase, launcher, asked=STOPPED in annotations)
+    state = _derive_state(phase, launcher, asked=STOPPED_ANNOTATION in annotations)
     waiting = None
     if state == "pending":
         reasons = [pending for pod in job_pods if (pending := explain_pending(pod, events)) is not None]
         telling = [pending for pending in reasons if pending.message or pending.remedy]
-        waiting = next(iter(telling or reasons), Pending("Queued", _QUEUED, "") if not job_pods else None)
+        waiting = next(iter(telling or reasons), Pending("Queued", _QUEUED_REASON, "") if not job_pods else None)
     return ObservedJob(
         state=state,
         is_final=phase in _FINISHED_PHASES,
-        end_reason=annotations.get(ENDED_FOR),
+        end_reason=annotations.get(ENDED_FOR_ANNOTATION),
         launcher=None if launcher is None else str(launcher["metadata"]["name"]),
         on_node=launcher is not None and bool(launcher["spec"].get("nodeName")),
         began=_parse_time(container.get("startedAt") or _find_running(launcher).get("startedAt")),

@@ -17,11 +17,11 @@ from scanflow.backends.rank_files import PLAN, get_rank_file
 from scanflow.files.private import create_private_folder, open_private
 from scanflow.processes.files import write_atomically
 
-TOLD: Final = "##scanflow"
+REPORT_PREFIX: Final = "##scanflow"
 """The prefix of a rank's events: ``began HOST``, and ``ended CODE``."""
 
 _TAG: Final = re.compile(rb"\[(?:[^\]\s]*@)?\d+,(\d+)\]<(stdout|stderr)>:")
-_EVENT: Final = re.compile(rb"^(.*?)" + TOLD.encode() + rb" (began|ended) (\S+)\s*$", re.DOTALL)
+_EVENT: Final = re.compile(rb"^(.*?)" + REPORT_PREFIX.encode() + rb" (began|ended) (\S+)\s*$", re.DOTALL)
 _STATE: Final = "told.json"
 
 RankStream = tuple[int, str]

@@ -25,7 +25,7 @@ from scanflow.backends.kubernetes.online.objects import STATE, compute_hashes, g
 from scanflow.backends.kubernetes.online.rollout import Rollout
 from scanflow.backends.kubernetes.online.scaling import ScalingTarget
 from scanflow.backends.kubernetes.online.store import ServiceConfigMap, ServiceStore
-from scanflow.backends.kubernetes.online.switch import SCALERS, TrafficSwitch
+from scanflow.backends.kubernetes.online.switch import AUTOSCALER_KINDS, TrafficSwitch
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.service_spec import ServiceSpec
 from scanflow.errors import UnsupportedError
@@ -36,7 +36,7 @@ REFRESH_S: Final = 10.0
 DEPLOYED_SETTINGS: Final = "made_with"
 """The key in a service's details of the settings that its objects depend on."""
 
-_SHOWN: Final = 3
+_MAX_SHOWN: Final = 3
 Key = tuple[str, str, str]
 """Kind, namespace and name."""
 
@@ -135,9 +135,9 @@ def format_repair(manifest: Manifest, fields: Iterable[FieldChange], reason: str
     if not changed:
         return format_recreation(manifest)
     match = re.search(r'conflict with "([^"]+)"', reason)
-    more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
+    more = f" and {len(changed) - _MAX_SHOWN} more" if len(changed) > _MAX_SHOWN else ""
     author = f" ({match[1]})" if match else ""
-    shown = "; ".join(changed[:_SHOWN])
+    shown = "; ".join(changed[:_MAX_SHOWN])
     return f"restored the {kind} {namespace}/{name}, which another client{author} changed: {shown}{more}"
 
 
@@ -277,7 +277,7 @@ class Drift:
 
     def _list_kinds(self) -> set[str]:
         gateway = set() if self._settings.gateway is None else {"HTTPRoute", "GRPCRoute", "TraefikService"}
-        return {"ConfigMap", "Service", "Deployment", *SCALERS, ENGINES[self._settings.serving].kind, *gateway}
+        return {"ConfigMap", "Service", "Deployment", *AUTOSCALER_KINDS, ENGINES[self._settings.serving].kind, *gateway}
 
 
 def _list_objects(list_cache: ListCache, kind: str) -> list[Manifest]:

@@ -18,7 +18,7 @@ CONFIGURATION: Final = 78
 """The exit code of an instance with an invalid configuration."""
 
 _RESTARTS: Final = 3
-_LOST_S: Final = 30.0
+_LOST_AFTER_S: Final = 30.0
 _HOPELESS: Final = {
     "CreateContainerConfigError",
     "ErrImageNeverPull",
@@ -57,7 +57,7 @@ def is_lost(pod: Manifest, now: float) -> bool:
         now: Seconds since the epoch.
     """
     deadline = pod["metadata"].get("deletionTimestamp")  # includes the grace period
-    return deadline is not None and now - parse_epoch_s(deadline) > _LOST_S
+    return deadline is not None and now - parse_epoch_s(deadline) > _LOST_AFTER_S
 
 
 def is_ready(pod: Manifest) -> bool:

@@ -38,15 +38,15 @@ LINGER_S: Final = 5.0
 
 _CONFIG: Final = "/scanflow/service"
 _AUTH: Final = "/scanflow/auth"
-_RECORDED: Final = "/scanflow/recorded"
-_FILES: Final = f"{_RECORDED}/files"
+_RECORDED_FOLDER: Final = "/scanflow/recorded"
+_FILES: Final = f"{_RECORDED_FOLDER}/files"
 _RECORDED_SIZE: Final = "320Mi"
 """Slightly more than :class:`~scanflow.wire.Recording` buffers: a pod that exceeds it is evicted."""
 
 _TMP: Final = "/tmp"  # noqa: S108 - a volume of the pod's own
 _SLACK_S: Final = 10
 _START_S: Final = 600
-_LAST_S: Final = 20
+_FLUSH_S: Final = 20
 """For the predictions that are still buffered when an instance has ended."""
 
 TRACKER: Final = "MLFLOW_TRACKING_URI"
@@ -131,7 +131,7 @@ def build_pod_template(
     recorder: list[Manifest] = []
     if serving.record > 0:
         volumes.append({"name": "recorded", "emptyDir": {"sizeLimit": _RECORDED_SIZE}})
-        mounts.append({"name": "recorded", "mountPath": _RECORDED})
+        mounts.append({"name": "recorded", "mountPath": _RECORDED_FOLDER})
         recorder.append(_build_recorder(definition, options))
     if options.token_secret is not None:
         volumes.append({"name": "auth", "secret": {"secretName": options.token_secret, "defaultMode": 0o440}})
@@ -143,7 +143,7 @@ def build_pod_template(
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": int(LINGER_S + max(definition.limits.deadline_s, DRAIN_IDLE_S))
         + _SLACK_S
-        + (_LAST_S if recorder else 0),
+        + (_FLUSH_S if recorder else 0),
         "securityContext": build_pod_security(),
         "containers": [
             {
@@ -206,7 +206,7 @@ def _build_recorder(definition: ServiceSpec, options: PodOptions) -> Manifest:
         else {"requests": dedicated, "limits": dict(dedicated)},
         "securityContext": build_container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [{"name": "tmp", "mountPath": _TMP}, {"name": "recorded", "mountPath": _RECORDED}],
+        "volumeMounts": [{"name": "tmp", "mountPath": _TMP}, {"name": "recorded", "mountPath": _RECORDED_FOLDER}],
     }
 
 

@@ -17,7 +17,7 @@ from scanflow.errors import InternalError, NotFoundError, did_you_mean
 
 _SERVICES: Final = f"{STATE}=service"
 
-RENDERED: Final = "scanflow.dev/rendered"
+RENDERED_ANNOTATION: Final = "scanflow.dev/rendered"
 """An annotation of a service's ConfigMap: the hashes of its manifests as last applied, by kind and name."""
 
 ANSWERS: Final = "scanflow.dev/answers"
@@ -42,7 +42,7 @@ class ServiceConfigMap(NamedTuple):
     @property
     def applied_hashes(self) -> Mapping[str, str]:
         """The hashes of its manifests as last applied, by kind and name."""
-        hashes: dict[str, str] = json.loads(self.annotations.get(RENDERED, "{}"))
+        hashes: dict[str, str] = json.loads(self.annotations.get(RENDERED_ANNOTATION, "{}"))
         return hashes
 
     @property

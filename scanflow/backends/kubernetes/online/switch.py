@@ -29,8 +29,8 @@ from scanflow.backends.service_spec import ServiceSpec
 from scanflow.errors import NotFoundError, ScanflowError, UnsupportedError
 from scanflow.wire import Revision
 
-SCALERS = ("HorizontalPodAutoscaler", "ScaledObject")
-_ROUTES = ("HTTPRoute", "GRPCRoute", "TraefikService")
+AUTOSCALER_KINDS = ("HorizontalPodAutoscaler", "ScaledObject")
+_ROUTE_KINDS = ("HTTPRoute", "GRPCRoute", "TraefikService")
 
 
 class TrafficSwitch:
@@ -89,7 +89,7 @@ class TrafficSwitch:
         """Apply the autoscaler of a revision, or remove it."""
         namespace = derive_namespace(definition.app, definition.team)
         scaler = self.build_autoscaler(definition, name, fixed=fixed)
-        for kind in SCALERS:
+        for kind in AUTOSCALER_KINDS:
             if scaler is not None and kind == scaler["kind"]:
                 self._cluster.apply(scaler, force=True)
             elif scaler is None or kind == "ScaledObject":  # a ScaledObject owns an autoscaler of the same name
@@ -125,7 +125,7 @@ class TrafficSwitch:
     def remove(self, definition: ServiceSpec) -> None:
         """Remove the routes and autoscalers of a service."""
         namespace = derive_namespace(definition.app, definition.team)
-        for kind in (*_ROUTES, *SCALERS):
+        for kind in (*_ROUTE_KINDS, *AUTOSCALER_KINDS):
             try:
                 manifests, _ = self._cluster.find(kind, namespace, labels=build_selector(service=definition.workflow))
             except UnsupportedError:

@@ -286,7 +286,7 @@ class World:
         """Let the checker have noted a look: of these known regimes, or else an alarm."""
         metrics = {f"regime/{name}": share for name, share in regimes.items()}
         metrics |= {"drifted": float(not regimes), "picked": float(picked), "predictions": float(predictions)}
-        bookmarks.note(self.context("checker"), "checked", tags={bookmarks.OF_RUN: run}, metrics=metrics)
+        bookmarks.note(self.context("checker"), "checked", tags={bookmarks.RUN_FIELD: run}, metrics=metrics)
 
     def version(self, **tags: str) -> int:
         file = self.folder / "model.txt"

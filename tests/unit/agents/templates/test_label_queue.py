@@ -26,7 +26,7 @@ def queued(world: World, folder: Path, points: list[dict[str, Any]], arrays: dic
     if arrays is not None:
         np.savez(files / "picked.npz", **arrays)
     world.tracker.log_run(
-        "mnist", "data", tags={bookmarks.OF_RUN: "calm-otter-1"}, metrics={"n_picked": 2.0}, artifacts=files
+        "mnist", "data", tags={bookmarks.RUN_FIELD: "calm-otter-1"}, metrics={"n_picked": 2.0}, artifacts=files
     )
     tracked, found = read_picked_points(world.context("checker"), "calm-otter-1")
     return build_items(found, run="calm-otter-1", tracked=tracked)

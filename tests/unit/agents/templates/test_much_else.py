@@ -88,7 +88,7 @@ def test_a_detection_noted_by_a_clock_that_was_ahead_does_not_hide_what_comes(wo
     context = world.context("checker")
 
     def checked(until: float) -> None:
-        bookmarks.note(context, "checked", tags={bookmarks.OF_RUN: "r"}, metrics={"until": until})
+        bookmarks.note(context, "checked", tags={bookmarks.RUN_FIELD: "r"}, metrics={"until": until})
 
     now = world.control_plane.now
     assert bookmarks.get_check_time(context) == 0.0

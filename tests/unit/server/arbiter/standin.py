@@ -10,7 +10,7 @@ from scanflow.agent.primitive_context import PrimitiveResult
 from scanflow.agent.records import Intent, PrimitiveCall
 from scanflow.errors import UnavailableError
 from scanflow_server.arbiter.engine import ArbiterEngine
-from scanflow_server.arbiter.intent_service import SINCE
+from scanflow_server.arbiter.intent_service import CREATED_FIELD
 from scanflow_server.store.base import Store
 
 
@@ -58,7 +58,7 @@ class World:
     def look(self, intent: Intent) -> dict[str, Any]:
         name = intent.target.partition("/")[2]
         seen = {"replicas": self.replicas[name]} if name in self.replicas else {}
-        return seen if self.since is None else {**seen, SINCE: self.since}
+        return seen if self.since is None else {**seen, CREATED_FIELD: self.since}
 
     def measure(self, _app: str, metric: str) -> float | None:
         return self.metrics.get(metric)

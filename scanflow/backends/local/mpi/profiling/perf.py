@@ -13,12 +13,12 @@ _REPORT_TIMEOUT_S: Final = 60
 MIN_SAMPLES: Final = 200
 """A second of CPU: starting MPI takes a part of that, which is nearly all in MPI."""
 
-_SAMPLES: Final = re.compile(r"^# Samples: (\d+)(K?)", re.MULTILINE)
+_SAMPLE_COUNT: Final = re.compile(r"^# Samples: (\d+)(K?)", re.MULTILINE)
 _REPORT_LINE: Final = re.compile(r"\s*([0-9.]+)%\s+(\S+)")
 _MPI_LIBRARY: Final = re.compile(r"(lib)?(mpi|mpich|mpifort|open-rte|open-pal|pmix|psm2?|fabric|uc[pst]|mca_)[\w.+-]*")
 _C_LIBRARY: Final = re.compile(r"(libc|ld-linux[\w-]*)[.-][\w.]*")
 
-_RECORD: Final = (
+_RECORD_SCRIPT: Final = (
     'folder=$1; shift; exec "$0" record --quiet --event cpu-clock:u --freq 199 '
     '--output "$folder/$SCANFLOW_MPI_RANK.perf" -- "$@"'
 )
@@ -30,7 +30,7 @@ def build_record_command(folder: Path, *, which: Callable[[str], str | None] = s
     Samples are by the clock, which needs no CPU counters.
     """
     perf = which("perf")
-    return None if perf is None or _is_refused(perf) else ["/bin/sh", "-c", _RECORD, perf, str(folder)]
+    return None if perf is None or _is_refused(perf) else ["/bin/sh", "-c", _RECORD_SCRIPT, perf, str(folder)]
 
 
 def read_mpi_share(folder: Path, rank: int) -> float | None:
@@ -49,7 +49,7 @@ def parse_mpi_share(report: str) -> float | None:
     The C library is left out if there are enough other samples: where a process may not read another's memory, MPI
     copies messages by ``memcpy``, which is then most of the time of a program that only sends.
     """
-    counted = _SAMPLES.search(report)
+    counted = _SAMPLE_COUNT.search(report)
     samples = int(counted[1]) * (1000 if counted[2] else 1) if counted else 0
     if samples < MIN_SAMPLES:
         return None

@@ -35,7 +35,7 @@ MAX_DURATION_S: Final = 30.0
 START_S: Final = 30.0
 """Longest start of its ranks before that: on a busy machine it takes many seconds."""
 
-WRITTEN_S: Final = 15.0
+WRITE_TIMEOUT_S: Final = 15.0
 """Longest time for ``perf`` to write its samples at the end of the program."""
 
 MAX_CACHE_BYTES: Final = 32 * 2**20
@@ -136,8 +136,8 @@ def observe(
     else:
         return None
     began = time.monotonic()
-    grace_s = GRACE_S if library is not None else WRITTEN_S
-    process = start(folder, plan, launcher, argv, end_s=1 if library is not None else round(WRITTEN_S) - 1)
+    grace_s = GRACE_S if library is not None else WRITE_TIMEOUT_S
+    process = start(folder, plan, launcher, argv, end_s=1 if library is not None else round(WRITE_TIMEOUT_S) - 1)
     try:
         pages = _sample_pages(process, folder, job, enough, child=library is None)
     finally:

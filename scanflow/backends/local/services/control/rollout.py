@@ -21,11 +21,11 @@ from scanflow.processes import restarter, seqpacket
 
 _POLL_S = 0.02
 _PATIENCE_S = 20.0  # until a supervisor has started
-_AGAIN_S = 1.0
+_RETRY_PAUSE_S = 1.0
 _START_S = 5.0
-_GONE_S = 120.0  # longest wait until a deleted service has ended
-_REPORTED_S = 10.0  # longest wait for the first report of a new supervisor
-_BACK_S = 30.0  # longest wait until the previous definition is served again
+_GONE_TIMEOUT_S = 120.0  # longest wait until a deleted service has ended
+_REPORT_INTERVAL_S = 10.0  # longest wait for the first report of a new supervisor
+_RETURN_TIMEOUT_S = 30.0  # longest wait until the previous definition is served again
 
 
 def start_supervisor(folder: ServiceFolder, *, inherit: Sequence[int] = ()) -> None:
@@ -74,7 +74,7 @@ def ensure_supervisor(folder: ServiceFolder) -> bool:
             )
         if now >= again and not is_supervised(folder):  # an earlier shim may have been ending
             start_supervisor(folder)
-            again = now + _AGAIN_S
+            again = now + _RETRY_PAUSE_S
         time.sleep(_POLL_S)
     return True
 
@@ -124,7 +124,7 @@ def wait_until_settled(folder: ServiceFolder, generation: int, watcher: Watcher,
         if desired.failed is not None and desired.failed.generation >= generation:
             failed_at = failed_at or time.monotonic()
             over = desired.in_effect or (desired.hopeless and not is_supervised(folder))
-            if over or time.monotonic() - failed_at > _BACK_S:
+            if over or time.monotonic() - failed_at > _RETURN_TIMEOUT_S:
                 watcher.report_events()
                 raise UsageError(_describe_failure(desired))
         elif record is not None and min(desired.settled, record.settled) >= generation:
@@ -141,7 +141,7 @@ def wait_until_settled(folder: ServiceFolder, generation: int, watcher: Watcher,
 
 def wait_until_reported(folder: ServiceFolder) -> None:
     """Return once a new supervisor has reported, or after ten seconds."""
-    deadline = time.monotonic() + _REPORTED_S
+    deadline = time.monotonic() + _REPORT_INTERVAL_S
     while not is_current(folder, read_observed(folder)) and time.monotonic() < deadline:
         time.sleep(_POLL_S)
 
@@ -152,7 +152,7 @@ def wait_until_gone(folder: ServiceFolder, watcher: Watcher) -> None:
     Raises:
         UnavailableError: it takes too long.
     """
-    deadline, next_start = time.monotonic() + _GONE_S, 0.0
+    deadline, next_start = time.monotonic() + _GONE_TIMEOUT_S, 0.0
     wake_supervisor(folder)
     # A supervisor removes its socket when it has ended everything: only then nothing is left.
     while (watched := is_supervised(folder)) or folder.socket.exists():
@@ -160,7 +160,8 @@ def wait_until_gone(folder: ServiceFolder, watcher: Watcher) -> None:
         now = time.monotonic()
         if now > deadline:
             raise UnavailableError(
-                f"The service {folder.path.name!r} did not stop within {_GONE_S:.0f} s. Try again: scanflow delete "
+                f"The service {folder.path.name!r} did not stop within {_GONE_TIMEOUT_S:.0f} s. Try "
+                "again: scanflow delete "
                 f"{folder.path.name}"
             )
         if not watched and now >= next_start:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from scanflow.backends.local.services.layout import ServiceFolder
-from scanflow.backends.local.services.supervisor.listener import LISTEN_FD
+from scanflow.backends.local.services.supervisor.listener import HTTP_FD
 from scanflow.backends.service_desired import DesiredState
 from scanflow.errors import InvalidError
 from scanflow.files.private import create_private_folder, write_private
@@ -23,7 +23,7 @@ from scanflow.processes.shims import Exit, Spec, create_attempt_folder
 from scanflow.wire import DRAIN_IDLE_S, InstanceSpec, Recording, decode, encode
 
 CONFIGURATION = 78  # the exit code of an instance with a configuration error: a restart would not help
-KEPT = 3  # attempts of an instance that are retained
+KEPT_ATTEMPTS = 3  # attempts of an instance that are retained
 LOG_BYTES = 8 * 1024 * 1024  # a larger log is rotated
 HEALTHY_S = 60.0  # an instance that ran for so long counts as healthy
 MAX_PAUSE_S = 30.0
@@ -82,7 +82,7 @@ def _build_spec(folder: ServiceFolder, desired: DesiredState, name: str, path: P
         folder=str(path),
         desired=str(path / "desired.json"),
         address=f"{desired.host}:{desired.port}",
-        listen_fd=LISTEN_FD,
+        listen_fd=HTTP_FD,
         grpc_port=desired.grpc_port,
         host=desired.host,
         app_dir=definition.app_dir,
@@ -165,7 +165,7 @@ def pause_s(failures: int) -> float:
 
 def prune(own: Path) -> None:
     """Remove the oldest attempts of an instance."""
-    for number in list_attempt_numbers(own)[:-KEPT]:
+    for number in list_attempt_numbers(own)[:-KEPT_ATTEMPTS]:
         shutil.rmtree(own / str(number), ignore_errors=True)
 
 

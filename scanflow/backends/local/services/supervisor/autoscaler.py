@@ -18,7 +18,7 @@ from scanflow.backends.service_records import Explanation
 from scanflow.backends.service_spec import ServiceSpec
 from scanflow.placement.scaling import Load, Recommendation, recommend, stabilise
 
-_BY_HAND = Scaling(metric="queue", target=1, min=0, max=1)
+_MANUAL_SCALING = Scaling(metric="queue", target=1, min=0, max=1)
 """A service that was scaled to zero by hand: its first request wakes it, and it is scaled to zero again when idle."""
 
 
@@ -33,7 +33,7 @@ class Autoscaler:
     def begin(self, definition: ServiceSpec, now: float, *, count: int | None = None) -> None:
         """Start from a definition, or from ``count``, the decision of an earlier supervisor."""
         self._service, instances = definition.workflow, definition.shape.instances
-        self._scaling = scaling = definition.scaling or (None if instances else _BY_HAND)
+        self._scaling = scaling = definition.scaling or (None if instances else _MANUAL_SCALING)
         if scaling is None:
             self.count = instances
         elif count is not None:

@@ -24,7 +24,7 @@ from scanflow.backends.local.services.supervisor.canary import CanaryAnalysis
 from scanflow.backends.local.services.supervisor.instance import Instance
 from scanflow.backends.local.services.supervisor.listener import (
     GRPC_FD,
-    LISTEN_FD,
+    HTTP_FD,
     SharedSocket,
     UnavailableResponder,
     open_listening_socket,
@@ -69,7 +69,7 @@ class ServiceController:
         self.folder, self.desired, self.shims = folder, desired, shims
         previous = observed.read_observed(folder)
         self._events = deque(previous.events if previous else (), maxlen=observed.EVENTS_KEPT)
-        self.listener = SharedSocket(LISTEN_FD, open_listening_socket)
+        self.listener = SharedSocket(HTTP_FD, open_listening_socket)
         self._grpc_port = SharedSocket(GRPC_FD, open_reserving_socket)
         self._metrics = ServiceMetrics(folder.counted)
         self._window = MetricsWindow(now)

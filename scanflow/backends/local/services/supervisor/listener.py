@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from scanflow.errors import UnavailableError
 
-LISTEN_FD = 50  # the descriptor of the listening socket in all processes of a service ...
+HTTP_FD = 50  # the descriptor of the listening socket in all processes of a service ...
 GRPC_FD = 51  # ... and of the socket that reserves its port for gRPC
 _BACKLOG = 4096
 _RETRY_AFTER_S = 5
