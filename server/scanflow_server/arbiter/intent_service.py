@@ -24,8 +24,8 @@ from scanflow_server.store.base import Store
 from scanflow_server.store.intents import ActionRow, FieldRow
 
 ReadState = Callable[[Intent], Mapping[str, Any]]
-"""Return the observable fields of an intent's target with their values, and under ``CREATED_FIELD`` when it was created, if
-known."""
+"""Returns the observable fields of an intent's target with their values, and its creation time, if known, under
+``CREATED_FIELD``."""
 
 CREATED_FIELD = "created"
 
